@@ -1,0 +1,22 @@
+# Finds the CUDA toolkit, if it is wanted and there is one: PENSTOCK_HAS_CUDA says which.
+#
+# CUDA_STANDARD is left unset and -std=c++20 passed by hand: CMake before 3.26 cannot express CUDA C++20.
+set(PENSTOCK_HAS_CUDA FALSE)
+if(NOT PENSTOCK_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc CACHE FILEPATH "CUDA compiler")
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90-real" CACHE STRING "CUDA architectures")
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(PENSTOCK_HAS_CUDA TRUE)
+  elseif(PENSTOCK_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "PENSTOCK_CUDA is ON and no CUDA compiler was found; set CMAKE_CUDA_COMPILER, or PENSTOCK_CUDA=OFF")
+  endif()
+endif()
+message(STATUS "Penstock: CUDA adapters ${PENSTOCK_HAS_CUDA}")

@@ -1,0 +1,56 @@
+# One CMake target a module, and the flags that every target of this tree is compiled with.
+
+find_package(Threads REQUIRED)
+
+# tl::expected: a package file where the distribution ships one, else its header.
+find_path(PENSTOCK_EXPECTED_INCLUDE_DIR tl/expected.hpp REQUIRED)
+
+# penstock_compile_options(TARGET): private flags, never inherited by a consumer.
+function(penstock_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  # Results are promised bit for bit, so no compiler may fuse a multiply and an add of ours.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wsign-conversion -Wnon-virtual-dtor>)
+  if(PENSTOCK_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  endif()
+  if(PENSTOCK_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    target_link_options(${target} PUBLIC -fsanitize=${PENSTOCK_SANITIZE})
+  endif()
+endfunction()
+
+# penstock_module(NAME SOURCES ... [PUBLIC targets...] [PRIVATE targets...])
+# Makes the library penstock_NAME, alias penstock::NAME. PUBLIC and PRIVATE are the only links it gets.
+function(penstock_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(penstock_${name} STATIC ${ARG_SOURCES})
+  add_library(penstock::${name} ALIAS penstock_${name})
+  set_target_properties(penstock_${name} PROPERTIES EXPORT_NAME ${name})
+  penstock_compile_options(penstock_${name})
+  target_include_directories(penstock_${name}
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(penstock_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  set_property(GLOBAL APPEND PROPERTY PENSTOCK_MODULES penstock_${name})
+endfunction()
+
+# penstock_program(NAME SOURCES ... LINKS ...): an executable with the tree's flags.
+function(penstock_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  penstock_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_LINKS})
+endfunction()
+
+# penstock_test(NAME SOURCES ... LINKS ... [LABEL unit]): a GoogleTest program whose cases CTest lists.
+function(penstock_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINKS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  penstock_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} penstock_testkit GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
+endfunction()

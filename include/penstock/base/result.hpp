@@ -1,0 +1,129 @@
+#pragma once
+
+#include <penstock/base/units.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <utility>
+#include <vector>
+
+namespace penstock {
+
+/// What went wrong, as a closed set that callers may switch on.
+enum class ErrorCode : std::uint8_t {
+  invalid_argument,   ///< misuse at the boundary: the call changed nothing
+  invalid_config,     ///< the configuration cannot be used as written
+  unsupported,        ///< understood, but not available here or not yet
+  would_block,        ///< no free slot now: poll and ask again
+  budget_too_small,   ///< nothing in flight could ever free the bytes asked for
+  no_space,           ///< the file system is full or too small
+  permission,         ///< the operating system refused access
+  not_found,          ///< the named object does not exist
+  already_exists,     ///< the named object exists and must not
+  io,                 ///< the device or the kernel reported a failure
+  truncated,          ///< the file ended before the bytes that it must hold
+  corrupted,          ///< bytes read back differ from the bytes written
+  non_finite,         ///< a value that must be finite is not
+  deadline_exceeded,  ///< an operation did not complete in the time allowed
+  peer_failed,        ///< another rank failed or left
+  failed_state,       ///< an earlier error made this object unusable; that error is named
+};
+
+/// The enumerator's name, as it is written above.
+[[nodiscard]] std::string_view to_string(ErrorCode code);
+
+/// A cause: what failed, on what, where, what was wanted and got, and what to do.
+///
+/// Numbers are stored as numbers and the message is made when somebody prints it, so that an error on a hot
+/// path allocates nothing. Texts (object, advice, notes) are added where the caller knows them, through the
+/// chained members below. A value type, safe to copy and to move between threads.
+class Error {
+ public:
+  /// `operation` is a string literal, usually "Class::function"; it is kept by reference.
+  Error(ErrorCode code, const char* operation) : operation_(operation), code_(code) {}
+
+  // The most frequent causes, by name.
+  static Error invalid_argument(const char* operation) { return {ErrorCode::invalid_argument, operation}; }
+  static Error invalid_config(const char* operation) { return {ErrorCode::invalid_config, operation}; }
+  static Error unsupported(const char* operation) { return {ErrorCode::unsupported, operation}; }
+  static Error would_block(const char* operation) { return {ErrorCode::would_block, operation}; }
+  /// The cause that `errno_value` stands for: ENOSPC becomes no_space, EACCES permission, and so on.
+  static Error from_errno(const char* operation, int errno_value);
+
+  // What was wanted and got. Each overload prints in its own unit.
+  Error&& wanted(ByteCount n) && { return wanted_ = {Unit::bytes, n.value()}, std::move(*this); }
+  Error&& wanted(ElementCount n) && { return wanted_ = {Unit::elements, n.value()}, std::move(*this); }
+  Error&& wanted(std::unsigned_integral auto n) && { return wanted_ = {Unit::none, n}, std::move(*this); }
+  Error&& wanted(std::string text) && { return text_().wanted = std::move(text), std::move(*this); }
+  Error&& got(ByteCount n) && { return got_ = {Unit::bytes, n.value()}, std::move(*this); }
+  Error&& got(ElementCount n) && { return got_ = {Unit::elements, n.value()}, std::move(*this); }
+  Error&& got(std::unsigned_integral auto n) && { return got_ = {Unit::none, n}, std::move(*this); }
+  Error&& got(std::string text) && { return text_().got = std::move(text), std::move(*this); }
+
+  Error&& at(FileOffset offset) && { return offset_ = {Unit::bytes, offset.value()}, std::move(*this); }
+  /// What it happened to: a file, a tensor, a configuration key.
+  Error&& object(std::string name) && { return text_().object = std::move(name), std::move(*this); }
+  /// One sentence that says what happened, where the code's name is not enough.
+  Error&& reason(std::string text) && { return text_().reason = std::move(text), std::move(*this); }
+  /// Where the user can change it: "offload_optimizer.nvme_path, ds_config.json line 14".
+  Error&& where(std::string place) && { return text_().where = std::move(place), std::move(*this); }
+  /// What to do about it.
+  Error&& advice(std::string text) && { return text_().advice = std::move(text), std::move(*this); }
+  /// A further line, such as one holder of a budget. Call once a line.
+  Error&& note(std::string line) && { return text_().notes.push_back(std::move(line)), std::move(*this); }
+
+  [[nodiscard]] ErrorCode code() const { return code_; }
+  [[nodiscard]] const char* operation() const { return operation_; }
+  /// The errno behind it, 0 if none.
+  [[nodiscard]] int os_error() const { return os_error_; }
+  /// True once object() has been given; layers above add it only when it is missing.
+  [[nodiscard]] bool has_object() const { return text_body_ && !text_body_->object.empty(); }
+
+  /// One or more lines without a trailing newline: the cause, then `where`, notes and `try`, indented.
+  [[nodiscard]] std::string message() const;
+
+ private:
+  enum class Unit : std::uint8_t { absent, none, bytes, elements };
+  struct Quantity {
+    Unit unit = Unit::absent;
+    std::uint64_t value = 0;
+  };
+  struct Text {
+    std::string object, reason, wanted, got, where, advice;
+    std::vector<std::string> notes;
+  };
+  Text& text_();
+  static std::string format(const Quantity& quantity);
+
+  const char* operation_;
+  Quantity wanted_, got_, offset_;
+  std::shared_ptr<Text> text_body_;
+  int os_error_ = 0;
+  ErrorCode code_;
+};
+
+/// A value or the Error that explains its absence, with std::expected's member names.
+///
+/// `value()` throws tl::bad_expected_access<Error> for callers who prefer exceptions.
+template <class T>
+class [[nodiscard]] Result : public tl::expected<T, Error> {
+ public:
+  using tl::expected<T, Error>::expected;
+  Result(Error error) : tl::expected<T, Error>(tl::unexpect, std::move(error)) {}
+};
+
+/// Success of an operation that has nothing to return.
+inline Result<void> ok() { return {}; }
+
+}  // namespace penstock
+
+/// Returns the error of `expression` from the enclosing function, if it has one.
+#define PENSTOCK_TRY(expression)                                              \
+  do {                                                                        \
+    if (auto penstock_result = (expression); !penstock_result) [[unlikely]]   \
+      return std::move(penstock_result).error();                              \
+  } while (false)

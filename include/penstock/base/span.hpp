@@ -1,0 +1,89 @@
+#pragma once
+
+#include <penstock/base/check.hpp>
+#include <penstock/base/dtype.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace penstock {
+
+namespace detail {
+template <class Byte>
+class BasicHostSpan {
+ public:
+  constexpr BasicHostSpan() = default;
+  constexpr BasicHostSpan(Byte* data, ByteCount size) : data_(data), size_(size) {}
+  /// A mutable view is also a const one.
+  template <class Other>
+    requires(std::is_const_v<Byte> && std::is_same_v<Other, std::byte>)
+  constexpr BasicHostSpan(const BasicHostSpan<Other>& other) : data_(other.data()), size_(other.size()) {}
+  template <class T, std::size_t N>
+  constexpr explicit BasicHostSpan(std::span<T, N> elements)
+      : data_(reinterpret_cast<Byte*>(elements.data())), size_(elements.size_bytes()) {}
+
+  [[nodiscard]] constexpr Byte* data() const { return data_; }
+  [[nodiscard]] constexpr ByteCount size() const { return size_; }
+  [[nodiscard]] constexpr bool empty() const { return size_.is_zero(); }
+
+  [[nodiscard]] constexpr BasicHostSpan subspan(ByteCount offset, ByteCount length) const {
+    PENSTOCK_CHECK(offset <= size_ && length <= size_ - offset);
+    return {data_ + offset.value(), length};
+  }
+  /// The bytes as elements of T. The address is aligned for T and the size a multiple of its size.
+  template <class T>
+  [[nodiscard]] auto as() const {
+    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+    PENSTOCK_CHECK(is_aligned(data_, Alignment(alignof(T))) && size_.value() % sizeof(T) == 0);
+    return std::span<Element>(reinterpret_cast<Element*>(data_), size_.value() / sizeof(T));
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  ByteCount size_;
+};
+}  // namespace detail
+
+/// A view of host bytes, owned elsewhere.
+using HostSpan = detail::BasicHostSpan<std::byte>;
+using ConstHostSpan = detail::BasicHostSpan<const std::byte>;
+
+/// An address in the memory of some device. Only that device's own adapter may look behind it.
+enum class DeviceAddress : std::uintptr_t {};
+
+/// A view of device bytes, owned elsewhere. Cannot be dereferenced.
+class DeviceSpan {
+ public:
+  constexpr DeviceSpan() = default;
+  constexpr DeviceSpan(DeviceAddress address, ByteCount size) : address_(address), size_(size) {}
+
+  [[nodiscard]] constexpr DeviceAddress address() const { return address_; }
+  [[nodiscard]] constexpr ByteCount size() const { return size_; }
+  [[nodiscard]] constexpr bool empty() const { return size_.is_zero(); }
+
+  [[nodiscard]] constexpr DeviceSpan subspan(ByteCount offset, ByteCount length) const {
+    PENSTOCK_CHECK(offset <= size_ && length <= size_ - offset);
+    return {DeviceAddress(static_cast<std::uintptr_t>(address_) + offset.value()), length};
+  }
+
+ private:
+  DeviceAddress address_{};
+  ByteCount size_;
+};
+
+/// Device bytes that hold elements of one dtype.
+struct DeviceTensor {
+  DeviceSpan bytes;
+  DType dtype = DType::fp32;
+
+  [[nodiscard]] constexpr ElementCount count() const { return ElementCount(bytes.size() / size_of(dtype)); }
+  /// Elements [first, first + count) of this one.
+  [[nodiscard]] constexpr DeviceTensor slice(ElementCount first, ElementCount length) const {
+    const ByteCount size = size_of(dtype);
+    return {bytes.subspan(size * first.value(), size * length.value()), dtype};
+  }
+};
+
+}  // namespace penstock

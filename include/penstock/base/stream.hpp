@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+
+namespace penstock {
+
+/// A queue of operations on host memory, run in order; what a stream is on a HostDevice.
+///
+/// Host kernels enqueue their work here instead of running it, so that a test can defer it and a missing
+/// event wait shows. Safe from one thread at a time.
+class HostQueue {
+ public:
+  HostQueue() = default;
+  HostQueue(const HostQueue&) = delete;
+  HostQueue& operator=(const HostQueue&) = delete;
+  virtual ~HostQueue() = default;
+
+  /// Appends `operation`; it must not throw. It may run before this call returns, or later, on any thread
+  /// that waits for this queue. What it captures stays alive until then.
+  virtual void enqueue(std::function<void()> operation) = 0;
+};
+
+/// Which stream, without saying of which device: a HostQueue* on a host device, a cudaStream_t on CUDA.
+/// Only the adapter of that kind of device looks inside. Copyable; owns nothing.
+class StreamHandle {
+ public:
+  StreamHandle() = default;
+  static StreamHandle from_native(void* native) { return StreamHandle(native); }
+  static StreamHandle of(HostQueue& queue) { return StreamHandle(&queue); }
+
+  [[nodiscard]] void* native() const { return native_; }
+  [[nodiscard]] HostQueue& host_queue() const { return *static_cast<HostQueue*>(native_); }
+
+ private:
+  explicit StreamHandle(void* native) : native_(native) {}
+  void* native_ = nullptr;
+};
+
+}  // namespace penstock

@@ -1,0 +1,44 @@
+# Sourced by the scripts beside it: says what it does, installs what is missing, configures and builds.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '== %s\n' "$*" >&2; }
+
+# Debian 12 and Ubuntu 24.04 package names.
+packages=(
+  build-essential cmake ninja-build ccache pkg-config
+  liburing-dev libaio-dev libtbb-dev libxsimd-dev libjsoncpp-dev libexpected-dev libxxhash-dev
+  libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+install_dependencies() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "every dependency is installed"
+    return
+  fi
+
+  local install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "error: ${#missing[@]} packages are missing and installing them needs root; run" >&2
+    echo "  sudo sh -c '$install'" >&2
+    exit 1
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+}
+
+# build PRESET [TARGET...]: two compilers at a time where memory is short, else one a core.
+build() {
+  local preset=$1
+  shift
+  say "building preset $preset"
+  cmake --preset "$preset" -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >&2
+  cmake --build --preset "$preset" -j "$(nproc)" ${@:+--target "$@"} >&2
+}

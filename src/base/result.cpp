@@ -1,0 +1,98 @@
+#include <penstock/base/result.hpp>
+
+#include <cerrno>
+#include <cstring>
+
+namespace penstock {
+
+std::string_view to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument: return "invalid argument";
+    case ErrorCode::invalid_config: return "invalid configuration";
+    case ErrorCode::unsupported: return "unsupported";
+    case ErrorCode::would_block: return "would block";
+    case ErrorCode::budget_too_small: return "budget too small";
+    case ErrorCode::no_space: return "no space";
+    case ErrorCode::permission: return "permission denied";
+    case ErrorCode::not_found: return "not found";
+    case ErrorCode::already_exists: return "already exists";
+    case ErrorCode::io: return "input/output error";
+    case ErrorCode::truncated: return "truncated";
+    case ErrorCode::corrupted: return "corrupted";
+    case ErrorCode::non_finite: return "non-finite value";
+    case ErrorCode::deadline_exceeded: return "deadline exceeded";
+    case ErrorCode::peer_failed: return "peer failed";
+    case ErrorCode::failed_state: return "failed state";
+  }
+  return "unknown";
+}
+
+Error Error::from_errno(const char* operation, int errno_value) {
+  const ErrorCode code = [&] {
+    switch (errno_value) {
+      case ENOSPC:
+      case EDQUOT:
+      case EFBIG: return ErrorCode::no_space;
+      case EACCES:
+      case EPERM:
+      case EROFS: return ErrorCode::permission;
+      case ENOENT:
+      case ENOTDIR: return ErrorCode::not_found;
+      case EEXIST: return ErrorCode::already_exists;
+      case EINVAL: return ErrorCode::invalid_argument;
+      case EOPNOTSUPP:
+      case ENOSYS: return ErrorCode::unsupported;
+      case ETIMEDOUT:
+      case ETIME: return ErrorCode::deadline_exceeded;
+      default: return ErrorCode::io;
+    }
+  }();
+  Error error(code, operation);
+  error.os_error_ = errno_value;
+  return error;
+}
+
+Error::Text& Error::text_() {
+  // Copies of an error share its text until one of them adds to it.
+  if (!text_body_) {
+    text_body_ = std::make_shared<Text>();
+  } else if (text_body_.use_count() > 1) {
+    text_body_ = std::make_shared<Text>(*text_body_);
+  }
+  return *text_body_;
+}
+
+std::string Error::format(const Quantity& quantity) {
+  switch (quantity.unit) {
+    case Unit::absent: return {};
+    case Unit::none: return std::to_string(quantity.value);
+    case Unit::elements: return to_string(ElementCount(quantity.value)) + " elements";
+    case Unit::bytes: break;
+  }
+  std::string exact = std::to_string(quantity.value) + " B";
+  if (quantity.value < 1024) return exact;
+  return to_string(ByteCount(quantity.value)) + " (" + exact + ")";
+}
+
+std::string Error::message() const {
+  const Text none;
+  const Text& text = text_body_ ? *text_body_ : none;
+
+  std::string out = text.reason.empty() ? std::string(to_string(code_)) : text.reason;
+  if (!text.object.empty()) out += ": " + text.object;
+  if (offset_.unit != Unit::absent) out += " at offset " + std::to_string(offset_.value);
+
+  const std::string wanted = text.wanted.empty() ? format(wanted_) : text.wanted;
+  const std::string got = text.got.empty() ? format(got_) : text.got;
+  if (!wanted.empty()) out += ", wanted " + wanted;
+  if (!got.empty()) out += ", got " + got;
+  if (os_error_ != 0) out += ": " + std::string(std::strerror(os_error_));
+  out += " [" + std::string(operation_) + "]";
+
+  if (!text.where.empty()) out += "\n  where   " + text.where;
+  for (const std::string& note : text.notes) out += "\n  " + note;
+  if (!text.advice.empty()) out += "\n  try     " + text.advice;
+  return out;
+}
+
+}  // namespace penstock

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <penstock/base/span.hpp>
+
+namespace penstock::test {
+
+/// Bytes that end exactly at an inaccessible page, so that one byte too many faults; a page before them is
+/// inaccessible too. Zero-filled.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(ByteCount size);
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes();
+
+  [[nodiscard]] HostSpan span() const { return span_; }
+
+ private:
+  void* mapping_ = nullptr;
+  std::size_t mapping_size_ = 0;
+  HostSpan span_;
+};
+
+}  // namespace penstock::test

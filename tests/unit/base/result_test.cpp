@@ -1,0 +1,68 @@
+#include <penstock/base/result.hpp>
+
+#include <cerrno>
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+TEST(Error, SaysOperationObjectOffsetWantedGotAndCause) {
+  Error error = Error::from_errno("BlockFile::read", EIO)
+                    .object("/mnt/nvme0/swap")
+                    .at(FileOffset(8192))
+                    .wanted(4_KiB)
+                    .got(512_B);
+
+  EXPECT_EQ(error.message(),
+            "input/output error: /mnt/nvme0/swap at offset 8192, wanted 4.0 KiB (4096 B), got 512 B: "
+            "Input/output error [BlockFile::read]");
+}
+
+TEST(Error, PutsPlaceNotesAndAdviceOnLinesOfTheirOwn) {
+  Error error = Error(ErrorCode::no_space, "create")
+                    .reason("cannot start: the swap files need 41.3 GiB")
+                    .where("offload_optimizer.nvme_path, ds_config.json line 14")
+                    .note("needed  optimizer tiles 37.8 GiB")
+                    .advice("add a second path");
+
+  EXPECT_EQ(error.message(),
+            "cannot start: the swap files need 41.3 GiB [create]\n"
+            "  where   offload_optimizer.nvme_path, ds_config.json line 14\n"
+            "  needed  optimizer tiles 37.8 GiB\n"
+            "  try     add a second path");
+}
+
+TEST(Error, KeepsItsTextWhenACopyIsExtended) {
+  Error first = Error(ErrorCode::io, "read").object("a");
+  Error second = first;
+
+  second = std::move(second).note("only here");
+
+  EXPECT_EQ(first.message(), "input/output error: a [read]");
+  EXPECT_EQ(second.message(), "input/output error: a [read]\n  only here");
+}
+
+TEST(Error, MapsErrnoToACause) {
+  EXPECT_EQ(Error::from_errno("x", ENOSPC).code(), ErrorCode::no_space);
+  EXPECT_EQ(Error::from_errno("x", EPERM).code(), ErrorCode::permission);
+  EXPECT_EQ(Error::from_errno("x", ENOSYS).code(), ErrorCode::unsupported);
+  EXPECT_EQ(Error::from_errno("x", EBADF).code(), ErrorCode::io);
+}
+
+Result<int> half(int n) {
+  if (n % 2 != 0) return Error::invalid_argument("half").got(static_cast<unsigned>(n));
+  return n / 2;
+}
+Result<int> quarter(int n) {
+  PENSTOCK_TRY(half(n));
+  return half(n / 2);
+}
+
+TEST(Result, HoldsAValueOrACause) {
+  EXPECT_EQ(quarter(8).value(), 2);
+  ASSERT_FALSE(quarter(3));
+  EXPECT_EQ(quarter(6).error().message(), "invalid argument, got 3 [half]");
+}
+
+}  // namespace
+}  // namespace penstock
