@@ -17,6 +17,8 @@ class OwnedFd {
   ~OwnedFd();
 
   [[nodiscard]] int get() const { return fd_; }
+  /// Hands the descriptor over: the caller closes it now.
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
 
  private:

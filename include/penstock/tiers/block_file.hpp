@@ -1,0 +1,117 @@
+#pragma once
+
+#include <penstock/base/ticket.hpp>
+#include <penstock/base/time.hpp>
+#include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/io_engine.hpp>
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+namespace penstock::tiers {
+
+/// How much a file has moved, and what it took.
+struct FileCounters {
+  ByteCount bytes_read, bytes_written;
+  std::uint64_t requests = 0;
+  std::uint64_t retries = 0;          ///< transient errors that were tried again
+  std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
+};
+
+/// One scratch file on one path, read and written in exact lengths.
+///
+/// Splits a transfer to the engine's limits, resumes short ones, retries transient errors a bounded number
+/// of times, and reports a transfer only once every part of it has come to rest. Every engine gets this
+/// treatment here, once. It judges lengths and results, never payload.
+///
+/// Owned by one thread, the one that owns the engine. Nothing here blocks but create().
+class BlockFile {
+ public:
+  struct Options {
+    ByteCount size;                    ///< reserved before create() returns
+    ByteCount request_max = 4_MiB;     ///< a transfer is cut at this length
+    ByteCount in_flight_max = 16_MiB;  ///< over all transfers of this file
+    DirectIo direct_io = DirectIo::preferred;
+    std::uint32_t retries_max = 3;      ///< of EAGAIN and the like, for one part; corruption is not retried
+    std::uint32_t transfers_max = 256;  ///< transfers accepted at a time
+  };
+
+  enum class Direction : std::uint8_t { read, write };
+
+  /// A transfer that has come to rest, with every byte moved or with its first error.
+  struct Finished {
+    std::uint64_t tag = 0;
+    Direction direction = Direction::read;
+    Result<void> result;
+  };
+
+  /// Makes the file and reserves its bytes. `engine` outlives it and serves no other file.
+  ///
+  /// Errors: those of FileSystem::create_scratch; invalid_argument, for a request size that is zero or not
+  /// aligned.
+  [[nodiscard]] static Result<BlockFile> create(const std::filesystem::path& directory,
+                                                FileSystem& file_system, IoEngine& engine,
+                                                const Options& options);
+
+  /// Queues a transfer of buffer.size() bytes at `offset`. It comes back from take_finished() with `tag`;
+  /// `buffer` stays alive and, for a write, unchanged until then. Address, size and offset are multiples
+  /// of properties().alignment.
+  ///
+  /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
+  /// transfers_max are under way; failed_state after close().
+  [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
+                                   std::uint64_t tag);
+
+  /// Submits what the engine takes and judges what it has completed, blocking in the engine until
+  /// `deadline` when nothing has (TimePoint::min() does not block).
+  void poll(TimePoint deadline) noexcept;
+
+  /// The oldest transfer at rest, if there is one.
+  [[nodiscard]] std::optional<Finished> take_finished();
+
+  /// True while a transfer is queued or in flight.
+  [[nodiscard]] bool busy() const { return active_count_ > 0; }
+
+  [[nodiscard]] const File::Properties& properties() const { return file_.properties(); }
+  [[nodiscard]] const FileCounters& counters() const { return counters_; }
+  [[nodiscard]] ByteCount size() const { return options_.size; }
+
+ private:
+  struct Transfer {
+    Direction direction = Direction::read;
+    FileOffset offset;
+    HostSpan buffer;
+    std::uint64_t tag = 0;
+    std::uint32_t parts = 0;     // queued or in flight
+    std::optional<Error> error;  // the first
+  };
+  struct Part {
+    std::uint32_t transfer = 0;
+    ByteCount begin, length;  // within the transfer; shrinks from the front as bytes arrive
+    std::uint32_t retries = 0;
+    bool in_flight = false;
+  };
+
+  BlockFile(File file, IoEngine& engine, const Options& options);
+  void submit_parts() noexcept;
+  void on_completion(const IoCompletion& completion) noexcept;
+  void resume(std::uint32_t part) noexcept;
+  void rest(std::uint32_t part) noexcept;
+  void fail(Transfer& transfer, Error error, const Part& part) noexcept;
+  [[nodiscard]] std::uint32_t take_part();
+
+  File file_;
+  IoEngine* engine_;
+  Options options_;
+  FileCounters counters_;
+  ByteCount in_flight_;
+  std::uint32_t active_count_ = 0;
+  std::vector<Transfer> transfers_;
+  std::vector<Part> parts_;
+  std::vector<std::uint32_t> free_transfers_, free_parts_;
+  std::deque<std::uint32_t> waiting_;  // parts not yet accepted by the engine
+  std::deque<Finished> finished_;
+};
+
+}  // namespace penstock::tiers

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <penstock/tiers/io_engine.hpp>
+
+#include <memory>
+
+namespace penstock::tiers {
+
+struct ThreadPoolOptions {
+  std::uint32_t threads = 2;  ///< with requests of 4 MiB or more, 2 to 4 come near io_uring
+  std::uint32_t depth = 64;   ///< requests in flight at most
+};
+
+/// An engine that runs pread, pwrite and fdatasync on threads of its own. Works wherever files do.
+[[nodiscard]] Result<std::unique_ptr<IoEngine>> create_thread_pool_engine(const ThreadPoolOptions& options);
+
+}  // namespace penstock::tiers

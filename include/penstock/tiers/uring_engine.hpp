@@ -1,0 +1,23 @@
+#pragma once
+
+#include <penstock/tiers/io_engine.hpp>
+
+#include <memory>
+
+namespace penstock::tiers {
+
+struct UringOptions {
+  std::uint32_t depth = 64;      ///< requests in flight at most
+  bool register_files = true;    ///< spares the kernel a look-up for each request
+  bool register_buffers = true;  ///< spares it pinning pages for each request; RLIMIT_MEMLOCK may refuse
+};
+
+/// An engine on a ring of its own (SINGLE_ISSUER and DEFER_TASKRUN where the kernel has them).
+///
+/// The thread that first submits or reaps owns the ring until close().
+/// Probed by what happens: the ring is set up and a NOP sent through it.
+/// Errors: unsupported, with the kernel's errno, where io_uring is missing, disabled or filtered;
+/// also in a build without liburing.
+[[nodiscard]] Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& options);
+
+}  // namespace penstock::tiers

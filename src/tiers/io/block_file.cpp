@@ -1,0 +1,216 @@
+#include <penstock/base/check.hpp>
+#include <penstock/tiers/block_file.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace penstock::tiers {
+
+namespace {
+
+const char* operation_name(BlockFile::Direction direction) {
+  return direction == BlockFile::Direction::read ? "BlockFile::read" : "BlockFile::write";
+}
+
+bool is_transient(std::int64_t result) {
+  return result == -EAGAIN || result == -EINTR || result == -EBUSY;
+}
+
+}  // namespace
+
+Result<BlockFile> BlockFile::create(const std::filesystem::path& directory, FileSystem& file_system,
+                                    IoEngine& engine, const Options& options) {
+  auto file = file_system.create_scratch(directory, options.size, options.direct_io);
+  if (!file) return file.error();
+
+  const Alignment alignment = file->properties().alignment;
+  if (options.request_max.is_zero() || !is_aligned(options.request_max, alignment)) {
+    return Error::invalid_argument("BlockFile::create")
+        .object("request_max")
+        .wanted("a multiple of " + to_string(ByteCount(alignment.bytes())))
+        .got(options.request_max);
+  }
+  return BlockFile(std::move(*file), engine, options);
+}
+
+BlockFile::BlockFile(File file, IoEngine& engine, const Options& options)
+    : file_(std::move(file)), engine_(&engine), options_(options), transfers_(options.transfers_max) {
+  options_.request_max = std::min(options_.request_max, engine.limits().request_max);
+  for (std::uint32_t i = options.transfers_max; i > 0; --i) free_transfers_.push_back(i - 1);
+  engine_->attach(file_.handle(), {});
+}
+
+Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan buffer, std::uint64_t tag) {
+  const Alignment alignment = properties().alignment;
+  if (!is_aligned(offset, alignment) || !is_aligned(buffer.data(), alignment) ||
+      !is_aligned(buffer.size(), alignment)) {
+    return Error::invalid_argument(operation_name(direction))
+        .reason("address, length or offset is not aligned")
+        .object(properties().name)
+        .at(offset)
+        .wanted("multiples of " + std::to_string(alignment.bytes()))
+        .got(buffer.size());
+  }
+  if (offset + buffer.size() > FileOffset(options_.size.value())) {
+    return Error::invalid_argument(operation_name(direction))
+        .reason("beyond the end of the file")
+        .object(properties().name)
+        .at(offset)
+        .wanted(options_.size)
+        .got(ByteCount(offset.value()) + buffer.size());
+  }
+  if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
+
+  const std::uint32_t slot = free_transfers_.back();
+  free_transfers_.pop_back();
+  ++active_count_;
+  transfers_[slot] = {.direction = direction,
+                      .offset = offset,
+                      .buffer = buffer,
+                      .tag = tag,
+                      .parts = 1,
+                      .error = std::nullopt};
+  // One part is held by this call itself, so that an empty transfer comes to rest too.
+  for (ByteCount begin; begin < buffer.size(); begin += options_.request_max) {
+    const std::uint32_t part = take_part();
+    parts_[part] = {.transfer = slot,
+                    .begin = begin,
+                    .length = std::min(options_.request_max, buffer.size() - begin),
+                    .retries = 0,
+                    .in_flight = false};
+    ++transfers_[slot].parts;
+    waiting_.push_back(part);
+  }
+  const std::uint32_t own = take_part();
+  parts_[own] = {.transfer = slot, .begin = {}, .length = {}, .retries = 0, .in_flight = false};
+  rest(own);
+  return ok();
+}
+
+std::uint32_t BlockFile::take_part() {
+  if (free_parts_.empty()) {
+    parts_.emplace_back();
+    return static_cast<std::uint32_t>(parts_.size() - 1);
+  }
+  const std::uint32_t part = free_parts_.back();
+  free_parts_.pop_back();
+  return part;
+}
+
+void BlockFile::poll(TimePoint deadline) noexcept {
+  submit_parts();
+  std::array<IoCompletion, 32> completions;
+  std::size_t count = engine_->reap(completions, deadline);
+  while (count > 0) {
+    for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+    submit_parts();
+    count = engine_->reap(completions, TimePoint::min());
+  }
+}
+
+void BlockFile::submit_parts() noexcept {
+  while (!waiting_.empty()) {
+    Part& part = parts_[waiting_.front()];
+    const Transfer& transfer = transfers_[part.transfer];
+    // A transfer that has failed moves no further bytes.
+    if (transfer.error) {
+      const std::uint32_t index = waiting_.front();
+      waiting_.pop_front();
+      rest(index);
+      continue;
+    }
+    if (!in_flight_.is_zero() && in_flight_ + part.length > options_.in_flight_max) return;
+
+    const IoRequest request{
+        .operation = transfer.direction == Direction::read ? IoOperation::read : IoOperation::write,
+        .file = file_.handle(),
+        .offset = transfer.offset + part.begin,
+        .buffer = transfer.buffer.subspan(part.begin, part.length),
+        .tag = waiting_.front()};
+    if (engine_->submit({&request, 1}) == 0) return;
+    waiting_.pop_front();
+    part.in_flight = true;
+    in_flight_ += part.length;
+    ++counters_.requests;
+  }
+}
+
+void BlockFile::on_completion(const IoCompletion& completion) noexcept {
+  const auto index = static_cast<std::uint32_t>(completion.tag);
+  Part& part = parts_[index];
+  PENSTOCK_CHECK(part.in_flight);
+  Transfer& transfer = transfers_[part.transfer];
+  part.in_flight = false;
+  in_flight_ -= part.length;
+
+  if (is_transient(completion.result) && part.retries < options_.retries_max) {
+    ++part.retries;
+    ++counters_.retries;
+    return resume(index);
+  }
+  if (completion.result < 0) {
+    fail(transfer,
+         Error::from_errno(operation_name(transfer.direction), static_cast<int>(-completion.result)), part);
+    return rest(index);
+  }
+  if (completion.result == 0) {
+    // A read at the file's end; a write that takes nothing would never make progress either.
+    fail(transfer, Error(ErrorCode::truncated, operation_name(transfer.direction)).got(ByteCount(0)), part);
+    return rest(index);
+  }
+
+  const ByteCount moved(static_cast<std::uint64_t>(completion.result));
+  PENSTOCK_CHECK(moved <= part.length);
+  ByteCount& counter = transfer.direction == Direction::read ? counters_.bytes_read : counters_.bytes_written;
+  if (moved == part.length) {
+    counter += moved;
+    return rest(index);
+  }
+  // The remainder must stay aligned: what came beyond the last whole block is moved again.
+  ++counters_.short_transfers;
+  const std::uint64_t block = properties().alignment.bytes();
+  const ByteCount kept(moved.value() / block * block);
+  if (kept.is_zero() && ++part.retries > options_.retries_max) {
+    fail(transfer, Error(ErrorCode::truncated, operation_name(transfer.direction)).got(moved), part);
+    return rest(index);
+  }
+  counter += kept;
+  part.begin += kept;
+  part.length -= kept;
+  resume(index);
+}
+
+void BlockFile::resume(std::uint32_t part) noexcept {
+  waiting_.push_front(part);
+}
+
+void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
+  if (transfer.error) return;  // the first is what the caller hears
+  transfer.error =
+      std::move(error).object(properties().name).at(transfer.offset + part.begin).wanted(part.length);
+}
+
+void BlockFile::rest(std::uint32_t index) noexcept {
+  Part& part = parts_[index];
+  const std::uint32_t slot = part.transfer;
+  free_parts_.push_back(index);
+
+  Transfer& transfer = transfers_[slot];
+  if (--transfer.parts > 0) return;
+  finished_.push_back({.tag = transfer.tag,
+                       .direction = transfer.direction,
+                       .result = transfer.error ? Result<void>(*transfer.error) : ok()});
+  transfer = {};
+  --active_count_;
+  free_transfers_.push_back(slot);
+}
+
+std::optional<BlockFile::Finished> BlockFile::take_finished() {
+  if (finished_.empty()) return std::nullopt;
+  Finished first = std::move(finished_.front());
+  finished_.pop_front();
+  return first;
+}
+
+}  // namespace penstock::tiers

@@ -1,0 +1,195 @@
+#include <penstock/tiers/block_file.hpp>
+
+#include "kit/pattern.hpp"
+
+#include <penstock/tiers/sim_disk.hpp>
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+
+namespace penstock::tiers {
+namespace {
+
+using test::Pattern;
+
+/// Answers requests from memory at once, except where the test says otherwise.
+class ScriptedEngine final : public IoEngine {
+ public:
+  using Script = std::function<std::optional<std::int64_t>(const IoRequest&, std::size_t index)>;
+
+  std::size_t submit(std::span<const IoRequest> requests) noexcept override {
+    for (const IoRequest& request : requests) {
+      largest = std::max(largest, request.buffer.size());
+      auto scripted = script ? script(request, count) : std::nullopt;
+      const auto result = scripted.value_or(static_cast<std::int64_t>(request.buffer.size().value()));
+      for (std::int64_t i = 0; i < result; ++i) {
+        std::byte& stored = stored_[request.offset.value() + static_cast<std::uint64_t>(i)];
+        std::byte& buffered = request.buffer.data()[i];
+        (request.operation == IoOperation::read ? buffered : stored) =
+            request.operation == IoOperation::read ? stored : buffered;
+      }
+      done_.push_back({request.tag, result});
+      ++count;
+    }
+    return requests.size();
+  }
+  std::size_t reap(std::span<IoCompletion> completions, TimePoint) noexcept override {
+    const std::size_t reaped = std::min(completions.size(), done_.size());
+    for (std::size_t i = 0; i < reaped; ++i) completions[i] = done_[i];
+    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(reaped));
+    return reaped;
+  }
+  void wake() noexcept override {}
+  void attach(FileHandle, HostSpan) noexcept override {}
+  void close() noexcept override {}
+  IoLimits limits() const noexcept override { return {1_GiB, 64}; }
+  std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(done_.size()); }
+  const char* name() const noexcept override { return "scripted"; }
+  std::string notes() const override { return {}; }
+
+  Script script;
+  std::size_t count = 0;
+  ByteCount largest;
+
+ private:
+  std::map<std::uint64_t, std::byte> stored_;
+  std::vector<IoCompletion> done_;
+};
+
+class BlockFileTest : public testing::Test {
+ protected:
+  BlockFileTest() : file_(make()) {}
+  BlockFile make() {
+    return BlockFile::create(
+               "sim", disk_, engine_,
+               {.size = 256_KiB, .request_max = 16_KiB, .in_flight_max = 32_KiB, .transfers_max = 4})
+        .value();
+  }
+  Result<void> run(BlockFile::Direction direction, std::uint64_t offset, HostSpan buffer) {
+    PENSTOCK_TRY(file_.start(direction, FileOffset(offset), buffer, 77));
+    while (file_.busy()) file_.poll(TimePoint::min());
+    auto finished = file_.take_finished();
+    EXPECT_EQ(finished->tag, 77u);
+    return finished->result;
+  }
+  HostSpan bytes(ByteCount size, std::size_t which = 0) {
+    return HostSpan(memory_.get() + which * 131072, size);
+  }
+
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_{static_cast<std::byte*>(std::aligned_alloc(4096, 262144))};
+  SimDisk disk_{{}};
+  ScriptedEngine engine_;
+  BlockFile file_;
+};
+
+TEST_F(BlockFileTest, SplitsATransferAndReadsItBack) {
+  Pattern{.tensor = 1}.fill(bytes(100_KiB));
+
+  ASSERT_TRUE(run(BlockFile::Direction::write, 8192, bytes(100_KiB)));
+  ASSERT_TRUE(run(BlockFile::Direction::read, 8192, bytes(100_KiB, 1)));
+
+  EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(bytes(100_KiB, 1)));
+  EXPECT_EQ(engine_.largest, 16_KiB);
+  EXPECT_EQ(file_.counters().requests, 14u);
+  EXPECT_EQ(file_.counters().bytes_read, 100_KiB);
+}
+
+TEST_F(BlockFileTest, CompletesAnEmptyTransfer) {
+  EXPECT_TRUE(run(BlockFile::Direction::read, 0, bytes(0_B)));
+  EXPECT_EQ(engine_.count, 0u);
+}
+
+TEST_F(BlockFileTest, ResumesAShortTransferAtTheLastWholeBlock) {
+  engine_.script = [](const IoRequest& r, std::size_t index) -> std::optional<std::int64_t> {
+    if (index == 0) return 4096 + 1000;
+    if (index == 1) {
+      EXPECT_EQ(r.offset, FileOffset(4096));
+    }
+    return std::nullopt;
+  };
+  Pattern{.tensor = 2}.fill(bytes(16_KiB));
+
+  ASSERT_TRUE(run(BlockFile::Direction::write, 0, bytes(16_KiB)));
+  ASSERT_TRUE(run(BlockFile::Direction::read, 0, bytes(16_KiB, 1)));
+
+  EXPECT_FALSE(Pattern{.tensor = 2}.first_difference(bytes(16_KiB, 1)));
+  EXPECT_EQ(file_.counters().short_transfers, 1u);
+  EXPECT_EQ(file_.counters().bytes_written, 16_KiB);
+}
+
+TEST_F(BlockFileTest, GivesUpOnATransferThatNeverGetsAWholeBlock) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 100; };
+
+  auto result = run(BlockFile::Direction::write, 0, bytes(4_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::truncated);
+  EXPECT_EQ(engine_.count, 4u);
+}
+
+TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
+  engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
+    if (index < 3) return -EAGAIN;
+    return std::nullopt;
+  };
+  EXPECT_TRUE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+  EXPECT_EQ(file_.counters().retries, 3u);
+
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -EAGAIN; };
+  EXPECT_FALSE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+}
+
+TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
+  engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
+    if (index == 1) return -EIO;
+    return std::nullopt;
+  };
+
+  auto result = run(BlockFile::Direction::write, 8192, bytes(64_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message(),
+            "input/output error: simulated file in sim at offset 24576, wanted 16.0 KiB (16384 B): "
+            "Input/output error [BlockFile::write]");
+  EXPECT_EQ(engine_.in_flight(), 0u);
+  engine_.script = nullptr;
+  EXPECT_TRUE(run(BlockFile::Direction::write, 8192, bytes(64_KiB)));
+}
+
+TEST_F(BlockFileTest, CallsAReadThatFindsTheEndTruncated) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 0; };
+
+  auto result = run(BlockFile::Direction::read, 0, bytes(4_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::truncated);
+}
+
+TEST_F(BlockFileTest, RefusesMisalignedTransfersAndThoseBeyondTheEnd) {
+  EXPECT_EQ(run(BlockFile::Direction::read, 1, bytes(4_KiB)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 0, bytes(100_B)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 0, HostSpan(memory_.get() + 1, 4_KiB)).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 252 * 1024, bytes(8_KiB)).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(engine_.count, 0u);
+}
+
+TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), i));
+  }
+
+  EXPECT_EQ(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), 4).error().code(),
+            ErrorCode::would_block);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

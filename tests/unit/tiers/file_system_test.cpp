@@ -1,0 +1,70 @@
+#include <penstock/tiers/file_system.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+namespace penstock::tiers {
+namespace {
+
+TEST(RealFileSystem, MakesAScratchFileThatHasNoNameAndItsBytesReserved) {
+  test::ScratchDirectory directory;
+
+  File file = real_file_system().create_scratch(directory.path(), 3_MiB, DirectIo::preferred).value();
+
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file.handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 3 << 20);
+  EXPECT_GE(status.st_blocks * 512, 3 << 20);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(status.st_nlink, 0u);
+  EXPECT_EQ(directory.entry_count(), 0u);
+  EXPECT_TRUE(file.properties().direct || !file.properties().direct_note.empty());
+}
+
+TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
+  test::ScratchDirectory directory;
+  int descriptor = -1;
+  {
+    File file = real_file_system().create_scratch(directory.path(), 4_KiB, DirectIo::off).value();
+    descriptor = static_cast<int>(file.handle());
+  }
+
+  struct stat status {};
+  EXPECT_EQ(::fstat(descriptor, &status), -1);
+}
+
+TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
+  test::ScratchDirectory directory;
+  const ByteCount free = real_file_system().free_space(directory.path()).value();
+
+  auto file = real_file_system().create_scratch(directory.path(), free * 2, DirectIo::off);
+
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::no_space);
+  EXPECT_NE(file.error().message().find(" free"), std::string::npos) << file.error().message();
+  EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(RealFileSystem, NamesADirectoryThatDoesNotExist) {
+  auto file = real_file_system().create_scratch("/nonexistent/penstock", 4_KiB, DirectIo::off);
+
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::not_found);
+  EXPECT_NE(file.error().message().find("/nonexistent/penstock"), std::string::npos);
+}
+
+TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired) {
+  // /proc has no direct I/O and no files of ours either; a tmpfs answers differently by kernel.
+  auto preferred = real_file_system().create_scratch("/dev/shm", 4_KiB, DirectIo::preferred);
+  if (!preferred) GTEST_SKIP() << preferred.error().message();
+
+  auto required = real_file_system().create_scratch("/dev/shm", 4_KiB, DirectIo::required);
+
+  EXPECT_EQ(required.has_value(), preferred->properties().direct);
+  EXPECT_EQ(preferred->properties().direct_note.empty(), preferred->properties().direct);
+}
+
+}  // namespace
+}  // namespace penstock::tiers
