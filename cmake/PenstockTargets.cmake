@@ -11,7 +11,9 @@ function(penstock_compile_options target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   # Results are promised bit for bit, so no compiler may fuse a multiply and an add of ours.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wsign-conversion -Wnon-virtual-dtor>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wsign-conversion -Wnon-virtual-dtor
+      # Options structs are given by name; what is not named keeps its default.
+      -Wno-missing-field-initializers>
     # GCC 12 sees uninitialised members in the empty half of tl::expected.
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
   if(PENSTOCK_WARNINGS_AS_ERRORS)

@@ -123,7 +123,7 @@ class UringEngine final : public IoEngine {
 
   void attach(FileHandle file, HostSpan buffers) noexcept override {
     if (!open_) return;
-    enable();
+    // Not enabled here: a disabled ring registers for any thread, and the driver is to own it.
     if (file != FileHandle::none && options_.register_files) register_file(file);
     if (!buffers.empty() && options_.register_buffers) register_slabs(buffers);
   }

@@ -1,7 +1,7 @@
 #include <penstock/base/result.hpp>
 
-#include <cerrno>
 #include <gtest/gtest.h>
+#include <cerrno>
 
 namespace penstock {
 namespace {

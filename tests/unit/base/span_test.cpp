@@ -1,7 +1,7 @@
 #include <penstock/base/span.hpp>
 
-#include <array>
 #include <gtest/gtest.h>
+#include <array>
 
 namespace penstock {
 namespace {

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <penstock/base/owned_fd.hpp>
+#include <penstock/tiers/block_file.hpp>
+#include <penstock/tiers/choose_engine.hpp>
+#include <penstock/tiers/range_allocator.hpp>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace penstock::swap {
+
+struct PathOptions {
+  std::filesystem::path directory;
+  ByteCount capacity;                ///< size of the swap file, reserved at create
+  ByteCount request_max = 4_MiB;     ///< longest single request
+  ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most
+  tiers::DirectIo direct_io = tiers::DirectIo::preferred;
+  tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+};
+
+/// One directory on one drive: its swap file, its engine, its driver.
+///
+/// Transfers are posted and collected from any thread, through bounded messages; the file and the engine
+/// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or whoever
+/// calls drive(), never both.
+class Path {
+ public:
+  struct Command {
+    tiers::BlockFile::Direction direction;
+    FileOffset offset;
+    HostSpan buffer;
+    std::uint64_t tag = 0;
+  };
+
+  /// Errors: those of BlockFile::create and choose_engine.
+  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
+  /// The same over a file system and an engine of the caller's, such as simulated ones.
+  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
+                                                            tiers::FileSystem& file_system,
+                                                            std::unique_ptr<tiers::IoEngine> engine);
+  /// Stops the driver, closes the engine, removes the file.
+  ~Path();
+
+  /// The engine may register `buffers` with the kernel. Before the driver starts.
+  void attach(HostSpan buffers);
+  /// Starts the driver thread; `notify` is called on it after outcomes have arrived.
+  void start_driver(std::function<void()> notify);
+  void stop_driver();
+  /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
+  bool drive();
+
+  /// Queues a transfer; the buffer belongs to the path until its outcome was taken.
+  void post(const Command& command);
+  /// Moves the outcomes that have arrived to the end of `outcomes`.
+  void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);
+
+  [[nodiscard]] const PathOptions& options() const { return options_; }
+  [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
+  [[nodiscard]] const char* engine_name() const { return engine_->name(); }
+  /// What was probed and refused: engine, registration, direct I/O. Empty when nothing was.
+  [[nodiscard]] const std::string& notes() const { return notes_; }
+  [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
+  /// CPU time that the driver thread has used. Zero without one.
+  [[nodiscard]] TimePoint driver_cpu_time() const;
+  [[nodiscard]] tiers::FileCounters counters() const;
+
+ private:
+  Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, tiers::BlockFile file);
+  bool turn(TimePoint deadline);
+
+  PathOptions options_;
+  std::unique_ptr<tiers::IoEngine> engine_;
+  tiers::BlockFile file_;
+  std::string notes_;
+  std::function<void()> notify_;
+
+  mutable std::mutex mutex_;
+  std::deque<Command> commands_;
+  std::vector<tiers::BlockFile::Finished> outcomes_;
+  tiers::FileCounters counters_;  // the driver's, as of its last turn
+  bool stopping_ = false;
+  std::thread driver_;
+};
+
+}  // namespace penstock::swap

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <penstock/swap/path.hpp>
+#include <penstock/swap/swapper.hpp>
+#include <penstock/swap/transfer_engine.hpp>
+#include <penstock/tiers/host_arena.hpp>
+#include <penstock/tiers/ledger.hpp>
+#include <penstock/tiers/memory_budget.hpp>
+#include <penstock/tiers/tensor_store.hpp>
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace penstock::swap {
+
+class Runtime;
+
+/// The right to a tensor's bytes in host memory. While it lives, they stay and stay put. Move-only; ended by
+/// end() or on destruction. The runtime outlives it. Used by one thread at a time.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept { swap(other); }
+  Lease& operator=(Lease&& other) noexcept {
+    end();
+    swap(other);
+    return *this;
+  }
+  ~Lease() { end(); }
+
+  [[nodiscard]] HostSpan bytes() const { return bytes_; }
+  [[nodiscard]] bool held() const { return runtime_ != nullptr; }
+  /// Ends it. After modify and overwrite, the tensor has a new version.
+  void end() noexcept;
+
+ private:
+  friend class Runtime;
+  Lease(Runtime& runtime, tiers::TensorId tensor, Access access, HostSpan bytes)
+      : runtime_(&runtime), tensor_(tensor), access_(access), bytes_(bytes) {}
+  void swap(Lease& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(tensor_, other.tensor_);
+    std::swap(access_, other.access_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  Runtime* runtime_ = nullptr;
+  tiers::TensorId tensor_{};
+  Access access_{};
+  HostSpan bytes_;
+};
+
+/// How something that waits gives others their turn when no thread of the runtime's own does.
+class Driving {
+ public:
+  virtual ~Driving() = default;
+  /// Called by whoever waits, after its own runtime has found nothing to do: lets other ranks run, lets
+  /// simulated time pass, lets a deferred stream run one operation.
+  virtual void idle() = 0;
+};
+
+enum class Eviction : std::uint8_t { lru, planned };
+
+struct RuntimeOptions {
+  ByteCount host_budget;  ///< host memory of this rank, all of it taken at create
+  tiers::Pinning pinning = tiers::Pinning::none;
+  std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
+  Eviction eviction = Eviction::planned;
+  ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
+  Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives it
+  Driving* driving = nullptr;    ///< null: threads of its own drive it. Outlives it
+};
+
+/// Store, budget, paths and threads of one rank: the coordinator.
+///
+/// The state (store, budget, swapper) is under one mutex, which no system or CUDA call is made with. One
+/// *mover* advances the moves, without the mutex: a thread of its own, or, when `driving` is given, whoever
+/// waits. Each path has a driver thread beside it. Engines attach to a runtime and go before it.
+///
+/// Safe from any thread. acquire() and wait_until() block.
+class Runtime {
+ public:
+  /// Errors: no_space and permission, of the arena; those of Path::create, naming the directory.
+  [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
+  /// The same over paths of the caller's, such as simulated ones; options.paths is not used.
+  [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,
+                                                               std::vector<std::unique_ptr<Path>> paths);
+  /// Waits for what is in flight, then stops the threads. No lease lives any more.
+  ~Runtime();
+
+  /// Adds a tensor. `on_disk` gives it an extent, on the path that has the most room left.
+  ///
+  /// Errors: no_space, when no path has room (wanted, free).
+  [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
+
+  /// Blocks until the lease is granted. Errors: those of Swapper::take.
+  [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access);
+  /// The two halves of acquire(): asks, and then answers once it is decided.
+  [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access);
+  [[nodiscard]] std::optional<Result<Lease>> take(Ticket ticket, tiers::TensorId tensor, Access access);
+
+  /// See Swapper.
+  void use(tiers::TensorId tensor);
+  void end_round();
+  void prefetch(tiers::TensorId tensor);
+  void discard(tiers::TensorId tensor);
+  /// Waits until every write-behind has reached its extent. Errors: the first that failed.
+  Result<void> drain();
+
+  /// Hands a move of the caller's to the mover.
+  void start(Move move);
+  /// Makes the mover look at its moves again. Safe from any thread, and from an executor's.
+  void wake() noexcept;
+
+  /// Blocks until `done()` is true; it is evaluated with the coordinator's lock held. Drives, when nobody
+  /// else does.
+  void wait_until(const std::function<bool()>& done);
+  /// One turn of the mover, for `driving`: true when something moved.
+  bool poll();
+
+  [[nodiscard]] tiers::TensorStore& store() { return *store_; }
+  [[nodiscard]] tiers::Ledger& ledger() { return ledger_; }
+  [[nodiscard]] tiers::MemoryBudget& host_budget() { return *budget_; }
+  [[nodiscard]] const tiers::HostArena& arena() const { return arena_; }
+  [[nodiscard]] std::span<const std::unique_ptr<Path>> paths() const { return paths_; }
+  [[nodiscard]] Executor& executor() { return *executor_; }
+  /// Guards what the caller shares with its moves' on_event.
+  [[nodiscard]] std::mutex& mutex() { return mutex_; }
+  /// The time that callers of acquire() and wait_until() have spent waiting.
+  [[nodiscard]] TimePoint stall_time() const { return TimePoint(stall_ns_.load()); }
+
+ private:
+  friend class Lease;
+  Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths);
+  void run_mover();
+  void end_lease(tiers::TensorId tensor, Access access) noexcept;
+
+  RuntimeOptions options_;
+  InlineExecutor inline_executor_;
+  Executor* executor_;
+  tiers::Ledger ledger_;
+  tiers::HostArena arena_;
+  std::vector<std::unique_ptr<Path>> paths_;
+  std::vector<tiers::RangeAllocator> path_space_;
+  std::unique_ptr<tiers::MemoryBudget> budget_;
+  std::unique_ptr<tiers::TensorStore> store_;
+  TransferEngine transfers_;
+  std::unique_ptr<Swapper> swapper_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_, mover_wake_;
+  std::vector<Move> starting_;  // handed in by callers, not yet with the mover
+  bool woken_ = false, stopping_ = false;
+  std::atomic<std::int64_t> stall_ns_{0};
+  std::vector<MoveEvent> events_;  // the mover's
+  std::thread mover_;
+};
+
+}  // namespace penstock::swap

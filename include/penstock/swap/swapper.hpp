@@ -1,0 +1,115 @@
+#pragma once
+
+#include <penstock/base/executor.hpp>
+#include <penstock/base/ticket.hpp>
+#include <penstock/swap/access_trace.hpp>
+#include <penstock/swap/eviction_policy.hpp>
+#include <penstock/swap/transfer_engine.hpp>
+#include <penstock/tiers/memory_budget.hpp>
+#include <penstock/tiers/tensor_store.hpp>
+
+#include <deque>
+#include <list>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace penstock::swap {
+
+/// What a lease is for. `read` leases are counted; `modify` and `overwrite` are exclusive; `overwrite` loads
+/// nothing, and what it does not write is undefined.
+enum class Access : std::uint8_t { read, modify, overwrite };
+
+/// Has each tensor in host memory before it is used: grants leases, makes room, starts loads and stores.
+///
+/// Requests for room are served in the order in which they came; while one waits, nothing is prefetched. A
+/// copy that must go is chosen by the policy; a dirty one is stored first. It moves nothing itself: it hands
+/// out Moves.
+///
+/// Owned by whoever holds the coordinator's lock. Nothing here blocks.
+class Swapper {
+ public:
+  struct Options {
+    HostSpan arena;  ///< the memory behind the budget
+    std::unique_ptr<EvictionPolicy> policy;
+    ByteCount lookahead = 64_MiB;  ///< bytes loaded ahead of their use, at most
+    Executor* executor = nullptr;  ///< runs checksums
+    std::function<void()> wake;    ///< called when executor work has finished
+  };
+
+  /// Everything outlives it.
+  Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, TransferEngine& transfers,
+          tiers::Ledger& ledger, Options options);
+
+  /// Asks for a lease; its ticket answers in take().
+  [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access);
+  /// The lease's bytes once it is granted, or why it never will be; nothing while it waits.
+  ///
+  /// Errors: budget_too_small, when nothing in flight could free the room, naming every holder;
+  /// invalid_argument, for reading what was never written; corrupted, truncated, io: of the load; any error
+  /// of an earlier write-behind, which is told once and leaves the tensor dirty.
+  [[nodiscard]] std::optional<Result<HostSpan>> take(Ticket ticket);
+  /// The lease ends. A tensor with write_behind is stored now, a transient one goes.
+  void release(tiers::TensorId tensor, Access access);
+
+  /// Notes a use at a program point, for the trace; with a known trace, loads what comes next.
+  void use(tiers::TensorId tensor);
+  void end_round() { trace_.end_round(); }
+  /// Loads `tensor` when there is room and no request waits for some.
+  void prefetch(tiers::TensorId tensor);
+  /// The contents are not needed any more: the host copy goes without a store. Unleased.
+  void discard(tiers::TensorId tensor);
+
+  /// Grants what can be granted and makes the moves that are needed.
+  void advance();
+  /// Moves to be started, in order. Empties the list.
+  [[nodiscard]] std::vector<Move> take_moves();
+
+  /// True when every dirty copy that has write_behind has reached its extent.
+  [[nodiscard]] bool drained() const { return stores_in_flight_ == 0 && to_store_.empty(); }
+  /// The error of a write-behind that nobody has heard of yet.
+  [[nodiscard]] std::optional<Error> take_sticky_error();
+
+  [[nodiscard]] const AccessTrace& trace() const { return trace_; }
+
+ private:
+  struct Request {
+    Ticket ticket;
+    tiers::TensorId tensor{};
+    Access access{};
+    bool asked_for_load = false;
+  };
+  enum class Verdict : std::uint8_t { granted, waits, waits_for_room, failed };
+
+  [[nodiscard]] Verdict serve(Request& request, bool may_reserve);
+  [[nodiscard]] Verdict grant_resident(const Request& request);
+  void finish(const Request& request, Result<HostSpan> outcome);
+  [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
+  [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
+                                                          std::uint64_t spare_next_use);
+  [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
+  void start_load(tiers::TensorId tensor, tiers::Reservation reservation);
+  void start_store(tiers::TensorId tensor);
+  void serve_prefetches();
+  void fail_starved_request();
+  [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
+
+  tiers::TensorStore& store_;
+  tiers::MemoryBudget& budget_;
+  TransferEngine& transfers_;
+  tiers::Ledger& ledger_;
+  Options options_;
+  AccessTrace trace_;
+  std::list<Request> requests_;
+  std::map<Ticket, Result<HostSpan>> outcomes_;
+  std::map<tiers::TensorId, Error> load_errors_;  // told to the requests that wait for the load
+  std::deque<tiers::TensorId> prefetches_, to_store_;
+  std::set<tiers::TensorId> resident_;  // tensors with a host copy, leased or not
+  std::vector<Move> moves_;
+  std::optional<Error> sticky_error_;
+  std::uint32_t next_ticket_ = 0;
+  std::size_t stores_in_flight_ = 0;
+  ByteCount lookahead_in_use_;
+};
+
+}  // namespace penstock::swap

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <penstock/base/executor.hpp>
+#include <penstock/base/ticket.hpp>
+#include <penstock/swap/path.hpp>
+#include <penstock/tiers/tensor_store.hpp>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace penstock::swap {
+
+/// How far a hop has come.
+enum class HopState : std::uint8_t {
+  pending,
+  ordered,  ///< the rest is enqueued on a stream: who waits for its event may use the bytes, the source stays
+  done,     ///< source and destination are at rest
+};
+
+/// One leg of a move: disk, copy, gather, reduce, or work on the payload. A small state machine.
+/// Called by the mover alone, without the coordinator's lock. Nothing here blocks.
+class Hop {
+ public:
+  Hop() = default;
+  Hop(const Hop&) = delete;
+  Hop& operator=(const Hop&) = delete;
+  virtual ~Hop() = default;
+
+  virtual Result<void> start() = 0;
+  [[nodiscard]] virtual Result<HopState> poll() = 0;
+  /// False when nothing wakes the mover once it can go on, so that it must look again by itself.
+  [[nodiscard]] virtual bool wakes_the_mover() const { return true; }
+};
+
+/// A move of any number of hops, run one after the other.
+struct Move {
+  std::vector<std::unique_ptr<Hop>> hops;
+  /// Told of `ordered` (by the last hop, if at all) and then of `done`, with the result, exactly once.
+  /// Runs with the coordinator's lock.
+  std::function<void(HopState, const Result<void>&)> on_event;
+};
+
+/// What a move has reached since the last poll.
+struct MoveEvent {
+  std::function<void(HopState, const Result<void>&)> on_event;
+  HopState state = HopState::pending;
+  Result<void> result;
+};
+
+/// The table of moves in flight. Every error ends its move; what the move held is the caller's to free once
+/// its event `done` has come.
+///
+/// start() and poll() belong to the mover: one thread at a time, without the coordinator's lock.
+class TransferEngine {
+ public:
+  /// `paths` outlive it.
+  explicit TransferEngine(std::span<const std::unique_ptr<Path>> paths) : paths_(paths) {}
+
+  /// A move has been decided and will be started: from here until settle() it counts as active. Both are
+  /// called with the coordinator's lock.
+  void announce() { active_.fetch_add(1); }
+  /// The event `done` of a move has been told.
+  void settle() { active_.fetch_sub(1); }
+
+  void start(Move move);
+  /// Advances every move. Appends to `events` and returns whether anything happened.
+  bool poll(std::vector<MoveEvent>& events);
+
+  /// Moves announced and not settled. Safe from any thread.
+  [[nodiscard]] std::size_t active() const { return active_.load(); }
+  /// Whether some move's hop will not wake the mover by itself.
+  [[nodiscard]] bool needs_polling() const;
+
+  /// A hop that reads or writes `buffer` at an extent.
+  [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::BlockFile::Direction direction,
+                                              const tiers::Extent& extent, HostSpan buffer);
+
+ private:
+  class DiskHop;
+  struct Active {
+    Move move;
+    std::size_t hop = 0;
+    bool started = false, ordered = false;
+  };
+  bool advance(Active& active, std::vector<MoveEvent>& events, bool& finished);
+
+  std::span<const std::unique_ptr<Path>> paths_;
+  std::vector<std::unique_ptr<Active>> moves_;
+  std::vector<tiers::BlockFile::Finished> outcomes_;
+  std::atomic<std::size_t> active_{0};
+};
+
+/// A hop that runs `work` on an executor; `wake` is called when it has run.
+[[nodiscard]] std::unique_ptr<Hop> make_work_hop(Executor& executor, std::function<Result<void>()> work,
+                                                 std::function<void()> wake);
+
+}  // namespace penstock::swap

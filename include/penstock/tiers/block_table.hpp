@@ -1,0 +1,58 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace penstock::tiers {
+
+/// One checksum for each block of a tensor's payload, kept in memory beside the tensor's extent, with the
+/// generation and the optimizer step that the block stands at.
+///
+/// XXH3-64 of the bytes, seeded by owner and block index, so that bytes of another tensor or of another
+/// block never pass. Different blocks may be sealed and verified by different threads at a time.
+class BlockTable {
+ public:
+  struct Record {
+    std::uint64_t hash = 0;
+    std::uint64_t generation = 0;  ///< how often the block was sealed; 0 = never
+    std::uint64_t step = 0;        ///< the optimizer step its contents stand at
+  };
+
+  BlockTable() = default;
+  /// `block` > 0; the last block may be shorter.
+  BlockTable(std::uint64_t owner, ByteCount payload, ByteCount block);
+
+  [[nodiscard]] std::size_t block_count() const { return records_.size(); }
+  [[nodiscard]] ByteCount block_size() const { return block_; }
+  /// The part of `payload` that block `index` covers.
+  template <class Span>
+  [[nodiscard]] Span block(Span payload, std::size_t index) const {
+    const ByteCount begin = block_ * index;
+    const ByteCount left = payload_ - begin;
+    return payload.subspan(begin, left < block_ ? left : block_);
+  }
+
+  /// Records the checksum of block `index`, whose bytes are `bytes`.
+  void seal(std::size_t index, ConstHostSpan bytes, std::uint64_t step) noexcept;
+  /// Whether `bytes` are what seal() saw last. A block that was never sealed does not verify.
+  [[nodiscard]] bool verify(std::size_t index, ConstHostSpan bytes) const noexcept;
+
+  void seal_all(ConstHostSpan payload, std::uint64_t step) noexcept;
+  /// The first block that does not verify, if there is one.
+  [[nodiscard]] std::optional<std::size_t> first_mismatch(ConstHostSpan payload) const noexcept;
+
+  [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
+
+ private:
+  [[nodiscard]] std::uint64_t hash(std::size_t index, ConstHostSpan bytes) const noexcept;
+
+  std::uint64_t owner_ = 0;
+  ByteCount payload_, block_;
+  std::vector<Record> records_;
+};
+
+}  // namespace penstock::tiers

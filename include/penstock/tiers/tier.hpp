@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace penstock::tiers {
+
+/// Where bytes can be. Ordered from near to far.
+enum class Tier : std::uint8_t { device, host, nvme };
+inline constexpr std::size_t tier_count = 3;
+
+/// What bytes are for.
+enum class Purpose : std::uint8_t {
+  parameter_shard,  ///< this rank's slice of a flat of parameters
+  gathered_flat,    ///< a whole flat, rebuilt from shards
+  full_gradient,    ///< the gradient of a whole flat, before it is reduced
+  gradient_shard,   ///< this rank's slice of the gradient, reduced
+  optimizer_tile,   ///< master and moments
+  scratch,          ///< partial sums, reduction buffers
+};
+inline constexpr std::size_t purpose_count = 6;
+
+[[nodiscard]] constexpr std::string_view to_string(Tier tier) {
+  constexpr std::string_view names[] = {"device", "host", "nvme"};
+  return names[static_cast<std::size_t>(tier)];
+}
+[[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
+  constexpr std::string_view names[] = {"parameter shards", "gathered flats",  "full gradients",
+                                        "gradient shards",  "optimizer tiles", "scratch"};
+  return names[static_cast<std::size_t>(purpose)];
+}
+
+}  // namespace penstock::tiers

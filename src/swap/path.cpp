@@ -1,0 +1,134 @@
+#include <penstock/swap/path.hpp>
+
+#include <pthread.h>
+#include <time.h>
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::BlockFile;
+
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& options) {
+  auto chosen = tiers::choose_engine(options.engine, /*depth=*/64);
+  if (!chosen) return chosen.error();
+  auto path = create(options, tiers::real_file_system(), std::move(chosen->engine));
+  if (path && !chosen->reason.empty()) {
+    std::string& notes = (*path)->notes_;
+    notes = chosen->reason + (notes.empty() ? "" : "; ") + notes;
+  }
+  return path;
+}
+
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::FileSystem& file_system,
+                                           std::unique_ptr<tiers::IoEngine> engine) {
+  auto file = BlockFile::create(options.directory, file_system, *engine,
+                                {.size = options.capacity,
+                                 .request_max = options.request_max,
+                                 .in_flight_max = options.in_flight_max,
+                                 .direct_io = options.direct_io});
+  if (!file) return file.error();
+  return std::unique_ptr<Path>(new Path(options, std::move(engine), std::move(*file)));
+}
+
+Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, BlockFile file)
+    : options_(options), engine_(std::move(engine)), file_(std::move(file)) {
+  if (!file_.properties().direct && options_.direct_io != tiers::DirectIo::off) {
+    notes_ = "buffered I/O: " + file_.properties().direct_note;
+  }
+}
+
+Path::~Path() {
+  stop_driver();
+  // Nothing of the file's may be in flight when it closes. Without a driver of its own that is seen to here.
+  engine_->close();
+}
+
+void Path::attach(HostSpan buffers) {
+  engine_->attach(tiers::FileHandle::none, buffers);
+  if (const std::string notes = engine_->notes(); !notes.empty()) {
+    notes_ += (notes_.empty() ? "" : "; ") + notes;
+  }
+}
+
+void Path::start_driver(std::function<void()> notify) {
+  notify_ = std::move(notify);
+  driver_ = std::thread([this] {
+    ::pthread_setname_np(::pthread_self(), "penstock-path");
+    while (true) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_ && commands_.empty() && !file_.busy()) break;
+      }
+      if (turn(forever)) notify_();
+    }
+    engine_->close();  // the ring belongs to this thread
+  });
+}
+
+void Path::stop_driver() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  engine_->wake();
+  if (driver_.joinable()) driver_.join();
+}
+
+bool Path::drive() {
+  return turn(TimePoint::min());
+}
+
+bool Path::turn(TimePoint deadline) {
+  std::vector<BlockFile::Finished> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!commands_.empty()) {
+      const Command& command = commands_.front();
+      auto started = file_.start(command.direction, command.offset, command.buffer, command.tag);
+      if (!started && started.error().code() == ErrorCode::would_block) break;
+      if (!started) finished.push_back({command.tag, command.direction, started});
+      commands_.pop_front();
+    }
+    if (stopping_ && commands_.empty() && !file_.busy()) deadline = TimePoint::min();
+  }
+  if (!finished.empty()) deadline = TimePoint::min();
+  file_.poll(deadline);
+  while (auto one = file_.take_finished()) finished.push_back(std::move(*one));
+
+  const std::lock_guard lock(mutex_);
+  counters_ = file_.counters();
+  std::move(finished.begin(), finished.end(), std::back_inserter(outcomes_));
+  return !finished.empty();
+}
+
+void Path::post(const Command& command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(command);
+  }
+  engine_->wake();
+}
+
+void Path::take_outcomes(std::vector<BlockFile::Finished>& outcomes) {
+  const std::lock_guard lock(mutex_);
+  std::move(outcomes_.begin(), outcomes_.end(), std::back_inserter(outcomes));
+  outcomes_.clear();
+}
+
+TimePoint Path::driver_cpu_time() const {
+  clockid_t clock{};
+  timespec used{};
+  auto& driver = const_cast<std::thread&>(driver_);
+  if (!driver_.joinable() || ::pthread_getcpuclockid(driver.native_handle(), &clock) != 0 ||
+      ::clock_gettime(clock, &used) != 0) {
+    return TimePoint::zero();
+  }
+  return std::chrono::seconds(used.tv_sec) + TimePoint(used.tv_nsec);
+}
+
+tiers::FileCounters Path::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+}  // namespace penstock::swap

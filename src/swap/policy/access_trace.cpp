@@ -1,0 +1,41 @@
+#include <penstock/swap/access_trace.hpp>
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+void AccessTrace::use(tiers::TensorId tensor) {
+  if (known_ && order_[position_ % order_.size()] != tensor) {
+    known_ = false;
+    order_.resize(position_);
+    uses_.clear();
+    for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
+  }
+  if (!known_) {
+    uses_[tensor].push_back(order_.size());
+    order_.push_back(tensor);
+  }
+  ++position_;
+}
+
+void AccessTrace::end_round() {
+  if (position_ < order_.size()) {
+    // The round was shorter than the last one: what was not used is forgotten.
+    order_.resize(position_);
+    uses_.clear();
+    for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
+  }
+  known_ = !order_.empty();
+  position_ = 0;
+}
+
+std::uint64_t AccessTrace::next_use(tiers::TensorId tensor) const {
+  if (!known_) return never;
+  const auto found = uses_.find(tensor);
+  if (found == uses_.end()) return never;
+  const auto& positions = found->second;
+  const auto next = std::lower_bound(positions.begin(), positions.end(), position_);
+  return next != positions.end() ? *next - position_ : positions.front() + order_.size() - position_;
+}
+
+}  // namespace penstock::swap

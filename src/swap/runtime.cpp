@@ -1,0 +1,256 @@
+#include <penstock/base/check.hpp>
+#include <penstock/swap/runtime.hpp>
+
+#include <pthread.h>
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::TensorId;
+
+namespace {
+// How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
+constexpr TimePoint poll_interval = std::chrono::microseconds(50);
+}  // namespace
+
+void Lease::end() noexcept {
+  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->end_lease(tensor_, access_);
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
+  std::vector<std::unique_ptr<Path>> paths;
+  for (const PathOptions& path : options.paths) {
+    auto created = Path::create(path);
+    if (!created) return created.error();
+    paths.push_back(std::move(*created));
+  }
+  return create(std::move(options), std::move(paths));
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
+                                                 std::vector<std::unique_ptr<Path>> paths) {
+  auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
+  if (!arena) return arena.error();
+  return std::unique_ptr<Runtime>(new Runtime(std::move(options), std::move(*arena), std::move(paths)));
+}
+
+Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths)
+    : options_(std::move(options)),
+      executor_(options_.executor != nullptr ? options_.executor : &inline_executor_),
+      arena_(std::move(arena)),
+      paths_(std::move(paths)),
+      budget_(std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.host_budget, ledger_)),
+      store_(std::make_unique<tiers::TensorStore>()),
+      transfers_(paths_) {
+  for (const auto& path : paths_) {
+    path_space_.emplace_back(
+        path->options().capacity.value() / path->alignment().bytes() * path->alignment().bytes(),
+        path->alignment().bytes());
+    if (!arena_.bytes().empty()) path->attach(arena_.bytes());
+  }
+  swapper_ = std::make_unique<Swapper>(
+      *store_, *budget_, transfers_, ledger_,
+      Swapper::Options{
+          .arena = arena_.bytes(),
+          .policy = options_.eviction == Eviction::lru ? make_lru_policy() : make_planned_policy(),
+          .lookahead = options_.lookahead,
+          .executor = executor_,
+          .wake = [this] { wake(); }});
+  if (options_.driving == nullptr) {
+    for (const auto& path : paths_) path->start_driver([this] { wake(); });
+    mover_ = std::thread([this] { run_mover(); });
+  }
+}
+
+Runtime::~Runtime() {
+  // A store that fails here was reported by drain(), or belongs to a run that is being abandoned.
+  wait_until([this] { return transfers_.active() == 0; });
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  if (mover_.joinable()) mover_.join();
+  for (const auto& path : paths_) path->stop_driver();
+}
+
+Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
+  const std::lock_guard lock(mutex_);
+  if (on_disk) {
+    const auto roomiest =
+        std::max_element(path_space_.begin(), path_space_.end(),
+                         [](const auto& a, const auto& b) { return a.free_total() < b.free_total(); });
+    const auto range =
+        roomiest == path_space_.end() ? std::nullopt : roomiest->allocate(description.size.value());
+    if (!range) {
+      return Error(ErrorCode::no_space, "Runtime::add")
+          .reason("no swap file has room")
+          .object(description.name)
+          .wanted(description.size)
+          .got(roomiest == path_space_.end() ? std::string("no path")
+                                             : to_string(ByteCount(roomiest->largest_gap())));
+    }
+    description.extent = tiers::Extent{.path = static_cast<std::uint32_t>(roomiest - path_space_.begin()),
+                                       .offset = FileOffset(range->begin),
+                                       .length = ByteCount(range->length)};
+    ledger_.hold(tiers::Tier::nvme, description.purpose, ByteCount(range->length));
+  }
+  return store_->add(std::move(description));
+}
+
+Ticket Runtime::request(TensorId tensor, Access access) {
+  Ticket ticket;
+  {
+    const std::lock_guard lock(mutex_);
+    ticket = swapper_->request(tensor, access);
+    swapper_->advance();
+  }
+  wake();
+  return ticket;
+}
+
+std::optional<Result<Lease>> Runtime::take(Ticket ticket, TensorId tensor, Access access) {
+  const std::lock_guard lock(mutex_);
+  auto outcome = swapper_->take(ticket);
+  if (!outcome) return std::nullopt;
+  if (!*outcome) return outcome->error();
+  return Lease(*this, tensor, access, **outcome);
+}
+
+Result<Lease> Runtime::acquire(TensorId tensor, Access access) {
+  const Ticket ticket = request(tensor, access);
+  std::optional<Result<HostSpan>> outcome;
+  wait_until([&] {
+    outcome = swapper_->take(ticket);
+    return outcome.has_value();
+  });
+  if (!*outcome) return outcome->error();
+  return Lease(*this, tensor, access, **outcome);
+}
+
+void Runtime::end_lease(TensorId tensor, Access access) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->release(tensor, access);
+    swapper_->advance();
+  }
+  wake();
+}
+
+void Runtime::use(TensorId tensor) {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->use(tensor);
+  }
+  wake();
+}
+
+void Runtime::end_round() {
+  const std::lock_guard lock(mutex_);
+  swapper_->end_round();
+}
+
+void Runtime::prefetch(TensorId tensor) {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->prefetch(tensor);
+  }
+  wake();
+}
+
+void Runtime::discard(TensorId tensor) {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->discard(tensor);
+  }
+  wake();
+}
+
+Result<void> Runtime::drain() {
+  std::optional<Error> failed;
+  wait_until([&] {
+    failed = swapper_->take_sticky_error();
+    return failed || swapper_->drained();
+  });
+  if (failed) return *failed;
+  return ok();
+}
+
+void Runtime::start(Move move) {
+  {
+    const std::lock_guard lock(mutex_);
+    transfers_.announce();
+    starting_.push_back(std::move(move));
+  }
+  wake();
+}
+
+void Runtime::wake() noexcept {
+  if (options_.driving != nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  mover_wake_.notify_one();
+}
+
+void Runtime::wait_until(const std::function<bool()>& done) {
+  std::unique_lock lock(mutex_);
+  if (done()) return;
+  const TimePoint began = Clock::steady().now();
+  if (options_.driving == nullptr) {
+    changed_.wait(lock, done);
+  } else {
+    while (!done()) {
+      lock.unlock();
+      if (!poll()) options_.driving->idle();
+      lock.lock();
+    }
+  }
+  stall_ns_ += (Clock::steady().now() - began).count();
+}
+
+bool Runtime::poll() {
+  bool moved = false;
+  if (options_.driving != nullptr) {
+    for (const auto& path : paths_) moved |= path->drive();
+  }
+  events_.clear();
+  moved |= transfers_.poll(events_);
+
+  std::vector<Move> starting;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const MoveEvent& event : events_) {
+      if (event.state == HopState::done) transfers_.settle();
+      event.on_event(event.state, event.result);
+    }
+    swapper_->advance();
+    starting = std::exchange(starting_, {});
+    for (Move& move : swapper_->take_moves()) starting.push_back(std::move(move));
+    moved |= !starting.empty();
+    if (moved) changed_.notify_all();
+  }
+  for (Move& move : starting) transfers_.start(std::move(move));
+  return moved;
+}
+
+void Runtime::run_mover() {
+  ::pthread_setname_np(::pthread_self(), "penstock-mover");
+  while (true) {
+    if (poll()) continue;
+    std::unique_lock lock(mutex_);
+    const auto woken = [this] { return woken_ || stopping_; };
+    // A grant may have come from another thread's advance(): tell those who wait for it.
+    changed_.notify_all();
+    if (transfers_.needs_polling()) {
+      mover_wake_.wait_for(lock, poll_interval, woken);
+    } else {
+      mover_wake_.wait(lock, woken);
+    }
+    if (stopping_) return;
+    woken_ = false;
+  }
+}
+
+}  // namespace penstock::swap

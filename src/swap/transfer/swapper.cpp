@@ -1,0 +1,330 @@
+#include <penstock/base/check.hpp>
+#include <penstock/swap/swapper.hpp>
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::CopyState;
+using tiers::TensorId;
+using tiers::Tier;
+
+Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, TransferEngine& transfers,
+                 tiers::Ledger& ledger, Options options)
+    : store_(store), budget_(budget), transfers_(transfers), ledger_(ledger), options_(std::move(options)) {}
+
+Ticket Swapper::request(TensorId tensor, Access access) {
+  const Ticket ticket{.slot = next_ticket_++, .generation = 0};
+  requests_.push_back({ticket, tensor, access});
+  return ticket;
+}
+
+std::optional<Result<HostSpan>> Swapper::take(Ticket ticket) {
+  const auto found = outcomes_.find(ticket);
+  if (found == outcomes_.end()) return std::nullopt;
+  auto outcome = std::move(found->second);
+  outcomes_.erase(found);
+  return outcome;
+}
+
+void Swapper::finish(const Request& request, Result<HostSpan> outcome) {
+  outcomes_.emplace(request.ticket, std::move(outcome));
+}
+
+HostSpan Swapper::bytes(TensorId tensor) const {
+  const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+  return options_.arena.subspan(ByteCount(copy.reservation.offset()), store_.description(tensor).size);
+}
+
+/// What the tensor takes in memory: a transfer moves whole blocks of the file system.
+ByteCount Swapper::padded_size(TensorId tensor) const {
+  const auto& description = store_.description(tensor);
+  return description.extent ? description.extent->length : description.size;
+}
+
+void Swapper::release(TensorId tensor, Access access) {
+  const auto& description = store_.description(tensor);
+  if (access == Access::read) {
+    store_.remove_reader(tensor, Tier::host);
+  } else {
+    store_.end_exclusive(tensor, Tier::host);
+    if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  }
+  store_.touch(tensor, Tier::host);
+  const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+  if (copy.leased()) return;
+  if (description.transient) return discard(tensor);
+  if (!description.retain && description.extent && copy.state == CopyState::clean) {
+    store_.drop(tensor, Tier::host);
+    resident_.erase(tensor);
+  }
+}
+
+void Swapper::discard(TensorId tensor) {
+  if (store_.copy(tensor, Tier::host).state == CopyState::absent) return;
+  store_.drop(tensor, Tier::host, /*discard=*/true);
+  resident_.erase(tensor);
+}
+
+void Swapper::use(TensorId tensor) {
+  trace_.use(tensor);
+  if (!trace_.known()) return;
+  ByteCount ahead;
+  for (std::uint64_t i = 0; i < trace_.length(); ++i) {
+    const TensorId next = trace_.upcoming(i);
+    ahead += store_.description(next).size;
+    if (ahead > options_.lookahead) break;
+    prefetch(next);
+  }
+}
+
+void Swapper::prefetch(TensorId tensor) {
+  const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+  if (copy.state != CopyState::absent || !store_.current(tensor, Tier::nvme)) return;
+  if (std::find(prefetches_.begin(), prefetches_.end(), tensor) == prefetches_.end()) {
+    prefetches_.push_back(tensor);
+  }
+}
+
+void Swapper::advance() {
+  if (sticky_error_) {
+    for (const Request& request : requests_) finish(request, *sticky_error_);
+    if (!requests_.empty()) sticky_error_.reset();
+    requests_.clear();
+    prefetches_.clear();
+    return;
+  }
+  while (!to_store_.empty()) {
+    const TensorId tensor = to_store_.front();
+    to_store_.pop_front();
+    const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+    if (copy.state == CopyState::dirty && !copy.exclusive) start_store(tensor);
+  }
+
+  // A request that waits for room holds back the room of all that came later, not what is resident.
+  bool may_reserve = true;
+  for (auto request = requests_.begin(); request != requests_.end();) {
+    const Verdict verdict = serve(*request, may_reserve);
+    if (verdict == Verdict::granted || verdict == Verdict::failed) {
+      request = requests_.erase(request);
+      continue;
+    }
+    if (verdict == Verdict::waits_for_room) may_reserve = false;
+    ++request;
+  }
+  if (may_reserve) {
+    serve_prefetches();
+  } else {
+    prefetches_.clear();
+    fail_starved_request();
+  }
+}
+
+/// If nothing is in flight and the first request still waits for room, nothing will ever free it.
+void Swapper::fail_starved_request() {
+  if (transfers_.active() > 0) return;
+  const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
+    return store_.copy(request.tensor, Tier::host).state == CopyState::absent;
+  });
+  if (starved == requests_.end()) return;
+  Error error =
+      budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
+  for (const TensorId tensor : resident_) {
+    if (!store_.copy(tensor, Tier::host).leased()) continue;
+    error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
+                                  to_string(store_.description(tensor).size));
+  }
+  finish(*starved, std::move(error));
+  requests_.erase(starved);
+}
+
+Swapper::Verdict Swapper::serve(Request& request, bool may_reserve) {
+  const TensorId tensor = request.tensor;
+  const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+  if (copy.state != CopyState::absent) return grant_resident(request);
+
+  if (request.asked_for_load) {
+    if (const auto failed = load_errors_.find(tensor); failed != load_errors_.end()) {
+      finish(request, failed->second);
+      load_errors_.erase(failed);
+      return Verdict::failed;
+    }
+  }
+  if (request.access != Access::overwrite && !store_.current(tensor, Tier::nvme)) {
+    finish(request, Error::invalid_argument("Swapper::acquire")
+                        .reason("read before it was ever written")
+                        .object(store_.description(tensor).name));
+    return Verdict::failed;
+  }
+  if (!may_reserve) return Verdict::waits_for_room;
+  auto reservation = reserve(tensor, /*spare_next_use=*/0);
+  if (!reservation) return Verdict::waits_for_room;
+  if (request.access == Access::overwrite) {
+    store_.begin_overwrite(tensor, Tier::host, std::move(*reservation));
+    resident_.insert(tensor);
+    finish(request, bytes(tensor));
+    return Verdict::granted;
+  }
+  start_load(tensor, std::move(*reservation));
+  request.asked_for_load = true;
+  return Verdict::waits;
+}
+
+Swapper::Verdict Swapper::grant_resident(const Request& request) {
+  const tiers::Copy& copy = store_.copy(request.tensor, Tier::host);
+  if (copy.state == CopyState::loading || copy.exclusive) return Verdict::waits;
+  if (request.access == Access::read) {
+    store_.add_reader(request.tensor, Tier::host);
+  } else {
+    if (copy.readers > 0 || copy.state == CopyState::storing) return Verdict::waits;
+    store_.begin_exclusive(request.tensor, Tier::host);
+  }
+  finish(request, bytes(request.tensor));
+  return Verdict::granted;
+}
+
+/// Address range for `tensor`, evicting what the policy says; copies used sooner than `spare_next_use` from
+/// now stay. Nothing when it must wait.
+std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use) {
+  const auto& description = store_.description(tensor);
+  const ByteCount size = padded_size(tensor);
+  const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
+                                                                : tiers::RangeAllocator::End::high;
+  while (true) {
+    if (auto reservation = budget_.reserve(size, description.purpose, end)) return std::move(*reservation);
+    if (!evict_one(spare_next_use, /*clean_only=*/spare_next_use > 0)) return std::nullopt;
+  }
+}
+
+/// Lets one copy go. True when its room is free now; a dirty copy is stored first and frees it later.
+bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
+  std::vector<EvictionCandidate> candidates;
+  for (const TensorId tensor : resident_) {
+    const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+    const auto& description = store_.description(tensor);
+    if (copy.leased() || !description.extent) continue;
+    if (copy.state != CopyState::clean && (clean_only || copy.state != CopyState::dirty)) continue;
+    const std::uint64_t next_use = trace_.next_use(tensor);
+    if (next_use < spare_next_use) continue;
+    candidates.push_back({.tensor = tensor,
+                          .size = description.size,
+                          .dirty = copy.state == CopyState::dirty,
+                          .last_use = copy.last_use,
+                          .next_use = next_use});
+  }
+  const auto chosen = options_.policy->choose(candidates);
+  if (!chosen) return false;
+  const EvictionCandidate& victim = candidates[*chosen];
+  if (victim.dirty) {
+    // One store at a time is enough to make progress; more would write what may not have to go.
+    if (stores_in_flight_ == 0) start_store(victim.tensor);
+    return false;
+  }
+  store_.drop(victim.tensor, Tier::host);
+  resident_.erase(victim.tensor);
+  return true;
+}
+
+void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
+  load_errors_.erase(tensor);
+  store_.begin_load(tensor, Tier::host, std::move(reservation));
+  resident_.insert(tensor);
+  const auto& description = store_.description(tensor);
+  const HostSpan payload = bytes(tensor);
+  const HostSpan padded(payload.data(), description.extent->length);
+
+  Move move;
+  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
+  if (!description.sealed_in_pass) {
+    tiers::BlockTable& blocks = store_.blocks(tensor);
+    move.hops.push_back(make_work_hop(
+        *options_.executor,
+        [&blocks, &description, payload]() -> Result<void> {
+          const auto bad = blocks.first_mismatch(payload);
+          if (!bad) return ok();
+          return Error(ErrorCode::corrupted, "Swapper::load")
+              .reason("bytes read back differ from the bytes written")
+              .object(description.name + ", block " + std::to_string(*bad))
+              .at(description.extent->offset + blocks.block_size() * *bad)
+              .advice("check the drive and its cabling; the run cannot go on with these bytes");
+        },
+        options_.wake));
+  }
+  move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    const auto& loaded = store_.description(tensor);
+    ledger_.read(loaded.purpose, result ? loaded.extent->length : ByteCount());
+    store_.finish_load(tensor, Tier::host, result.has_value());
+    if (!result) {
+      resident_.erase(tensor);
+      Error error = result.error();
+      load_errors_.insert_or_assign(tensor,
+                                    error.has_object() ? error : std::move(error).object(loaded.name));
+    }
+  };
+  transfers_.announce();
+  moves_.push_back(std::move(move));
+}
+
+void Swapper::start_store(TensorId tensor) {
+  store_.begin_store(tensor, Tier::host);
+  ++stores_in_flight_;
+  const auto& description = store_.description(tensor);
+  const HostSpan payload = bytes(tensor);
+  const HostSpan padded(payload.data(), description.extent->length);
+
+  Move move;
+  if (!description.sealed_in_pass) {
+    tiers::BlockTable& blocks = store_.blocks(tensor);
+    move.hops.push_back(make_work_hop(
+        *options_.executor,
+        [&blocks, payload]() -> Result<void> {
+          blocks.seal_all(payload, 0);
+          return ok();
+        },
+        options_.wake));
+  }
+  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::write, *description.extent, padded));
+  move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    --stores_in_flight_;
+    const auto& stored = store_.description(tensor);
+    store_.finish_store(tensor, Tier::host, result.has_value());
+    if (!result) {
+      Error error = result.error();
+      sticky_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
+      return;
+    }
+    ledger_.wrote(stored.purpose, stored.extent->length);
+    if (!stored.retain && !store_.copy(tensor, Tier::host).leased()) {
+      store_.drop(tensor, Tier::host);
+      resident_.erase(tensor);
+    }
+  };
+  transfers_.announce();
+  moves_.push_back(std::move(move));
+}
+
+void Swapper::serve_prefetches() {
+  while (!prefetches_.empty()) {
+    const TensorId tensor = prefetches_.front();
+    const bool needed =
+        store_.copy(tensor, Tier::host).state == CopyState::absent && store_.current(tensor, Tier::nvme);
+    if (needed) {
+      // Never at the cost of something that is used sooner.
+      const std::uint64_t next_use = trace_.next_use(tensor);
+      auto reservation = reserve(tensor, next_use == AccessTrace::never ? next_use : next_use + 1);
+      if (!reservation) return;
+      start_load(tensor, std::move(*reservation));
+    }
+    prefetches_.pop_front();
+  }
+}
+
+std::vector<Move> Swapper::take_moves() {
+  return std::exchange(moves_, {});
+}
+
+std::optional<Error> Swapper::take_sticky_error() {
+  return std::exchange(sticky_error_, std::nullopt);
+}
+
+}  // namespace penstock::swap

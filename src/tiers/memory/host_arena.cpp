@@ -1,0 +1,143 @@
+#include <penstock/tiers/host_arena.hpp>
+
+#include <sys/mman.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+namespace penstock::tiers {
+
+namespace {
+
+constexpr ByteCount page_size = 2_MiB;
+
+std::string first_line(const char* file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+/// A 2 MiB-aligned mapping of `size` bytes, or null. Over-maps and trims.
+std::byte* map_aligned(std::uint64_t size) {
+  const std::uint64_t total = size + page_size.value();
+  void* whole =
+      ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (whole == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(whole);
+  const std::uint64_t aligned = round_up(start, page_size.value());
+  if (aligned > start) ::munmap(whole, aligned - start);
+  const std::uint64_t tail = start + total - (aligned + size);
+  if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + size), tail);
+  return reinterpret_cast<std::byte*>(aligned);
+}
+
+/// Bytes of 2 MiB pages behind the mapping that starts at `address`, as the kernel counts them.
+std::uint64_t huge_bytes_at(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  char start[32];
+  std::snprintf(start, sizeof start, "%lx-", reinterpret_cast<unsigned long>(address));
+  std::string line;
+  bool inside = false;
+  while (std::getline(maps, line)) {
+    if (line.compare(0, std::strlen(start), start) == 0) inside = true;
+    if (inside && line.compare(0, 14, "AnonHugePages:") == 0) return std::stoull(line.substr(14)) * 1024;
+  }
+  return 0;
+}
+
+bool populate(std::byte* address, std::uint64_t size) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(address, size, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+#endif
+  for (std::uint64_t at = 0; at < size; at += 4096) address[at] = std::byte{0};
+  return true;
+}
+
+}  // namespace
+
+std::string_view to_string(PageKind kind) {
+  switch (kind) {
+    case PageKind::transparent_huge: return "2 MiB pages (transparent)";
+    case PageKind::huge: return "2 MiB pages (hugetlb)";
+    case PageKind::base: break;
+  }
+  return "4 KiB pages";
+}
+
+Result<HostArena> HostArena::create(const Options& options) {
+  HostArena arena;
+  if (options.size.is_zero()) return arena;
+  const std::uint64_t size = round_up(options.size.value(), page_size.value());
+  if (const ByteCount available = available_host_memory(); ByteCount(size) > available) {
+    return Error(ErrorCode::no_space, "HostArena::create")
+        .reason("the machine cannot give so much memory")
+        .wanted(ByteCount(size))
+        .got(to_string(available) + " available")
+        .advice("lower the host budget, or stop what else holds memory");
+  }
+
+  std::byte* address = map_aligned(size);
+  if (address == nullptr) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+  arena.bytes_ = HostSpan(address, ByteCount(size));
+  ::madvise(address, size, MADV_DONTFORK);
+  ::madvise(address, size, MADV_DONTDUMP);
+  const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
+  if (!populate(address, size)) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+
+  const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
+  if (huge >= size) {
+    arena.page_kind_ = PageKind::transparent_huge;
+  } else if (void* pages = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
+             pages != MAP_FAILED) {
+    ::munmap(address, size);
+    arena.bytes_ = HostSpan(static_cast<std::byte*>(pages), ByteCount(size));
+    arena.page_kind_ = PageKind::huge;
+  } else {
+    arena.notes_ = "only " + to_string(ByteCount(huge)) + " of " + to_string(ByteCount(size)) +
+                   " are on 2 MiB pages (transparent_hugepage is \"" +
+                   first_line("/sys/kernel/mm/transparent_hugepage/enabled") +
+                   "\", no hugetlb pages are reserved)";
+  }
+
+  if (options.pinning == Pinning::none) return arena;
+  if (::mlock(arena.bytes_.data(), size) == 0) {
+    arena.pinned_ = true;
+    return arena;
+  }
+  const int cause = errno;
+  if (options.pinning == Pinning::required) {
+    return Error(ErrorCode::permission, "HostArena::create")
+        .reason(std::string("memory cannot be pinned: ") + std::strerror(cause))
+        .wanted(ByteCount(size))
+        .advice("raise RLIMIT_MEMLOCK (ulimit -l) or set pin_memory to false");
+  }
+  arena.notes_ += (arena.notes_.empty() ? "" : "; ") + std::string("not pinned: ") + std::strerror(cause);
+  return arena;
+}
+
+HostArena::~HostArena() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size().value());
+}
+
+ByteCount available_host_memory() {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.compare(0, 13, "MemAvailable:") == 0) available = std::stoull(line.substr(13)) * 1024;
+  }
+  // cgroup v2, as seen from inside a container.
+  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
+  const std::string used = first_line("/sys/fs/cgroup/memory.current");
+  if (!limit.empty() && limit != "max" && !used.empty()) {
+    const std::uint64_t cap = std::stoull(limit), now = std::stoull(used);
+    available = std::min(available, cap > now ? cap - now : 0);
+  }
+  return ByteCount(available);
+}
+
+}  // namespace penstock::tiers

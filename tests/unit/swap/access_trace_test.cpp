@@ -1,0 +1,54 @@
+#include <penstock/swap/access_trace.hpp>
+
+#include <gtest/gtest.h>
+
+namespace penstock::swap {
+namespace {
+
+constexpr tiers::TensorId a{1}, b{2}, c{3};
+
+TEST(AccessTrace, KnowsTheFutureAfterOneRound) {
+  AccessTrace trace;
+  for (const auto t : {a, b, c, b, a}) trace.use(t);
+  EXPECT_EQ(trace.next_use(a), AccessTrace::never);
+  trace.end_round();
+
+  EXPECT_TRUE(trace.known());
+  EXPECT_EQ(trace.next_use(a), 0u);
+  EXPECT_EQ(trace.next_use(c), 2u);
+  trace.use(a);
+  EXPECT_EQ(trace.next_use(a), 3u);
+  EXPECT_EQ(trace.upcoming(0), b);
+  for (const auto t : {b, c, b}) trace.use(t);
+  EXPECT_EQ(trace.next_use(c), 3u);  // in the next round: a, a, b, then c
+  EXPECT_EQ(trace.next_use(tiers::TensorId{9}), AccessTrace::never);
+}
+
+TEST(AccessTrace, RecordsAgainWhenTheOrderChanges) {
+  AccessTrace trace;
+  for (const auto t : {a, b, c}) trace.use(t);
+  trace.end_round();
+
+  trace.use(a);
+  trace.use(c);
+  EXPECT_FALSE(trace.known());
+  trace.end_round();
+
+  EXPECT_EQ(trace.length(), 2u);
+  EXPECT_EQ(trace.next_use(c), 1u);
+  EXPECT_EQ(trace.next_use(b), AccessTrace::never);
+}
+
+TEST(AccessTrace, ForgetsTheTailOfAShorterRound) {
+  AccessTrace trace;
+  for (const auto t : {a, b, c}) trace.use(t);
+  trace.end_round();
+  trace.use(a);
+  trace.end_round();
+
+  EXPECT_EQ(trace.length(), 1u);
+  EXPECT_EQ(trace.next_use(b), AccessTrace::never);
+}
+
+}  // namespace
+}  // namespace penstock::swap

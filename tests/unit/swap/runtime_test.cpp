@@ -1,0 +1,208 @@
+#include <penstock/swap/runtime.hpp>
+
+#include "kit/pattern.hpp"
+#include "kit/scratch_directory.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <penstock/tiers/sim_disk.hpp>
+
+#include <gtest/gtest.h>
+#include <vector>
+
+namespace penstock::swap {
+namespace {
+
+using test::Pattern;
+using tiers::Purpose;
+using tiers::TensorId;
+
+/// A runtime over a simulated disk, driven by the test's own thread.
+class Simulation final : public Driving {
+ public:
+  Simulation(std::uint64_t seed, ByteCount host_budget, Eviction eviction = Eviction::planned)
+      : random_(seed) {
+    auto engine = std::make_unique<tiers::SimEngine>(disk, clock_, seed);
+    engine_ = engine.get();
+    std::vector<std::unique_ptr<Path>> paths;
+    paths.push_back(
+        Path::create({.directory = "sim", .capacity = 8_MiB, .request_max = 16_KiB}, disk, std::move(engine))
+            .value());
+    runtime = Runtime::create(
+                  {.host_budget = host_budget, .eviction = eviction, .lookahead = 64_KiB, .driving = this},
+                  std::move(paths))
+                  .value();
+  }
+  void idle() override {
+    const TimePoint due = engine_->next_due();
+    ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
+    clock_.advance_to(due);
+  }
+
+  tiers::SimDisk disk{{}};
+  std::unique_ptr<Runtime> runtime;
+
+ private:
+  test::SeededRandom random_;
+  tiers::SimClock clock_;
+  tiers::SimEngine* engine_ = nullptr;
+};
+
+TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true, bool write_behind = true) {
+  return runtime
+      .add({.name = "tensor",
+            .purpose = Purpose::parameter_shard,
+            .size = size,
+            .block = 8_KiB,
+            .write_behind = write_behind},
+           on_disk)
+      .value();
+}
+
+void write(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
+  Lease lease = runtime.acquire(tensor, Access::overwrite).value();
+  Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.fill(lease.bytes());
+}
+
+bool holds(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
+  Lease lease = runtime.acquire(tensor, Access::read).value();
+  return !Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.first_difference(
+      lease.bytes());
+}
+
+TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const bool lru = seed % 2 == 0;
+    Simulation simulation(seed, 192_KiB, lru ? Eviction::lru : Eviction::planned);
+    Runtime& runtime = *simulation.runtime;
+    test::SeededRandom random(seed);
+    std::vector<TensorId> tensors;
+    std::vector<std::uint64_t> generations(12, 0);
+    for (std::size_t i = 0; i < generations.size(); ++i) {
+      tensors.push_back(add(runtime, ByteCount(1 + random.below(60'000)), true, random.below(2) == 0));
+    }
+    for (int i = 0; i < 150; ++i) {
+      const std::size_t which = random.below(tensors.size());
+      runtime.use(tensors[which]);
+      if (random.below(8) == 0) runtime.end_round();
+      if (random.below(4) == 0) runtime.prefetch(tensors[random.below(tensors.size())]);
+      if (generations[which] == 0 || random.below(3) == 0) {
+        write(runtime, tensors[which], ++generations[which]);
+      } else {
+        ASSERT_TRUE(holds(runtime, tensors[which], generations[which])) << "seed " << seed << " use " << i;
+      }
+    }
+    ASSERT_TRUE(runtime.drain());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(generations[i] == 0 || holds(runtime, tensors[i], generations[i])) << "seed " << seed;
+    }
+    EXPECT_LE(runtime.ledger().peak(tiers::Tier::host), 192_KiB);
+  }
+}
+
+TEST(Runtime, NamesTheHoldersWhenNothingCouldEverFreeTheRoom) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId first = add(runtime, 40_KiB), second = add(runtime, 40_KiB);
+  Lease held = runtime.acquire(first, Access::overwrite).value();
+
+  auto refused = runtime.acquire(second, Access::overwrite);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+  EXPECT_NE(refused.error().message().find("leased  tensor 40.0 KiB"), std::string::npos)
+      << refused.error().message();
+  held.end();
+  EXPECT_TRUE(runtime.acquire(second, Access::overwrite));
+}
+
+TEST(Runtime, RefusesToReadWhatWasNeverWritten) {
+  Simulation simulation(1, 64_KiB);
+  const TensorId tensor = add(*simulation.runtime, 4_KiB);
+
+  EXPECT_EQ(simulation.runtime->acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST(Runtime, NestsReadLeasesAndKeepsAModifyOut) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB, /*on_disk=*/false);
+  write(runtime, tensor, 1);
+  auto first = runtime.acquire(tensor, Access::read).value();
+  auto second = runtime.acquire(tensor, Access::read).value();
+
+  const Ticket modify = runtime.request(tensor, Access::modify);
+  runtime.poll();
+  EXPECT_FALSE(runtime.take(modify, tensor, Access::modify));
+  first.end();
+  second.end();
+  runtime.poll();
+
+  EXPECT_TRUE(runtime.take(modify, tensor, Access::modify).value());
+}
+
+TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
+  Simulation simulation(1, 96_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId victim = add(runtime, 40_KiB), other = add(runtime, 60_KiB);
+  write(runtime, victim, 1);
+  ASSERT_TRUE(runtime.drain());
+  write(runtime, other, 1);  // evicts the victim
+  ASSERT_TRUE(runtime.drain());
+  const auto& extent = *runtime.store().description(victim).extent;
+  simulation.disk.bytes(tiers::FileHandle{1000}).data()[extent.offset.value() + 20'000] ^= std::byte{4};
+
+  auto read = runtime.acquire(victim, Access::read);
+
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::corrupted);
+  EXPECT_NE(read.error().message().find("tensor, block 2"), std::string::npos) << read.error().message();
+  EXPECT_TRUE(holds(runtime, other, 1));
+}
+
+TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
+  for (const auto engine : {tiers::EngineChoice::automatic, tiers::EngineChoice::threads}) {
+    test::ScratchDirectory directory;
+    auto runtime =
+        Runtime::create({.host_budget = 4_MiB,
+                         .paths = {{.directory = directory.path(), .capacity = 16_MiB, .engine = engine}},
+                         .lookahead = 1_MiB})
+            .value();
+    std::vector<TensorId> tensors;
+    for (int i = 0; i < 12; ++i) tensors.push_back(add(*runtime, 1_MiB - 100_B));
+    for (std::uint64_t generation = 1; generation <= 2; ++generation) {
+      for (const TensorId tensor : tensors) {
+        runtime->use(tensor);
+        write(*runtime, tensor, generation);
+      }
+      for (const TensorId tensor : tensors) {
+        runtime->use(tensor);
+        EXPECT_TRUE(holds(*runtime, tensor, generation));
+      }
+      runtime->end_round();
+    }
+    EXPECT_TRUE(runtime->drain());
+    EXPECT_EQ(directory.entry_count(), 0u);
+  }
+}
+
+TEST(Runtime, DealsExtentsToThePathWithTheMostRoom) {
+  test::ScratchDirectory one, two;
+  auto runtime = Runtime::create({.host_budget = 2_MiB,
+                                  .paths = {{.directory = one.path(), .capacity = 1_MiB},
+                                            {.directory = two.path(), .capacity = 3_MiB}}})
+                     .value();
+  std::array<int, 2> dealt{};
+  for (int i = 0; i < 4; ++i) {
+    const TensorId tensor = add(*runtime, 1_MiB);
+    ++dealt[runtime->store().description(tensor).extent->path];
+    write(*runtime, tensor, 1);
+    EXPECT_TRUE(holds(*runtime, tensor, 1));
+  }
+
+  EXPECT_EQ(dealt[0], 1);
+  EXPECT_EQ(dealt[1], 3);
+  EXPECT_EQ(runtime->add({.name = "one more", .size = 1_MiB}, true).error().code(), ErrorCode::no_space);
+}
+
+}  // namespace
+}  // namespace penstock::swap
