@@ -1,0 +1,80 @@
+#pragma once
+
+#include <penstock/base/dtype.hpp>
+#include <penstock/base/result.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::zero {
+
+enum class OffloadDevice : std::uint8_t { none, cpu, nvme };
+
+/// `offload_param` or `offload_optimizer`.
+struct OffloadConfig {
+  OffloadDevice device = OffloadDevice::none;
+  std::vector<std::filesystem::path> nvme_paths;  ///< `nvme_path`, one string or a list
+  bool pin_memory = true;
+};
+
+/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
+struct OptimizerConfig {
+  bool decoupled_decay = true;
+  float learning_rate = 1e-3f;
+  float beta1 = 0.9f, beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+  bool bias_correction = true;
+};
+
+enum class EvictionName : std::uint8_t { lru, planned };
+enum class EngineName : std::uint8_t { automatic, io_uring, threads };
+enum class Integrity : std::uint8_t { off, checksum };
+
+/// Our own block, "penstock": what DeepSpeed has no key for.
+struct PenstockConfig {
+  ByteCount host_budget;                                ///< of all ranks of the process; 0: as planned
+  ByteCount device_budget;                              ///< of each rank; 0: as planned
+  ElementCount tile_elements = ElementCount(262'144);   ///< a multiple of 16384
+  std::uint32_t tiles_in_flight = 4;                    ///< tiles read ahead or being written, at most
+  ElementCount unit_elements_max;                       ///< 0: no unit is cut
+  EvictionName eviction = EvictionName::planned;
+  EngineName io_engine = EngineName::automatic;
+  Integrity integrity = Integrity::checksum;
+  std::uint32_t threads = 0;                            ///< workers of a rank; 0: cores / local ranks
+};
+
+/// The effective configuration: ds_config.json with its defaults filled in.
+///
+/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
+/// path, its line and the nearest spelling. A value type.
+struct Config {
+  std::uint32_t train_batch_size = 1;
+  std::uint32_t micro_batch_size = 1;            ///< train_micro_batch_size_per_gpu
+  std::uint32_t gradient_accumulation_steps = 1;
+  std::uint32_t stage = 3;                       ///< zero_optimization.stage
+  DType dtype = DType::bf16;                     ///< of parameters and gradients: bf16, fp16 or fp32
+  DType grad_accum_dtype = DType::bf16;          ///< data_types.grad_accum_dtype; default: dtype
+  OffloadConfig offload_param, offload_optimizer;
+  OptimizerConfig optimizer;
+  float gradient_clipping = 1.0f;                ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;                       ///< static; 1 without fp16
+  ByteCount aio_block_size = ByteCount(4 << 20); ///< longest request
+  std::uint32_t aio_queue_depth = 4;             ///< requests of that length in flight
+  PenstockConfig penstock;
+
+  /// Errors: not_found; invalid_config, with every error found in its notes.
+  [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
+  /// `name` stands for the file in messages.
+  [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,
+                                                std::uint32_t world_size);
+
+  /// The effective configuration as JSON, in the keys of ds_config.json.
+  [[nodiscard]] std::string to_json() const;
+};
+
+}  // namespace penstock::zero
