@@ -1,0 +1,106 @@
+#pragma once
+
+#include <penstock/base/dtype.hpp>
+#include <penstock/base/result.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// A parameter of the model by its place in the layout.
+struct ParameterId {
+  std::uint32_t unit = 0;   ///< its owner
+  std::uint32_t index = 0;  ///< among the owner's parameters
+  bool operator==(const ParameterId&) const = default;
+  auto operator<=>(const ParameterId&) const = default;
+};
+
+struct ParameterLayout {
+  std::string name;
+  ElementCount count;             ///< > 0
+  std::uint32_t group = 0;        ///< optimizer group, an index into ModelLayout::groups
+};
+
+/// Parameters gathered, used and released together, usually a layer. Tensors are handed over in this order:
+/// `parameters`, then `shared`.
+struct UnitLayout {
+  std::string name;
+  std::vector<ParameterLayout> parameters;
+  std::vector<ParameterId> shared;  ///< owned by other units and used here too: tied embeddings
+};
+
+/// What parameters of one optimizer group have in common beside the configuration.
+struct OptimizerGroup {
+  bool weight_decay = true;
+};
+
+/// What the engine must know of a model: units in the order of the forward pass. Says nothing of shapes.
+struct ModelLayout {
+  std::vector<UnitLayout> units;
+  std::vector<OptimizerGroup> groups = {{}};
+
+  [[nodiscard]] ElementCount element_count() const;
+  [[nodiscard]] const ParameterLayout& parameter(ParameterId id) const {
+    return units[id.unit].parameters[id.index];
+  }
+
+  /// Errors: invalid_argument, naming the unit or parameter: no units, a count of zero, a group or a shared
+  /// parameter that does not exist, one that a unit shares with itself or twice.
+  [[nodiscard]] Result<void> validate() const;
+};
+
+/// A parameter's place in a flat.
+struct FlatSlot {
+  ParameterId parameter;
+  ElementCount begin, count;
+};
+
+/// One contiguous buffer of a unit, for the parameters of one optimizer group. Parameters stand one after
+/// the other at multiples of 128 elements; the length is padded with zeros to ranks × 128, and rank r's
+/// shard is the r-th of `ranks` equal slices.
+struct FlatLayout {
+  static constexpr std::uint64_t alignment = 128;
+
+  std::string name;
+  std::uint32_t unit = 0, group = 0;
+  std::vector<FlatSlot> slots;
+  ElementCount length;
+  ElementCount shard;  ///< length / ranks
+
+  /// What no parameter covers: between slots and behind the last.
+  [[nodiscard]] std::vector<FlatSlot> gaps() const;
+};
+
+/// Which slice of which flat each rank holds.
+class ShardLayout {
+ public:
+  /// `model` is valid and `ranks` > 0.
+  ShardLayout(const ModelLayout& model, std::uint32_t ranks);
+
+  [[nodiscard]] std::span<const FlatLayout> flats() const { return flats_; }
+  /// The flats that a unit needs: its own, then those of the parameters it shares. Indices into flats().
+  [[nodiscard]] std::span<const std::uint32_t> needed_by(std::uint32_t unit) const { return needed_[unit]; }
+  /// How many units use a flat.
+  [[nodiscard]] std::uint32_t user_count(std::uint32_t flat) const { return users_[flat]; }
+
+  struct Place {
+    std::uint32_t flat = 0;
+    ElementCount begin, count;
+  };
+  [[nodiscard]] Place place(ParameterId parameter) const {
+    return places_[parameter.unit][parameter.index];
+  }
+  [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
+
+ private:
+  std::uint32_t ranks_;
+  std::vector<FlatLayout> flats_;
+  std::vector<std::vector<std::uint32_t>> needed_;
+  std::vector<std::uint32_t> users_;
+  std::vector<std::vector<Place>> places_;
+};
+
+}  // namespace penstock::zero
