@@ -25,13 +25,22 @@ struct Fp16 {
   U16 bits;
 };
 
-PENSTOCK_ELEMENT U32 bits_of(float value) { return __builtin_bit_cast(U32, value); }
-PENSTOCK_ELEMENT float float_of(U32 bits) { return __builtin_bit_cast(float, bits); }
+PENSTOCK_ELEMENT U32 bits_of(float value) {
+  return __builtin_bit_cast(U32, value);
+}
+PENSTOCK_ELEMENT float float_of(U32 bits) {
+  return __builtin_bit_cast(float, bits);
+}
 
-PENSTOCK_ELEMENT float widen(float value) { return value; }
-PENSTOCK_ELEMENT float widen(Bf16 value) { return float_of(static_cast<U32>(value.bits) << 16); }
+PENSTOCK_ELEMENT float widen(float value) {
+  return value;
+}
+PENSTOCK_ELEMENT float widen(Bf16 value) {
+  return float_of(static_cast<U32>(value.bits) << 16);
+}
 
-/// All arms are computed and one is chosen, so that a loop over it vectorises. Signalling NaNs come out quiet.
+/// All arms are computed and one is chosen, so that a loop over it vectorises. Signalling NaNs come out
+/// quiet.
 PENSTOCK_ELEMENT float widen(Fp16 value) {
   constexpr U32 rebias = (127 - 15) << 23;
   const U32 magnitude = value.bits & 0x7fffu;

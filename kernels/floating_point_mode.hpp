@@ -17,8 +17,12 @@ class DefaultFloatingPointMode {
 
 #if defined(__x86_64__)
   // MXCSR alone: SSE arithmetic reads nothing else, and saving the x87 state too costs 20 times as much.
-  DefaultFloatingPointMode() noexcept : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-  ~DefaultFloatingPointMode() { _mm_setcsr(saved_); }
+  DefaultFloatingPointMode() noexcept : saved_(_mm_getcsr()) {
+    _mm_setcsr(0x1f80);
+  }
+  ~DefaultFloatingPointMode() {
+    _mm_setcsr(saved_);
+  }
 
  private:
   unsigned saved_;
@@ -27,7 +31,9 @@ class DefaultFloatingPointMode {
     std::fegetenv(&saved_);
     std::fesetenv(FE_DFL_ENV);
   }
-  ~DefaultFloatingPointMode() { std::fesetenv(&saved_); }
+  ~DefaultFloatingPointMode() {
+    std::fesetenv(&saved_);
+  }
 
  private:
   std::fenv_t saved_;

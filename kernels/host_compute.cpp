@@ -12,8 +12,12 @@ namespace {
 std::byte* host_address(DeviceSpan span) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(span.address()));
 }
-Elements elements_of(DeviceTensor x) { return {host_address(x.bytes), x.dtype}; }
-ConstElements const_elements_of(DeviceTensor x) { return {host_address(x.bytes), x.dtype}; }
+Elements elements_of(DeviceTensor x) {
+  return {host_address(x.bytes), x.dtype};
+}
+ConstElements const_elements_of(DeviceTensor x) {
+  return {host_address(x.bytes), x.dtype};
+}
 
 class HostCompute final : public Compute {
  public:
@@ -26,8 +30,7 @@ class HostCompute final : public Compute {
 
   Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
     PENSTOCK_TRY(check_scale(x));
-    stream.host_queue().enqueue(
-        [x, factor] { scale_elements(elements_of(x), factor, x.count().value()); });
+    stream.host_queue().enqueue([x, factor] { scale_elements(elements_of(x), factor, x.count().value()); });
     return ok();
   }
 
@@ -60,6 +63,8 @@ class HostCompute final : public Compute {
 
 }  // namespace
 
-std::unique_ptr<Compute> make_host_compute() { return std::make_unique<HostCompute>(); }
+std::unique_ptr<Compute> make_host_compute() {
+  return std::make_unique<HostCompute>();
+}
 
 }  // namespace penstock::kernels
