@@ -39,7 +39,7 @@ struct AdamOperands {
 
 /// Updates master p and moments m, v with the incoming gradient g. Adam: Kingma & Ba 2015, algorithm 1, in
 /// the order of its last remark; AdamW: Loshchilov & Hutter 2019, algorithm 2. Every operation is rounded
-/// once, none is fused.
+/// once, none is fused. The master is added to once, so that a step costs it a single rounding.
 ///
 /// Returns 0 where p and v are finite, NaN where one is not. (An infinite m makes v infinite too.)
 template <class F>
@@ -48,8 +48,9 @@ PENSTOCK_ELEMENT F adam_update(AdamDecay decay, const AdamOperands<F>& c, F g, F
   if (decay == AdamDecay::l2) g = g + p * c.decay;
   m = m * c.beta1 + g * c.one_minus_beta1;
   v = v * c.beta2 + (g * g) * c.one_minus_beta2;
-  if (decay == AdamDecay::decoupled) p = p + p * c.decay;
-  p = p + (m / (sqrt(v) * c.denominator_factor + c.epsilon)) * c.step_factor;
+  F change = (m / (sqrt(v) * c.denominator_factor + c.epsilon)) * c.step_factor;
+  if (decay == AdamDecay::decoupled) change = p * c.decay + change;
+  p = p + change;
   return (p - p) + (v - v);
 }
 

@@ -97,7 +97,8 @@ void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements ou
   float sums[chunk];
 
   const DefaultFloatingPointMode mode;
-  const float factor = 1.0f / static_cast<float>(x.size());
+  const volatile float input_count = static_cast<float>(x.size());
+  const float factor = 1.0f / input_count;
   for (std::uint64_t first = 0; first < count; first += chunk) {
     const std::uint64_t length = std::min(chunk, count - first);
     with_elements(ConstElements{x[0], dtype},

@@ -1,5 +1,7 @@
 #include <penstock/cpu_adam/adam.hpp>
 
+#include "kernels/floating_point_mode.hpp"
+
 #include <cmath>
 #include <string>
 
@@ -37,6 +39,7 @@ Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradie
 
 Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config, std::uint64_t step,
                                                     float gradient_factor) {
+  const kernels::DefaultFloatingPointMode mode;
   PENSTOCK_TRY(validate(config, step, gradient_factor));
 
   const double beta1 = config.beta1, beta2 = config.beta2, learning_rate = config.learning_rate;
