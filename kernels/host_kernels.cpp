@@ -2,6 +2,7 @@
 
 #include "kernels/element.hpp"
 #include "kernels/floating_point_mode.hpp"
+#include "kernels/operands.hpp"
 
 #include <penstock/base/compute.hpp>
 
@@ -97,8 +98,7 @@ void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements ou
   float sums[chunk];
 
   const DefaultFloatingPointMode mode;
-  const volatile float input_count = static_cast<float>(x.size());
-  const float factor = 1.0f / input_count;
+  const float factor = mean_factor(x.size());
   for (std::uint64_t first = 0; first < count; first += chunk) {
     const std::uint64_t length = std::min(chunk, count - first);
     with_elements(ConstElements{x[0], dtype},

@@ -1,5 +1,7 @@
 #include "kernels/operands.hpp"
 
+#include "kernels/floating_point_mode.hpp"
+
 #include <penstock/base/compute.hpp>
 
 #include <string>
@@ -111,6 +113,15 @@ Result<void> check_square_sums(DeviceTensor x, DeviceSpan partials) {
   PENSTOCK_TRY(check_operand(operation, "x", range, x.dtype));
   PENSTOCK_TRY(check_partials(operation, x.count(), sums));
   return check_apart(operation, "partials", range, sums);
+}
+
+float mean_factor(std::size_t inputs) {
+  volatile float factor = static_cast<float>(inputs);  // in memory: see DefaultFloatingPointMode
+  {
+    const DefaultFloatingPointMode mode;
+    factor = 1.0f / factor;
+  }
+  return factor;
 }
 
 }  // namespace penstock::kernels

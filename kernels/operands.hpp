@@ -42,4 +42,7 @@ Result<void> check_square_sums(DeviceTensor x, DeviceSpan partials);
 
 inline constexpr std::size_t mean_inputs_max = 64;
 
+/// 1 / inputs, rounded to nearest whatever the caller's floating-point mode.
+[[nodiscard]] float mean_factor(std::size_t inputs);
+
 }  // namespace penstock::kernels
