@@ -58,11 +58,19 @@ TEST_P(AdamAccuracy, IsWithinAFewUlpsOfADoubleReferenceInEveryElement) {
   EXPECT_LE(worst.p, 6.0);
 }
 
+std::string name_of(const testing::TestParamInfo<Case>& parameters) {
+  const auto& [mode, weight_decay, bias_correction, gradient_dtype, step] = parameters.param;
+  return std::string(mode == AdamMode::adamw ? "adamw" : "l2") + (weight_decay > 0 ? "_decay" : "") +
+         (bias_correction ? "_corrected_" : "_") + std::string(to_string(gradient_dtype)) + "_step" +
+         std::to_string(step);
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, AdamAccuracy,
                          testing::Combine(testing::Values(AdamMode::adamw, AdamMode::l2),
                                           testing::Values(0.0f, 0.1f), testing::Bool(),
                                           testing::Values(DType::fp32, DType::bf16, DType::fp16),
-                                          testing::Values<std::uint64_t>(1, 2, 1000, 10'000'000)));
+                                          testing::Values<std::uint64_t>(1, 2, 1000, 10'000'000)),
+                         name_of);
 
 TEST(AdamAccuracy, KeepsSubnormalsZerosAndTheirSigns) {
   const float tiny = std::numeric_limits<float>::denorm_min();

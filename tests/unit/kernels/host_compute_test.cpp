@@ -283,7 +283,7 @@ TEST(HostGradient, TheCallersFloatingPointModeChangesNothingAndComesBack) {
     return DeviceTensor{{DeviceAddress(reinterpret_cast<std::uintptr_t>(x.data())), ByteCount(4 * x.size())},
                         DType::fp32};
   };
-  const std::vector<DeviceTensor> inputs(7, tensor(one));
+  const std::vector<DeviceTensor> inputs(3, tensor(one));
   const unsigned saved = _mm_getcsr(), hostile = 0x1f80u | 0x8040u | 0x6000u;
 
   _mm_setcsr(hostile);
@@ -302,7 +302,7 @@ TEST(HostGradient, TheCallersFloatingPointModeChangesNothingAndComesBack) {
   ASSERT_TRUE(landed && meant);
   EXPECT_EQ(after, hostile);
   for (const float x : sum) EXPECT_EQ(x, 1e-40f + 2e-40f);
-  EXPECT_EQ(mean[0], 7.0f * (1.0f / 7.0f));
+  EXPECT_EQ(mean[0], 1.0f) << "1/3 rounded to zero";
 }
 #endif
 
