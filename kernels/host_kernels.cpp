@@ -97,8 +97,8 @@ void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements ou
   constexpr std::uint64_t chunk = 1024;
   float sums[chunk];
 
-  const DefaultFloatingPointMode mode;
   const float factor = mean_factor(x.size());
+  const DefaultFloatingPointMode mode;
   for (std::uint64_t first = 0; first < count; first += chunk) {
     const std::uint64_t length = std::min(chunk, count - first);
     with_elements(ConstElements{x[0], dtype},

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 namespace penstock {
 
@@ -19,7 +20,8 @@ class Workers {
     std::uint32_t threads = 1;  ///< the caller included; 1 runs inline and touches no TBB
   };
 
-  /// Starts no thread: TBB does when there is work, up to one a hardware thread.
+  /// Starts no thread: TBB does when there is work, up to one a hardware thread; it says so on standard error
+  /// when asked for more.
   ///
   /// Errors: invalid_argument, for no threads or more than 1024.
   [[nodiscard]] static Result<Workers> create(const Options& options);
