@@ -1,0 +1,101 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/cpu_adam/isa.hpp>
+#include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/kernels/adam_coefficients.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace penstock {
+
+/// Where weight decay enters: on the parameter (Loshchilov & Hutter 2019) or in the gradient (L2).
+enum class AdamMode : std::uint8_t { adamw, l2 };
+
+/// Hyperparameters of one optimizer group at one step.
+struct AdamConfig {
+  float learning_rate = 1e-3f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+  AdamMode mode = AdamMode::adamw;
+  bool bias_correction = true;
+};
+
+/// The factors of step number `step`, counted from 1; a pure function of its arguments. The gradient is
+/// multiplied by `gradient_factor`, (1 / loss scale) × clip factor, before all else.
+///
+/// Errors: invalid_argument, naming the argument: step 0, a beta outside [0, 1), epsilon not above 0, a
+/// negative learning rate or weight decay, anything that is not finite.
+[[nodiscard]] Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config,
+                                                                  std::uint64_t step, float gradient_factor);
+
+/// One tile in host memory, with its gradient and the parameter that comes out. Spans are owned by the
+/// caller, do not overlap, and are aligned to their element (`state` to 4 bytes). A whole number of cache
+/// lines is fastest, anything else is equal in bits.
+struct AdamTile {
+  HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
+  ConstHostSpan gradient;
+  HostSpan parameter;  ///< written: the master rounded to nearest even
+  ElementCount elements;
+  DType gradient_dtype = DType::bf16;
+  DType parameter_dtype = DType::bf16;
+  StateFormat format = StateFormat::fp32;
+};
+
+/// Sees each block of a tile's state just before and just after its update, on the worker that owns it and
+/// while it is in that core's L2: the place to verify and to hash. Called from several threads at once, for
+/// different blocks.
+class BlockObserver {
+ public:
+  BlockObserver() = default;
+  BlockObserver(const BlockObserver&) = delete;
+  BlockObserver& operator=(const BlockObserver&) = delete;
+  virtual ~BlockObserver() = default;
+
+  /// `block` counts from the tile's start. False: this block is neither updated nor seen again, and its
+  /// parameters are not written.
+  virtual bool before_update(std::size_t block, ConstHostSpan bytes) noexcept = 0;
+  virtual void after_update(std::size_t block, ConstHostSpan bytes) noexcept = 0;
+};
+
+/// How a step is run; none of it changes a bit of the result.
+struct AdamExecution {
+  Workers* workers = nullptr;  ///< null: inline on the caller
+  BlockObserver* observer = nullptr;
+  Isa isa = best_isa().isa;
+};
+
+struct AdamOutcome {
+  std::size_t blocks_updated = 0;
+  std::optional<std::size_t> first_rejected_block;  ///< the observer said no
+  /// Updated, and now holds a master or a second moment that is not finite.
+  std::optional<std::size_t> first_non_finite_block;
+};
+
+/// Updates a tile by one step in a single pass, block by block: unscale, decay, update m, v and master, emit
+/// the parameter. fp32 arithmetic in which every operation is rounded once and none is fused: equal bits for
+/// every Isa, thread count, cut into tiles and alignment, and for the CUDA kernel. Workers run in round to
+/// nearest with subnormals, whatever mode the caller has set.
+///
+/// Blocks. The step number is not checked against the tile: that is its owner's.
+/// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
+/// for lengths that do not fit `elements`, spans that overlap or are misaligned; unsupported, for a format
+/// not implemented yet or an Isa that is_runnable denies.
+[[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
+                                            float gradient_factor, const AdamTile& tile,
+                                            const AdamExecution& execution = {});
+
+/// Fills a tile for step 0: master = initial, m = v = 0; and writes the parameter. `gradient` of the tile is
+/// not looked at. `initial` holds tile.elements of `initial_dtype` and overlaps neither other span.
+///
+/// Blocks. Errors: as adam_step.
+Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
+                             Workers* workers = nullptr);
+
+}  // namespace penstock

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace penstock {
+
+/// The threads that touch payload: updates, checksums, gradient landing. A wrapper of one TBB arena.
+///
+/// Move-only. Safe from any thread; parallel_blocks() blocks its caller, who works along. Work is divided
+/// statically, and no result may depend on how.
+class Workers {
+ public:
+  struct Options {
+    std::uint32_t threads = 1;  ///< the caller included; 1 runs inline and touches no TBB
+  };
+
+  /// Starts no thread: TBB does when there is work, up to one a hardware thread; it says so on standard error
+  /// when asked for more.
+  ///
+  /// Errors: invalid_argument, for no threads or more than 1024.
+  [[nodiscard]] static Result<Workers> create(const Options& options);
+
+  Workers(Workers&&) noexcept;
+  Workers& operator=(Workers&&) noexcept;
+  ~Workers();
+
+  [[nodiscard]] std::uint32_t threads() const { return threads_; }
+
+  /// Calls body(first, last) for disjoint ranges that together are [0, count), from several threads at once,
+  /// and returns when all are done. `body` must not throw.
+  template <std::invocable<std::size_t, std::size_t> Body>
+  void parallel_blocks(std::size_t count, Body&& body) noexcept {
+    run(count, const_cast<void*>(static_cast<const void*>(std::addressof(body))),
+        [](void* context, std::size_t first, std::size_t last) noexcept {
+          (*static_cast<std::remove_reference_t<Body>*>(context))(first, last);
+        });
+  }
+
+ private:
+  using Range = void (*)(void* context, std::size_t first, std::size_t last) noexcept;
+  struct Arena;
+
+  Workers(std::uint32_t threads, std::unique_ptr<Arena> arena) noexcept;
+  void run(std::size_t count, void* context, Range range) noexcept;
+
+  std::uint32_t threads_;
+  std::unique_ptr<Arena> arena_;  // null when threads_ is 1
+};
+
+}  // namespace penstock

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <penstock/kernels/adam_coefficients.hpp>
+
+// The border between the portable part and the translation units compiled for one instruction set each. No
+// other header of ours crosses it: see kernels/element.hpp.
+namespace penstock::detail {
+
+/// Consecutive elements of one block. None overlaps another.
+struct AdamBlock {
+  float* master;
+  float* m;
+  float* v;
+  const void* gradient;
+  void* parameter;
+  unsigned long count;
+};
+
+/// Updates the elements; false when a master or a second moment has become non-finite.
+using AdamKernel = bool (*)(const kernels::AdamCoefficients&, const AdamBlock&) noexcept;
+
+/// [gradient dtype][parameter dtype], by the numbers of DType.
+struct AdamKernels {
+  AdamKernel update[3][3];
+};
+
+extern const AdamKernels adam_kernels_scalar;
+#if defined(__x86_64__)
+extern const AdamKernels adam_kernels_x86_64_v2;
+extern const AdamKernels adam_kernels_x86_64_v3;
+extern const AdamKernels adam_kernels_x86_64_v4;
+#endif
+
+}  // namespace penstock::detail

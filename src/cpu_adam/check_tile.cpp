@@ -1,0 +1,56 @@
+#include "cpu_adam/check_tile.hpp"
+
+#include "kernels/operands.hpp"
+
+#include <string>
+
+namespace penstock::detail {
+
+namespace {
+
+using kernels::ByteRange;
+
+Result<void> check_elements(const char* operation, const char* name, ConstHostSpan span, DType dtype,
+                            ElementCount elements) {
+  PENSTOCK_TRY(kernels::check_operand(operation, name, ByteRange::of(span), dtype));
+  return kernels::check_same_count(operation, name, elements, ElementCount(span.size() / size_of(dtype)));
+}
+
+}  // namespace
+
+Result<void> check_tile(const char* operation, const AdamTile& tile) {
+  const auto state_bytes = tile_bytes(tile.format, tile.elements);
+  if (!state_bytes) return state_bytes.error();
+  if (tile.state.size() != *state_bytes) {
+    return Error::invalid_argument(operation).object("state").wanted(*state_bytes).got(tile.state.size());
+  }
+  const ByteRange state = ByteRange::of(tile.state), parameter = ByteRange::of(tile.parameter);
+  PENSTOCK_TRY(kernels::check_operand(operation, "state", state, DType::fp32));
+  PENSTOCK_TRY(check_elements(operation, "parameter", tile.parameter, tile.parameter_dtype, tile.elements));
+  return kernels::check_apart(operation, "parameter and state", parameter, state);
+}
+
+Result<void> check_gradient(const char* operation, const AdamTile& tile) {
+  const ByteRange gradient = ByteRange::of(tile.gradient);
+  PENSTOCK_TRY(check_elements(operation, "gradient", tile.gradient, tile.gradient_dtype, tile.elements));
+  PENSTOCK_TRY(kernels::check_apart(operation, "gradient and state", gradient, ByteRange::of(tile.state)));
+  return kernels::check_apart(operation, "gradient and parameter", gradient, ByteRange::of(tile.parameter));
+}
+
+Result<void> check_initial(const char* operation, ConstHostSpan initial, DType dtype, const AdamTile& tile) {
+  const ByteRange range = ByteRange::of(initial);
+  PENSTOCK_TRY(check_elements(operation, "initial", initial, dtype, tile.elements));
+  PENSTOCK_TRY(kernels::check_apart(operation, "initial and state", range, ByteRange::of(tile.state)));
+  return kernels::check_apart(operation, "initial and parameter", range, ByteRange::of(tile.parameter));
+}
+
+Result<void> check_isa(const char* operation, Isa isa) {
+  if (is_runnable(isa)) return ok();
+  return Error::unsupported(operation)
+      .object("isa")
+      .reason("this machine cannot run that instruction set")
+      .wanted("at most " + std::string(to_string(best_isa().isa)))
+      .got(std::string(to_string(isa)));
+}
+
+}  // namespace penstock::detail

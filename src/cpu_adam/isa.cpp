@@ -1,0 +1,44 @@
+#include <penstock/cpu_adam/isa.hpp>
+
+namespace penstock {
+
+namespace {
+
+#if defined(__x86_64__)
+// libgcc's check covers CPUID and, through XGETBV, that the operating system saves the registers.
+IsaChoice probe() {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("x86-64-v4")) return {Isa::x86_64_v4, "the widest there is"};
+  if (__builtin_cpu_supports("x86-64-v3")) return {Isa::x86_64_v3, "no AVX-512 here"};
+  if (__builtin_cpu_supports("x86-64-v2")) return {Isa::x86_64_v2, "no AVX2 here"};
+  return {Isa::scalar, "no SSE4.2 here"};
+}
+#else
+IsaChoice probe() {
+  return {Isa::scalar, "no SIMD kernel for this architecture"};
+}
+#endif
+
+}  // namespace
+
+std::string_view to_string(Isa isa) {
+  switch (isa) {
+    case Isa::scalar: return "scalar";
+    case Isa::x86_64_v2: return "x86-64-v2";
+    case Isa::x86_64_v3: return "x86-64-v3";
+    case Isa::x86_64_v4: return "x86-64-v4";
+  }
+  return "unknown";
+}
+
+// Each level includes those below it.
+bool is_runnable(Isa isa) {
+  return isa <= best_isa().isa;
+}
+
+IsaChoice best_isa() {
+  static const IsaChoice choice = probe();
+  return choice;
+}
+
+}  // namespace penstock

@@ -1,0 +1,137 @@
+#include "kit/host_queue.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+#include <cstring>
+#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/kernels/cuda_adam.hpp>
+#include <penstock/kernels/cuda_compute.hpp>
+#include <penstock/kernels/host_compute.hpp>
+
+namespace penstock::test {
+namespace {
+
+/// Bytes on the host and a copy of them on the device.
+class Twin {
+ public:
+  explicit Twin(std::vector<std::byte> bytes) : host_(std::move(bytes)) {
+    if (host_.empty()) return;
+    EXPECT_EQ(cudaMalloc(&device_, host_.size()), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(device_, host_.data(), host_.size(), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  Twin(const Twin&) = delete;
+  Twin& operator=(const Twin&) = delete;
+  ~Twin() { cudaFree(device_); }
+
+  [[nodiscard]] HostSpan host_span() { return {host_.data(), ByteCount(host_.size())}; }
+  [[nodiscard]] DeviceSpan on_host() { return span(host_.data()); }
+  [[nodiscard]] DeviceSpan on_device() { return span(device_); }
+  /// Waits for the device.
+  [[nodiscard]] bool equal() {
+    std::vector<std::byte> back(host_.size());
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(back.data(), device_, back.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    return back == host_;
+  }
+
+ private:
+  DeviceSpan span(void* address) const {
+    return {DeviceAddress(reinterpret_cast<std::uintptr_t>(address)), ByteCount(host_.size())};
+  }
+  std::vector<std::byte> host_;
+  void* device_ = nullptr;
+};
+
+constexpr std::uint64_t sizes[] = {0, 1, 127, 129, 4095, 4097, 16385, 100'000};
+constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
+
+/// Elements of magnitude 2^-15 to 2^15 in any dtype, subnormals of fp16 among them.
+std::vector<std::byte> elements(std::uint64_t count, DType dtype, std::uint64_t seed) {
+  SeededRandom random(seed);
+  std::vector<std::byte> bytes(count * size_of(dtype).value());
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto sign = static_cast<std::uint32_t>(random.below(2));
+    if (dtype == DType::fp32) {
+      const auto bits =
+          static_cast<std::uint32_t>(sign << 31 | (112 + random.below(30)) << 23 | random.below(1 << 23));
+      std::memcpy(&bytes[4 * i], &bits, 4);
+    } else {
+      const std::uint64_t exponent = dtype == DType::bf16 ? 112 + random.below(30) : random.below(31);
+      const unsigned fraction_bits = dtype == DType::bf16 ? 7 : 10;
+      const auto bits = static_cast<std::uint16_t>(sign << 15 | exponent << fraction_bits |
+                                                   random.below(1u << fraction_bits));
+      std::memcpy(&bytes[2 * i], &bits, 2);
+    }
+  }
+  return bytes;
+}
+
+class CudaKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device here";
+  }
+
+  DeferredQueue queue;
+  StreamHandle host_stream = StreamHandle::of(queue), cuda_stream = StreamHandle::from_native(nullptr);
+  std::unique_ptr<Compute> host = kernels::make_host_compute(), cuda = kernels::make_cuda_compute(0);
+};
+
+TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {
+  for (const std::uint64_t count : sizes) {
+    for (const DType from : dtypes) {
+      for (const DType to : dtypes) {
+        Twin x(elements(count, from, 1)), y(elements(count, from, 2)), sum(elements(count, to, 3)),
+            out(elements(count, to, 4)), mean(elements(count, to, 5)),
+            partials(std::vector<std::byte>(8 * ceil_divide(count, Compute::square_sum_block)));
+        const auto run = [&](Compute& compute, StreamHandle stream, DeviceSpan (Twin::*on)()) {
+          const DeviceTensor inputs[] = {{(x.*on)(), from}, {(y.*on)(), from}, {(x.*on)(), from}};
+          EXPECT_TRUE(compute.mean(stream, inputs, {(mean.*on)(), to}).has_value());
+          EXPECT_TRUE(compute.square_sums(stream, inputs[0], (partials.*on)()).has_value());
+          EXPECT_TRUE(compute.accumulate(stream, inputs[0], {(sum.*on)(), to}).has_value());
+          EXPECT_TRUE(compute.scale(stream, {(sum.*on)(), to}, 1.0f / 3.0f).has_value());
+          EXPECT_TRUE(compute.cast(stream, inputs[1], {(out.*on)(), to}).has_value());
+        };
+        run(*host, host_stream, &Twin::on_host);
+        queue.run();
+        run(*cuda, cuda_stream, &Twin::on_device);
+
+        for (Twin* result : {&mean, &partials, &sum, &out}) {
+          EXPECT_TRUE(result->equal()) << count << " " << to_string(from) << " to " << to_string(to);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
+  for (const std::uint64_t count : sizes) {
+    for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+      std::vector<std::byte> flags(8);
+      Twin state(std::vector<std::byte>(12 * count)), gradient(elements(count, DType::bf16, 2)),
+          parameter(std::vector<std::byte>(2 * count)), flag(flags);
+      const AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+      const AdamTile tile{.state = state.host_span(),
+                          .gradient = gradient.host_span(),
+                          .parameter = parameter.host_span(),
+                          .elements = ElementCount(count)};
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        ASSERT_TRUE(adam_step(config, step, 0.5f, tile).has_value());
+        const auto coefficients = adam_coefficients(config, step, 0.5f).value();
+        ASSERT_TRUE(kernels::cuda_adam_step(0, cuda_stream, coefficients,
+                                            {.state = state.on_device(),
+                                             .gradient = {gradient.on_device(), DType::bf16},
+                                             .parameter = {parameter.on_device(), DType::bf16},
+                                             .first_non_finite_block = flag.on_device()})
+                        .has_value());
+      }
+      std::memset(flag.host_span().data(), 0xff, 8);
+      EXPECT_TRUE(state.equal() && parameter.equal() && flag.equal()) << count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test
