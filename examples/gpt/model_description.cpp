@@ -29,7 +29,7 @@ ParameterDescription vector(std::string name, std::uint64_t count, float constan
 UnitDescription embed(const ModelConfig& config) {
   return {.name = "embed",
           .parameters = {matrix("token_embedding", ModelConfig::vocabulary, config.width, deviation),
-                         matrix("position_embedding", config.context, config.width, deviation)},
+                         matrix("position_embedding", config.context, config.width, deviation / 2)},
           .uses = {}};
 }
 

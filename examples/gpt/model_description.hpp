@@ -47,7 +47,8 @@ class ModelDescription {
  public:
   explicit ModelDescription(const ModelConfig& config);
 
-  [[nodiscard]] std::span<const UnitDescription> units() const { return units_; }
+  [[nodiscard]] std::span<const UnitDescription> units() const& { return units_; }
+  std::span<const UnitDescription> units() const&& = delete;  // would outlive them
   [[nodiscard]] const ParameterDescription& parameter(ParameterId id) const {
     return units_[id.unit].parameters[id.index];
   }
