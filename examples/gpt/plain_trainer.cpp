@@ -74,6 +74,16 @@ std::vector<ParameterId> tensors_of(const ModelDescription& model, std::size_t u
   return ids;
 }
 
+/// Linear warm-up, then linear decay: DeepSpeed's WarmupDecayLR with warmup_type "linear".
+float learning_rate(const TrainingConfig& training, std::uint32_t step) {
+  const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
+    return static_cast<float>(part) / static_cast<float>(whole);
+  };
+  const std::uint32_t warmup = training.warmup_steps;
+  return training.learning_rate *
+         (step < warmup ? ratio(step + 1, warmup) : ratio(training.steps - step, training.steps - warmup));
+}
+
 /// What the ranks share: the weights, and AdamW's state, of which each rank updates its half.
 struct Shared {
   Shared(const ModelDescription& model, const TrainingConfig& training)
@@ -192,9 +202,7 @@ class Rank {
   /// AdamW on this rank's slice (Loshchilov, Hutter 2019).
   void update(std::uint32_t step, double norm) {
     const float clip = static_cast<float>(std::min(1.0, training_.gradient_norm_max / norm));
-    const float rate = training_.learning_rate *
-                       std::min(1.0f, static_cast<float>(step + 1) /
-                                          static_cast<float>(std::max(1u, training_.warmup_steps)));
+    const float rate = learning_rate(training_, step);
     const auto correction = [&](float beta) {
       return static_cast<float>(1 - std::pow(double{beta}, step + 1));
     };

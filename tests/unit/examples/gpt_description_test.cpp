@@ -29,11 +29,11 @@ TEST(ModelDescription, ListsUnitsInForwardOrderAndTheTiedEmbeddingAsAUse) {
 }
 
 TEST(ModelDescription, CountsTheDemonstrationsParameters) {
-  // 8 blocks of 12 d² + 13 d, (256 + 128) d of embeddings, 2 d of the last norm, with d = 512.
+  // 4 blocks of 12 d² + 13 d, (256 + 128) d of embeddings, 2 d of the last norm, with d = 768.
   const ModelDescription model{ModelConfig{}};
 
-  EXPECT_EQ(model.element_count().value(), 8u * (12 * 512 * 512 + 13 * 512) + 384 * 512 + 2 * 512);
-  EXPECT_EQ(model.scratch_count().value(), 4u * 512 * 512);
+  EXPECT_EQ(model.element_count().value(), 4u * (12 * 768 * 768 + 13 * 768) + 384 * 768 + 2 * 768);
+  EXPECT_EQ(model.scratch_count().value(), 4u * 768 * 768);
 }
 
 TEST(ModelDescription, DecaysMatricesAndEmbeddingsOnly) {
