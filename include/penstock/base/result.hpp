@@ -116,6 +116,19 @@ class [[nodiscard]] Result : public tl::expected<T, Error> {
   Result(Error error) : tl::expected<T, Error>(tl::unexpect, std::move(error)) {}
 };
 
+template <>
+class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
+ public:
+  using tl::expected<void, Error>::expected;
+  Result() = default;
+  Result(Error error) : tl::expected<void, Error>(tl::unexpect, std::move(error)) {}
+
+  /// tl::expected 1.0 has a void value() that does not compile.
+  void value() const {
+    if (!has_value()) throw tl::bad_expected_access<Error>(error());
+  }
+};
+
 /// Success of an operation that has nothing to return.
 inline Result<void> ok() { return {}; }
 

@@ -64,5 +64,11 @@ TEST(Result, HoldsAValueOrACause) {
   EXPECT_EQ(quarter(6).error().message(), "invalid argument, got 3 [half]");
 }
 
+TEST(Result, ThrowsItsCauseForCallersWhoAskForTheValue) {
+  EXPECT_THROW(quarter(3).value(), tl::bad_expected_access<Error>);
+  EXPECT_THROW(Result<void>(Error::unsupported("x")).value(), tl::bad_expected_access<Error>);
+  EXPECT_NO_THROW(ok().value());
+}
+
 }  // namespace
 }  // namespace penstock

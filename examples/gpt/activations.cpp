@@ -1,0 +1,79 @@
+#include "gpt/activations.hpp"
+
+#include <utility>
+
+namespace gpt {
+
+using penstock::ByteCount;
+using penstock::DeviceSpan;
+using penstock::DeviceTensor;
+using penstock::DType;
+
+// Gives each tensor its bytes through place(bytes), in a fixed order; called once to measure, once to cut.
+template <class Place>
+void Activations::lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place) {
+  sequences = sequence_count;
+  const std::uint64_t rows = std::uint64_t{sequences} * config.context;
+  const std::uint64_t pairs = rows * config.heads * config.context;
+  const auto floats = [&](std::uint64_t count) {
+    return DeviceTensor{place(ByteCount(count * 4)), DType::fp32};
+  };
+  const auto wide = [&](std::uint64_t factor) { return floats(rows * config.width * factor); };
+
+  tokens = place(ByteCount(rows));
+  targets = place(ByteCount(rows));
+  residual.clear();
+  blocks.clear();
+  for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
+    residual.push_back(wide(1));
+    blocks.push_back({.norm1 = wide(1),
+                      .norm1_statistics = floats(2 * rows),
+                      .qkv = wide(3),
+                      .probabilities = floats(pairs),
+                      .attended = wide(1),
+                      .middle = wide(1),
+                      .norm2 = wide(1),
+                      .norm2_statistics = floats(2 * rows),
+                      .up = wide(4),
+                      .gelu = wide(4)});
+  }
+  residual.push_back(wide(1));
+  final_norm = wide(1);
+  final_norm_statistics = floats(2 * rows);
+  logits = floats(rows * ModelConfig::vocabulary);
+  losses = floats(rows);
+  residual_gradient = wide(1);
+  branch_gradient = wide(1);
+  wide_gradient = wide(4);
+  probabilities_gradient = floats(pairs);
+}
+
+namespace {
+constexpr penstock::Alignment alignment{256};
+}
+
+ByteCount Activations::size(const ModelConfig& config, std::uint32_t sequences) {
+  ByteCount end;
+  Activations().lay_out(config, sequences, [&](ByteCount bytes) {
+    end += round_up(bytes, alignment);
+    return DeviceSpan({}, bytes);
+  });
+  return end;
+}
+
+penstock::Result<Activations> Activations::allocate(const ModelConfig& config, std::uint32_t sequences,
+                                                    DeviceAllocator& allocator) {
+  auto buffer = allocator.allocate(size(config, sequences));
+  if (!buffer) return std::move(buffer).error();
+
+  Activations activations;
+  activations.buffer_ = *std::move(buffer);
+  ByteCount end;
+  activations.lay_out(config, sequences, [&](ByteCount bytes) {
+    const ByteCount begin = std::exchange(end, end + round_up(bytes, alignment));
+    return activations.buffer_.bytes.subspan(begin, bytes);
+  });
+  return activations;
+}
+
+}  // namespace gpt

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "gpt/device_memory.hpp"
+#include "gpt/model_config.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace gpt {
+
+/// Everything between the parameters of one micro-batch: kept from forward to backward, fp32, on the
+/// device. rows = sequences × context throughout. Owned by one rank; reused by its next micro-batch.
+class Activations {
+ public:
+  /// What a block keeps for its backward.
+  struct Block {
+    penstock::DeviceTensor norm1, norm1_statistics;  ///< [rows, width], [rows, 2]
+    penstock::DeviceTensor qkv;                      ///< [rows, 3 · width]
+    penstock::DeviceTensor probabilities;            ///< [sequences, heads, context, context]
+    penstock::DeviceTensor attended;                 ///< [rows, width]
+    penstock::DeviceTensor middle;                   ///< [rows, width], the residual stream after attention
+    penstock::DeviceTensor norm2, norm2_statistics;  ///< [rows, width], [rows, 2]
+    penstock::DeviceTensor up, gelu;                 ///< [rows, 4 · width]
+  };
+
+  /// Errors: the allocator's.
+  [[nodiscard]] static penstock::Result<Activations> allocate(const ModelConfig& config,
+                                                              std::uint32_t sequences,
+                                                              DeviceAllocator& allocator);
+  /// What allocate() takes: one buffer of so many bytes.
+  [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, std::uint32_t sequences);
+
+  std::uint32_t sequences = 0;
+  penstock::DeviceSpan tokens, targets;          ///< one byte a row; the caller writes them
+  std::vector<penstock::DeviceTensor> residual;  ///< [layers + 1] of [rows, width]: what enters each block
+  std::vector<Block> blocks;
+  penstock::DeviceTensor final_norm, final_norm_statistics;
+  penstock::DeviceTensor logits;  ///< [rows, vocabulary]; the backward turns it into its gradient
+  penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
+
+  // Of the backward alone.
+  penstock::DeviceTensor residual_gradient;       ///< [rows, width], carried from unit to unit
+  penstock::DeviceTensor branch_gradient;         ///< [rows, width]
+  penstock::DeviceTensor wide_gradient;           ///< [rows, 4 · width]
+  penstock::DeviceTensor probabilities_gradient;  ///< [sequences, heads, context, context]
+
+ private:
+  template <class Place>
+  void lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place);
+
+  DeviceBuffer buffer_;
+};
+
+}  // namespace gpt

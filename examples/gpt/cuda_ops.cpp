@@ -1,0 +1,298 @@
+#include "gpt/cuda_ops.hpp"
+
+#include "gpt/cuda_kernels.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <cublas_v2.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace gpt {
+
+namespace {
+
+using penstock::DType;
+using penstock::Error;
+using penstock::ErrorCode;
+using penstock::Result;
+
+template <class T>
+T* pointer(DeviceSpan bytes) {
+  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(bytes.address()));
+}
+float* floats(DeviceTensor tensor) {
+  return pointer<float>(tensor.bytes);
+}
+std::size_t count(DeviceTensor tensor) {
+  return tensor.count().value();
+}
+
+/// A row-major matrix inside a larger one; batched, the next one begins `batch_stride` elements later.
+struct Matrix {
+  float* data;
+  std::uint32_t stride;
+  bool transposed = false;
+  std::uint32_t batch_stride = 0;
+};
+Matrix transposed(Matrix matrix) {
+  matrix.transposed = true;
+  return matrix;
+}
+
+struct ProductSize {
+  std::uint32_t rows, columns, inner, batches = 1;
+};
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(cublasHandle_t handle, DeviceBuffer scratch) : handle_(handle), scratch_(std::move(scratch)) {}
+  ~CudaOps() override { cublasDestroy(handle_); }
+
+  Result<void> status() const override {
+    if (failure_) return *failure_;
+    return penstock::ok();
+  }
+
+  void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
+    run("Ops::matmul", stream, [&](cudaStream_t on) {
+      product({size.rows, size.outputs, size.inputs}, {floats(x), size.inputs},
+              {values(on, w), size.inputs, true}, {floats(y), size.outputs});
+    });
+  }
+
+  void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                             DeviceTensor dx) override {
+    run("Ops::matmul_input_gradient", stream, [&](cudaStream_t on) {
+      product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
+              {values(on, w), size.inputs}, {floats(dx), size.inputs});
+    });
+  }
+
+  void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
+                              Gradient dw) override {
+    run("Ops::matmul_weight_gradient", stream, [&](cudaStream_t on) {
+      float* sum = scratch(0, count(dw.tensor));
+      product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, true},
+              {floats(x), size.inputs}, {sum, size.inputs});
+      store(on, sum, dw);
+    });
+  }
+
+  void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) override {
+    run("Ops::add_bias", stream,
+        [&](cudaStream_t on) { cuda::add_bias(on, size, values(on, b), floats(y)); });
+  }
+
+  void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) override {
+    run("Ops::bias_gradient", stream, [&](cudaStream_t on) {
+      float* sums = scratch(0, size.columns);
+      cuda::column_sums(on, size, floats(dy), sums);
+      store(on, sums, db);
+    });
+  }
+
+  void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    run("Ops::add", stream, [&](cudaStream_t on) { cuda::add(on, floats(x), floats(y), count(x)); });
+  }
+
+  void layer_norm(StreamHandle stream, RowsSize size, DeviceTensor x, DeviceTensor gain, DeviceTensor b,
+                  DeviceTensor y, DeviceTensor statistics) override {
+    run("Ops::layer_norm", stream, [&](cudaStream_t on) {
+      cuda::layer_norm(on, size, floats(x), values(on, gain), values(on, b, size.columns), floats(y),
+                       floats(statistics));
+    });
+  }
+
+  void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& t) override {
+    run("Ops::layer_norm_backward", stream, [&](cudaStream_t on) {
+      float* dgain = scratch(size.columns, size.columns);
+      float* db = scratch(2 * std::size_t{size.columns}, size.columns);
+      cuda::layer_norm_backward(on, size, floats(t.x), values(on, t.gain), floats(t.statistics), floats(t.dy),
+                                floats(t.dx), dgain, db);
+      store(on, dgain, t.dgain);
+      store(on, db, t.db);
+    });
+  }
+
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+                 DeviceTensor y) override {
+    run("Ops::attention", stream, [&](cudaStream_t on) {
+      const Attention in(size, floats(qkv), floats(probabilities), floats(y));
+      for (std::uint32_t s = 0; s < size.sequences; ++s) {
+        product(in.scores(), in.query(s), transposed(in.key(s)), in.probabilities(s));
+      }
+      cuda::causal_softmax(on, in.matrices(), size.context, in.scale(), floats(probabilities));
+      for (std::uint32_t s = 0; s < size.sequences; ++s) {
+        product(in.mixed(), in.probabilities(s), in.value(s), in.output(s));
+      }
+    });
+  }
+
+  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
+                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
+                          DeviceTensor dqkv) override {
+    run("Ops::attention_backward", stream, [&](cudaStream_t on) {
+      const Attention in(size, floats(qkv), floats(probabilities), floats(dy));
+      const Attention out(size, floats(dqkv), floats(scratch), floats(dy));
+      for (std::uint32_t s = 0; s < size.sequences; ++s) {
+        product(in.mixed(), transposed(in.probabilities(s)), in.output(s), out.value(s));
+        product(in.scores(), in.output(s), transposed(in.value(s)), out.probabilities(s));
+      }
+      cuda::causal_softmax_backward(on, in.matrices(), size.context, in.scale(), floats(probabilities),
+                                    floats(scratch));
+      for (std::uint32_t s = 0; s < size.sequences; ++s) {
+        product(in.mixed(), out.probabilities(s), in.key(s), out.query(s));
+        product(in.mixed(), transposed(out.probabilities(s)), in.query(s), out.key(s));
+      }
+    });
+  }
+
+  void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    run("Ops::gelu", stream, [&](cudaStream_t on) { cuda::gelu(on, floats(x), floats(y), count(x)); });
+  }
+
+  void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) override {
+    run("Ops::gelu_backward", stream,
+        [&](cudaStream_t on) { cuda::gelu_backward(on, floats(x), floats(dy), floats(dx), count(x)); });
+  }
+
+  void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
+             DeviceTensor positions, DeviceTensor y) override {
+    run("Ops::embed", stream, [&](cudaStream_t on) {
+      cuda::embed(on, size, pointer<const std::uint8_t>(tokens), values(on, embedding),
+                  values(on, positions, count(embedding)), floats(y));
+    });
+  }
+
+  void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
+                      Gradient dembedding, Gradient dpositions) override {
+    run("Ops::embed_backward", stream, [&](cudaStream_t on) {
+      float* vectors = scratch(0, count(dembedding.tensor));
+      float* positions = scratch(count(dembedding.tensor), count(dpositions.tensor));
+      cuda::embed_backward(on, size, pointer<const std::uint8_t>(tokens), floats(dy), vectors, positions);
+      store(on, vectors, dembedding);
+      store(on, positions, dpositions);
+    });
+  }
+
+  void cross_entropy(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
+                     DeviceTensor losses) override {
+    run("Ops::cross_entropy", stream, [&](cudaStream_t on) {
+      cuda::cross_entropy(on, size, floats(logits), pointer<const std::uint8_t>(targets), floats(losses));
+    });
+  }
+
+  void cross_entropy_backward(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
+                              float scale, DeviceTensor dlogits) override {
+    run("Ops::cross_entropy_backward", stream, [&](cudaStream_t on) {
+      cuda::cross_entropy_backward(on, size, floats(logits), pointer<const std::uint8_t>(targets), scale,
+                                   floats(dlogits));
+    });
+  }
+
+ private:
+  /// The heads of one sequence as batches of matrices inside the attention's buffers.
+  class Attention {
+   public:
+    Attention(const AttentionSize& size, float* qkv, float* probabilities, float* output)
+        : size_(size), qkv_(qkv), probabilities_(probabilities), output_(output) {}
+
+    ProductSize scores() const { return {size_.context, size_.context, head_width(), size_.heads}; }
+    ProductSize mixed() const { return {size_.context, head_width(), size_.context, size_.heads}; }
+    std::size_t matrices() const { return std::size_t{size_.sequences} * size_.heads; }
+    float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_width())); }
+
+    Matrix query(std::uint32_t sequence) const { return part(sequence, 0); }
+    Matrix key(std::uint32_t sequence) const { return part(sequence, 1); }
+    Matrix value(std::uint32_t sequence) const { return part(sequence, 2); }
+    Matrix output(std::uint32_t sequence) const {
+      return {output_ + first_row(sequence) * size_.width, size_.width, false, head_width()};
+    }
+    Matrix probabilities(std::uint32_t sequence) const {
+      const std::uint32_t matrix = size_.context * size_.context;
+      return {probabilities_ + std::size_t{sequence} * size_.heads * matrix, size_.context, false, matrix};
+    }
+
+   private:
+    std::uint32_t head_width() const { return size_.width / size_.heads; }
+    std::size_t first_row(std::uint32_t sequence) const { return std::size_t{sequence} * size_.context; }
+    Matrix part(std::uint32_t sequence, std::size_t index) const {
+      return {qkv_ + first_row(sequence) * 3 * size_.width + index * size_.width, 3 * size_.width, false,
+              head_width()};
+    }
+
+    AttentionSize size_;
+    float *qkv_, *probabilities_, *output_;
+  };
+
+  template <class Operation>
+  void run(const char* name, StreamHandle stream, Operation operation) {
+    if (failure_) return;
+    operation_ = name;
+    const auto on = static_cast<cudaStream_t>(stream.native());
+    check(cublasSetStream(handle_, on));
+    operation(on);
+    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) fail(cudaGetErrorString(error));
+  }
+
+  void check(cublasStatus_t status) {
+    if (status != CUBLAS_STATUS_SUCCESS) fail(cublasGetStatusString(status));
+  }
+  void fail(const char* reason) {
+    if (!failure_) failure_ = Error(ErrorCode::failed_state, operation_).reason(reason);
+  }
+
+  float* scratch(std::size_t first, std::size_t length) const {
+    PENSTOCK_CHECK((first + length) * sizeof(float) <= scratch_.bytes.size().value());
+    return pointer<float>(scratch_.bytes) + first;
+  }
+
+  /// A parameter as fp32: its own bytes, or a copy `first` elements into the scratch.
+  float* values(cudaStream_t on, DeviceTensor parameter, std::size_t first = 0) const {
+    if (parameter.dtype == DType::fp32) return floats(parameter);
+    float* copy = scratch(first, count(parameter));
+    cuda::widen_bf16(on, pointer<const void>(parameter.bytes), copy, count(parameter));
+    return copy;
+  }
+
+  static void store(cudaStream_t on, const float* from, const Gradient& gradient) {
+    if (gradient.tensor.dtype == DType::fp32) {
+      cuda::store_fp32(on, from, floats(gradient.tensor), count(gradient.tensor), gradient.write);
+    } else {
+      cuda::store_bf16(on, from, pointer<void>(gradient.tensor.bytes), count(gradient.tensor),
+                       gradient.write);
+    }
+  }
+
+  /// c = op(a) · op(b). cuBLAS is column-major: it sees the transposes, so it is given cᵀ = op(b)ᵀ · op(a)ᵀ.
+  void product(ProductSize size, Matrix a, Matrix b, Matrix c) {
+    const auto index = [](std::uint32_t n) { return static_cast<int>(n); };
+    const auto op = [](const Matrix& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    const float one = 1, zero = 0;
+    check(cublasSgemmStridedBatched(handle_, op(b), op(a), index(size.columns), index(size.rows),
+                                    index(size.inner), &one, b.data, index(b.stride), b.batch_stride, a.data,
+                                    index(a.stride), a.batch_stride, &zero, c.data, index(c.stride),
+                                    c.batch_stride, index(size.batches)));
+  }
+
+  cublasHandle_t handle_;
+  DeviceBuffer scratch_;
+  const char* operation_ = "";
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> make_cuda_ops(DeviceBuffer scratch) {
+  cublasHandle_t handle = nullptr;
+  if (const cublasStatus_t status = cublasCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
+    return Error::unsupported("make_cuda_ops").reason(cublasGetStatusString(status));
+  }
+  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(handle, std::move(scratch)));
+}
+
+}  // namespace gpt

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "gpt/ops.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+/// The loops behind HostOps, on plain pointers: fp32, rows of `columns` elements, no aliasing unless said.
+/// Each is one deterministic order of operations; which instruction set it runs on is chosen at load.
+namespace gpt::host {
+
+/// to[i] = the value of the bf16 from[i].
+void widen_bf16(const std::uint16_t* from, float* to, std::size_t count) noexcept;
+/// to[i] = bf16(from[i]), or bf16(to[i] + from[i]): nearest, ties to even; NaN stays NaN.
+void store_bf16(const float* from, std::uint16_t* to, std::size_t count, GradientWrite write) noexcept;
+void store_fp32(const float* from, float* to, std::size_t count, GradientWrite write) noexcept;
+
+void add(const float* x, float* y, std::size_t count) noexcept;
+void add_bias(RowsSize size, const float* b, float* y) noexcept;
+/// sums[c] = Σ_row x[row, c].
+void column_sums(RowsSize size, const float* x, float* sums) noexcept;
+
+void layer_norm(RowsSize size, const float* x, const float* gain, const float* b, float* y,
+                float* statistics) noexcept;
+/// dgain and db are overwritten; dx may be dy.
+void layer_norm_backward(RowsSize size, const float* x, const float* gain, const float* statistics,
+                         const float* dy, float* dx, float* dgain, float* db) noexcept;
+
+/// In place: row r becomes softmax(scale · row) over its first r + 1 elements, zero after them.
+void causal_softmax(std::uint32_t context, float scale, float* scores) noexcept;
+/// In place: dp becomes scale · p · (dp − Σ dp · p) in each row.
+void causal_softmax_backward(std::uint32_t context, float scale, const float* p, float* dp) noexcept;
+
+void gelu(const float* x, float* y, std::size_t count) noexcept;
+void gelu_backward(const float* x, const float* dy, float* dx, std::size_t count) noexcept;
+
+void cross_entropy(RowsSize size, const float* logits, const std::uint8_t* targets, float* losses) noexcept;
+void cross_entropy_backward(RowsSize size, const float* logits, const std::uint8_t* targets, float scale,
+                            float* dlogits) noexcept;
+
+/// exp(x) to 2 units in the last place for x in [-87, 88], clamped outside: the vectorised one, for tests.
+void exponentials(const float* x, float* y, std::size_t count) noexcept;
+
+}  // namespace gpt::host

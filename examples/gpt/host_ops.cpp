@@ -1,0 +1,263 @@
+#include "gpt/host_ops.hpp"
+
+#include "gpt/host_kernels.hpp"
+#include "gpt/host_matmul.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+namespace gpt {
+
+namespace {
+
+using host::Matrix;
+using host::Transpose;
+using penstock::DType;
+
+template <class T>
+T* pointer(DeviceSpan bytes) {
+  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(bytes.address()));
+}
+/// The elements of an activation.
+float* floats(DeviceTensor tensor) {
+  return pointer<float>(tensor.bytes);
+}
+std::size_t count(DeviceTensor tensor) {
+  return tensor.count().value();
+}
+
+/// The fp32 copy of one parameter at a time, alive as long as any closure that uses it.
+class Scratch {
+ public:
+  explicit Scratch(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+
+  /// The values of a parameter as fp32: its own bytes, or a copy `first` elements into the scratch.
+  const float* values(DeviceTensor parameter, std::size_t first = 0) const {
+    if (parameter.dtype == DType::fp32) return floats(parameter);
+    float* copy = at(first, count(parameter));
+    host::widen_bf16(pointer<const std::uint16_t>(parameter.bytes), copy, count(parameter));
+    return copy;
+  }
+  float* at(std::size_t first, std::size_t length) const {
+    PENSTOCK_CHECK((first + length) * sizeof(float) <= buffer_.bytes.size().value());
+    return pointer<float>(buffer_.bytes) + first;
+  }
+
+ private:
+  DeviceBuffer buffer_;
+};
+
+void store(const float* values, const Gradient& gradient) {
+  if (gradient.tensor.dtype == DType::fp32) {
+    host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
+  } else {
+    host::store_bf16(values, pointer<std::uint16_t>(gradient.tensor.bytes), count(gradient.tensor),
+                     gradient.write);
+  }
+}
+
+/// One head of one sequence inside the attention's buffers.
+struct Head {
+  Head(const AttentionSize& size, std::uint32_t sequence, std::uint32_t head)
+      : context(size.context), head_width(size.width / size.heads), qkv_stride(3 * size.width) {
+    const std::size_t first_row = std::size_t{sequence} * size.context;
+    query = first_row * qkv_stride + std::size_t{head} * head_width;
+    key = query + size.width;
+    value = key + size.width;
+    output = first_row * size.width + std::size_t{head} * head_width;
+    probabilities = (std::size_t{sequence} * size.heads + head) * size.context * size.context;
+    scale = 1.0f / std::sqrt(static_cast<float>(head_width));
+  }
+
+  std::uint32_t context, head_width, qkv_stride;
+  std::size_t query, key, value, output, probabilities;  // first element of each
+  float scale;
+};
+
+class HostOps final : public Ops {
+ public:
+  explicit HostOps(DeviceBuffer scratch) : scratch_(std::make_shared<const Scratch>(std::move(scratch))) {
+    host::limit_products_to_one_thread();
+  }
+
+  penstock::Result<void> status() const override { return penstock::ok(); }
+
+  void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      host::product({size.rows, size.outputs, size.inputs}, {floats(x), size.inputs},
+                    {scratch->values(w), size.inputs, Transpose::yes}, {floats(y), size.outputs});
+    });
+  }
+
+  void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                             DeviceTensor dx) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
+                    {scratch->values(w), size.inputs}, {floats(dx), size.inputs});
+    });
+  }
+
+  void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
+                              Gradient dw) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      float* sum = scratch->at(0, count(dw.tensor));
+      host::product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, Transpose::yes},
+                    {floats(x), size.inputs}, {sum, size.inputs});
+      store(sum, dw);
+    });
+  }
+
+  void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) override {
+    enqueue(stream, [=, scratch = scratch_] { host::add_bias(size, scratch->values(b), floats(y)); });
+  }
+
+  void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      float* sums = scratch->at(0, size.columns);
+      host::column_sums(size, floats(dy), sums);
+      store(sums, db);
+    });
+  }
+
+  void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    enqueue(stream, [=] { host::add(floats(x), floats(y), count(x)); });
+  }
+
+  void layer_norm(StreamHandle stream, RowsSize size, DeviceTensor x, DeviceTensor gain, DeviceTensor b,
+                  DeviceTensor y, DeviceTensor statistics) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      host::layer_norm(size, floats(x), scratch->values(gain), scratch->values(b, size.columns), floats(y),
+                       floats(statistics));
+    });
+  }
+
+  void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& t) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      float* dgain = scratch->at(size.columns, size.columns);
+      float* db = scratch->at(2 * std::size_t{size.columns}, size.columns);
+      host::layer_norm_backward(size, floats(t.x), scratch->values(t.gain), floats(t.statistics),
+                                floats(t.dy), floats(t.dx), dgain, db);
+      store(dgain, t.dgain);
+      store(db, t.db);
+    });
+  }
+
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+                 DeviceTensor y) override {
+    for_each_head(stream, size, [=](const Head& head) {
+      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
+      const float* in = floats(qkv);
+      float* p = floats(probabilities) + head.probabilities;
+      host::product({context, context, width}, {in + head.query, stride},
+                    {in + head.key, stride, Transpose::yes}, {p, context});
+      host::causal_softmax(context, head.scale, p);
+      host::product({context, width, context}, {p, context}, {in + head.value, stride},
+                    {floats(y) + head.output, size.width});
+    });
+  }
+
+  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
+                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
+                          DeviceTensor dqkv) override {
+    for_each_head(stream, size, [=](const Head& head) {
+      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
+      const float* in = floats(qkv);
+      const float* p = floats(probabilities) + head.probabilities;
+      float* dp = floats(scratch) + head.probabilities;
+      float* din = floats(dqkv);
+      const Matrix<const float> dout{floats(dy) + head.output, size.width};
+      host::product({context, width, context}, {p, context, Transpose::yes}, dout,
+                    {din + head.value, stride});
+      host::product({context, context, width}, dout, {in + head.value, stride, Transpose::yes},
+                    {dp, context});
+      host::causal_softmax_backward(context, head.scale, p, dp);
+      host::product({context, width, context}, {dp, context}, {in + head.key, stride},
+                    {din + head.query, stride});
+      host::product({context, width, context}, {dp, context, Transpose::yes}, {in + head.query, stride},
+                    {din + head.key, stride});
+    });
+  }
+
+  void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    enqueue(stream, [=] { host::gelu(floats(x), floats(y), count(x)); });
+  }
+
+  void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) override {
+    enqueue(stream, [=] { host::gelu_backward(floats(x), floats(dy), floats(dx), count(x)); });
+  }
+
+  void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
+             DeviceTensor positions, DeviceTensor y) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
+      const float* position = scratch->values(positions, count(embedding));
+      const float* vectors = scratch->values(embedding);
+      for (std::size_t row = 0; row < rows; ++row) {
+        float* out = floats(y) + row * width;
+        std::copy_n(vectors + pointer<const std::uint8_t>(tokens)[row] * width, width, out);
+        host::add(position + row % size.context * width, out, width);
+      }
+    });
+  }
+
+  void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
+                      Gradient dembedding, Gradient dpositions) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
+      float* vectors = scratch->at(0, count(dembedding.tensor));
+      float* position = scratch->at(count(dembedding.tensor), count(dpositions.tensor));
+      std::fill_n(vectors, count(dembedding.tensor), 0.0f);
+      std::fill_n(position, count(dpositions.tensor), 0.0f);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const float* in = floats(dy) + row * width;
+        host::add(in, vectors + pointer<const std::uint8_t>(tokens)[row] * width, width);
+        host::add(in, position + row % size.context * width, width);
+      }
+      store(vectors, dembedding);
+      store(position, dpositions);
+    });
+  }
+
+  void cross_entropy(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
+                     DeviceTensor losses) override {
+    enqueue(stream, [=] {
+      host::cross_entropy(size, floats(logits), pointer<const std::uint8_t>(targets), floats(losses));
+    });
+  }
+
+  void cross_entropy_backward(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
+                              float scale, DeviceTensor dlogits) override {
+    enqueue(stream, [=] {
+      host::cross_entropy_backward(size, floats(logits), pointer<const std::uint8_t>(targets), scale,
+                                   floats(dlogits));
+    });
+  }
+
+ private:
+  static void enqueue(StreamHandle stream, std::function<void()> operation) {
+    stream.host_queue().enqueue(std::move(operation));
+  }
+
+  template <class Operation>
+  static void for_each_head(StreamHandle stream, AttentionSize size, Operation operation) {
+    enqueue(stream, [size, operation] {
+      for (std::uint32_t sequence = 0; sequence < size.sequences; ++sequence) {
+        for (std::uint32_t head = 0; head < size.heads; ++head) operation(Head(size, sequence, head));
+      }
+    });
+  }
+
+  std::shared_ptr<const Scratch> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_host_ops(DeviceBuffer scratch) {
+  return std::make_unique<HostOps>(std::move(scratch));
+}
+
+}  // namespace gpt

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "gpt/activations.hpp"
+#include "gpt/model_description.hpp"
+#include "gpt/ops.hpp"
+
+#include <cstddef>
+#include <span>
+
+namespace gpt {
+
+/// The GPT, unit by unit: pre-norm blocks of attention and a 4× MLP, learned positions, the output head tied
+/// to the token embedding (Radford et al. 2019).
+///
+/// Holds no parameters: each call is given the tensors of its unit, in the order of UnitDescription. A
+/// micro-batch is forward of units 0 … n − 1 and backward of n − 1 … 0 on one stream. One thread at a time.
+class Model {
+ public:
+  /// `ops` outlives the model.
+  ///
+  /// Errors: invalid_argument, for a size of zero or a width that is no multiple of the heads.
+  [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const ModelDescription& description() const { return description_; }
+
+  /// Enqueues unit `unit`. The first reads activations.tokens; the last reads activations.targets and
+  /// writes activations.losses.
+  ///
+  /// Errors: invalid_argument, when `weights` do not match the unit; those of Ops::status().
+  [[nodiscard]] penstock::Result<void> forward(StreamHandle stream, std::size_t unit,
+                                               std::span<const DeviceTensor> weights,
+                                               Activations& activations);
+
+  /// Enqueues the backward of unit `unit`, of the loss `loss_scale` × mean cross-entropy, and writes each
+  /// gradient once. Errors: as forward().
+  [[nodiscard]] penstock::Result<void> backward(StreamHandle stream, std::size_t unit,
+                                                std::span<const DeviceTensor> weights,
+                                                std::span<const Gradient> gradients, Activations& activations,
+                                                float loss_scale);
+
+ private:
+  Model(const ModelConfig& config, Ops& ops) : config_(config), description_(config), ops_(&ops) {}
+
+  [[nodiscard]] penstock::Result<void> check(const char* operation, std::size_t unit,
+                                             std::span<const DeviceTensor> weights) const;
+  [[nodiscard]] bool is_head(std::size_t unit) const { return unit + 1 == description_.units().size(); }
+
+  void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
+  void forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                     Activations& a);
+  void forward_head(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
+  void backward_embed(StreamHandle stream, std::span<const Gradient> gradients, Activations& a);
+  void backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                      std::span<const Gradient> gradients, Activations& a);
+  void backward_head(StreamHandle stream, std::span<const DeviceTensor> weights,
+                     std::span<const Gradient> gradients, Activations& a, float loss_scale);
+
+  // A matrix product and its bias, there and back.
+  void linear(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor b,
+              DeviceTensor y);
+  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
+                        Gradient db);
+
+  [[nodiscard]] std::uint32_t rows(const Activations& a) const { return a.sequences * config_.context; }
+
+  ModelConfig config_;
+  ModelDescription description_;
+  Ops* ops_;
+};
+
+}  // namespace gpt

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "gpt/model_config.hpp"
+
+#include <penstock/base/units.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// How a parameter starts: a constant, plus `deviation` times a draw of mean 0 and variance 1.
+struct InitialRule {
+  float constant = 0.0f;
+  float deviation = 0.0f;
+};
+
+struct ParameterDescription {
+  std::string name;
+  penstock::ElementCount count;
+  InitialRule initial;
+  bool weight_decay = false;
+};
+
+/// A parameter, by its place in the description.
+struct ParameterId {
+  std::size_t unit, index;
+  bool operator==(const ParameterId&) const = default;
+};
+
+/// Parameters used together. A unit's tensors are handed over in this order: `parameters`, then `uses`.
+struct UnitDescription {
+  std::string name;
+  std::vector<ParameterDescription> parameters;  ///< owned by this unit
+  std::vector<ParameterId> uses;                 ///< owned by another unit: the tied embedding
+
+  [[nodiscard]] std::size_t tensor_count() const { return parameters.size() + uses.size(); }
+  [[nodiscard]] penstock::ElementCount element_count() const;  ///< of the owned parameters
+};
+
+/// What a trainer must know of the model: units in forward order (embed, block.0 …, head) and their
+/// parameters. A value; says nothing about memory.
+class ModelDescription {
+ public:
+  explicit ModelDescription(const ModelConfig& config);
+
+  [[nodiscard]] std::span<const UnitDescription> units() const& { return units_; }
+  std::span<const UnitDescription> units() const&& = delete;  // would outlive them
+  [[nodiscard]] const ParameterDescription& parameter(ParameterId id) const {
+    return units_[id.unit].parameters[id.index];
+  }
+  [[nodiscard]] penstock::ElementCount element_count() const;
+  /// Elements of the fp32 scratch that Ops needs for this model.
+  [[nodiscard]] penstock::ElementCount scratch_count() const;
+
+  /// Element `element` of a parameter before training. Depends on the seed, the parameter's number over all
+  /// units and the element alone, so any slice can be made anywhere, with the same bits on every platform.
+  [[nodiscard]] float initial_value(ParameterId id, std::uint64_t element) const;
+  /// The values of elements [first, first + values.size()).
+  void initial_values(ParameterId id, std::uint64_t first, std::span<float> values) const;
+
+ private:
+  [[nodiscard]] std::uint64_t number(ParameterId id) const;
+
+  std::vector<UnitDescription> units_;
+  std::uint64_t seed_;
+};
+
+}  // namespace gpt

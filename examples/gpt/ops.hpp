@@ -1,0 +1,126 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/base/stream.hpp>
+
+#include <cstdint>
+
+namespace gpt {
+
+using penstock::DeviceSpan;
+using penstock::DeviceTensor;
+using penstock::StreamHandle;
+
+/// What a backward operation does with the gradient that is already there.
+enum class GradientWrite : std::uint8_t {
+  overwrite,   ///< gradient = round(new)
+  accumulate,  ///< gradient = round(old + new), the sum in fp32
+};
+
+/// Where the gradient of one parameter goes: bf16 or fp32, of the parameter's element count.
+struct Gradient {
+  DeviceTensor tensor;
+  GradientWrite write = GradientWrite::overwrite;
+};
+
+/// y[rows, outputs] = x[rows, inputs] · w[outputs, inputs]ᵀ.
+struct MatmulSize {
+  std::uint32_t rows, inputs, outputs;
+};
+
+/// Rows of `columns` elements each.
+struct RowsSize {
+  std::uint32_t rows, columns;
+};
+
+/// `sequences` sequences of `context` tokens; width = heads × size of a head.
+struct AttentionSize {
+  std::uint32_t sequences, context, heads, width;
+};
+
+/// tokens[rows] with rows = sequences × context; embedding[vocabulary, width], positions[context, width].
+struct EmbeddingSize {
+  std::uint32_t sequences, context, width, vocabulary;
+};
+
+/// The arithmetic of a GPT, on the memory of one kind of device: the example's own compute interface.
+///
+/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32;
+/// everything else is fp32; tokens and targets are one byte each. Arithmetic is fp32; a gradient is rounded
+/// once, to nearest even. An implementation gives the same bits from run to run.
+///
+/// Every operation is stream-ordered: it returns once enqueued, and its operands stay alive until the
+/// stream has passed it. An instance serves one stream, from one thread at a time; several instances work
+/// side by side. Nothing here blocks. The first failure is kept and returned by status(); operations after
+/// it do nothing.
+class Ops {
+ public:
+  Ops() = default;
+  Ops(const Ops&) = delete;
+  Ops& operator=(const Ops&) = delete;
+  virtual ~Ops() = default;
+
+  /// The first error of any operation enqueued so far.
+  [[nodiscard]] virtual penstock::Result<void> status() const = 0;
+
+  /// y = x · wᵀ.
+  virtual void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w,
+                      DeviceTensor y) = 0;
+  /// dx = dy · w.
+  virtual void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                                     DeviceTensor dx) = 0;
+  /// dw = dyᵀ · x.
+  virtual void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
+                                      Gradient dw) = 0;
+
+  /// y[row, c] += b[c].
+  virtual void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) = 0;
+  /// db[c] = Σ_row dy[row, c].
+  virtual void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) = 0;
+
+  /// y += x, over all elements of x.
+  virtual void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
+
+  /// y = (x − mean) · rstd · gain + b in each row, rstd = 1 / sqrt(variance + 1e-5). Keeps mean and rstd for
+  /// the backward: statistics[rows, 2].
+  virtual void layer_norm(StreamHandle stream, RowsSize size, DeviceTensor x, DeviceTensor gain,
+                          DeviceTensor b, DeviceTensor y, DeviceTensor statistics) = 0;
+  struct LayerNormBackward {
+    DeviceTensor x, gain, statistics, dy;  ///< as in the forward; dy[rows, columns]
+    DeviceTensor dx;                       ///< may be dy itself
+    Gradient dgain, db;
+  };
+  virtual void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& tensors) = 0;
+
+  /// Causal multi-head attention. A row of qkv[rows, 3 · width] holds query, key and value side by side,
+  /// each head by head. Keeps probabilities[sequences, heads, context, context] for the backward.
+  virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
+                         DeviceTensor probabilities, DeviceTensor y) = 0;
+  /// `scratch` is as large as the probabilities.
+  virtual void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
+                                  DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
+                                  DeviceTensor dqkv) = 0;
+
+  /// y = x · Φ(x) in its tanh form: x / (1 + exp(−2u)), u = sqrt(2/π) · (x + 0.044715 x³)
+  /// (Hendrycks, Gimpel 2016).
+  virtual void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
+  /// dx = dy · gelu'(x); dx may be dy itself.
+  virtual void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) = 0;
+
+  /// y[row] = embedding[tokens[row]] + positions[row mod context].
+  virtual void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
+                     DeviceTensor positions, DeviceTensor y) = 0;
+  /// Sums the rows of dy into the embedding's and the positions' gradients, in increasing row.
+  virtual void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
+                              Gradient dembedding, Gradient dpositions) = 0;
+
+  /// losses[row] = log Σ_c exp(logits[row, c]) − logits[row, targets[row]].
+  virtual void cross_entropy(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
+                             DeviceTensor losses) = 0;
+  /// dlogits = scale · (softmax(logits) − onehot(targets)); dlogits may be logits itself.
+  virtual void cross_entropy_backward(StreamHandle stream, RowsSize size, DeviceTensor logits,
+                                      DeviceSpan targets, float scale, DeviceTensor dlogits) = 0;
+};
+
+}  // namespace gpt

@@ -1,0 +1,76 @@
+#include "gpt/cuda_ops.hpp"
+#include "gpt_backend.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace gpt::test {
+namespace {
+
+std::string failure(const char* call, cudaError_t error) {
+  return std::string(call) + ": " + cudaGetErrorString(error);
+}
+
+class CudaAllocator final : public DeviceAllocator {
+ public:
+  penstock::Result<DeviceBuffer> allocate(penstock::ByteCount size) override {
+    void* bytes = nullptr;
+    if (const cudaError_t error = cudaMalloc(&bytes, size.value()); error != cudaSuccess) {
+      return penstock::Error(penstock::ErrorCode::budget_too_small, "cudaMalloc")
+          .reason(cudaGetErrorString(error))
+          .wanted(size);
+    }
+    const auto address = penstock::DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes));
+    return DeviceBuffer{.bytes = {address, size}, .owner = {bytes, [](void* memory) { cudaFree(memory); }}};
+  }
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend() {
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    ops_ = make_cuda_ops(allocator_.allocate(penstock::ByteCount(scratch_elements * 4)).value()).value();
+  }
+  ~CudaBackend() override {
+    cudaStreamSynchronize(stream_);
+    ops_.reset();
+    cudaStreamDestroy(stream_);
+  }
+
+  Ops& ops() override { return *ops_; }
+  StreamHandle stream() override { return StreamHandle::from_native(stream_); }
+  DeviceAllocator& allocator() override { return allocator_; }
+  void write(std::span<const std::byte> bytes, DeviceSpan to) override {
+    copy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to.address())), bytes.data(), bytes.size());
+  }
+  std::vector<std::byte> read(DeviceSpan from) override {
+    std::vector<std::byte> bytes(from.size().value());
+    copy(bytes.data(), reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from.address())),
+         bytes.size());
+    return bytes;
+  }
+
+ private:
+  void copy(void* to, const void* from, std::size_t size) {
+    EXPECT_EQ(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  }
+
+  CudaAllocator allocator_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Ops> ops_;
+};
+
+const BackendKind kind{"Cuda", [](std::string& reason) -> std::unique_ptr<Backend> {
+                         int devices = 0;
+                         const cudaError_t error = cudaGetDeviceCount(&devices);
+                         if (error == cudaSuccess && devices > 0) return std::make_unique<CudaBackend>();
+                         reason = failure("cudaGetDeviceCount", error);
+                         return nullptr;
+                       }};
+
+const auto name_of = [](const auto& param) { return param.param.name; };
+INSTANTIATE_TEST_SUITE_P(Gpu, OpsConformance, ::testing::Values(kind), name_of);
+INSTANTIATE_TEST_SUITE_P(Gpu, ModelConformance, ::testing::Values(kind), name_of);
+
+}  // namespace
+}  // namespace gpt::test

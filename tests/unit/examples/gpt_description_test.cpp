@@ -1,0 +1,118 @@
+#include "gpt/counter_random.hpp"
+#include "gpt/host_kernels.hpp"
+#include "gpt/model_description.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+namespace gpt {
+namespace {
+
+constexpr ModelConfig small{.layers = 2, .width = 64, .heads = 2, .context = 16, .seed = 3};
+
+std::vector<float> values_of(const ModelDescription& model, ParameterId id) {
+  std::vector<float> values(model.parameter(id).count.value());
+  model.initial_values(id, 0, values);
+  return values;
+}
+
+TEST(ModelDescription, ListsUnitsInForwardOrderAndTheTiedEmbeddingAsAUse) {
+  const ModelDescription model(small);
+
+  ASSERT_EQ(model.units().size(), 4u);
+  EXPECT_EQ(model.units()[0].name, "embed");
+  EXPECT_EQ(model.units()[2].name, "block.1");
+  EXPECT_EQ(model.units()[3].name, "head");
+  ASSERT_EQ(model.units()[3].uses.size(), 1u);
+  EXPECT_EQ(model.parameter(model.units()[3].uses[0]).name, "token_embedding");
+}
+
+TEST(ModelDescription, CountsTheDemonstrationsParameters) {
+  // 4 blocks of 12 d² + 13 d, (256 + 128) d of embeddings, 2 d of the last norm, with d = 768.
+  const ModelDescription model{ModelConfig{}};
+
+  EXPECT_EQ(model.element_count().value(), 4u * (12 * 768 * 768 + 13 * 768) + 384 * 768 + 2 * 768);
+  EXPECT_EQ(model.scratch_count().value(), 4u * 768 * 768);
+}
+
+TEST(ModelDescription, DecaysMatricesAndEmbeddingsOnly) {
+  const ModelDescription model(small);
+  for (const UnitDescription& unit : model.units()) {
+    for (const ParameterDescription& parameter : unit.parameters) {
+      const bool matrix = parameter.name.find("weight") != std::string::npos ||
+                          parameter.name.find("embedding") != std::string::npos;
+      EXPECT_EQ(parameter.weight_decay, matrix) << parameter.name;
+    }
+  }
+}
+
+TEST(InitialValues, AreTheSameForAnySliceOfAParameter) {
+  const ModelDescription model(small);
+  const ParameterId id{.unit = 1, .index = 2};
+  const std::vector<float> whole = values_of(model, id);
+
+  std::vector<float> slice(100);
+  model.initial_values(id, 37, slice);
+
+  EXPECT_EQ(slice, std::vector<float>(whole.begin() + 37, whole.begin() + 137));
+  EXPECT_EQ(model.initial_value(id, 37), slice[0]);
+}
+
+TEST(InitialValues, HaveTheDescribedMeanAndDeviation) {
+  const ModelDescription model(small);
+  for (const ParameterId id : {ParameterId{0, 0}, ParameterId{1, 0}, ParameterId{1, 3}, ParameterId{2, 10}}) {
+    const std::vector<float> values = values_of(model, id);
+    const InitialRule rule = model.parameter(id).initial;
+    double sum = 0, squares = 0;
+    for (const double x : values) sum += x - rule.constant, squares += std::pow(x - rule.constant, 2);
+
+    const auto n = static_cast<double>(values.size());
+    EXPECT_NEAR(sum / n, 0, 4 * rule.deviation / std::sqrt(n)) << model.parameter(id).name;
+    EXPECT_NEAR(std::sqrt(squares / n), rule.deviation, 0.03 * rule.deviation) << model.parameter(id).name;
+  }
+  EXPECT_FLOAT_EQ(model.parameter({2, 10}).initial.deviation, 0.02f / 2.0f);  // 2 layers: 4 additions
+}
+
+TEST(InitialValues, DifferBetweenParametersAndSeeds) {
+  ModelConfig other_seed = small;
+  other_seed.seed = 4;
+
+  const std::vector<float> values = values_of(ModelDescription(small), {1, 2});
+
+  EXPECT_NE(values, values_of(ModelDescription(small), {2, 2}));
+  EXPECT_NE(values, values_of(ModelDescription(other_seed), {1, 2}));
+}
+
+TEST(HostKernels, ExponentialIsWithinTwoUnitsInTheLastPlace) {
+  std::vector<float> x, y;
+  for (float v = -87.0f; v <= 88.0f; v += 0.00137f) x.push_back(v);
+  y.resize(x.size());
+
+  host::exponentials(x.data(), y.data(), x.size());
+
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double wanted = std::exp(double{x[i]});
+    ASSERT_LE(std::abs(y[i] - wanted), 2 * std::ldexp(1.0, std::ilogb(wanted) - 23)) << "exp(" << x[i] << ")";
+  }
+}
+
+TEST(HostKernels, RoundingToBf16KeepsNaNsAndOverflowsToInfinity) {
+  // The first NaN would round up through the sign bit, the second's payload is all in the bits cut off.
+  const float x[] = {std::bit_cast<float>(0x7fffffffu), std::bit_cast<float>(0x7f800001u), INFINITY,
+                     -INFINITY, 3.4e38f};
+  std::uint16_t y[5];
+
+  host::store_bf16(x, y, 5, GradientWrite::overwrite);
+
+  EXPECT_GT(y[0], 0x7f80);
+  EXPECT_LT(y[0], 0x8000);
+  EXPECT_GT(y[1], 0x7f80);
+  EXPECT_EQ(y[2], 0x7f80);
+  EXPECT_EQ(y[3], 0xff80);
+  EXPECT_EQ(y[4], 0x7f80);
+}
+
+}  // namespace
+}  // namespace gpt

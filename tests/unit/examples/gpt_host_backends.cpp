@@ -1,0 +1,85 @@
+#include "gpt/host_ops.hpp"
+#include "gpt_backend.hpp"
+
+#include <cstring>
+#include <deque>
+
+namespace gpt::test {
+namespace {
+
+/// Runs nothing until it is waited for, so that an operation that relies on running at once fails.
+class DeferredQueue final : public penstock::HostQueue {
+ public:
+  void enqueue(std::function<void()> operation) override { waiting_.push_back(std::move(operation)); }
+  void wait() {
+    for (; !waiting_.empty(); waiting_.pop_front()) waiting_.front()();
+  }
+
+ private:
+  std::deque<std::function<void()>> waiting_;
+};
+
+class EagerQueue final : public penstock::HostQueue {
+ public:
+  void enqueue(std::function<void()> operation) override { operation(); }
+  void wait() {}
+};
+
+template <class Queue>
+class HostBackend final : public Backend {
+ public:
+  Ops& ops() override { return *ops_; }
+  StreamHandle stream() override { return StreamHandle::of(queue_); }
+  DeviceAllocator& allocator() override { return allocator_; }
+  void write(std::span<const std::byte> bytes, DeviceSpan to) override {
+    queue_.wait();
+    std::memcpy(address(to), bytes.data(), bytes.size());
+  }
+  std::vector<std::byte> read(DeviceSpan from) override {
+    queue_.wait();
+    return {address(from), address(from) + from.size().value()};
+  }
+
+ private:
+  static std::byte* address(DeviceSpan span) {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(span.address()));
+  }
+
+  HostAllocator allocator_;
+  Queue queue_;
+  std::unique_ptr<Ops> ops_ =
+      make_host_ops(allocator_.allocate(penstock::ByteCount(scratch_elements * 4)).value());
+};
+
+const BackendKind kinds[] = {
+    {"HostEager",
+     [](std::string&) -> std::unique_ptr<Backend> { return std::make_unique<HostBackend<EagerQueue>>(); }},
+    {"HostDeferred", [](std::string&) -> std::unique_ptr<Backend> {
+       return std::make_unique<HostBackend<DeferredQueue>>();
+     }}};
+
+TEST(HostOps, TouchNothingUntilTheirStreamRuns) {
+  HostAllocator allocator;
+  DeferredQueue queue;
+  const auto ops = make_host_ops(allocator.allocate(penstock::ByteCount(64)).value());
+  float x = 1, y = 2;
+  const auto tensor_of = [](float& value) {
+    const auto address = penstock::DeviceAddress(reinterpret_cast<std::uintptr_t>(&value));
+    return DeviceTensor{{address, penstock::ByteCount(4)}, penstock::DType::fp32};
+  };
+
+  ops->add(StreamHandle::of(queue), tensor_of(x), tensor_of(y));
+
+  EXPECT_EQ(y, 2);
+  x = 40;  // read when the stream runs, not when the operation was enqueued
+  queue.wait();
+  EXPECT_EQ(y, 42);
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, OpsConformance, ::testing::ValuesIn(kinds),
+                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Host, ModelConformance, ::testing::ValuesIn(kinds),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace gpt::test

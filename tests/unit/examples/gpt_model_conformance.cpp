@@ -1,0 +1,209 @@
+// The whole model, on every backend: its gradient against finite differences, and the same bits each time.
+#include "gpt/model.hpp"
+#include "gpt_backend.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gpt::test {
+namespace {
+
+using penstock::DType;
+
+constexpr ModelConfig tiny{.layers = 2, .width = 8, .heads = 2, .context = 5, .seed = 3};
+constexpr std::uint32_t sequences = 2, rows = 10;
+
+/// A tiny model with its parameters and gradients in separate tensors.
+class ModelOnDevice {
+ public:
+  ModelOnDevice(Backend& backend, DType dtype)
+      : backend_(backend),
+        model_(Model::create(tiny, backend.ops()).value()),
+        activations_(Activations::allocate(tiny, sequences, backend.allocator()).value()) {
+    for (std::size_t unit = 0; unit < description().units().size(); ++unit) {
+      weights_.emplace_back();
+      gradients_.emplace_back();
+      for (const ParameterDescription& parameter : description().units()[unit].parameters) {
+        const auto bytes = bytes_of(parameter.count, dtype).value();
+        for (auto* tensors : {&weights_, &gradients_}) {
+          buffers_.push_back(backend.allocator().allocate(bytes).value());
+          tensors->back().push_back({buffers_.back().bytes.subspan({}, bytes), dtype});
+        }
+      }
+    }
+  }
+
+  const ModelDescription& description() const { return model_.description(); }
+  DeviceTensor weight(ParameterId id) const { return weights_[id.unit][id.index]; }
+  DeviceTensor gradient(ParameterId id) const { return gradients_[id.unit][id.index]; }
+
+  std::vector<ParameterId> parameters() const {
+    std::vector<ParameterId> ids;
+    for (std::size_t unit = 0; unit < weights_.size(); ++unit) {
+      for (std::size_t index = 0; index < weights_[unit].size(); ++index) ids.push_back({unit, index});
+    }
+    return ids;
+  }
+
+  /// Weights of some size, so that every part of the model matters to the loss; few different bytes, so that
+  /// tokens and targets meet in rows of the tied embedding.
+  void fill() {
+    penstock::test::SeededRandom choices(11);
+    for (const ParameterId id : parameters()) {
+      Values values(weight(id).count().value());
+      for (float& x : values) x = description().parameter(id).initial.constant + 0.4f * choices.symmetric();
+      backend_.write(values, weight(id));
+    }
+    constexpr std::uint8_t tokens[rows] = {1, 2, 3, 1, 2, 200, 1, 200, 3, 3};
+    constexpr std::uint8_t targets[rows] = {2, 3, 1, 2, 255, 1, 200, 3, 3, 0};
+    backend_.write(std::as_bytes(std::span(tokens)), activations_.tokens);
+    backend_.write(std::as_bytes(std::span(targets)), activations_.targets);
+  }
+
+  double forward() {
+    for (std::size_t unit = 0; unit < weights_.size(); ++unit) {
+      const auto done = model_.forward(backend_.stream(), unit, of_unit(weights_, unit), activations_);
+      EXPECT_TRUE(done) << done.error().message();
+    }
+    double sum = 0;
+    for (const float loss : backend_.read(activations_.losses)) sum += loss;
+    return sum / rows;
+  }
+
+  void backward(float loss_scale = 1.0f) {
+    for (std::size_t unit = weights_.size(); unit-- > 0;) {
+      std::vector<Gradient> gradients;
+      for (const DeviceTensor& tensor : of_unit(gradients_, unit)) gradients.push_back({tensor});
+      if (unit == 0) gradients[0].write = GradientWrite::accumulate;  // after the head's use of it
+      const auto done = model_.backward(backend_.stream(), unit, of_unit(weights_, unit), gradients,
+                                        activations_, loss_scale);
+      EXPECT_TRUE(done) << done.error().message();
+    }
+  }
+
+ private:
+  std::vector<DeviceTensor> of_unit(const std::vector<std::vector<DeviceTensor>>& tensors,
+                                    std::size_t unit) const {
+    std::vector<DeviceTensor> result = tensors[unit];
+    for (const ParameterId id : description().units()[unit].uses)
+      result.push_back(tensors[id.unit][id.index]);
+    return result;
+  }
+
+  Backend& backend_;
+  Model model_;
+  Activations activations_;
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<std::vector<DeviceTensor>> weights_, gradients_;
+};
+
+double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
+  return sum;
+}
+
+/// The loss's derivative along the unit vector `direction` in one parameter, by a central difference.
+double difference(Backend& backend, ModelOnDevice& model, ParameterId id, const Values& direction) {
+  constexpr float h = 2e-2f;
+  const Values middle = backend.read(model.weight(id));
+  const auto loss_at = [&](float distance) {
+    Values moved = middle;
+    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += distance * direction[i];
+    backend.write(moved, model.weight(id));
+    return model.forward();
+  };
+  const double result = (loss_at(h) - loss_at(-h)) / (2 * double{h});
+  backend.write(middle, model.weight(id));
+  return result;
+}
+
+TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
+  ModelOnDevice model(backend(), DType::fp32);
+  model.fill();
+
+  model.forward();
+  model.backward();
+
+  for (const ParameterId id : model.parameters()) {
+    SCOPED_TRACE(model.description().units()[id.unit].name + "." + model.description().parameter(id).name);
+    const Values gradient = read(model.gradient(id));
+    const double norm = std::sqrt(dot(gradient, gradient));
+    ASSERT_GT(norm, 1e-3);
+
+    // Along itself a gradient of the wrong size shows, along random signs one that points the wrong way.
+    Values along = gradient, signs = random(gradient.size());
+    for (float& x : along) x = static_cast<float>(x / norm);
+    for (float& x : signs) x = std::copysign(1 / std::sqrt(static_cast<float>(signs.size())), x);
+    EXPECT_NEAR(difference(backend(), model, id, along), norm, 5e-3 * norm + 1e-4);
+    EXPECT_NEAR(difference(backend(), model, id, signs), dot(gradient, signs), 2e-3 * norm + 1e-4);
+  }
+}
+
+TEST_P(ModelConformance, ScalesTheGradientAndNotTheLoss) {
+  ModelOnDevice model(backend(), DType::fp32);
+  model.fill();
+  const ParameterId id{.unit = 1, .index = 2};
+
+  const double loss = model.forward();
+  model.backward();
+  Values wanted = read(model.gradient(id));
+  const double loss_again = model.forward();
+  model.backward(0.5f);
+
+  for (float& x : wanted) x *= 0.5f;
+  EXPECT_EQ(loss, loss_again);
+  EXPECT_EQ(read(model.gradient(id)), wanted);
+}
+
+TEST_P(ModelConformance, TakesBf16ParametersAndGivesBf16GradientsNearTheFp32Ones) {
+  ModelOnDevice narrow(backend(), DType::bf16), wide(backend(), DType::fp32);
+  narrow.fill();
+  wide.fill();
+  for (const ParameterId id : wide.parameters()) backend().write(read(narrow.weight(id)), wide.weight(id));
+
+  EXPECT_EQ(narrow.forward(), wide.forward());
+  narrow.backward();
+  wide.backward();
+
+  for (const ParameterId id : wide.parameters()) {
+    SCOPED_TRACE(wide.description().parameter(id).name);
+    const Values got = read(narrow.gradient(id)), exact = read(wide.gradient(id));
+    // One rounding of the element; the tied embedding has one more, of a part that may be larger than the
+    // sum.
+    const auto [least, most] = std::minmax_element(exact.begin(), exact.end());
+    const double part = id == ParameterId{0, 0} ? std::max(-*least, *most) / 256 : 1e-6;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(got[i], exact[i], part + std::abs(exact[i]) / 256) << "element " << i;
+    }
+  }
+}
+
+TEST_P(ModelConformance, GivesTheSameBitsEachTime) {
+  std::vector<Values> gradients[2];
+  for (auto& of_run : gradients) {
+    ModelOnDevice model(backend(), DType::bf16);
+    model.fill();
+    of_run.push_back({static_cast<float>(model.forward())});
+    model.backward();
+    for (const ParameterId id : model.parameters()) of_run.push_back(read(model.gradient(id)));
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+TEST_P(ModelConformance, NamesTheTensorThatDoesNotFit) {
+  Model model = Model::create(tiny, ops()).value();
+  Activations activations = Activations::allocate(tiny, sequences, backend().allocator()).value();
+  const DeviceTensor tensors[] = {tensor(256 * 8), tensor(5 * 7)};
+
+  const auto missing = model.forward(stream(), 0, std::span(tensors, 1), activations);
+  const auto short_one = model.forward(stream(), 0, tensors, activations);
+  const auto no_unit = model.forward(stream(), 9, tensors, activations);
+
+  ASSERT_FALSE(missing || short_one || no_unit);
+  EXPECT_EQ(short_one.error().code(), penstock::ErrorCode::invalid_argument);
+  EXPECT_NE(short_one.error().message().find("embed.position_embedding"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpt::test
