@@ -40,7 +40,8 @@ class Communicator {
   /// True once everything this rank must enqueue on the stream for the collective is enqueued there: who
   /// waits for the stream waits for the collective.
   ///
-  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when the ranks' collectives differ.
+  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when the ranks' collectives
+  /// differ.
   [[nodiscard]] virtual Result<bool> enqueued() = 0;
 
   /// This rank leaves with `error`; every collective of its peers now fails.

@@ -37,15 +37,15 @@ enum class Integrity : std::uint8_t { off, checksum };
 
 /// Our own block, "penstock": what DeepSpeed has no key for.
 struct PenstockConfig {
-  ByteCount host_budget;                                ///< of all ranks of the process; 0: as planned
-  ByteCount device_budget;                              ///< of each rank; 0: as planned
-  ElementCount tile_elements = ElementCount(262'144);   ///< a multiple of 16384
-  std::uint32_t tiles_in_flight = 4;                    ///< tiles read ahead or being written, at most
-  ElementCount unit_elements_max;                       ///< 0: no unit is cut
+  ByteCount host_budget;                               ///< of all ranks of the process; 0: as planned
+  ByteCount device_budget;                             ///< of each rank; 0: as planned
+  ElementCount tile_elements = ElementCount(262'144);  ///< a multiple of 16384
+  std::uint32_t tiles_in_flight = 4;                   ///< tiles read ahead or being written, at most
+  ElementCount unit_elements_max;                      ///< 0: no unit is cut
   EvictionName eviction = EvictionName::planned;
   EngineName io_engine = EngineName::automatic;
   Integrity integrity = Integrity::checksum;
-  std::uint32_t threads = 0;                            ///< workers of a rank; 0: cores / local ranks
+  std::uint32_t threads = 0;  ///< workers of a rank; 0: cores / local ranks
 };
 
 /// The effective configuration: ds_config.json with its defaults filled in.
@@ -54,17 +54,17 @@ struct PenstockConfig {
 /// path, its line and the nearest spelling. A value type.
 struct Config {
   std::uint32_t train_batch_size = 1;
-  std::uint32_t micro_batch_size = 1;            ///< train_micro_batch_size_per_gpu
+  std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
   std::uint32_t gradient_accumulation_steps = 1;
-  std::uint32_t stage = 3;                       ///< zero_optimization.stage
-  DType dtype = DType::bf16;                     ///< of parameters and gradients: bf16, fp16 or fp32
-  DType grad_accum_dtype = DType::bf16;          ///< data_types.grad_accum_dtype; default: dtype
+  std::uint32_t stage = 3;               ///< zero_optimization.stage
+  DType dtype = DType::bf16;             ///< of parameters and gradients: bf16, fp16 or fp32
+  DType grad_accum_dtype = DType::bf16;  ///< data_types.grad_accum_dtype; default: dtype
   OffloadConfig offload_param, offload_optimizer;
   OptimizerConfig optimizer;
-  float gradient_clipping = 1.0f;                ///< maximum norm; 0 = off
-  float loss_scale = 1.0f;                       ///< static; 1 without fp16
-  ByteCount aio_block_size = ByteCount(4 << 20); ///< longest request
-  std::uint32_t aio_queue_depth = 4;             ///< requests of that length in flight
+  float gradient_clipping = 1.0f;                 ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;                        ///< static; 1 without fp16
+  ByteCount aio_block_size = ByteCount(4 << 20);  ///< longest request
+  std::uint32_t aio_queue_depth = 4;              ///< requests of that length in flight
   PenstockConfig penstock;
 
   /// Errors: not_found; invalid_config, with every error found in its notes.

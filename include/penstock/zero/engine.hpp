@@ -6,6 +6,7 @@
 #include <penstock/tiers/device.hpp>
 #include <penstock/zero/communicator.hpp>
 #include <penstock/zero/config.hpp>
+#include <penstock/zero/memory_plan.hpp>
 #include <penstock/zero/model_layout.hpp>
 
 #include <functional>
@@ -67,35 +68,36 @@ class UnitGradients {
 
 struct StepOutcome {
   enum class Kind : std::uint8_t { updated, skipped } kind = Kind::updated;
-  std::string skip_reason;      ///< why nothing was updated
-  double gradient_norm = 0;     ///< over all ranks, unscaled
-  double clip_factor = 1;       ///< what the gradients were multiplied by
-  std::uint64_t step = 0;       ///< the step that the state stands at now
+  std::string skip_reason;   ///< why nothing was updated
+  double gradient_norm = 0;  ///< over all ranks, unscaled
+  double clip_factor = 1;    ///< what the gradients were multiplied by
+  std::uint64_t step = 0;    ///< the step that the state stands at now
 };
 
 /// The ZeRO-3 loop of one rank: gathers units before they are used, reduces their gradients, updates the
 /// shards where they live.
 ///
 /// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
-/// the same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step
-/// and reduce block. After an error from step() the engine is `step_incomplete` and step() may be called again:
-/// tiles that are done are skipped. Any other error leaves the engine failed.
+/// the same order. They are called from one thread, the trainer's, with one compute stream. All but
+/// begin_step and reduce block. After an error from step() the engine is `step_incomplete` and step() may be
+/// called again: tiles that are done are skipped. Any other error leaves the engine failed.
 class Engine {
  public:
   struct Options {
-    swap::Runtime* runtime = nullptr;       ///< this rank's; outlives the engine
+    swap::Runtime* runtime = nullptr;  ///< this rank's; outlives the engine
     tiers::Device* device = nullptr;
-    Compute* compute = nullptr;             ///< of that device
-    Communicator* communicator = nullptr;   ///< of the data-parallel group
-    Workers* workers = nullptr;             ///< run the updates
+    Compute* compute = nullptr;            ///< of that device
+    Communicator* communicator = nullptr;  ///< of the data-parallel group
+    Workers* workers = nullptr;            ///< run the updates
     Config config;
     ModelLayout model;
+    MemoryPlan plan;  ///< of plan_memory(), from which the runtime was made
   };
 
-  /// Plans where everything lives and takes the room for it.
+  /// Takes the room for everything where the plan has it live.
   ///
-  /// Errors: invalid_argument and invalid_config; budget_too_small, with what is needed at least;
-  /// no_space, when the swap files are too small.
+  /// Errors: invalid_argument, of the layout; budget_too_small, of the device; no_space, when the swap files
+  /// are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   ~Engine();
 
@@ -107,7 +109,7 @@ class Engine {
 
   struct StepOptions {
     std::uint32_t micro_batches = 1;
-    std::optional<float> learning_rate;     ///< of this step; default: the configuration's
+    std::optional<float> learning_rate;  ///< of this step; default: the configuration's
   };
   Result<void> begin_step(const StepOptions& options);
   /// The unit's gathered parameters; what is enqueued on `stream` from now on may read them.
@@ -117,8 +119,6 @@ class Engine {
   /// The gradients are written once `stream` has passed this point: averages them over ranks and adds this
   /// rank's shard to the micro-batches before. Does not wait for it.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
-  /// Ends the micro-batch: every unit's gradient was reduced.
-  Result<void> end_micro_batch();
   /// Clips, and updates every parameter of this rank's shards; or skips, with the reason.
   [[nodiscard]] Result<StepOutcome> step();
 

@@ -20,8 +20,8 @@ struct ParameterId {
 
 struct ParameterLayout {
   std::string name;
-  ElementCount count;             ///< > 0
-  std::uint32_t group = 0;        ///< optimizer group, an index into ModelLayout::groups
+  ElementCount count;       ///< > 0
+  std::uint32_t group = 0;  ///< optimizer group, an index into ModelLayout::groups
 };
 
 /// Parameters gathered, used and released together, usually a layer. Tensors are handed over in this order:
@@ -90,9 +90,7 @@ class ShardLayout {
     std::uint32_t flat = 0;
     ElementCount begin, count;
   };
-  [[nodiscard]] Place place(ParameterId parameter) const {
-    return places_[parameter.unit][parameter.index];
-  }
+  [[nodiscard]] Place place(ParameterId parameter) const { return places_[parameter.unit][parameter.index]; }
   [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
 
  private:

@@ -26,7 +26,8 @@ struct Seat {
 class Group final : public InProcessGroup, public std::enable_shared_from_this<Group> {
  public:
   explicit Group(std::uint32_t ranks) : seats(ranks) {}
-  Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device, Compute& compute) override;
+  Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
+                                             Compute& compute) override;
 
   std::mutex mutex;
   std::vector<Seat> seats;
@@ -35,7 +36,8 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
 
 class InProcessCommunicator final : public Communicator {
  public:
-  InProcessCommunicator(std::shared_ptr<Group> group, std::uint32_t rank, tiers::Device& device, Compute& compute)
+  InProcessCommunicator(std::shared_ptr<Group> group, std::uint32_t rank, tiers::Device& device,
+                        Compute& compute)
       : group_(std::move(group)), rank_(rank), device_(device), compute_(compute) {}
   ~InProcessCommunicator() override {
     InProcessCommunicator::abort(Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left"));
@@ -113,7 +115,7 @@ class InProcessCommunicator final : public Communicator {
     return ok();
   }
 
-  bool all_reached(std::uint64_t Seat::* stage, std::uint64_t count) const {
+  bool all_reached(std::uint64_t Seat::*stage, std::uint64_t count) const {
     for (const Seat& seat : group_->seats) {
       if (seat.*stage < count) return false;
     }
@@ -129,7 +131,8 @@ class InProcessCommunicator final : public Communicator {
         continue;
       }
       return Error::invalid_argument("Communicator")
-          .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) + " call different collectives")
+          .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) +
+                  " call different collectives")
           .wanted(mine.flat.bytes.size())
           .got(other.flat.bytes.size());
     }
@@ -148,7 +151,8 @@ class InProcessCommunicator final : public Communicator {
     if (seat.kind == Kind::exchange) {
       for (std::uint32_t peer = 0; peer < size(); ++peer) {
         const ConstHostSpan from = group_->seats[peer].mine;
-        if (!from.empty()) std::memcpy(all_.data() + from.size().value() * peer, from.data(), from.size().value());
+        if (!from.empty())
+          std::memcpy(all_.data() + from.size().value() * peer, from.data(), from.size().value());
       }
       return ok();
     }
@@ -158,7 +162,8 @@ class InProcessCommunicator final : public Communicator {
       if (peer == rank_) continue;
       PENSTOCK_TRY(stream_->wait(*group_->seats[peer].ready));
       if (seat.kind == Kind::all_gather) {
-        PENSTOCK_TRY(device_.copy_on_device(stream_->handle(), slot(peer, peer).bytes, slot(rank_, peer).bytes));
+        PENSTOCK_TRY(
+            device_.copy_on_device(stream_->handle(), slot(peer, peer).bytes, slot(rank_, peer).bytes));
       }
     }
     if (seat.kind == Kind::reduce_scatter) {
@@ -175,12 +180,14 @@ class InProcessCommunicator final : public Communicator {
   HostSpan all_;
 };
 
-Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Device& device, Compute& compute) {
+Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Device& device,
+                                                  Compute& compute) {
   const std::lock_guard lock(mutex);
   if (rank >= seats.size()) {
     return Error::invalid_argument("InProcessGroup::join").object("rank").wanted(seats.size()).got(rank);
   }
-  if (seats[rank].ready) return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));
+  if (seats[rank].ready)
+    return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));
   auto ready = device.create_event();
   if (!ready) return ready.error();
   auto done = device.create_event();

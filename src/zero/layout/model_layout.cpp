@@ -15,12 +15,15 @@ ElementCount ModelLayout::element_count() const {
 
 Result<void> ModelLayout::validate() const {
   const auto invalid = [](std::string object, std::string reason) -> Result<void> {
-    return Error::invalid_argument("ModelLayout::validate").reason(std::move(reason)).object(std::move(object));
+    return Error::invalid_argument("ModelLayout::validate")
+        .reason(std::move(reason))
+        .object(std::move(object));
   };
   if (units.empty()) return invalid("model", "a model has at least one unit");
   for (std::uint32_t u = 0; u < units.size(); ++u) {
     const UnitLayout& unit = units[u];
-    if (unit.parameters.empty() && unit.shared.empty()) return invalid(unit.name, "a unit has at least one parameter");
+    if (unit.parameters.empty() && unit.shared.empty())
+      return invalid(unit.name, "a unit has at least one parameter");
     for (const ParameterLayout& parameter : unit.parameters) {
       const std::string name = unit.name + "." + parameter.name;
       if (parameter.count.is_zero()) return invalid(name, "a parameter has at least one element");

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <penstock/swap/runtime.hpp>
+#include <penstock/zero/config.hpp>
+#include <penstock/zero/model_layout.hpp>
+
+namespace penstock::zero {
+
+/// Where everything of one rank will live, decided before anything is allocated. The runtime is made from
+/// it, and the engine follows it, so that what is predicted is what is used.
+struct MemoryPlan {
+  ByteCount host_budget;     ///< of this rank
+  ByteCount host_minimum;    ///< the least that a run can make progress with
+  ByteCount device_budget;   ///< of this rank
+  ByteCount device_minimum;  ///< likewise
+  ByteCount swap_bytes;      ///< of this rank's swap files, all paths together
+
+  bool shards_on_disk = false;
+  bool gradients_on_disk = false;              ///< they spill when the host budget is short
+  std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
+
+  // Held at most, by purpose.
+  ByteCount host_shards, host_gradients, host_tiles, host_staging;
+  ByteCount disk_shards, disk_gradients, disk_tiles;
+  // Moved in one step of `micro_batches` micro-batches. What planning cannot avoid: shards that find room
+  // stay, so their reads are an upper bound.
+  ByteCount tile_reads, tile_writes, shard_reads_max, shard_writes;
+
+  /// Whether tile number `tile` of the sweep has its home in host memory: they are spread evenly, so that
+  /// they hide the disk's time.
+  [[nodiscard]] bool in_host(std::uint64_t tile) const {
+    return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
+  }
+
+  /// What Runtime::create needs: budget, and the swap bytes divided over the configured directories.
+  [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config) const;
+};
+
+/// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without budgets in the
+/// configuration it takes what everything needs that is not offloaded further.
+///
+/// Errors: invalid_argument, of the layout; invalid_config, for a tile size that is no multiple of
+/// block_elements, or nvme without a path; budget_too_small, with the minimum and what it is made of.
+[[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
+                                             std::uint32_t ranks, std::uint32_t local_ranks);
+
+}  // namespace penstock::zero

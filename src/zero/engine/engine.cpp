@@ -1,0 +1,69 @@
+#include "zero/engine/engine_state.hpp"
+
+namespace penstock::zero {
+
+void UnitLease::end() noexcept {
+  if (engine_ != nullptr) std::exchange(engine_, nullptr)->state_->release(unit_);
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(Options options) {
+  const auto missing = [](const char* name) -> Result<std::unique_ptr<Engine>> {
+    return Error::invalid_argument("Engine::create").object(name).reason("a required object is missing");
+  };
+  if (options.runtime == nullptr) return missing("runtime");
+  if (options.device == nullptr) return missing("device");
+  if (options.compute == nullptr) return missing("compute");
+  if (options.communicator == nullptr) return missing("communicator");
+  PENSTOCK_TRY(options.model.validate());
+  auto state = std::make_unique<State>(std::move(options));
+  PENSTOCK_TRY(state->open());
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::~Engine() = default;
+
+Result<void> Engine::initialize(const Fill& fill) {
+  return state_->initialize(fill);
+}
+Result<void> Engine::begin_step(const StepOptions& options) {
+  return state_->begin_step(options);
+}
+
+Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
+  auto parameters = state_->acquire(unit, stream);
+  if (!parameters) return parameters.error();
+  UnitLease lease;
+  lease.engine_ = this;
+  lease.unit_ = unit;
+  lease.parameters_ = std::move(*parameters);
+  return lease;
+}
+
+Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
+  auto slots = state_->gradients(unit, stream);
+  if (!slots) return slots.error();
+  UnitGradients gradients;
+  gradients.unit_ = unit;
+  gradients.slots_ = std::move(*slots);
+  return gradients;
+}
+
+Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
+  return state_->reduce(gradients.unit_, stream);
+}
+
+Result<StepOutcome> Engine::step() {
+  return state_->step();
+}
+Result<std::string> Engine::digest() {
+  return state_->digest();
+}
+std::uint64_t Engine::current_step() const {
+  return state_->current_step;
+}
+const ShardLayout& Engine::shards() const {
+  return state_->shards;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,199 @@
+#include "zero/engine/engine_state.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+Engine::State::State(Options options)
+    : shards(options.model, options.communicator->size()),
+      options_(std::move(options)),
+      runtime_(*options_.runtime),
+      device_(*options_.device),
+      communicator_(*options_.communicator),
+      optimizer_({.runtime = options_.runtime,
+                  .workers = options_.workers,
+                  .parameter_dtype = options_.config.dtype,
+                  .gradient_dtype = options_.config.grad_accum_dtype,
+                  .tiles_in_flight = options_.config.penstock.tiles_in_flight,
+                  .integrity = options_.config.penstock.integrity}) {}
+
+Engine::State::~State() {
+  // What is in flight writes into memory of ours. Peers may be gone: then it fails instead of finishing.
+  if (!order_.broken()) {
+    runtime_.wait_until([this] {
+      return std::all_of(flats_.begin(), flats_.end(),
+                         [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
+    });
+  }
+  for (auto* stream : {copy_in_.get(), communication_.get(), copy_out_.get()}) {
+    if (stream != nullptr) (void)stream->synchronize();
+  }
+  for (FlatState& flat : flats_) {
+    flat.open_gradient.end();
+    flat.open_shard.end();
+    flat.gathered_range = {};
+    flat.full_range = {};
+  }
+  if (!arena_.empty()) device_.release(arena_);
+}
+
+Result<void> Engine::State::open() {
+  const auto take = [](auto& member, auto&& result) -> Result<void> {
+    if (!result) return result.error();
+    member = std::move(*result);
+    return ok();
+  };
+  PENSTOCK_TRY(take(copy_in_, device_.create_stream()));
+  PENSTOCK_TRY(take(copy_out_, device_.create_stream()));
+  PENSTOCK_TRY(take(communication_, device_.create_stream()));
+  PENSTOCK_TRY(take(compute_progress_, device_.create_event()));
+  PENSTOCK_TRY(take(arena_, device_.allocate(options_.plan.device_budget)));
+  device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
+                                                         runtime_.ledger());
+  hops_.emplace(HopContext{.runtime = runtime_,
+                           .device = device_,
+                           .communicator = communicator_,
+                           .order = order_,
+                           .copy_in = *copy_in_,
+                           .copy_out = *copy_out_,
+                           .communication = *communication_,
+                           .compute_progress = *compute_progress_});
+
+  flats_.resize(shards.flats().size());
+  std::uint64_t tile_number = 0;
+  for (std::uint32_t f = 0; f < flats_.size(); ++f) {
+    FlatState& flat = flats_[f];
+    flat.layout = &shards.flats()[f];
+    for (auto* event :
+         {&flat.copied, &flat.gathered_event, &flat.grad_ready, &flat.reduced, &flat.landed_event}) {
+      PENSTOCK_TRY(take(*event, device_.create_event()));
+    }
+    PENSTOCK_TRY(add_tensors(f, tile_number));
+  }
+  unit_streams_.resize(options_.model.units.size(), nullptr);
+  predict();
+  return ok();
+}
+
+Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile_number) {
+  FlatState& flat = flats_[index];
+  const FlatLayout& layout = *flat.layout;
+  const MemoryPlan& plan = options_.plan;
+  const Config& config = options_.config;
+  const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
+  const auto add = [&](tiers::TensorId& id, tiers::TensorDescription description,
+                       bool on_disk) -> Result<void> {
+    auto added = runtime_.add(std::move(description), on_disk);
+    if (!added) return added.error();
+    id = *added;
+    return ok();
+  };
+  PENSTOCK_TRY(add(flat.shard,
+                   {.name = layout.name + " parameter shard",
+                    .purpose = tiers::Purpose::parameter_shard,
+                    .size = bytes(config.dtype),
+                    .write_behind = true,
+                    .sealed_in_pass = config.penstock.integrity == Integrity::off},
+                   plan.shards_on_disk));
+  PENSTOCK_TRY(add(flat.gradient,
+                   {.name = layout.name + " gradient shard",
+                    .purpose = tiers::Purpose::gradient_shard,
+                    .size = bytes(config.grad_accum_dtype),
+                    .sealed_in_pass = config.penstock.integrity == Integrity::off},
+                   plan.gradients_on_disk));
+  PENSTOCK_TRY(add(flat.landing_tensor,
+                   {.name = layout.name + " incoming gradient",
+                    .purpose = tiers::Purpose::scratch,
+                    .size = bytes(config.dtype),
+                    .transient = true},
+                   false));
+  for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile_elements)) {
+    TileState tile{.range = range, .on_disk = !plan.in_host(tile_number)};
+    ++tile_number;
+    PENSTOCK_TRY(add(tile.tensor,
+                     {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
+                      .purpose = tiers::Purpose::optimizer_tile,
+                      .size = *tile_bytes(StateFormat::fp32, range.count),
+                      .block = *block_bytes(StateFormat::fp32, block_elements),
+                      .write_behind = true,
+                      .retain = !tile.on_disk,
+                      .sealed_in_pass = true},
+                     tile.on_disk));
+    flat.tiles.push_back(tile);
+  }
+  return ok();
+}
+
+/// Puts the plan's figures beside the actual ones, and the order of use that a training step will have.
+void Engine::State::predict() {
+  using tiers::Purpose;
+  using tiers::Tier;
+  tiers::Ledger& ledger = runtime_.ledger();
+  const MemoryPlan& plan = options_.plan;
+  ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
+  ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
+  ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);
+  ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
+  ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
+  ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+
+  const auto units = static_cast<std::uint32_t>(options_.model.units.size());
+  for (std::uint32_t m = 0; m < options_.config.gradient_accumulation_steps; ++m) {
+    for (std::uint32_t u = 0; u < units; ++u) unit_order_.push_back(u);
+    for (std::uint32_t u = units; u-- > 0;) unit_order_.push_back(u);
+  }
+}
+
+Result<void> Engine::State::usable(const char* operation) const {
+  if (!failure_) return ok();
+  return Error(ErrorCode::failed_state, operation)
+      .reason("the engine failed earlier and cannot go on")
+      .note("cause   " + failure_->message());
+}
+
+Result<void> Engine::State::fail(Error error) {
+  failure_ = error;
+  communicator_.abort(error);
+  order_.break_off();
+  return error;
+}
+
+Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit) const {
+  if (unit < options_.model.units.size()) return ok();
+  return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
+}
+
+Result<void> Engine::State::initialize(const Fill& fill) {
+  PENSTOCK_TRY(usable("Engine::initialize"));
+  auto initialized = optimizer_.initialize(
+      flats_, communicator_.rank(), [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
+        const ElementCount last = first + ElementCount(values.size());
+        for (const FlatSlot& slot : flat.slots) {
+          const ElementCount begin = std::max(first, slot.begin),
+                             end = std::min(last, slot.begin + slot.count);
+          if (begin >= end) continue;
+          fill(slot.parameter, (begin - slot.begin).value(),
+               values.subspan((begin - first).value(), (end - begin).value()));
+        }
+      });
+  if (!initialized) return fail(initialized.error());
+  current_step = 0;
+  return ok();
+}
+
+Result<void> Engine::State::begin_step(const StepOptions& step) {
+  PENSTOCK_TRY(usable("Engine::begin_step"));
+  if (step.micro_batches == 0) {
+    return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
+  }
+  if (verdict_) {
+    return Error(ErrorCode::failed_state, "Engine::begin_step")
+        .reason("the last step is incomplete")
+        .advice("call step() again until it succeeds");
+  }
+  micro_batches_ = step.micro_batches;
+  learning_rate_ = step.learning_rate;
+  return ok();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,162 @@
+#include "zero/engine/offloaded_optimizer.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+namespace {
+
+/// Verifies each block just before its update and seals it just after.
+class BlockSeal final : public BlockObserver {
+ public:
+  BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}
+  bool before_update(std::size_t block, ConstHostSpan bytes) noexcept override {
+    return blocks_.verify(block, bytes);
+  }
+  void after_update(std::size_t block, ConstHostSpan bytes) noexcept override {
+    blocks_.seal(block, bytes, step_);
+  }
+
+ private:
+  tiers::BlockTable& blocks_;
+  std::uint64_t step_;
+};
+
+}  // namespace
+
+AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
+                                  ConstHostSpan gradient) const {
+  const auto part = [&](auto span, DType dtype) {
+    const ByteCount element = size_of(dtype);
+    return span.subspan(element * tile.range.begin.value(), element * tile.range.count.value());
+  };
+  return {.state = state,
+          .gradient = gradient.empty() ? gradient : part(gradient, options_.gradient_dtype),
+          .parameter = part(shard, options_.parameter_dtype),
+          .elements = tile.range.count,
+          .gradient_dtype = options_.gradient_dtype,
+          .parameter_dtype = options_.parameter_dtype};
+}
+
+Error OffloadedOptimizer::corrupted(const TileState& tile, std::size_t block) const {
+  const auto& description = options_.runtime->store().description(tile.tensor);
+  Error error = Error(ErrorCode::corrupted, "OffloadedOptimizer")
+                    .reason("bytes read back differ from the bytes written")
+                    .object(description.name + ", block " + std::to_string(block))
+                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
+  if (description.extent) {
+    error = std::move(error).at(description.extent->offset + description.block * block);
+  }
+  return error;
+}
+
+Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uint32_t rank,
+                                            const Fill& fill) {
+  swap::Runtime& runtime = *options_.runtime;
+  std::vector<float> values;
+  for (FlatState& flat : flats) {
+    auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
+    if (!shard) return shard.error();
+    for (TileState& tile : flat.tiles) {
+      auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite);
+      if (!lease) return lease.error();
+      values.assign(tile.range.count.value(), 0.0f);
+      fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
+      PENSTOCK_TRY(initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
+                                   view(tile, lease->bytes(), shard->bytes(), {}), options_.workers));
+      if (tile.on_disk) runtime.store().blocks(tile.tensor).seal_all(lease->bytes(), 0);
+      tile.step = 0;
+    }
+  }
+  return runtime.drain();
+}
+
+void OffloadedOptimizer::prefetch_after(std::span<FlatState> flats, std::size_t flat,
+                                        std::size_t tile) const {
+  std::uint32_t ahead = 0;
+  while (ahead < options_.tiles_in_flight) {
+    if (++tile >= flats[flat].tiles.size()) {
+      if (++flat == flats.size()) return;
+      tile = 0;
+    }
+    if (!flats[flat].tiles[tile].on_disk) continue;
+    options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
+    ++ahead;
+  }
+}
+
+Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& step) {
+  swap::Runtime& runtime = *options_.runtime;
+  for (std::size_t f = 0; f < flats.size(); ++f) {
+    FlatState& flat = flats[f];
+    const auto pending = [&](const TileState& tile) { return tile.step != step.number; };
+    if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
+
+    // The shard's lease outlives an error: what is written of it must not be lost.
+    if (!flat.open_shard.held()) {
+      runtime.use(flat.gradient);
+      auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
+      if (!gradient) return gradient.error();
+      flat.open_gradient = std::move(*gradient);
+      runtime.use(flat.shard);
+      auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
+      if (!shard) return shard.error();
+      flat.open_shard = std::move(*shard);
+    }
+    for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
+      if (!pending(flat.tiles[t])) continue;
+      prefetch_after(flats, f, t);
+      PENSTOCK_TRY(update_tile(flat, flat.tiles[t], step));
+    }
+    flat.open_gradient.end();
+    flat.open_shard.end();
+    runtime.discard(flat.gradient);
+  }
+  return ok();
+}
+
+Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
+  swap::Runtime& runtime = *options_.runtime;
+  auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
+  if (!lease) return lease.error();
+
+  BlockSeal seal(runtime.store().blocks(tile.tensor), step.number);
+  const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
+  auto outcome = adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
+                           view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
+                           {.workers = options_.workers, .observer = check ? &seal : nullptr});
+  if (!outcome) return outcome.error();
+  if (outcome->first_rejected_block) return corrupted(tile, *outcome->first_rejected_block);
+  if (outcome->first_non_finite_block) {
+    return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
+        .reason("a master weight or moment is no longer finite")
+        .object(runtime.store().description(tile.tensor).name + ", block " +
+                std::to_string(*outcome->first_non_finite_block))
+        .advice("lower the learning rate, or clip gradients");
+  }
+  tile.step = step.number;
+  return ok();
+}
+
+Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
+                                               const std::function<void(ConstHostSpan)>& visit) {
+  swap::Runtime& runtime = *options_.runtime;
+  for (FlatState& flat : flats) {
+    for (TileState& tile : flat.tiles) {
+      auto lease = runtime.acquire(tile.tensor, swap::Access::read);
+      if (!lease) return lease.error();
+      const tiers::BlockTable& blocks = runtime.store().blocks(tile.tensor);
+      for (std::size_t i = 0; i < blocks.block_count(); ++i) {
+        const ConstHostSpan block = blocks.block(ConstHostSpan(lease->bytes()), i);
+        if (tile.on_disk && options_.integrity == Integrity::checksum && !blocks.verify(i, block)) {
+          return corrupted(tile, i);
+        }
+        // master, m and v stand side by side, a third of the block each.
+        visit(block.subspan(ByteCount(), block.size() / 3));
+      }
+    }
+  }
+  return ok();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "zero/engine/flat_state.hpp"
+
+#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/swap/runtime.hpp>
+#include <penstock/zero/config.hpp>
+#include <penstock/zero/model_layout.hpp>
+
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace penstock::zero {
+
+/// Updates the tiles of one rank where they live: a short loop over leases. Unscale, clip, Adam and the
+/// 16-bit parameter come out of one pass, in which each block of a tile that was on disk is verified before
+/// its update and sealed after it.
+///
+/// Used by the trainer's thread. Every call blocks.
+class OffloadedOptimizer {
+ public:
+  struct Options {
+    swap::Runtime* runtime = nullptr;
+    Workers* workers = nullptr;
+    DType parameter_dtype = DType::bf16;
+    DType gradient_dtype = DType::bf16;
+    std::uint32_t tiles_in_flight = 4;
+    Integrity integrity = Integrity::checksum;
+  };
+  explicit OffloadedOptimizer(const Options& options) : options_(options) {}
+
+  /// Gives the initial values of elements [first, first + values.size()) of the flat, zeros given.
+  using Fill = std::function<void(const FlatLayout& flat, ElementCount first, std::span<float> values)>;
+  /// Sets masters and moments to step 0 and writes the parameter shards. `rank`'s slice only.
+  Result<void> initialize(std::span<FlatState> flats, std::uint32_t rank, const Fill& fill);
+
+  struct Step {
+    std::uint64_t number = 0;  ///< the step that the tiles will stand at
+    float gradient_factor = 1;
+    std::function<AdamConfig(std::uint32_t group)> config;
+  };
+  /// One sweep, in the order in which the next forward needs the parameters. Tiles that stand at
+  /// `step.number` already are skipped, so that a sweep that failed can be run again.
+  ///
+  /// Errors: corrupted, truncated, io, budget_too_small: of the leases; non_finite, naming the tile.
+  Result<void> update(std::span<FlatState> flats, const Step& step);
+
+  /// Calls `visit` with the master weights of each block of each tile, in order.
+  Result<void> visit_masters(std::span<FlatState> flats, const std::function<void(ConstHostSpan)>& visit);
+
+ private:
+  Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
+  void prefetch_after(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
+  [[nodiscard]] AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
+                              ConstHostSpan gradient) const;
+  [[nodiscard]] Error corrupted(const TileState& tile, std::size_t block) const;
+
+  Options options_;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,158 @@
+#include "zero/engine/engine_state.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace penstock::zero {
+
+Result<StepOutcome> Engine::State::step() {
+  PENSTOCK_TRY(usable("Engine::step"));
+  while (!landings_.empty()) PENSTOCK_TRY(settle_oldest_landing());
+  PENSTOCK_TRY(check_all_landed());
+  if (!verdict_) {
+    auto verdict = judge();
+    if (!verdict) return fail(verdict.error()).error();
+    verdict_ = *verdict;
+    // The parameters change now.
+    for (FlatState& flat : flats_) {
+      if (flat.present) PENSTOCK_TRY(drop(flat));
+    }
+  }
+
+  StepOutcome outcome{.gradient_norm = verdict_->norm, .clip_factor = verdict_->clip_factor};
+  if (!verdict_->finite) {
+    outcome.kind = StepOutcome::Kind::skipped;
+    outcome.skip_reason = "the gradient norm is not finite";
+    outcome.step = current_step;
+    for (FlatState& flat : flats_) runtime_.discard(flat.gradient);
+    finish_step();
+    return outcome;
+  }
+
+  const Config& config = options_.config;
+  const auto updated = optimizer_.update(
+      flats_, {.number = current_step + 1,
+               .gradient_factor = static_cast<float>(verdict_->clip_factor / config.loss_scale),
+               .config = [&](std::uint32_t group) {
+                 const OptimizerConfig& optimizer = config.optimizer;
+                 return AdamConfig{.learning_rate = learning_rate_.value_or(optimizer.learning_rate),
+                                   .beta1 = optimizer.beta1,
+                                   .beta2 = optimizer.beta2,
+                                   .epsilon = optimizer.epsilon,
+                                   .weight_decay = options_.model.groups[group].weight_decay
+                                                       ? optimizer.weight_decay
+                                                       : 0.0f,
+                                   .mode = optimizer.decoupled_decay ? AdamMode::adamw : AdamMode::l2,
+                                   .bias_correction = optimizer.bias_correction};
+               }});
+  // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.
+  if (!updated &&
+      (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {
+    return fail(updated.error()).error();
+  }
+  PENSTOCK_TRY(agree(updated));
+  outcome.step = ++current_step;
+  finish_step();
+  return outcome;
+}
+
+Result<void> Engine::State::check_all_landed() const {
+  for (const FlatState& flat : flats_) {
+    if (flat.landed == micro_batches_) continue;
+    return Error::invalid_argument("Engine::step")
+        .reason("a gradient is missing: not every unit was reduced in every micro-batch")
+        .object(flat.layout->name)
+        .wanted(micro_batches_)
+        .got(flat.landed);
+  }
+  return ok();
+}
+
+/// The global norm and what follows from it, the same on all ranks.
+Result<Engine::State::Verdict> Engine::State::judge() {
+  std::vector<double> of_flats;
+  for (const FlatState& flat : flats_) of_flats.push_back(sum_tree(flat.square_partials));
+  const double mine = sum_tree(of_flats);
+  std::vector<double> of_ranks(communicator_.size());
+  PENSTOCK_TRY(exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks))));
+
+  Verdict verdict;
+  const double squares = sum_tree(of_ranks);
+  verdict.finite = std::isfinite(squares);
+  verdict.norm = std::sqrt(squares) / options_.config.loss_scale;
+  // DeepSpeed's combined scale: max(1, (norm + 1e-6) / clip).
+  const double clip = options_.config.gradient_clipping;
+  if (clip > 0) verdict.clip_factor = 1.0 / std::max(1.0, (verdict.norm + 1e-6) / clip);
+  return verdict;
+}
+
+Result<void> Engine::State::exchange(ConstHostSpan mine, HostSpan all) {
+  bool done = false;
+  std::optional<Error> error;
+  swap::Move move;
+  move.hops.push_back(make_exchange_hop(*hops_, mine, all));
+  move.on_event = [&](swap::HopState state, const Result<void>& result) {
+    done = state == swap::HopState::done;
+    if (!result) error = result.error();
+  };
+  runtime_.start(std::move(move));
+  runtime_.wait_until([&] { return done; });
+  if (error) return *error;
+  return ok();
+}
+
+/// Every rank has done its part, or none goes on.
+Result<void> Engine::State::agree(const Result<void>& mine) {
+  const std::uint8_t failed = mine ? 0 : 1;
+  std::vector<std::uint8_t> of_ranks(communicator_.size());
+  if (auto exchanged = exchange(ConstHostSpan(std::span(&failed, 1)), HostSpan(std::span(of_ranks)));
+      !exchanged) {
+    return fail(mine ? exchanged.error() : mine.error());
+  }
+  if (!mine) return mine;
+  const auto rank = std::find(of_ranks.begin(), of_ranks.end(), 1);
+  if (rank == of_ranks.end()) return ok();
+  return Error(ErrorCode::peer_failed, "Engine::step")
+      .reason("rank " + std::to_string(rank - of_ranks.begin()) + " did not finish the step")
+      .advice("call step() again on every rank, once the cause is gone");
+}
+
+void Engine::State::finish_step() {
+  verdict_.reset();
+  for (FlatState& flat : flats_) flat.landed = 0;
+  runtime_.end_round();
+  unit_order_ = std::exchange(recording_, {});
+  unit_position_ = 0;
+}
+
+Result<std::string> Engine::State::digest() {
+  PENSTOCK_TRY(usable("Engine::digest"));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
+  XXH3_128bits_reset(hash.get());
+  auto visited = optimizer_.visit_masters(flats_, [&](ConstHostSpan masters) {
+    XXH3_128bits_update(hash.get(), masters.data(), masters.size().value());
+  });
+  if (!visited) return fail(visited.error()).error();
+
+  XXH128_canonical_t mine;
+  XXH128_canonicalFromHash(&mine, XXH3_128bits_digest(hash.get()));
+  std::vector<XXH128_canonical_t> of_ranks(communicator_.size());
+  if (auto exchanged = exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)));
+      !exchanged) {
+    return fail(exchanged.error()).error();
+  }
+  XXH128_canonical_t all;
+  XXH128_canonicalFromHash(&all, XXH3_128bits(of_ranks.data(), of_ranks.size() * sizeof(of_ranks[0])));
+  std::string text;
+  for (const unsigned char byte : all.digest) {
+    static constexpr char hex[] = "0123456789abcdef";
+    text += hex[byte >> 4];
+    text += hex[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,163 @@
+#include "zero/engine/tiles.hpp"
+
+#include <penstock/zero/memory_plan.hpp>
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+namespace {
+
+// Extents and reservations are multiples of this; see FileSystem and MemoryBudget.
+constexpr Alignment block(4096);
+
+ByteCount padded(ElementCount elements, DType dtype) {
+  return round_up(size_of(dtype) * elements.value(), block);
+}
+
+/// The two largest neighbouring units gathered, and the largest full gradients of one unit beside them.
+ByteCount device_minimum(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
+  const auto unit_bytes = [&](std::uint32_t unit) {
+    ByteCount bytes;
+    for (const std::uint32_t flat : shards.needed_by(unit))
+      bytes += padded(shards.flats()[flat].length, dtype);
+    return bytes;
+  };
+  ByteCount two, one, shared;
+  for (std::uint32_t u = 0; u < model.units.size(); ++u) {
+    one = std::max(one, unit_bytes(u));
+    two = std::max(two, unit_bytes(u) + (u + 1 < model.units.size() ? unit_bytes(u + 1) : ByteCount()));
+  }
+  // The gradient of a shared flat stays from its first user of the backward to its last.
+  for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
+    if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
+  }
+  return two + one + one + shared;
+}
+
+}  // namespace
+
+swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config) const {
+  swap::RuntimeOptions options{.host_budget = host_budget};
+  options.pinning = config.offload_param.pin_memory ? tiers::Pinning::preferred : tiers::Pinning::none;
+  options.eviction =
+      config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
+  options.lookahead = host_budget / 4;
+  const auto& paths = config.offload_param.nvme_paths.empty() ? config.offload_optimizer.nvme_paths
+                                                              : config.offload_param.nvme_paths;
+  if (swap_bytes.is_zero()) return options;
+  // Whole tensors are dealt to paths, so each takes its share and one tensor of the largest kind more.
+  const ByteCount share = paths.size() == 1 ? swap_bytes : swap_bytes / paths.size() + host_staging;
+  for (const auto& path : paths) {
+    options.paths.push_back({.directory = path,
+                             .capacity = round_up(share, block),
+                             .request_max = config.aio_block_size,
+                             .in_flight_max = config.aio_block_size * config.aio_queue_depth,
+                             .engine = static_cast<tiers::EngineChoice>(config.penstock.io_engine)});
+  }
+  return options;
+}
+
+Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
+                               std::uint32_t local_ranks) {
+  PENSTOCK_TRY(model.validate());
+  const ElementCount tile = config.penstock.tile_elements;
+  if (tile.is_zero() || tile.value() % block_elements.value() != 0) {
+    return Error::invalid_config("plan_memory")
+        .object("penstock.tile_elements")
+        .wanted("a multiple of " + to_string(block_elements))
+        .got(tile);
+  }
+  const bool optimizer_on_disk = config.offload_optimizer.device == OffloadDevice::nvme;
+  MemoryPlan plan;
+  plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
+  if ((optimizer_on_disk || plan.shards_on_disk) && config.offload_param.nvme_paths.empty() &&
+      config.offload_optimizer.nvme_paths.empty()) {
+    return Error::invalid_config("plan_memory").object("nvme_path").reason("nvme needs a directory");
+  }
+
+  const ShardLayout shards(model, ranks);
+  ByteCount shard_bytes, gradient_bytes, tile_bytes_all, tile_largest, shard_largest, gradient_largest;
+  for (const FlatLayout& flat : shards.flats()) {
+    shard_bytes += padded(flat.shard, config.dtype);
+    gradient_bytes += padded(flat.shard, config.grad_accum_dtype);
+    shard_largest = std::max(shard_largest, padded(flat.shard, config.dtype));
+    gradient_largest = std::max(gradient_largest, padded(flat.shard, config.grad_accum_dtype));
+    for (const TileRange& range : cut_into_tiles(flat, tile)) {
+      auto bytes = tile_bytes(StateFormat::fp32, range.count);
+      if (!bytes) return bytes.error();
+      tile_bytes_all += round_up(*bytes, block);
+      tile_largest = std::max(tile_largest, round_up(*bytes, block));
+      ++plan.tiles;
+    }
+  }
+
+  // What moves through host memory: two tiles, two parameter shards, and for the gradient that lands, its
+  // accumulator and the incoming shard.
+  plan.host_staging = tile_largest * 2 + shard_largest * 2 + gradient_largest + shard_largest;
+  const ByteCount ring = tile_largest * config.penstock.tiles_in_flight;
+  const ByteCount resident =
+      (plan.shards_on_disk ? ByteCount() : shard_bytes) + (optimizer_on_disk ? ByteCount() : tile_bytes_all);
+  const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
+  plan.host_minimum = plan.host_staging + resident + (may_spill ? ByteCount() : gradient_bytes);
+  const ByteCount comfortable = plan.host_staging + ring + resident + gradient_bytes;
+  plan.host_budget =
+      config.penstock.host_budget.is_zero() ? comfortable : config.penstock.host_budget / local_ranks;
+  plan.host_budget = ByteCount(plan.host_budget.value() / block.bytes() * block.bytes());
+  if (plan.host_budget < plan.host_minimum) {
+    return Error(ErrorCode::budget_too_small, "plan_memory")
+        .reason("the host budget is too small to make progress")
+        .where("penstock.host_budget")
+        .wanted(plan.host_minimum * local_ranks)
+        .got(plan.host_budget * local_ranks)
+        .note("needed  staging " + to_string(plan.host_staging) + " and resident " +
+              to_string(plan.host_minimum - plan.host_staging) + " for each of " +
+              std::to_string(local_ranks) + " ranks")
+        .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
+  }
+
+  // Gradients first, since a spilled one is written and read; then parameter shards, which are read several
+  // times a step; then tiles, which are read and written once.
+  ByteCount left = plan.host_budget - plan.host_minimum;
+  const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
+  plan.gradients_on_disk = may_spill && !take(gradient_bytes);
+  const bool shards_stay = plan.shards_on_disk && take(shard_bytes);
+  if (optimizer_on_disk && !plan.gradients_on_disk && take(ring)) {
+    plan.tiles_in_host = std::min<std::uint64_t>(left / tile_largest, plan.tiles);
+  }
+  if (!optimizer_on_disk) plan.tiles_in_host = plan.tiles;
+
+  const ByteCount tiles_host =
+      ByteCount(plan.tiles == 0 ? 0
+                                : static_cast<std::uint64_t>(static_cast<double>(tile_bytes_all.value()) *
+                                                             static_cast<double>(plan.tiles_in_host) /
+                                                             static_cast<double>(plan.tiles)));
+  plan.host_tiles = optimizer_on_disk ? tile_largest * plan.tiles_in_host : tile_bytes_all;
+  plan.host_shards = plan.shards_on_disk && !shards_stay ? shard_largest * 2 : shard_bytes;
+  plan.host_gradients = plan.gradients_on_disk ? gradient_largest : gradient_bytes;
+  plan.disk_tiles = optimizer_on_disk ? tile_bytes_all - tiles_host : ByteCount();
+  plan.disk_shards = plan.shards_on_disk ? shard_bytes : ByteCount();
+  plan.disk_gradients = plan.gradients_on_disk ? gradient_bytes : ByteCount();
+  plan.tile_reads = plan.tile_writes = plan.disk_tiles;
+  plan.shard_writes = plan.disk_shards;
+  plan.shard_reads_max =
+      shards_stay ? ByteCount() : plan.disk_shards * (2 * config.gradient_accumulation_steps);
+  // The share of tiles on disk is exact only for equal tiles: room for one more.
+  plan.swap_bytes = plan.disk_shards + plan.disk_gradients +
+                    (plan.disk_tiles.is_zero() ? ByteCount() : plan.disk_tiles + tile_largest);
+
+  plan.device_minimum = device_minimum(shards, model, config.dtype);
+  plan.device_budget =
+      config.penstock.device_budget.is_zero() ? plan.device_minimum : config.penstock.device_budget;
+  if (plan.device_budget < plan.device_minimum) {
+    return Error(ErrorCode::budget_too_small, "plan_memory")
+        .reason("the device budget is too small for two gathered units and a gradient")
+        .where("penstock.device_budget")
+        .wanted(plan.device_minimum)
+        .got(plan.device_budget)
+        .advice("raise the budget or use smaller units");
+  }
+  return plan;
+}
+
+}  // namespace penstock::zero
