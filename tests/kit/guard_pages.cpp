@@ -16,6 +16,8 @@ GuardedBytes::GuardedBytes(ByteCount size) {
   span_ = HostSpan(first + (usable - size.value()), size);
 }
 
-GuardedBytes::~GuardedBytes() { ::munmap(mapping_, mapping_size_); }
+GuardedBytes::~GuardedBytes() {
+  ::munmap(mapping_, mapping_size_);
+}
 
 }  // namespace penstock::test

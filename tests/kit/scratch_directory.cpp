@@ -10,8 +10,8 @@ namespace penstock::test {
 
 ScratchDirectory::ScratchDirectory() {
   const char* chosen = std::getenv("PENSTOCK_TEST_DIR");
-  std::string pattern = (chosen ? std::string(chosen) : std::filesystem::current_path().string()) +
-                        "/penstock-test-XXXXXX";
+  std::string pattern =
+      (chosen ? std::string(chosen) : std::filesystem::current_path().string()) + "/penstock-test-XXXXXX";
   PENSTOCK_CHECK(::mkdtemp(pattern.data()) != nullptr);
   path_ = pattern;
 }

@@ -47,8 +47,7 @@ struct FlatState {
   // The full gradient.
   tiers::Reservation full_range;
   DeviceTensor full;
-  bool full_live = false;
-  std::uint32_t pending_users = 0;
+  std::uint32_t pending_users = 0;  ///< units of this backward that have still to reduce; 0: none is open
   std::set<ParameterId> written;
   std::uint32_t landed = 0;  ///< micro-batches reduced since the last step
   Progress landing;

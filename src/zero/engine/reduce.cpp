@@ -16,7 +16,7 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
           .wanted(micro_batches_)
           .got(flat.landed + 1);
     }
-    if (!flat.full_live) PENSTOCK_TRY(open_full_gradient(flat, unit, stream));
+    if (flat.pending_users == 0) PENSTOCK_TRY(open_full_gradient(flat, unit, stream));
   }
 
   std::vector<GradientSlot> slots;
@@ -44,7 +44,6 @@ Result<void> Engine::State::open_full_gradient(FlatState& flat, std::uint32_t fo
   if (!range) return fail(range.error());
   flat.full = at(*range, flat.layout->length);
   flat.full_range = std::move(*range);
-  flat.full_live = true;
   flat.pending_users = shards.user_count(static_cast<std::uint32_t>(&flat - flats_.data()));
   flat.written.clear();
   for (const FlatSlot& gap : flat.layout->gaps()) {
@@ -57,6 +56,11 @@ Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(usable("Engine::reduce"));
   for (const std::uint32_t index : shards.needed_by(unit)) {
     FlatState& flat = flats_[index];
+    if (flat.pending_users == 0) {
+      return Error::invalid_argument("Engine::reduce")
+          .reason("reduced without a gradients() before it")
+          .object(options_.model.units[unit].name);
+    }
     if (--flat.pending_users > 0) continue;
     PENSTOCK_TRY(stream.record(*flat.grad_ready));
     start_reduce(flat);
@@ -94,7 +98,6 @@ Result<void> Engine::State::settle_oldest_landing() {
   landings_.pop_front();
   runtime_.wait_until([&] { return flat.landing.done; });
   flat.full_range = {};
-  flat.full_live = false;
   if (flat.landing.error) return fail(*flat.landing.error);
   return ok();
 }

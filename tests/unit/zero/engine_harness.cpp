@@ -1,0 +1,307 @@
+#include "engine_harness.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+namespace penstock::zero::test {
+
+namespace {
+
+using tiers::HostDevice;
+
+float widen(std::uint16_t bf16) {
+  return std::bit_cast<float>(std::uint32_t{bf16} << 16);
+}
+/// Nearest, ties to even; the harness's values are finite unless it makes them otherwise.
+std::uint16_t narrow(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
+  return HostDevice::bytes(tensor.bytes).as<std::uint16_t>();
+}
+
+/// One rank and all that belongs to it.
+class Rank final : public swap::Driving {
+ public:
+  Rank(const RunOptions& options, std::uint32_t rank, penstock::test::RankScheduler* scheduler,
+       tiers::SimClock& clock, std::vector<Rank*>& all)
+      : options_(options), rank_(rank), scheduler_(scheduler), clock_(clock), all_(all) {}
+
+  Result<void> open(InProcessGroup& group, const std::filesystem::path& directory) {
+    Config config = options_.config;
+    for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
+      if (offload->device == OffloadDevice::nvme) offload->nvme_paths = {directory};
+    }
+    config.gradient_accumulation_steps = options_.micro_batches;
+    const ModelLayout model = small_model();
+    auto plan = plan_memory(config, model, options_.ranks, options_.ranks);
+    if (!plan) return plan.error();
+    host_budget = plan->host_budget;
+
+    auto runtime_options = plan->runtime_options(config);
+    std::vector<std::unique_ptr<swap::Path>> paths;
+    for (auto& path : runtime_options.paths) {
+      path.request_max = options_.request_max;
+      path.engine = options_.engine;
+      if (!options_.seed) continue;
+      auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
+      sim_engines_.push_back(engine.get());
+      auto created = swap::Path::create(path, disk_, std::move(engine));
+      if (!created) return created.error();
+      paths.push_back(std::move(*created));
+    }
+    if (options_.seed) runtime_options.driving = this;
+    auto runtime = options_.seed ? swap::Runtime::create(runtime_options, std::move(paths))
+                                 : swap::Runtime::create(runtime_options);
+    if (!runtime) return runtime.error();
+    runtime_ = std::move(*runtime);
+
+    const auto mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager;
+    device_ = std::make_unique<HostDevice>(HostDevice::Options{
+        .memory = plan->device_budget, .mode = mode, .seed = options_.seed.value_or(0) * 31 + rank_});
+    compute_ = kernels::make_host_compute();
+    stream_ = *device_->create_stream();
+    done_ = *device_->create_event();
+    auto communicator = group.join(rank_, *device_, *compute_);
+    if (!communicator) return communicator.error();
+    communicator_ = std::move(*communicator);
+    workers_ = *Workers::create({.threads = options_.threads});
+    auto engine = Engine::create({.runtime = runtime_.get(),
+                                  .device = device_.get(),
+                                  .compute = compute_.get(),
+                                  .communicator = communicator_.get(),
+                                  .workers = &*workers_,
+                                  .config = config,
+                                  .model = model,
+                                  .plan = *plan});
+    if (!engine) return engine.error();
+    engine_ = std::move(*engine);
+    return engine_->initialize([](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
+    });
+  }
+
+  Result<void> train(RunResult& result) {
+    for (std::uint32_t step = 0; step < options_.steps; ++step) {
+      if (options_.before_step) options_.before_step(step, rank_, *runtime_);
+      PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
+      for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) PENSTOCK_TRY(run(step, micro));
+      auto outcome = engine_->step();
+      if (!outcome) return outcome.error();
+      result.outcomes.push_back(*outcome);
+    }
+    auto digest = engine_->digest();
+    if (!digest) return digest.error();
+    result.digest = *digest;
+    for (std::uint32_t unit = 0; unit < small_model().units.size(); ++unit) {
+      auto lease = engine_->acquire(unit, *stream_);
+      if (!lease) return lease.error();
+      PENSTOCK_TRY(settle());
+      for (const DeviceTensor& parameter : lease->parameters()) {
+        std::vector<float> values;
+        for (const std::uint16_t value : bf16(parameter)) values.push_back(widen(value));
+        result.parameters.push_back(std::move(values));
+      }
+    }
+    return ok();
+  }
+
+  void close(RunResult& result) {
+    if (!engine_) return;
+    engine_.reset();
+    const auto traffic = runtime_->ledger().traffic();
+    result.bytes_read += traffic.read;
+    result.bytes_written += traffic.written;
+    result.host_peak = std::max(result.host_peak, runtime_->ledger().peak(tiers::Tier::host));
+    result.host_budget = host_budget;
+    communicator_.reset();
+    stream_.reset();
+    done_.reset();
+    runtime_.reset();
+    PENSTOCK_CHECK(disk_.open_file_count() == 0);
+  }
+
+  void idle() override {
+    scheduler_->yield([this](std::uint64_t choice) { return pass_time(choice); });
+  }
+
+  ByteCount host_budget;
+
+ private:
+  /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
+  /// backward's gradients depend on the weights, read when the stream gets there.
+  Result<void> run(std::uint32_t step, std::uint32_t micro) {
+    const ModelLayout model = small_model();
+    const auto units = static_cast<std::uint32_t>(model.units.size());
+    for (std::uint32_t unit = 0; unit < units; ++unit) {
+      auto lease = engine_->acquire(unit, *stream_);
+      if (!lease) return lease.error();
+      for (const DeviceTensor& parameter : lease->parameters()) {
+        stream_->handle().host_queue().enqueue([this, parameter] {
+          for (const std::uint16_t value : bf16(parameter)) activation_ = activation_ * 31 + value;
+        });
+      }
+    }
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      auto lease = engine_->acquire(unit, *stream_);
+      if (!lease) return lease.error();
+      auto gradients = engine_->gradients(unit, *stream_);
+      if (!gradients) return gradients.error();
+      const UnitLayout& layout = model.units[unit];
+      for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
+        const auto own = static_cast<std::uint32_t>(layout.parameters.size());
+        const ParameterId id = i < own ? ParameterId{unit, i} : layout.shared[i - own];
+        const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+        stream_->handle().host_queue().enqueue(
+            [this, step, micro, id, scale, weights = lease->parameters()[i], slot = gradients->slots()[i]] {
+              const auto w = bf16(weights), g = bf16(slot.tensor);
+              for (std::size_t e = 0; e < w.size(); ++e) {
+                const float value = scale * fake_gradient(widen(w[e]), rank_, step, micro, id, e);
+                g[e] = narrow(slot.accumulate ? widen(g[e]) + value : value);
+              }
+            });
+      }
+      lease->end();
+      PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
+    }
+    return ok();
+  }
+
+  /// Waits until the stream has run, letting others go on meanwhile.
+  Result<void> settle() {
+    PENSTOCK_TRY(stream_->record(*done_));
+    runtime_->wait_until([this] { return *done_->query(); });
+    return ok();
+  }
+
+  /// One thing that is due anywhere: a stream's operation, or a completion of some disk.
+  bool pass_time(std::uint64_t choice) {
+    const bool stream_first = choice % 2 == 0;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if ((attempt == 0) == stream_first) {
+        for (std::size_t i = 0; i < all_.size(); ++i) {
+          Rank& rank = *all_[(choice / 2 + i) % all_.size()];
+          if (rank.device_ && rank.device_->run_one()) return true;
+        }
+      } else {
+        TimePoint due = forever;
+        for (const Rank* rank : all_) {
+          for (const tiers::SimEngine* engine : rank->sim_engines_) {
+            if (rank->runtime_) due = std::min(due, engine->next_due());
+          }
+        }
+        if (due != forever && due > clock_.now()) {
+          clock_.advance_to(due);
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  const RunOptions& options_;
+  const std::uint32_t rank_;
+  penstock::test::RankScheduler* scheduler_;
+  tiers::SimClock& clock_;
+  std::vector<Rank*>& all_;
+  tiers::SimDisk disk_{{}};
+  std::vector<tiers::SimEngine*> sim_engines_;
+  std::unique_ptr<HostDevice> device_;
+  std::unique_ptr<Compute> compute_;
+  std::optional<Workers> workers_;
+  std::unique_ptr<swap::Runtime> runtime_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<tiers::Stream> stream_;
+  std::unique_ptr<tiers::Event> done_;
+  std::unique_ptr<Engine> engine_;
+  std::uint64_t activation_ = 0;
+};
+
+}  // namespace
+
+ModelLayout small_model() {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.units = {
+      {.name = "embed",
+       .parameters = {{"table", ElementCount(5000), 0}, {"positions", ElementCount(777), 0}}},
+      {.name = "block",
+       .parameters = {{"weight", ElementCount(40'001), 0},
+                      {"bias", ElementCount(130), 1},
+                      {"out", ElementCount(9'000), 0}}},
+      {.name = "head", .parameters = {{"gain", ElementCount(1), 1}}, .shared = {{0, 0}}},
+  };
+  return model;
+}
+
+Config RunOptions::default_config() {
+  Config config;
+  config.optimizer.learning_rate = 0.01f;
+  config.optimizer.weight_decay = 0.1f;
+  config.penstock.tile_elements = ElementCount(16'384);
+  config.penstock.tiles_in_flight = 2;
+  return config;
+}
+
+float initial_value(ParameterId parameter, std::uint64_t element) {
+  const std::uint64_t hash = (element + 1) * 0x9e3779b97f4a7c15u + parameter.unit * 77 + parameter.index;
+  return static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-24f;
+}
+
+float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
+                    ParameterId parameter, std::uint64_t element) {
+  const std::uint64_t key =
+      ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
+  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
+  return 0.25f * weight + static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-26f;
+}
+
+RunResult train(const RunOptions& options) {
+  penstock::test::ScratchDirectory directory;
+  tiers::SimClock clock;
+  penstock::test::RankScheduler scheduler(options.seed.value_or(0));
+  auto group = InProcessGroup::create(options.ranks);
+  std::vector<Rank*> all;
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (std::uint32_t r = 0; r < options.ranks; ++r) {
+    ranks.push_back(std::make_unique<Rank>(options, r, &scheduler, clock, all));
+    all.push_back(ranks.back().get());
+  }
+
+  RunResult result;
+  std::vector<RunResult> results(options.ranks);
+  const auto body = [&](std::size_t r) {
+    Result<void> outcome = ranks[r]->open(*group, directory.path());
+    if (outcome) outcome = ranks[r]->train(results[r]);
+    if (!outcome) results[r].error = outcome.error();
+    ranks[r]->close(results[r]);
+  };
+  if (options.seed) {
+    scheduler.run(options.ranks, body);
+  } else {
+    std::vector<std::thread> threads;
+    for (std::uint32_t r = 0; r < options.ranks; ++r) threads.emplace_back(body, r);
+    for (std::thread& thread : threads) thread.join();
+  }
+  result = results[0];
+  for (std::uint32_t r = 1; r < options.ranks; ++r) {
+    if (!result.error || (results[r].error && result.error->code() == ErrorCode::peer_failed)) {
+      if (results[r].error) result.error = results[r].error;
+    }
+    result.bytes_read += results[r].bytes_read;
+    result.bytes_written += results[r].bytes_written;
+    result.host_peak = std::max(result.host_peak, results[r].host_peak);
+  }
+  PENSTOCK_CHECK(directory.entry_count() == 0);  // nothing is left on disk, however it ended
+  return result;
+}
+
+}  // namespace penstock::zero::test

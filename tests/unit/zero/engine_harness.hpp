@@ -1,0 +1,60 @@
+#pragma once
+
+#include "kit/rank_scheduler.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/host_device.hpp>
+#include <penstock/tiers/sim_disk.hpp>
+#include <penstock/zero/engine.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+
+/// Three units and a tied parameter; sizes that are not multiples of anything.
+[[nodiscard]] ModelLayout small_model();
+
+/// How a training run is set up. What it computes does not depend on anything below `config`.
+struct RunOptions {
+  std::uint32_t ranks = 2;
+  std::uint32_t micro_batches = 2;
+  std::uint32_t steps = 3;
+  Config config = default_config();
+  /// Set: one thread drives all ranks over simulated disks and deferred streams. Not set: threads, and the
+  /// real disk.
+  std::optional<std::uint64_t> seed;
+  std::uint32_t threads = 1;  ///< workers of a rank
+  ByteCount request_max = ByteCount(65536);
+  tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+  /// Multiplies the gradient of (step, rank); to make one non-finite.
+  std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
+  /// Called before each step's forward, on the rank's thread.
+  std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
+
+  [[nodiscard]] static Config default_config();
+};
+
+/// What came out, of rank 0 where ranks agree.
+struct RunResult {
+  std::string digest;
+  std::vector<StepOutcome> outcomes;
+  std::vector<std::vector<float>> parameters;  ///< as gathered after the last step, unit by unit
+  std::optional<Error> error;                  ///< the first of any rank; then nothing else counts
+  ByteCount bytes_read, bytes_written;         ///< of all ranks
+  ByteCount host_peak, host_budget;            ///< of a rank, at most
+};
+
+/// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a
+/// stream, so that a missing wait, a stale or a misplaced byte changes the digest.
+[[nodiscard]] RunResult train(const RunOptions& options);
+
+/// The value that the fake backward writes for one element, before rounding.
+[[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
+                                  std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);
+[[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
+
+}  // namespace penstock::zero::test

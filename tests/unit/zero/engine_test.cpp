@@ -1,0 +1,160 @@
+#include "engine_harness.hpp"
+
+#include <gtest/gtest.h>
+#include <cmath>
+#include <limits>
+
+namespace penstock::zero {
+namespace {
+
+using test::RunOptions;
+using test::RunResult;
+using test::train;
+
+Config on_disk() {
+  Config config = RunOptions::default_config();
+  config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
+  return config;
+}
+/// The least host memory that the plan allows, for all ranks.
+ByteCount minimum(const Config& config, std::uint32_t ranks) {
+  Config tight = config;
+  tight.penstock.host_budget = {};
+  tight.offload_param.nvme_paths = tight.offload_optimizer.nvme_paths = {"."};
+  return plan_memory(tight, test::small_model(), ranks, ranks)->host_minimum * ranks;
+}
+
+TEST(Engine, TrainsInMemoryAndSaysWhatItDid) {
+  const RunResult result = train({});
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  ASSERT_EQ(result.outcomes.size(), 3u);
+  EXPECT_EQ(result.outcomes[2].step, 3u);
+  EXPECT_EQ(result.outcomes[2].kind, StepOutcome::Kind::updated);
+  EXPECT_GT(result.outcomes[0].gradient_norm, 1.0);
+  EXPECT_LT(result.outcomes[0].clip_factor, 1.0);
+  EXPECT_EQ(result.bytes_read, 0_B);
+}
+
+/// AdamW in double over the whole model, with the same roundings of gradients and parameters to bf16.
+TEST(Engine, FollowsAnIndependentAdamW) {
+  const RunOptions options{.ranks = 2, .micro_batches = 1, .steps = 1};
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << result.error->message();
+
+  const ModelLayout model = test::small_model();
+  const ParameterId weight{1, 0};
+  double worst = 0;
+  const double clip = result.outcomes[0].clip_factor;
+  for (std::uint64_t e = 0; e < 40'001; ++e) {
+    const float w0 = test::initial_value(weight, e);
+    double mean = 0;
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      mean += test::fake_gradient(w0, rank, 0, 0, weight, e) / 2.0;
+    const double g = mean * clip;
+    // The first step of AdamW moves by the learning rate, whatever the gradient's size.
+    const double expected = w0 - 0.01 * 0.1 * w0 - 0.01 * g / (std::abs(g) + 1e-8);
+    worst = std::max(worst, std::abs(expected - result.parameters[2][e]));
+  }
+  EXPECT_LT(worst, 0.021);  // a gradient near zero may have the other sign after rounding
+  double mean_error = 0;
+  for (std::uint64_t e = 0; e < 40'001; ++e) {
+    const float w0 = test::initial_value(weight, e);
+    double mean = 0;
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      mean += test::fake_gradient(w0, rank, 0, 0, weight, e) / 2.0;
+    const double g = mean * clip;
+    mean_error +=
+        std::abs(w0 - 0.001 * w0 - 0.01 * g / (std::abs(g) + 1e-8) - result.parameters[2][e]) / 40'001;
+  }
+  EXPECT_LT(mean_error, 0.001);
+}
+
+TEST(Engine, GivesTheSameBitsWhereverStatesLive) {
+  const std::string in_memory = train({}).digest;
+  ASSERT_FALSE(in_memory.empty());
+
+  Config tight = on_disk();
+  tight.penstock.host_budget = minimum(tight, 2);
+  Config optimizer_only = RunOptions::default_config();
+  optimizer_only.offload_optimizer.device = OffloadDevice::nvme;
+  for (const Config& config : {on_disk(), tight, optimizer_only}) {
+    for (const auto engine : {tiers::EngineChoice::automatic, tiers::EngineChoice::threads}) {
+      const RunResult result = train({.config = config, .engine = engine});
+      ASSERT_FALSE(result.error) << result.error->message();
+      EXPECT_EQ(result.digest, in_memory);
+      EXPECT_LE(result.host_peak, result.host_budget);
+      EXPECT_GT(result.bytes_read, 0_B);
+    }
+  }
+}
+
+TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
+  const std::string reference = train({}).digest;
+  RunOptions options{.config = on_disk()};
+  options.config.penstock.host_budget = minimum(options.config, 2) + 256_KiB;
+
+  options.config.penstock.tiles_in_flight = 1;
+  options.request_max = 4_KiB;
+  EXPECT_EQ(train(options).digest, reference);
+
+  options.config.penstock.tiles_in_flight = 5;
+  options.config.penstock.tile_elements = ElementCount(32'768);
+  options.config.penstock.host_budget = minimum(options.config, 2);
+  options.request_max = 1_MiB;
+  options.threads = 2;
+  options.config.penstock.eviction = EvictionName::lru;
+  const RunResult result = train(options);
+  EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
+}
+
+TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
+  const std::string reference = train({}).digest;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    RunOptions options{.config = on_disk(), .seed = seed};
+    options.config.penstock.host_budget = minimum(options.config, 2) + seed % 4 * 512_KiB;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    ASSERT_EQ(result.digest, reference) << "seed " << seed;
+  }
+}
+
+TEST(Engine, TrainsOnOneRankAndOnThree) {
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    const std::string in_memory = train({.ranks = ranks}).digest;
+    const RunResult result = train({.ranks = ranks, .config = on_disk()});
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.digest, in_memory);
+  }
+}
+
+TEST(Engine, SkipsAStepWhoseGradientIsNotFiniteAndChangesNothing) {
+  RunOptions options{.steps = 2, .config = on_disk()};
+  const std::string without = train({.steps = 1}).digest;
+  options.gradient_scale = [](std::uint32_t step, std::uint32_t rank) {
+    return step == 1 && rank == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.outcomes[1].kind, StepOutcome::Kind::skipped);
+  EXPECT_EQ(result.outcomes[1].skip_reason, "the gradient norm is not finite");
+  EXPECT_EQ(result.outcomes[1].step, 1u);
+  EXPECT_EQ(result.digest, without);
+}
+
+TEST(Engine, RefusesABudgetThatCannotMakeProgressBeforeItStarts) {
+  RunOptions options{.config = on_disk()};
+  options.config.penstock.host_budget = minimum(options.config, 2) - 64_KiB;
+
+  const RunResult result = train(options);
+
+  ASSERT_TRUE(result.error);
+  EXPECT_EQ(result.error->code(), ErrorCode::budget_too_small);
+  EXPECT_NE(result.error->message().find("penstock.host_budget"), std::string::npos)
+      << result.error->message();
+}
+
+}  // namespace
+}  // namespace penstock::zero

@@ -1,0 +1,64 @@
+#include "engine_harness.hpp"
+
+#include <penstock/zero/memory_plan.hpp>
+
+#include <gtest/gtest.h>
+
+namespace penstock::zero {
+namespace {
+
+TEST(ModelLayout, RefusesWhatCannotBe) {
+  const auto refused = [](auto spoil) {
+    ModelLayout model = test::small_model();
+    spoil(model);
+    const auto result = model.validate();
+    return !result && result.error().code() == ErrorCode::invalid_argument;
+  };
+  EXPECT_TRUE(test::small_model().validate());
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units.clear(); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[0].parameters[0].count = {}; }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[0].parameters[0].group = 2; }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 9}); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 0}); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({2, 0}); }));
+}
+
+TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {
+  const ShardLayout shards(test::small_model(), 3);
+
+  ASSERT_EQ(shards.flats().size(), 4u);  // embed; block and its bias; head's gain
+  const FlatLayout& block = shards.flats()[1];
+  EXPECT_EQ(block.slots[1].begin, ElementCount(40'064));
+  EXPECT_EQ(block.length.value() % (3 * 128), 0u);
+  EXPECT_EQ(block.shard * 3, block.length);
+  ElementCount covered;
+  for (const FlatSlot& slot : block.slots) covered += slot.count;
+  for (const FlatSlot& gap : block.gaps()) covered += gap.count;
+  EXPECT_EQ(covered, block.length);
+}
+
+TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
+  const ShardLayout shards(test::small_model(), 2);
+
+  EXPECT_EQ(std::vector<std::uint32_t>(shards.needed_by(2).begin(), shards.needed_by(2).end()),
+            (std::vector<std::uint32_t>{3, 0}));
+  EXPECT_EQ(shards.user_count(0), 2u);
+}
+
+TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  const MemoryPlan roomy = plan_memory(config, test::small_model(), 1, 1).value();
+  config.penstock.host_budget = roomy.host_budget + 500_KiB;
+
+  const MemoryPlan plan = plan_memory(config, test::small_model(), 1, 1).value();
+
+  std::uint64_t in_host = 0;
+  for (std::uint64_t tile = 0; tile < plan.tiles; ++tile) in_host += plan.in_host(tile) ? 1u : 0u;
+  EXPECT_EQ(in_host, plan.tiles_in_host);
+  EXPECT_GT(plan.tiles_in_host, 0u);
+  EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
+}
+
+}  // namespace
+}  // namespace penstock::zero
