@@ -117,6 +117,15 @@ std::optional<Result<Lease>> Runtime::take(Ticket ticket, TensorId tensor, Acces
   return Lease(*this, tensor, access, **outcome);
 }
 
+void Runtime::cancel(Ticket ticket, TensorId tensor, Access access) {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->cancel(ticket, tensor, access);
+    swapper_->advance();
+  }
+  wake();
+}
+
 Result<Lease> Runtime::acquire(TensorId tensor, Access access) {
   const Ticket ticket = request(tensor, access);
   std::optional<Result<HostSpan>> outcome;

@@ -102,6 +102,8 @@ class Runtime {
   /// The two halves of acquire(): asks, and then answers once it is decided.
   [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access);
   [[nodiscard]] std::optional<Result<Lease>> take(Ticket ticket, tiers::TensorId tensor, Access access);
+  /// Nobody will take this ticket.
+  void cancel(Ticket ticket, tiers::TensorId tensor, Access access);
 
   /// See Swapper.
   void use(tiers::TensorId tensor);

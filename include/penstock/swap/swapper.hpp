@@ -49,6 +49,8 @@ class Swapper {
   /// invalid_argument, for reading what was never written; corrupted, truncated, io: of the load; any error
   /// of an earlier write-behind, which is told once and leaves the tensor dirty.
   [[nodiscard]] std::optional<Result<HostSpan>> take(Ticket ticket);
+  /// Nobody will take this ticket: the request goes, or the lease that it was granted ends.
+  void cancel(Ticket ticket, tiers::TensorId tensor, Access access);
   /// The lease ends. A tensor with write_behind is stored now, a transient one goes.
   void release(tiers::TensorId tensor, Access access);
 

@@ -28,10 +28,10 @@ struct TensorDescription {
   ByteCount size;                ///< payload
   ByteCount block = 256_KiB;     ///< bytes covered by one checksum
   std::optional<Extent> extent;  ///< where it lives on disk; none: in memory only
-  bool write_behind = false;    ///< stored as soon as a modify or overwrite lease ends
-  bool retain = true;           ///< a clean host copy is kept while there is room; false: it goes at once
-  bool sealed_in_pass = false;  ///< whoever modifies it verifies and seals block by block in its pass
-  bool transient = false;       ///< its contents are worthless once its lease ends
+  bool write_behind = false;     ///< stored as soon as a modify or overwrite lease ends
+  bool retain = true;            ///< a clean host copy is kept while there is room; false: it goes at once
+  bool sealed_in_pass = false;   ///< whoever modifies it verifies and seals block by block in its pass
+  bool transient = false;        ///< its contents are worthless once its lease ends
 };
 
 /// absent → loading → clean ⇄ dirty → storing → clean → absent; a failed load goes back to absent, a failed

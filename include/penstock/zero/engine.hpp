@@ -99,6 +99,7 @@ class Engine {
   /// Errors: invalid_argument, of the layout; budget_too_small, of the device; no_space, when the swap files
   /// are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
+  /// Waits for what is in flight. The streams given to it have passed whatever uses what it handed out.
   ~Engine();
 
   /// Writes initial values [first, first + values.size()) of `parameter`, zeros given. Called for this rank's

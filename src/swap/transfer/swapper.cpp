@@ -27,6 +27,11 @@ std::optional<Result<HostSpan>> Swapper::take(Ticket ticket) {
   return outcome;
 }
 
+void Swapper::cancel(Ticket ticket, TensorId tensor, Access access) {
+  std::erase_if(requests_, [&](const Request& request) { return request.ticket == ticket; });
+  if (const auto outcome = take(ticket); outcome && *outcome) release(tensor, access);
+}
+
 void Swapper::finish(const Request& request, Result<HostSpan> outcome) {
   outcomes_.emplace(request.ticket, std::move(outcome));
 }

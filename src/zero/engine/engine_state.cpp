@@ -18,15 +18,16 @@ Engine::State::State(Options options)
                   .integrity = options_.config.penstock.integrity}) {}
 
 Engine::State::~State() {
-  // What is in flight writes into memory of ours. Peers may be gone: then it fails instead of finishing.
-  if (!order_.broken()) {
-    runtime_.wait_until([this] {
-      return std::all_of(flats_.begin(), flats_.end(),
-                         [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
-    });
-  }
+  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing.
+  runtime_.wait_until([this] {
+    return std::all_of(flats_.begin(), flats_.end(),
+                       [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
+  });
+  // Not by blocking on a stream: it may wait for a peer's, which whoever drives the ranks must let run.
   for (auto* stream : {copy_in_.get(), communication_.get(), copy_out_.get()}) {
-    if (stream != nullptr) (void)stream->synchronize();
+    auto event = device_.create_event();
+    if (stream == nullptr || !event || !stream->record(**event)) continue;
+    runtime_.wait_until([&] { return (*event)->query().value_or(true); });
   }
   for (FlatState& flat : flats_) {
     flat.open_gradient.end();
@@ -177,6 +178,8 @@ Result<void> Engine::State::initialize(const Fill& fill) {
         }
       });
   if (!initialized) return fail(initialized.error());
+  runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
   current_step = 0;
   return ok();
 }

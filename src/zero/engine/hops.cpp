@@ -48,6 +48,9 @@ class GatherHop final : public CollectiveHop {
  public:
   GatherHop(const HopContext& context, FlatState& flat, Ticket ticket)
       : CollectiveHop(context), flat_(flat), ticket_(ticket) {}
+  ~GatherHop() override {
+    if (phase_ == Phase::lease) context_.runtime.cancel(ticket_, flat_.shard, swap::Access::read);
+  }
 
  private:
   enum class Phase : std::uint8_t { lease, turn, gather, at_rest };
@@ -107,6 +110,16 @@ class ReduceHop final : public CollectiveHop {
  public:
   ReduceHop(const HopContext& context, FlatState& flat, const Landing& landing)
       : CollectiveHop(context), flat_(flat), landing_(landing) {}
+  ~ReduceHop() override {
+    if (phase_ > Phase::leases) return;
+    swap::Runtime& runtime = context_.runtime;
+    if (!accumulator_.held()) {
+      runtime.cancel(landing_.accumulator_lease, flat_.gradient, landing_.accumulator_access);
+    }
+    if (landing_.landing_lease && !landing_lease_.held()) {
+      runtime.cancel(*landing_.landing_lease, flat_.landing_tensor, swap::Access::overwrite);
+    }
+  }
 
  private:
   enum class Phase : std::uint8_t { turn, reduce, leases, copy, work };

@@ -55,6 +55,9 @@ Result<StepOutcome> Engine::State::step() {
   }
   PENSTOCK_TRY(agree(updated));
   outcome.step = ++current_step;
+  const MemoryPlan& plan = options_.plan;
+  runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_reads, plan.tile_writes);
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max, plan.shard_writes);
   finish_step();
   return outcome;
 }
@@ -136,6 +139,7 @@ Result<std::string> Engine::State::digest() {
     XXH3_128bits_update(hash.get(), masters.data(), masters.size().value());
   });
   if (!visited) return fail(visited.error()).error();
+  runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
 
   XXH128_canonical_t mine;
   XXH128_canonicalFromHash(&mine, XXH3_128bits_digest(hash.get()));

@@ -54,6 +54,7 @@ class Rank final : public swap::Driving {
       if (!options_.seed) continue;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
       sim_engines_.push_back(engine.get());
+      if (options_.fault && rank_ == 0) engine->inject(options_.fault->first, options_.fault->second);
       auto created = swap::Path::create(path, disk_, std::move(engine));
       if (!created) return created.error();
       paths.push_back(std::move(*created));
@@ -95,6 +96,10 @@ class Rank final : public swap::Driving {
       PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
       for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) PENSTOCK_TRY(run(step, micro));
       auto outcome = engine_->step();
+      for (std::uint32_t attempt = 1; !outcome && attempt < options_.step_attempts; ++attempt) {
+        result.step_repeated = true;
+        outcome = engine_->step();
+      }
       if (!outcome) return outcome.error();
       result.outcomes.push_back(*outcome);
     }
@@ -116,7 +121,9 @@ class Rank final : public swap::Driving {
 
   void close(RunResult& result) {
     if (!engine_) return;
+    PENSTOCK_CHECK(settle());
     engine_.reset();
+    for (const tiers::SimEngine* engine : sim_engines_) result.requests += engine->request_count();
     const auto traffic = runtime_->ledger().traffic();
     result.bytes_read += traffic.read;
     result.bytes_written += traffic.written;
@@ -126,6 +133,7 @@ class Rank final : public swap::Driving {
     stream_.reset();
     done_.reset();
     runtime_.reset();
+    sim_engines_.clear();
     PENSTOCK_CHECK(disk_.open_file_count() == 0);
   }
 
@@ -195,7 +203,7 @@ class Rank final : public swap::Driving {
         TimePoint due = forever;
         for (const Rank* rank : all_) {
           for (const tiers::SimEngine* engine : rank->sim_engines_) {
-            if (rank->runtime_) due = std::min(due, engine->next_due());
+            due = std::min(due, engine->next_due());
           }
         }
         if (due != forever && due > clock_.now()) {

@@ -32,6 +32,9 @@ struct RunOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
+  /// Simulated: request number `first` of rank 0's disk fails with `second`.
+  std::optional<std::pair<std::uint64_t, std::int64_t>> fault;
+  std::uint32_t step_attempts = 1;  ///< how often step() is called until it succeeds
   /// Called before each step's forward, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 
@@ -46,6 +49,8 @@ struct RunResult {
   std::optional<Error> error;                  ///< the first of any rank; then nothing else counts
   ByteCount bytes_read, bytes_written;         ///< of all ranks
   ByteCount host_peak, host_budget;            ///< of a rank, at most
+  std::uint64_t requests = 0;                  ///< of rank 0's disk
+  bool step_repeated = false;
 };
 
 /// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/swap/path.hpp>
+
+namespace gpt {
+
+/// What a directory's disk can do, with requests as the library makes them.
+struct DiskLimit {
+  double read = 0, write = 0, mixed = 0;  ///< bytes a second; mixed: as many bytes read as written
+  bool direct = false;                    ///< false: the page cache was measured, not the disk
+};
+
+/// Measures it on a scratch file of `size` that is written once before, through one path. Blocks for a few
+/// seconds.
+[[nodiscard]] penstock::Result<DiskLimit> measure_disk(penstock::swap::PathOptions options,
+                                                       penstock::ByteCount size);
+
+}  // namespace gpt

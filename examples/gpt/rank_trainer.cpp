@@ -1,0 +1,184 @@
+#include "gpt/rank_trainer.hpp"
+
+#include <penstock/base/time.hpp>
+
+#include <chrono>
+
+namespace gpt {
+
+using namespace penstock;  // NOLINT: an example reads better so
+
+namespace {
+
+/// Activations in the memory of a penstock device.
+class OnDevice final : public DeviceAllocator {
+ public:
+  explicit OnDevice(tiers::Device& device) : device_(device) {}
+  Result<DeviceBuffer> allocate(ByteCount size) override {
+    auto span = device_.allocate(size);
+    if (!span) return span.error();
+    tiers::Device* device = &device_;
+    return DeviceBuffer{
+        *span, std::shared_ptr<void>(nullptr, [device, bytes = *span](void*) { device->release(bytes); })};
+  }
+
+ private:
+  tiers::Device& device_;
+};
+
+double seconds(TimePoint time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// Linear warm-up, then linear decay to zero.
+float learning_rate(const TrainingConfig& training, float height, std::uint32_t step) {
+  const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
+    return static_cast<float>(part) / static_cast<float>(whole);
+  };
+  if (step < training.warmup_steps) return height * ratio(step + 1, training.warmup_steps);
+  return height * ratio(training.steps - step, training.steps - training.warmup_steps);
+}
+
+}  // namespace
+
+zero::ModelLayout layout_of(const ModelDescription& model) {
+  zero::ModelLayout layout;
+  layout.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  for (const UnitDescription& unit : model.units()) {
+    zero::UnitLayout& out = layout.units.emplace_back();
+    out.name = unit.name;
+    for (const ParameterDescription& parameter : unit.parameters) {
+      out.parameters.push_back({parameter.name, parameter.count, parameter.weight_decay ? 0u : 1u});
+    }
+    for (const ParameterId& used : unit.uses) {
+      out.shared.push_back({static_cast<std::uint32_t>(used.unit), static_cast<std::uint32_t>(used.index)});
+    }
+  }
+  return layout;
+}
+
+Result<std::unique_ptr<RankTrainer>> RankTrainer::create(const Options& options) {
+  std::unique_ptr<RankTrainer> trainer(new RankTrainer(options));
+  PENSTOCK_TRY(trainer->open());
+  return trainer;
+}
+
+RankTrainer::~RankTrainer() = default;
+
+Result<void> RankTrainer::open() {
+  const ModelDescription description(options_.model);
+  const zero::ModelLayout layout = layout_of(description);
+  const std::uint32_t ranks = options_.training.ranks;
+  auto plan = zero::plan_memory(options_.config, layout, ranks, /*local_ranks=*/ranks);
+  if (!plan) return plan.error();
+  plan_ = *plan;
+  auto runtime = swap::Runtime::create(plan_.runtime_options(options_.config));
+  if (!runtime) return runtime.error();
+  runtime_ = std::move(*runtime);
+
+  auto device = options_.make_device(plan_.device_budget +
+                                     Activations::size(options_.model, options_.training.sequences));
+  if (!device) return device.error();
+  device_ = std::move(*device);
+  auto stream = device_.device->create_stream();
+  if (!stream) return stream.error();
+  stream_ = std::move(*stream);
+  auto communicator = options_.group->join(options_.rank, *device_.device, *device_.compute);
+  if (!communicator) return communicator.error();
+  communicator_ = std::move(*communicator);
+  auto workers = Workers::create({.threads = std::max(1u, options_.config.penstock.threads)});
+  if (!workers) return workers.error();
+  workers_ = std::move(*workers);
+
+  auto model = Model::create(options_.model, *device_.ops);
+  if (!model) return model.error();
+  model_ = std::move(*model);
+  OnDevice allocator(*device_.device);
+  auto activations = Activations::allocate(options_.model, options_.training.sequences, allocator);
+  if (!activations) return activations.error();
+  activations_ = std::move(*activations);
+  const std::size_t rows = activations_->tokens.size().value();
+  tokens_.resize(rows);
+  targets_.resize(rows);
+  losses_.resize(rows);
+
+  auto engine = zero::Engine::create({.runtime = runtime_.get(),
+                                      .device = device_.device.get(),
+                                      .compute = device_.compute.get(),
+                                      .communicator = communicator_.get(),
+                                      .workers = &*workers_,
+                                      .config = options_.config,
+                                      .model = layout,
+                                      .plan = plan_});
+  if (!engine) return engine.error();
+  engine_ = std::move(*engine);
+  return engine_->initialize([&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
+    model_->description().initial_values({parameter.unit, parameter.index}, first, values);
+  });
+}
+
+Result<StepReport> RankTrainer::step(std::uint32_t step) {
+  StepReport report;
+  const TimePoint stalled_before = runtime_->stall_time();
+  PENSTOCK_TRY(engine_->begin_step(
+      {.micro_batches = options_.training.micro_batches,
+       .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
+  for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
+    auto loss = micro_batch(step, micro);
+    if (!loss) return loss.error();
+    report.loss += *loss / options_.training.micro_batches;
+  }
+  const TimePoint began = Clock::steady().now();
+  auto outcome = engine_->step();
+  if (!outcome) return outcome.error();
+  report.outcome = *outcome;
+  report.step_seconds = seconds(Clock::steady().now() - began);
+  report.stall_seconds = seconds(runtime_->stall_time() - stalled_before);
+  return report;
+}
+
+Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro) {
+  options_.text->batch(options_.training.data_seed, {step, micro, options_.rank},
+                       {options_.training.sequences, options_.model.context}, tokens_, targets_);
+  const StreamHandle stream = stream_->handle();
+  tiers::Device& device = *device_.device;
+  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(tokens_)),
+                                     activations_->tokens));
+  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(targets_)),
+                                     activations_->targets));
+
+  const auto units = static_cast<std::uint32_t>(model_->description().units().size());
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    auto weights = engine_->acquire(unit, *stream_);
+    if (!weights) return weights.error();
+    PENSTOCK_TRY(model_->forward(stream, unit, weights->parameters(), *activations_));
+  }
+  for (std::uint32_t unit = units; unit-- > 0;) {
+    auto weights = engine_->acquire(unit, *stream_);
+    if (!weights) return weights.error();
+    auto room = engine_->gradients(unit, *stream_);
+    if (!room) return room.error();
+    std::vector<Gradient> gradients;
+    for (const zero::GradientSlot& slot : room->slots()) {
+      gradients.push_back(
+          {slot.tensor, slot.accumulate ? GradientWrite::accumulate : GradientWrite::overwrite});
+    }
+    const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
+    PENSTOCK_TRY(model_->backward(stream, unit, weights->parameters(), gradients, *activations_, share));
+    weights->end();
+    PENSTOCK_TRY(engine_->reduce(std::move(*room), *stream_));
+  }
+  return read_loss();
+}
+
+Result<double> RankTrainer::read_loss() {
+  PENSTOCK_TRY(device_.device->copy_to_host(stream_->handle(), activations_->losses.bytes,
+                                            HostSpan(std::span(losses_))));
+  PENSTOCK_TRY(stream_->synchronize());
+  PENSTOCK_TRY(device_.ops->status());
+  double sum = 0;
+  for (const float loss : losses_) sum += loss;
+  return sum / static_cast<double>(losses_.size());
+}
+
+}  // namespace gpt

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "gpt/model.hpp"
+#include "gpt/model_config.hpp"
+#include "gpt/text.hpp"
+
+#include <penstock/base/compute.hpp>
+#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/device.hpp>
+#include <penstock/zero/engine.hpp>
+
+#include <memory>
+#include <vector>
+
+namespace gpt {
+
+/// The model as the engine must know it: units, parameters, what is shared, what decays.
+[[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelDescription& model);
+
+/// The accelerator of one rank and the arithmetic on it.
+struct RankDevice {
+  std::unique_ptr<penstock::tiers::Device> device;
+  std::unique_ptr<penstock::Compute> compute;
+  std::unique_ptr<Ops> ops;  ///< its scratch is device memory
+};
+
+/// Makes the device of one rank, with `budget` bytes beside what the model itself needs.
+using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCount budget)>;
+
+/// What a step of one rank cost.
+struct StepReport {
+  double loss = 0;  ///< mean of this rank's micro-batches
+  penstock::zero::StepOutcome outcome;
+  double step_seconds = 0;   ///< inside Engine::step
+  double stall_seconds = 0;  ///< of this rank's trainer thread, waiting for bytes
+};
+
+/// One rank that embeds Penstock: its runtime, its engine, and the loop of a training step.
+/// Used by one thread.
+class RankTrainer {
+ public:
+  struct Options {
+    ModelConfig model;
+    TrainingConfig training;
+    penstock::zero::Config config;
+    const Text* text = nullptr;
+    penstock::zero::InProcessGroup* group = nullptr;
+    std::uint32_t rank = 0;
+    MakeDevice make_device;
+  };
+  [[nodiscard]] static penstock::Result<std::unique_ptr<RankTrainer>> create(const Options& options);
+  ~RankTrainer();
+
+  [[nodiscard]] penstock::Result<StepReport> step(std::uint32_t step);
+  [[nodiscard]] penstock::Result<std::string> digest() { return engine_->digest(); }
+
+  [[nodiscard]] penstock::swap::Runtime& runtime() { return *runtime_; }
+  [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return plan_; }
+
+ private:
+  explicit RankTrainer(const Options& options) : options_(options) {}
+  penstock::Result<void> open();
+  /// Forward and backward of one micro-batch; its mean loss.
+  penstock::Result<double> micro_batch(std::uint32_t step, std::uint32_t micro_batch);
+  penstock::Result<double> read_loss();
+
+  Options options_;
+  penstock::zero::MemoryPlan plan_;
+  std::unique_ptr<penstock::swap::Runtime> runtime_;
+  RankDevice device_;
+  std::unique_ptr<penstock::tiers::Stream> stream_;
+  std::unique_ptr<penstock::zero::Communicator> communicator_;
+  std::optional<penstock::Workers> workers_;
+  std::optional<Model> model_;
+  std::optional<Activations> activations_;
+  std::unique_ptr<penstock::zero::Engine> engine_;
+  std::vector<std::uint8_t> tokens_, targets_;
+  std::vector<float> losses_;
+};
+
+}  // namespace gpt

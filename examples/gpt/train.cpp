@@ -1,0 +1,174 @@
+// gpt_train: trains the GPT with Penstock. Parameters, gradients and optimizer states live where
+// ds_config.json puts them.
+#include "gpt/disk_limit.hpp"
+#include "gpt/host_ops.hpp"
+#include "gpt/rank_trainer.hpp"
+#include "gpt/training_report.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+#include <penstock/tiers/host_device.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <barrier>
+#include <csignal>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+namespace gpt {
+namespace {
+
+using namespace penstock;  // NOLINT: an example reads better so
+
+struct Arguments {
+  std::filesystem::path config = "examples/gpt/ds_config.json";
+  std::optional<std::filesystem::path> text;
+  std::vector<std::filesystem::path> nvme_paths;
+  ModelConfig model;
+  TrainingConfig training;
+  bool check = false;
+};
+
+/// A rank's share of the host's memory, playing its accelerator.
+Result<RankDevice> make_host_device(const ModelConfig& model, ByteCount budget) {
+  auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), DType::fp32);
+  if (!scratch_size) return scratch_size.error();
+  auto device =
+      std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = budget + *scratch_size});
+  auto span = device->allocate(*scratch_size);
+  if (!span) return span.error();
+  return RankDevice{.device = std::move(device),
+                    .compute = kernels::make_host_compute(),
+                    .ops = make_host_ops(DeviceBuffer{*span, nullptr})};
+}
+
+/// What a training run came to.
+struct Run {
+  std::string digest;
+  std::optional<Error> error;
+};
+
+/// Trains with all ranks as threads of this process. The report goes to standard output.
+Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
+  const std::uint32_t ranks = arguments.training.ranks;
+  auto group = zero::InProcessGroup::create(ranks);
+  std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
+  std::vector<StepReport> reports(ranks);
+  TrainingReport report(arguments.model, arguments.training, limit);
+  std::barrier arrived(ranks);
+  std::mutex mutex;
+  Run run;
+
+  const auto run_rank = [&](std::uint32_t rank) -> Result<void> {
+    auto trainer = RankTrainer::create(
+        {.model = arguments.model,
+         .training = arguments.training,
+         .config = config,
+         .text = &text,
+         .group = group.get(),
+         .rank = rank,
+         .make_device = [&](ByteCount budget) { return make_host_device(arguments.model, budget); }});
+    if (!trainer) return trainer.error();
+    trainers[rank] = std::move(*trainer);
+    for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
+      auto done = trainers[rank]->step(step);
+      if (!done) return done.error();
+      reports[rank] = *done;
+      arrived.arrive_and_wait();
+      if (rank == 0) report.step(step, reports, trainers);
+      arrived.arrive_and_wait();
+    }
+    auto digest = trainers[rank]->digest();
+    if (!digest) return digest.error();
+    const std::lock_guard lock(mutex);
+    run.digest = *digest;
+    return ok();
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto outcome = run_rank(rank);
+      if (outcome) return;
+      const std::lock_guard lock(mutex);
+      // A peer's failure is an echo of the one that matters.
+      if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
+      trainers[rank].reset();  // its peers hear of it
+      arrived.arrive_and_drop();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!run.error) report.end(trainers, run.digest);
+  return run;
+}
+
+int fail(const Error& error, const char* what) {
+  std::fprintf(stderr, "error: %s: %s\n", what, error.message().c_str());
+  return error.code() == ErrorCode::invalid_config || error.code() == ErrorCode::budget_too_small ||
+                 error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::not_found
+             ? 2
+             : 1;
+}
+
+int run(const Arguments& arguments) {
+  auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
+  if (!config) return fail(config.error(), "cannot use the configuration");
+  if (!arguments.nvme_paths.empty()) {
+    config->offload_param.nvme_paths = config->offload_optimizer.nvme_paths = arguments.nvme_paths;
+  }
+  Arguments effective = arguments;
+  effective.training.micro_batches = config->gradient_accumulation_steps;
+  effective.training.sequences = config->micro_batch_size;
+  auto text = Text::load(arguments.text, arguments.model.context);
+  if (!text) return fail(text.error(), "cannot use the text");
+
+  auto plan = zero::plan_memory(*config, layout_of(ModelDescription(arguments.model)),
+                                arguments.training.ranks, arguments.training.ranks);
+  if (!plan) return fail(plan.error(), "cannot start");
+  std::optional<DiskLimit> limit;
+  if (!plan->swap_bytes.is_zero()) {
+    auto measured = measure_disk(plan->runtime_options(*config).paths.front(), ByteCount(384 << 20));
+    if (!measured) return fail(measured.error(), "cannot use the swap directory");
+    limit = *measured;
+  }
+  const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr);
+  if (trained.error) return fail(*trained.error, "training failed");
+  if (!arguments.check) return 0;
+
+  std::printf("\nthe same training with everything in memory\n");
+  zero::Config in_memory = *config;
+  in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
+  in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
+  const Run checked = train(effective, in_memory, *text, nullptr);
+  if (checked.error) return fail(*checked.error, "training in memory failed");
+  const bool equal = checked.digest == trained.digest;
+  std::printf("\ncheck %s: on disk %s, in memory %s\n", equal ? "passed" : "FAILED", trained.digest.c_str(),
+              checked.digest.c_str());
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  gpt::Arguments arguments;
+  CLI::App app("Trains a byte-level GPT with Penstock, its states where the configuration puts them");
+  app.add_option("--config", arguments.config, "ds_config.json")->capture_default_str();
+  app.add_option("--text", arguments.text, "train on this file; default: the system's licences");
+  app.add_option("--nvme-path", arguments.nvme_paths, "swap directories, in place of the configuration's");
+  app.add_option("--layers", arguments.model.layers, "blocks")->capture_default_str();
+  app.add_option("--width", arguments.model.width, "model width")->capture_default_str();
+  app.add_option("--heads", arguments.model.heads, "attention heads")->capture_default_str();
+  app.add_option("--context", arguments.model.context, "tokens a sequence")->capture_default_str();
+  app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
+  app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return gpt::run(arguments);
+}

@@ -1,0 +1,151 @@
+#include "gpt/training_report.hpp"
+
+#include <penstock/base/time.hpp>
+
+#include <sys/resource.h>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+namespace gpt {
+
+using penstock::ByteCount;
+using penstock::Clock;
+using penstock::to_string;
+using penstock::tiers::Purpose;
+using penstock::tiers::Tier;
+
+namespace {
+double seconds(penstock::TimePoint time) {
+  return std::chrono::duration<double>(time).count();
+}
+}  // namespace
+
+TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& training,
+                               const DiskLimit* limit)
+    : training_(training),
+      limit_(limit),
+      tokens_(double{1} * training.ranks * training.micro_batches * training.sequences * model.context),
+      began_(Clock::steady().now()),
+      last_(began_) {
+  const ModelDescription description(model);
+  std::printf("%s parameters, %u ranks, %.0f tokens a step\n", to_string(description.element_count()).c_str(),
+              training.ranks, tokens_);
+  if (limit != nullptr) {
+    std::printf("disk limit, measured now: read %.2f, write %.2f, mixed %.2f GB/s%s\n", limit->read / 1e9,
+                limit->write / 1e9, limit->mixed / 1e9,
+                limit->direct ? "" : " (page cache: no direct I/O here)");
+  }
+  std::fflush(stdout);
+}
+
+TrainingReport::Totals TrainingReport::moved(const Trainers& trainers) {
+  Totals totals;
+  for (const auto& trainer : trainers) {
+    const auto traffic = trainer->runtime().ledger().traffic();
+    totals.read += static_cast<double>(traffic.read.value());
+    totals.written += static_cast<double>(traffic.written.value());
+  }
+  return totals;
+}
+
+void TrainingReport::step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers) {
+  const auto now = Clock::steady().now();
+  const double elapsed = seconds(now - last_), total = seconds(now - began_);
+  last_ = now;
+  const Totals before = moved_;
+  moved_ = moved(trainers);
+  const double read = moved_.read - before.read, written = moved_.written - before.written;
+
+  double loss = 0, stall = 0, in_step = 0;
+  for (const StepReport& report : reports) {
+    loss += report.loss / training_.ranks;
+    stall += report.stall_seconds / training_.ranks;
+    in_step = std::max(in_step, report.step_seconds);
+  }
+  losses_.push_back(loss);
+  for (const auto& trainer : trainers) {
+    const auto& plan = trainer->plan();
+    optimizer_bytes_ += static_cast<double>((plan.tile_reads + plan.tile_writes).value());
+  }
+  optimizer_seconds_ += in_step;
+
+  const double left = total / (step + 1) * (training_.steps - step - 1);
+  std::printf(
+      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.0f %%  ETA "
+      "%d:%02d%s\n",
+      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, in_step,
+      100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
+      reports[0].outcome.skip_reason.empty() ? "" : ("  skipped: " + reports[0].outcome.skip_reason).c_str());
+  std::fflush(stdout);
+}
+
+void TrainingReport::end(const Trainers& trainers, const std::string& digest) const {
+  const std::size_t tail = std::min<std::size_t>(losses_.size(), 6);
+  double mean = 0;
+  for (std::size_t i = losses_.size() - tail; i < losses_.size(); ++i)
+    mean += losses_[i] / static_cast<double>(tail);
+  std::printf("\n%zu steps in %.0f s; loss from %.3f to %.3f (mean of the last %zu)\n", losses_.size(),
+              seconds(last_ - began_), losses_.empty() ? 0.0 : losses_.front(), mean, tail);
+  bytes_by_tier(trainers);
+  if (limit_ != nullptr) disk(trainers);
+
+  ByteCount host, device;
+  for (const auto& trainer : trainers) {
+    host += trainer->plan().host_budget;
+    device += trainer->plan().device_budget;
+  }
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  std::printf(
+      "\npeak resident memory %s: host budget %s, gathered flats and gradients on the device %s, the rest\n"
+      "is activations, the text and code\n",
+      to_string(ByteCount(static_cast<std::uint64_t>(usage.ru_maxrss) * 1024)).c_str(),
+      to_string(host).c_str(), to_string(device).c_str());
+  std::printf("digest of all master weights  %s\n", digest.c_str());
+}
+
+void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
+  std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "predicted", "actual peak");
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
+      ByteCount predicted, peak;
+      for (const auto& trainer : trainers) {
+        const auto line = trainer->runtime().ledger().line(tier, Purpose(p));
+        predicted += line.predicted;
+        peak += line.peak;
+      }
+      if (predicted.is_zero() && peak.is_zero()) continue;
+      std::printf("%-8s%-20s%14s%14s\n", std::string(to_string(tier)).c_str(),
+                  std::string(to_string(Purpose(p))).c_str(), to_string(predicted).c_str(),
+                  to_string(peak).c_str());
+    }
+  }
+}
+
+void TrainingReport::disk(const Trainers& trainers) const {
+  std::printf("\n%-28s%14s%14s%14s%14s\n", "disk traffic, all steps", "read", "predicted", "written",
+              "predicted");
+  for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
+    penstock::tiers::Ledger::Traffic sum;
+    for (const auto& trainer : trainers) {
+      const auto traffic = trainer->runtime().ledger().traffic(Purpose(p));
+      sum.read += traffic.read;
+      sum.written += traffic.written;
+      sum.predicted_read += traffic.predicted_read;
+      sum.predicted_written += traffic.predicted_written;
+    }
+    if (sum.read.is_zero() && sum.written.is_zero()) continue;
+    std::printf("%-28s%14s%14s%14s%14s\n", std::string(to_string(Purpose(p))).c_str(),
+                to_string(sum.read).c_str(), to_string(sum.predicted_read).c_str(),
+                to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
+  }
+  const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
+  std::printf(
+      "\noptimizer updates moved %.2f GB in %.1f s: %.2f GB/s, %.0f %% of the disk's mixed limit of %.2f "
+      "GB/s\n",
+      optimizer_bytes_ / 1e9, optimizer_seconds_, rate / 1e9, 100 * rate / limit_->mixed,
+      limit_->mixed / 1e9);
+}
+
+}  // namespace gpt

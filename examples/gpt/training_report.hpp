@@ -1,0 +1,41 @@
+#pragma once
+
+#include "gpt/disk_limit.hpp"
+#include "gpt/rank_trainer.hpp"
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace gpt {
+
+/// What a person reads of a training run: a line a step, and predicted beside actual at the end. Printed to
+/// standard output, by one rank while the others stand still.
+class TrainingReport {
+ public:
+  using Trainers = std::vector<std::unique_ptr<RankTrainer>>;
+
+  /// `limit` may be null: nothing is on disk.
+  TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit);
+
+  void step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers);
+  void end(const Trainers& trainers, const std::string& digest) const;
+
+ private:
+  struct Totals {
+    double read = 0, written = 0;  ///< bytes
+  };
+  [[nodiscard]] static Totals moved(const Trainers& trainers);
+  void bytes_by_tier(const Trainers& trainers) const;
+  void disk(const Trainers& trainers) const;
+
+  const TrainingConfig training_;
+  const DiskLimit* limit_;
+  double tokens_;
+  penstock::TimePoint began_, last_;
+  Totals moved_;
+  double optimizer_bytes_ = 0, optimizer_seconds_ = 0;
+  std::vector<double> losses_;
+};
+
+}  // namespace gpt

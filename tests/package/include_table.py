@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Holds every #include of the tree against the table of docs/architecture.md.
+
+A module may include itself and the modules that its row names; tools, examples and benchmarks include public
+headers only; a vendor's header stands in its adapter alone.
+"""
+import pathlib
+import re
+import sys
+
+ROWS = {
+    "base": set(),
+    "kernels": {"base"},
+    "cpu_adam": {"base", "kernels"},
+    "tiers": {"base"},
+    "swap": {"base", "tiers"},
+    "zero": {"base", "kernels", "cpu_adam", "tiers", "swap"},
+}
+# Vendor header → the folders whose sources may include it.
+VENDORS = {
+    r"liburing\.h": {"src/tiers/io"},
+    r"libaio\.h": {"src/tiers/io"},
+    r"cuda_runtime(_api)?\.h": {"kernels", "src/tiers/device", "examples/gpt", "tests"},
+    r"nccl\.h": {"src/zero/comm"},
+    r"mpi\.h": {"src/zero/comm"},
+    r"json/.*": {"src/zero/config", "tests", "tools", "bench"},
+    r"(tbb|oneapi)/.*": {"src/cpu_adam"},
+    r"xsimd/.*": {"src/cpu_adam"},
+    r"fmt/.*": {"tools", "bench", "examples", "src/zero"},
+    r"CLI/.*": {"tools", "bench", "examples"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
+
+
+def module_of(path):
+    parts = path.parts
+    if parts[0] == "kernels":
+        return "kernels"
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[:2] == ("include", "penstock") and len(parts) > 3:
+        return parts[2]
+    return None
+
+
+def problems(root):
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        if path.suffix not in {".cpp", ".hpp", ".cu", ".cuh", ".inl", ".h"}:
+            continue
+        if relative.parts[0] not in {"include", "src", "kernels", "tools", "examples", "bench", "tests"}:
+            continue
+        module = module_of(relative)
+        for _, name in INCLUDE.findall(path.read_text()):
+            target = re.match(r"(?:penstock/)?(\w+)/", name)
+            target = target.group(1) if target else None
+            if module and target in ROWS and target != module and target not in ROWS[module]:
+                yield f"{relative}: {module} may not include {name}"
+            outside = relative.parts[0] in {"tools", "examples", "bench"}
+            if outside and target in ROWS and not name.startswith("penstock/"):
+                yield f"{relative}: only public headers, not {name}"
+            for vendor, folders in VENDORS.items():
+                if re.fullmatch(vendor, name) and not any(str(relative).startswith(f + "/") for f in folders):
+                    yield f"{relative}: {name} belongs in {', '.join(sorted(folders))}"
+
+
+found = list(problems(pathlib.Path(sys.argv[1])))
+print("\n".join(found))
+sys.exit(1 if found else 0)
