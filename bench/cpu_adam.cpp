@@ -5,6 +5,7 @@
 
 #include "huge_buffer.hpp"
 #include "machine.hpp"
+#include "statistics.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -113,18 +114,6 @@ double seconds_of(auto&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-/// (third quartile - first quartile) / median.
-double spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[values.size() * 3 / 4] - values[values.size() / 4]) / median(values);
 }
 
 struct Row {

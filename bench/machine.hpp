@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/utsname.h>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -13,10 +14,11 @@ struct Machine {
   unsigned cores;
   double load;  ///< one-minute load average before the run
   std::string huge_pages;
+  std::string kernel;  ///< "Linux 6.1.0-13-amd64"
 };
 
 inline Machine describe_machine() {
-  Machine machine{"unknown cpu", std::thread::hardware_concurrency(), 0.0, "unknown"};
+  Machine machine{"unknown cpu", std::thread::hardware_concurrency(), 0.0, "unknown", {}};
   std::ifstream cpu("/proc/cpuinfo");
   for (std::string line; std::getline(cpu, line);) {
     if (!line.starts_with("model name")) continue;
@@ -30,6 +32,8 @@ inline Machine describe_machine() {
     const std::size_t first = text.find('[') + 1;
     machine.huge_pages = text.substr(first, text.find(']') - first);
   }
+  struct utsname system {};
+  if (::uname(&system) == 0) machine.kernel = std::string(system.sysname) + " " + system.release;
   return machine;
 }
 
