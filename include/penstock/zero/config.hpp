@@ -31,9 +31,16 @@ struct OptimizerConfig {
   bool bias_correction = true;
 };
 
+/// The names that the configuration file uses.
+[[nodiscard]] std::string_view to_string(OffloadDevice device);
+
 enum class EvictionName : std::uint8_t { lru, planned };
 enum class EngineName : std::uint8_t { automatic, io_uring, threads };
 enum class Integrity : std::uint8_t { off, checksum };
+
+[[nodiscard]] std::string_view to_string(EvictionName name);
+[[nodiscard]] std::string_view to_string(EngineName name);
+[[nodiscard]] std::string_view to_string(Integrity name);
 
 /// Our own block, "penstock": what DeepSpeed has no key for.
 struct PenstockConfig {
@@ -51,7 +58,9 @@ struct PenstockConfig {
 /// The effective configuration: ds_config.json with its defaults filled in.
 ///
 /// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
-/// path, its line and the nearest spelling. A value type.
+/// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
+/// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#`, `/*
+/// */`), trailing commas and integral floats (5e8); "auto" means the default. A value type.
 struct Config {
   std::uint32_t train_batch_size = 1;
   std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
@@ -66,14 +75,25 @@ struct Config {
   ByteCount aio_block_size = ByteCount(4 << 20);  ///< longest request
   std::uint32_t aio_queue_depth = 4;              ///< requests of that length in flight
   PenstockConfig penstock;
+  /// What the reader should know: keys without effect here, defaults that stand for "auto" or for
+  /// DeepSpeed's.
+  std::vector<std::string> notes;
 
-  /// Errors: not_found; invalid_config, with every error found in its notes.
+  /// Reads the text only: whether the directories of `nvme_path` can be used is for check_paths().
+  ///
+  /// Errors: not_found and permission, of the file; invalid_config, with every error found in its notes;
+  /// invalid_argument, when `world_size` is 0.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
   /// `name` stands for the file in messages.
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,
                                                 std::uint32_t world_size);
 
-  /// The effective configuration as JSON, in the keys of ds_config.json.
+  /// Whether every directory of `nvme_path` exists and can be written by this process, on this machine.
+  ///
+  /// Errors: invalid_config, with every directory that cannot be used in its notes.
+  [[nodiscard]] Result<void> check_paths() const;
+
+  /// The effective configuration as JSON, in the keys of ds_config.json. Reading it gives this configuration.
   [[nodiscard]] std::string to_json() const;
 };
 

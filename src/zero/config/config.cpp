@@ -1,0 +1,66 @@
+#include <penstock/zero/config.hpp>
+
+#include "zero/config/rules.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+
+namespace penstock::zero {
+
+namespace {
+
+using config::Problem;
+
+Error to_error(std::vector<Problem> problems, const std::string& name) {
+  // Problems of no line of their own stand last.
+  std::stable_sort(problems.begin(), problems.end(),
+                   [](const Problem& a, const Problem& b) { return a.line - 1 < b.line - 1; });
+  Error error = Error::invalid_config("Config::from_text")
+                    .object(name)
+                    .reason("the configuration cannot be used: " + std::to_string(problems.size()) +
+                            (problems.size() == 1 ? " error" : " errors"));
+  for (const Problem& problem : problems) {
+    std::string place = problem.path;
+    if (problem.line > 0) {
+      place += (place.empty() ? "line " : ", line ") + std::to_string(problem.line);
+    }
+    error = std::move(error).note(place.empty() ? problem.text : place + ": " + problem.text);
+  }
+  return error;
+}
+
+}  // namespace
+
+Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {
+  if (world_size == 0)
+    return Error::invalid_argument("Config::from_text").object("world_size").wanted(1u).got(0u);
+
+  std::vector<Problem> problems;
+  const Json::Value root = config::parse_json(text, problems);
+  if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object of keys"});
+  if (!problems.empty()) return to_error(std::move(problems), name);
+
+  const config::LineIndex lines(text);
+  config::Reader reader(lines, problems);
+  config::Draft draft;
+  reader.read(root, draft);
+  config::apply_rules(draft, reader, world_size);
+  if (!problems.empty()) return to_error(std::move(problems), name);
+  draft.config.notes = reader.take_notes();
+  return std::move(draft.config);
+}
+
+Result<Config> Config::from_file(const std::filesystem::path& file, std::uint32_t world_size) {
+  std::error_code status;
+  const bool is_directory = std::filesystem::is_directory(file, status);
+  std::ifstream stream(file, std::ios::binary);
+  if (is_directory || !stream.is_open()) {
+    return Error::from_errno("Config::from_file", is_directory ? EISDIR : errno).object(file.string());
+  }
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  return from_text(text, file.string(), world_size);
+}
+
+}  // namespace penstock::zero

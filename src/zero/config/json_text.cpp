@@ -1,0 +1,96 @@
+#include "zero/config/json_text.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+
+namespace penstock::zero::config {
+
+namespace {
+
+/// Overwrites `#` comments with spaces, which JsonCpp does not know, and keeps every offset.
+std::string without_hash_comments(std::string_view text) {
+  enum class In { code, string, line_comment, hash_comment, block_comment } in = In::code;
+  std::string out(text);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const char c = out[i], next = i + 1 < out.size() ? out[i + 1] : '\0';
+    switch (in) {
+      case In::code:
+        if (c == '"') in = In::string;
+        if (c == '/' && next == '/') in = In::line_comment;
+        if (c == '/' && next == '*') in = In::block_comment, ++i;
+        if (c == '#') in = In::hash_comment, out[i] = ' ';
+        break;
+      case In::string:
+        if (c == '\\') ++i;
+        // A string does not cross lines, so one that was never closed does not hide the rest.
+        if (c == '"' || c == '\n') in = In::code;
+        break;
+      case In::line_comment:
+        if (c == '\n') in = In::code;
+        break;
+      case In::hash_comment:
+        if (c == '\n')
+          in = In::code;
+        else
+          out[i] = ' ';
+        break;
+      case In::block_comment:
+        if (c == '*' && next == '/') in = In::code, ++i;
+        break;
+    }
+  }
+  return out;
+}
+
+/// The first of JsonCpp's reports, "* Line 3, Column 5\n  what is wrong\n"; the others follow from it.
+Problem first_syntax_problem(const std::string& report) {
+  static constexpr std::string_view marker = "* Line ";
+  std::istringstream lines(report);
+  Problem problem;
+  std::string text;
+  std::getline(lines, text);
+  if (!text.starts_with(marker)) return {.text = report};
+  problem.line = static_cast<std::uint32_t>(std::strtoul(text.c_str() + marker.size(), nullptr, 10));
+  std::getline(lines, text);
+  problem.text = text.starts_with("  ") ? text.substr(2) : text;
+  return problem;
+}
+
+}  // namespace
+
+LineIndex::LineIndex(std::string_view text) : line_starts_{0} {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') line_starts_.push_back(static_cast<std::ptrdiff_t>(i) + 1);
+  }
+}
+
+std::uint32_t LineIndex::line_of(std::ptrdiff_t offset) const {
+  const auto after = std::upper_bound(line_starts_.begin(), line_starts_.end(), offset);
+  return static_cast<std::uint32_t>(after - line_starts_.begin());
+}
+
+Json::Value parse_json(std::string_view text, std::vector<Problem>& problems) {
+  Json::CharReaderBuilder builder;
+  builder["collectComments"] = false;
+  builder["allowTrailingCommas"] = true;
+  builder["strictRoot"] = true;
+  builder["failIfExtra"] = true;
+  builder["rejectDupKeys"] = true;
+  builder["stackLimit"] = 64;
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+
+  const std::string code = without_hash_comments(text);
+  Json::Value root;
+  std::string report;
+  try {
+    if (reader->parse(code.data(), code.data() + code.size(), &root, &report)) return root;
+  } catch (const Json::Exception&) {
+    report = "nested too deeply";  // JsonCpp throws past its stack limit
+  }
+  problems.push_back(first_syntax_problem(report));
+  return {};
+}
+
+}  // namespace penstock::zero::config

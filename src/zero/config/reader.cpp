@@ -1,0 +1,160 @@
+#include "zero/config/reader.hpp"
+
+#include "zero/config/nearest.hpp"
+#include "zero/config/value.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero::config {
+
+namespace {
+
+std::string_view block_of(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+std::string_view name_of(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? path : path.substr(dot + 1);
+}
+
+/// Quoted, so that no byte of a file reaches a terminal as a control character.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+std::string in_block(std::string_view block) {
+  return block.empty() ? "at the top level" : "in " + std::string(block);
+}
+
+}  // namespace
+
+void Reader::report(std::string_view path, std::string text) {
+  const auto given = given_.find(path);
+  if (given == given_.end()) {
+    problems_.push_back({.path = std::string(path), .text = std::move(text)});
+  } else {
+    problems_.push_back({given->second.as, given->second.line, std::move(text)});
+  }
+}
+
+bool Reader::has_problem(std::string_view path) const {
+  const auto given = given_.find(path);
+  return given != given_.end() &&
+         std::any_of(problems_.begin(), problems_.end(),
+                     [&](const Problem& problem) { return problem.path == given->second.as; });
+}
+
+void Reader::note(std::string_view path, const std::string& text) {
+  const auto given = given_.find(path);
+  const std::uint32_t line = given == given_.end() ? 0 : given->second.line;
+  const std::string place =
+      line == 0 ? std::string(path) : given->second.as + ", line " + std::to_string(line);
+  notes_.emplace_back(line, place + ": " + text);
+}
+
+std::vector<std::string> Reader::take_notes() {
+  // Notes of no line of their own stand last.
+  std::stable_sort(notes_.begin(), notes_.end(),
+                   [](const auto& a, const auto& b) { return a.first - 1 < b.first - 1; });
+  std::vector<std::string> notes;
+  for (auto& [line, text] : notes_) notes.push_back(std::move(text));
+  notes_.clear();
+  return notes;
+}
+
+void Reader::read(const Json::Value& root, Draft& draft) {
+  read_block(root, "", draft);
+}
+
+void Reader::read_block(const Json::Value& object, const std::string& prefix, Draft& draft) {
+  for (const std::string& name : object.getMemberNames()) {
+    const Json::Value& json = object[name];
+    const std::uint32_t line = lines_.line_of(json.getOffsetStart());
+    const std::string path = prefix + name;
+
+    const Alias* alias = find_alias(path);
+    const Key* key = find_key(alias != nullptr ? alias->stands_for : std::string_view(path));
+    if (key == nullptr) {
+      report_unknown(path, line);
+      continue;
+    }
+    const auto [at, first] = given_.emplace(key->path, Given{path, line});
+    if (!first) {
+      problems_.push_back({path, line,
+                           "the same key as " + at->second.as + " on line " +
+                               std::to_string(at->second.line) + "; keep one of them"});
+      continue;
+    }
+    if (alias != nullptr && alias->deprecated) {
+      note(key->path, "deprecated, use " + std::string(name_of(alias->stands_for)));
+    }
+    read_key(*key, json, draft);
+  }
+}
+
+void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
+  if (key.status == Status::removed) return report(key.path, std::string(key.why));
+  if (json.isNull() && key.nullable) return;
+  if (json.isString() && json.asString() == "auto") {
+    if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a number");
+    if (key.status == Status::supported && key.kind != Kind::block) {
+      note(key.path, "\"auto\" stands for the default here");
+    }
+    return;
+  }
+  if (key.kind == Kind::feature) return read_feature(key, json);
+
+  if (key.path == "zero_optimization" && json.isBool()) {
+    return report(key.path, "stages other than 3 are not supported yet; give an object with \"stage\": 3");
+  }
+
+  const auto value = read_value(key, json);
+  if (!value) return report(key.path, value.error());
+  if (key.kind == Kind::block) return read_block(json, std::string(key.path) + ".", draft);
+
+  switch (key.status) {
+    case Status::supported: key.set(draft, *value); break;
+    case Status::no_effect: note(key.path, "no effect here: " + std::string(key.why)); break;
+    case Status::only_default:
+      if (!is_fallback(key, json, *value)) {
+        report(key.path, "not supported yet; only " + std::string(key.fallback) + " is");
+      }
+      break;
+    case Status::removed: break;
+  }
+}
+
+void Reader::read_feature(const Key& key, const Json::Value& json) {
+  if (!json.isObject()) return report(key.path, "not supported yet; leave it out");
+  const Json::Value& enabled = json["enabled"];
+  if (json.empty() || (enabled.isBool() && !enabled.asBool())) return;
+  report(key.path, "not supported yet; leave it out, or set \"enabled\" to false");
+}
+
+void Reader::report_unknown(const std::string& path, std::uint32_t line) {
+  const std::string_view block = block_of(path), name = name_of(path);
+  std::vector<std::string_view> neighbours;
+  std::string text = "unknown key";
+  const auto consider = [&](std::string_view known) {
+    if (block_of(known) == block) neighbours.push_back(name_of(known));
+  };
+  for (const Key& key : schema()) consider(key.path);
+  for (const Alias& alias : aliases()) consider(alias.path);
+
+  if (const auto nearest = nearest_spelling(name, neighbours); !nearest.empty()) {
+    text += "; did you mean \"" + std::string(nearest) + "\"?";
+  } else {
+    const auto elsewhere = std::find_if(schema().begin(), schema().end(),
+                                        [&](const Key& key) { return name_of(key.path) == name; });
+    if (elsewhere != schema().end()) {
+      text += "; \"" + std::string(name) + "\" belongs " + in_block(block_of(elsewhere->path));
+    }
+  }
+  problems_.push_back({printable(path), line, std::move(text)});
+}
+
+}  // namespace penstock::zero::config

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "zero/config/json_text.hpp"
+#include "zero/config/schema.hpp"
+
+#include <json/json.h>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::zero::config {
+
+/// Walks a parsed file along the schema: fills the draft, and collects problems and notes.
+class Reader {
+ public:
+  /// `lines` outlives the reader.
+  Reader(const LineIndex& lines, std::vector<Problem>& problems) : lines_(lines), problems_(problems) {}
+
+  void read(const Json::Value& root, Draft& draft);
+
+  /// A problem of the key with this canonical path, on the line it was read from if it was.
+  void report(std::string_view path, std::string text);
+  /// Something worth knowing about it.
+  void note(std::string_view path, const std::string& text);
+  /// In the order of the file.
+  [[nodiscard]] std::vector<std::string> take_notes();
+  [[nodiscard]] bool has_problem(std::string_view path) const;
+  [[nodiscard]] bool was_given(std::string_view path) const { return given_.contains(path); }
+
+ private:
+  struct Given {
+    std::string as;  ///< the path as the file spells it
+    std::uint32_t line = 0;
+  };
+
+  void read_block(const Json::Value& object, const std::string& prefix, Draft& draft);
+  void read_key(const Key& key, const Json::Value& json, Draft& draft);
+  void read_feature(const Key& key, const Json::Value& json);
+  void report_unknown(const std::string& path, std::uint32_t line);
+
+  const LineIndex& lines_;
+  std::vector<Problem>& problems_;
+  std::vector<std::pair<std::uint32_t, std::string>> notes_;
+  std::map<std::string, Given, std::less<>> given_;  ///< by canonical path
+};
+
+}  // namespace penstock::zero::config
