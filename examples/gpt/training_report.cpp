@@ -106,7 +106,7 @@ void TrainingReport::end(const Trainers& trainers, const std::string& digest) co
 }
 
 void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
-  std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "predicted", "actual peak");
+  std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "at most", "actual peak");
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
       ByteCount predicted, peak;
@@ -140,6 +140,7 @@ void TrainingReport::disk(const Trainers& trainers) const {
                 to_string(sum.read).c_str(), to_string(sum.predicted_read).c_str(),
                 to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
   }
+  std::printf("* of parameter shards: at most; those that find room stay in memory\n");
   const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
   std::printf(
       "\noptimizer updates moved %.2f GB in %.1f s: %.2f GB/s, %.0f %% of the disk's mixed limit of %.2f "

@@ -175,6 +175,10 @@ void Runtime::discard(TensorId tensor) {
   wake();
 }
 
+void Runtime::wait_for_stores(std::size_t count) {
+  wait_until([&] { return swapper_->stores_pending() <= count; });
+}
+
 Result<void> Runtime::drain() {
   std::optional<Error> failed;
   wait_until([&] {

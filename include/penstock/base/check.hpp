@@ -9,8 +9,8 @@ namespace penstock::detail {
 
 /// Guards an invariant of our own code, in release too. Operating failures and misuse at the boundary are
 /// Results instead; a caller can never reach one of these with bad input.
-#define PENSTOCK_CHECK(condition)                                                        \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::penstock::detail::check_failed(#condition, __FILE__, __LINE__);                  \
+#define PENSTOCK_CHECK(condition)                                       \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]]                                      \
+      ::penstock::detail::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

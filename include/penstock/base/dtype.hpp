@@ -10,7 +10,9 @@ namespace penstock {
 /// Element types, a closed set. The numbers reach disk and are never reused.
 enum class DType : std::uint8_t { fp32 = 0, bf16 = 1, fp16 = 2 };
 
-[[nodiscard]] constexpr ByteCount size_of(DType dtype) { return ByteCount(dtype == DType::fp32 ? 4 : 2); }
+[[nodiscard]] constexpr ByteCount size_of(DType dtype) {
+  return ByteCount(dtype == DType::fp32 ? 4 : 2);
+}
 [[nodiscard]] std::string_view to_string(DType dtype);
 
 /// elements × size_of(dtype). The one place where elements become bytes.

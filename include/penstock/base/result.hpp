@@ -130,13 +130,15 @@ class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
 };
 
 /// Success of an operation that has nothing to return.
-inline Result<void> ok() { return {}; }
+inline Result<void> ok() {
+  return {};
+}
 
 }  // namespace penstock
 
 /// Returns the error of `expression` from the enclosing function, if it has one.
-#define PENSTOCK_TRY(expression)                                              \
-  do {                                                                        \
-    if (auto penstock_result = (expression); !penstock_result) [[unlikely]]   \
-      return std::move(penstock_result).error();                              \
+#define PENSTOCK_TRY(expression)                                            \
+  do {                                                                      \
+    if (auto penstock_result = (expression); !penstock_result) [[unlikely]] \
+      return std::move(penstock_result).error();                            \
   } while (false)

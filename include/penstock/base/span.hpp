@@ -18,8 +18,9 @@ class BasicHostSpan {
   constexpr BasicHostSpan(Byte* data, ByteCount size) : data_(data), size_(size) {}
   /// A mutable view is also a const one.
   template <class Other>
-    requires(std::is_const_v<Byte> && std::is_same_v<Other, std::byte>)
-  constexpr BasicHostSpan(const BasicHostSpan<Other>& other) : data_(other.data()), size_(other.size()) {}
+  requires(std::is_const_v<Byte>&& std::is_same_v<Other, std::byte>) constexpr BasicHostSpan(
+      const BasicHostSpan<Other>& other)
+      : data_(other.data()), size_(other.size()) {}
   template <class T, std::size_t N>
   constexpr explicit BasicHostSpan(std::span<T, N> elements)
       : data_(reinterpret_cast<Byte*>(elements.data())), size_(elements.size_bytes()) {}

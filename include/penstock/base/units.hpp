@@ -88,7 +88,9 @@ class Alignment {
   std::uint64_t bytes_ = 1;
 };
 
-[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
+[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t n) {
+  return n != 0 && (n & (n - 1)) == 0;
+}
 
 [[nodiscard]] constexpr bool is_aligned(std::uint64_t value, Alignment alignment) {
   return (value & (alignment.bytes() - 1)) == 0;
@@ -109,13 +111,23 @@ class Alignment {
 [[nodiscard]] constexpr ByteCount round_up(ByteCount size, Alignment alignment) {
   return ByteCount(round_up(size.value(), alignment.bytes()));
 }
-[[nodiscard]] constexpr std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+[[nodiscard]] constexpr std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
+  return (a + b - 1) / b;
+}
 
 inline namespace literals {
-constexpr ByteCount operator""_B(unsigned long long n) { return ByteCount(n); }
-constexpr ByteCount operator""_KiB(unsigned long long n) { return ByteCount(n << 10); }
-constexpr ByteCount operator""_MiB(unsigned long long n) { return ByteCount(n << 20); }
-constexpr ByteCount operator""_GiB(unsigned long long n) { return ByteCount(n << 30); }
+constexpr ByteCount operator""_B(unsigned long long n) {
+  return ByteCount(n);
+}
+constexpr ByteCount operator""_KiB(unsigned long long n) {
+  return ByteCount(n << 10);
+}
+constexpr ByteCount operator""_MiB(unsigned long long n) {
+  return ByteCount(n << 20);
+}
+constexpr ByteCount operator""_GiB(unsigned long long n) {
+  return ByteCount(n << 30);
+}
 }  // namespace literals
 
 /// `41.3 GiB`, `512 B`: one decimal, binary prefixes, as every message of ours prints bytes.

@@ -110,6 +110,8 @@ class Runtime {
   void end_round();
   void prefetch(tiers::TensorId tensor);
   void discard(tiers::TensorId tensor);
+  /// Waits until at most `count` write-behinds are on their way. A failed one is told to the next request.
+  void wait_for_stores(std::size_t count);
   /// Waits until every write-behind has reached its extent. Errors: the first that failed.
   Result<void> drain();
 

@@ -68,7 +68,9 @@ class Swapper {
   [[nodiscard]] std::vector<Move> take_moves();
 
   /// True when every dirty copy that has write_behind has reached its extent.
-  [[nodiscard]] bool drained() const { return stores_in_flight_ == 0 && to_store_.empty(); }
+  [[nodiscard]] bool drained() const { return stores_pending() == 0; }
+  /// Copies on their way to their extents, and those that are to go there next.
+  [[nodiscard]] std::size_t stores_pending() const { return stores_in_flight_ + to_store_.size(); }
   /// The error of a write-behind that nobody has heard of yet.
   [[nodiscard]] std::optional<Error> take_sticky_error();
 

@@ -19,8 +19,10 @@ struct MemoryPlan {
   bool gradients_on_disk = false;              ///< they spill when the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
 
-  // Held at most, by purpose.
-  ByteCount host_shards, host_gradients, host_tiles, host_staging;
+  // Held at most, by purpose. What can go stays while there is room: the budget bounds their sum.
+  ByteCount device_gathered, device_gradients;
+  ByteCount host_shards, host_gradients, host_tiles, host_landing;
+  ByteCount host_staging;  ///< what moves through host memory at least
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Moved in one step of `micro_batches` micro-batches. What planning cannot avoid: shards that find room
   // stay, so their reads are an upper bound.

@@ -131,6 +131,9 @@ void Engine::State::predict() {
   using tiers::Tier;
   tiers::Ledger& ledger = runtime_.ledger();
   const MemoryPlan& plan = options_.plan;
+  ledger.predict(Tier::device, Purpose::gathered_flat, plan.device_gathered);
+  ledger.predict(Tier::device, Purpose::full_gradient, plan.device_gradients);
+  ledger.predict(Tier::host, Purpose::scratch, plan.host_landing);
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
   ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);

@@ -58,6 +58,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
     auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
     if (!shard) return shard.error();
     for (TileState& tile : flat.tiles) {
+      runtime.wait_for_stores(options_.tiles_in_flight);
       auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite);
       if (!lease) return lease.error();
       values.assign(tile.range.count.value(), 0.0f);
@@ -117,6 +118,8 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 
 Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
   swap::Runtime& runtime = *options_.runtime;
+  // Slots beyond those that hide the disk's time only push each other out of the cache.
+  runtime.wait_for_stores(options_.tiles_in_flight);
   auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
   if (!lease) return lease.error();
 

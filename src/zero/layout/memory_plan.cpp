@@ -95,7 +95,8 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   // What moves through host memory: two tiles, two parameter shards, and for the gradient that lands, its
   // accumulator and the incoming shard.
   plan.host_staging = tile_largest * 2 + shard_largest * 2 + gradient_largest + shard_largest;
-  const ByteCount ring = tile_largest * config.penstock.tiles_in_flight;
+  // Tiles read ahead, the one being updated, and tiles being written.
+  const ByteCount ring = tile_largest * (2 * config.penstock.tiles_in_flight + 1);
   const ByteCount resident =
       (plan.shards_on_disk ? ByteCount() : shard_bytes) + (optimizer_on_disk ? ByteCount() : tile_bytes_all);
   const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
@@ -132,9 +133,10 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
                                 : static_cast<std::uint64_t>(static_cast<double>(tile_bytes_all.value()) *
                                                              static_cast<double>(plan.tiles_in_host) /
                                                              static_cast<double>(plan.tiles)));
-  plan.host_tiles = optimizer_on_disk ? tile_largest * plan.tiles_in_host : tile_bytes_all;
-  plan.host_shards = plan.shards_on_disk && !shards_stay ? shard_largest * 2 : shard_bytes;
-  plan.host_gradients = plan.gradients_on_disk ? gradient_largest : gradient_bytes;
+  // What can go stays while there is room, so that these are bounds, not needs.
+  plan.host_tiles = optimizer_on_disk ? tile_largest * plan.tiles_in_host + ring : tile_bytes_all;
+  plan.host_shards = shard_bytes;
+  plan.host_gradients = gradient_bytes;
   plan.disk_tiles = optimizer_on_disk ? tile_bytes_all - tiles_host : ByteCount();
   plan.disk_shards = plan.shards_on_disk ? shard_bytes : ByteCount();
   plan.disk_gradients = plan.gradients_on_disk ? gradient_bytes : ByteCount();
@@ -146,6 +148,8 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients +
                     (plan.disk_tiles.is_zero() ? ByteCount() : plan.disk_tiles + tile_largest);
 
+  ByteCount flats_all;
+  for (const FlatLayout& flat : shards.flats()) flats_all += padded(flat.length, config.dtype);
   plan.device_minimum = device_minimum(shards, model, config.dtype);
   plan.device_budget =
       config.penstock.device_budget.is_zero() ? plan.device_minimum : config.penstock.device_budget;
@@ -156,6 +160,12 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
         .wanted(plan.device_minimum)
         .got(plan.device_budget)
         .advice("raise the budget or use smaller units");
+  }
+  plan.device_gathered = plan.device_gradients = std::min(flats_all, plan.device_budget);
+  // A gradient that lands has its full gradient on the device until it has.
+  plan.host_landing = std::min(shard_bytes, plan.device_budget / ranks);
+  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_landing}) {
+    *bound = std::min(*bound, plan.host_budget);
   }
   return plan;
 }

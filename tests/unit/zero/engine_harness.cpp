@@ -127,6 +127,7 @@ class Rank final : public swap::Driving {
     const auto traffic = runtime_->ledger().traffic();
     result.bytes_read += traffic.read;
     result.bytes_written += traffic.written;
+    compare_with_prediction(result);
     result.host_peak = std::max(result.host_peak, runtime_->ledger().peak(tiers::Tier::host));
     result.host_budget = host_budget;
     communicator_.reset();
@@ -188,6 +189,27 @@ class Rank final : public swap::Driving {
     PENSTOCK_TRY(stream_->record(*done_));
     runtime_->wait_until([this] { return *done_->query(); });
     return ok();
+  }
+
+  void compare_with_prediction(RunResult& result) const {
+    const tiers::Ledger& ledger = runtime_->ledger();
+    for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
+      const auto purpose = tiers::Purpose(p);
+      for (const auto tier : {tiers::Tier::device, tiers::Tier::host, tiers::Tier::nvme}) {
+        const auto line = ledger.line(tier, purpose);
+        if (line.peak > line.predicted) {
+          result.above_prediction.push_back(std::string(to_string(tier)) + " " +
+                                            std::string(to_string(purpose)) + " " + to_string(line.peak) +
+                                            " of " + to_string(line.predicted));
+        }
+      }
+      const auto traffic = ledger.traffic(purpose);
+      // Gradients spill only when memory is short; how often depends on timing.
+      if (purpose == tiers::Purpose::gradient_shard) continue;
+      if (traffic.read > traffic.predicted_read || traffic.written > traffic.predicted_written) {
+        result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)));
+      }
+    }
   }
 
   /// One thing that is due anywhere: a stream's operation, or a completion of some disk.
@@ -304,6 +326,7 @@ RunResult train(const RunOptions& options) {
     if (!result.error || (results[r].error && result.error->code() == ErrorCode::peer_failed)) {
       if (results[r].error) result.error = results[r].error;
     }
+    for (const std::string& line : results[r].above_prediction) result.above_prediction.push_back(line);
     result.bytes_read += results[r].bytes_read;
     result.bytes_written += results[r].bytes_written;
     result.host_peak = std::max(result.host_peak, results[r].host_peak);

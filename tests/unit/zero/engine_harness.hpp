@@ -49,7 +49,8 @@ struct RunResult {
   std::optional<Error> error;                  ///< the first of any rank; then nothing else counts
   ByteCount bytes_read, bytes_written;         ///< of all ranks
   ByteCount host_peak, host_budget;            ///< of a rank, at most
-  std::uint64_t requests = 0;                  ///< of rank 0's disk
+  std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
+  std::uint64_t requests = 0;                 ///< of rank 0's disk
   bool step_repeated = false;
 };
 

@@ -119,6 +119,16 @@ TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
   }
 }
 
+TEST(Engine, HoldsAndMovesNoMoreThanWasPredicted) {
+  for (const ByteCount extra : {0_KiB, 300_KiB, 2_MiB}) {
+    RunOptions options{.config = on_disk()};
+    options.config.penstock.host_budget = minimum(options.config, 2) + extra;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  }
+}
+
 TEST(Engine, TrainsOnOneRankAndOnThree) {
   for (const std::uint32_t ranks : {1u, 3u}) {
     const std::string in_memory = train({.ranks = ranks}).digest;
