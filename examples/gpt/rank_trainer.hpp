@@ -2,6 +2,7 @@
 
 #include "gpt/model.hpp"
 #include "gpt/model_config.hpp"
+#include "gpt/rank_device.hpp"
 #include "gpt/text.hpp"
 
 #include <penstock/base/compute.hpp>
@@ -17,16 +18,6 @@ namespace gpt {
 
 /// The model as the engine must know it: units, parameters, what is shared, what decays.
 [[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelDescription& model);
-
-/// The accelerator of one rank and the arithmetic on it.
-struct RankDevice {
-  std::unique_ptr<penstock::tiers::Device> device;
-  std::unique_ptr<penstock::Compute> compute;
-  std::unique_ptr<Ops> ops;  ///< its scratch is device memory
-};
-
-/// Makes the device of one rank, with `budget` bytes beside what the model itself needs.
-using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCount budget)>;
 
 /// What a step of one rank cost.
 struct StepReport {

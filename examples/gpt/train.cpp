@@ -1,17 +1,12 @@
 // gpt_train: trains the GPT with Penstock. Parameters, gradients and optimizer states live where
 // ds_config.json puts them.
 #include "gpt/disk_limit.hpp"
-#include "gpt/host_ops.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/training_report.hpp"
-
-#include <penstock/kernels/host_compute.hpp>
-#include <penstock/tiers/host_device.hpp>
 
 #include <CLI/CLI.hpp>
 
 #include <barrier>
-#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <thread>
@@ -27,21 +22,9 @@ struct Arguments {
   std::vector<std::filesystem::path> nvme_paths;
   ModelConfig model;
   TrainingConfig training;
+  bool cuda = false;
   bool check = false;
 };
-
-/// A rank's share of the host's memory, playing its accelerator.
-Result<RankDevice> make_host_device(const ModelConfig& model, ByteCount budget) {
-  auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), DType::fp32);
-  if (!scratch_size) return scratch_size.error();
-  auto device =
-      std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = budget + *scratch_size});
-  auto span = device->allocate(*scratch_size);
-  if (!span) return span.error();
-  return RankDevice{.device = std::move(device),
-                    .compute = kernels::make_host_compute(),
-                    .ops = make_host_ops(DeviceBuffer{*span, nullptr})};
-}
 
 /// What a training run came to.
 struct Run {
@@ -68,7 +51,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
          .text = &text,
          .group = group.get(),
          .rank = rank,
-         .make_device = [&](ByteCount budget) { return make_host_device(arguments.model, budget); }});
+         .make_device = arguments.cuda ? on_cuda(arguments.model, rank) : on_host(arguments.model)});
     if (!trainer) return trainer.error();
     trainers[rank] = std::move(*trainer);
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
@@ -164,6 +147,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
+  app.add_flag("--cuda", arguments.cuda, "on CUDA devices; default: host memory plays the accelerator");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {
     app.parse(argc, argv);

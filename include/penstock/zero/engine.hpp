@@ -129,6 +129,8 @@ class Engine {
 
   [[nodiscard]] std::uint64_t current_step() const;
   [[nodiscard]] const ShardLayout& shards() const;
+  /// What was asked for and could not be had, in one line; empty when nothing was.
+  [[nodiscard]] const std::string& notes() const;
 
  private:
   friend class UnitLease;

@@ -36,6 +36,7 @@ Engine::State::~State() {
     flat.full_range = {};
   }
   if (!arena_.empty()) device_.release(arena_);
+  if (pinned_) device_.unpin(runtime_.arena().bytes());
 }
 
 Result<void> Engine::State::open() {
@@ -59,6 +60,12 @@ Result<void> Engine::State::open() {
                            .copy_out = *copy_out_,
                            .communication = *communication_,
                            .compute_progress = *compute_progress_});
+
+  if (options_.config.offload_param.pin_memory) {
+    const auto pinned = device_.pin(runtime_.arena().bytes());
+    pinned_ = pinned.has_value();
+    if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();
+  }
 
   flats_.resize(shards.flats().size());
   std::uint64_t tile_number = 0;

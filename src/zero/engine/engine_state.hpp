@@ -32,6 +32,7 @@ class Engine::State {
 
   std::uint64_t current_step = 0;
   ShardLayout shards;
+  std::string notes;
 
  private:
   // engine_state.cpp
@@ -76,6 +77,7 @@ class Engine::State {
   tiers::Device& device_;
   Communicator& communicator_;
 
+  bool pinned_ = false;
   DeviceSpan arena_;
   std::unique_ptr<tiers::MemoryBudget> device_budget_;
   std::unique_ptr<tiers::Stream> copy_in_, copy_out_, communication_;

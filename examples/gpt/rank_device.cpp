@@ -1,0 +1,83 @@
+#include "gpt/rank_device.hpp"
+
+#include "gpt/host_ops.hpp"
+#include "gpt/model_description.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+#include <penstock/tiers/host_device.hpp>
+
+#if GPT_HAS_CUDA
+#include "gpt/cuda_ops.hpp"
+
+#include <penstock/kernels/cuda_compute.hpp>
+#include <penstock/tiers/cuda_device.hpp>
+#endif
+
+namespace gpt {
+
+using penstock::ByteCount;
+using penstock::Error;
+using penstock::Result;
+
+namespace {
+
+/// The fp32 scratch of the model's arithmetic, kept alive by the device.
+Result<DeviceBuffer> allocate_scratch(const ModelConfig& model, penstock::tiers::Device& device) {
+  auto size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
+  if (!size) return size.error();
+  auto span = device.allocate(*size);
+  if (!span) return span.error();
+  return DeviceBuffer{*span, nullptr};
+}
+
+}  // namespace
+
+MakeDevice on_host(const ModelConfig& model) {
+  return [model](ByteCount budget) -> Result<RankDevice> {
+    auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
+    if (!scratch_size) return scratch_size.error();
+    RankDevice made;
+    made.device = std::make_unique<penstock::tiers::HostDevice>(
+        penstock::tiers::HostDevice::Options{.memory = budget + *scratch_size});
+    auto scratch = allocate_scratch(model, *made.device);
+    if (!scratch) return scratch.error();
+    made.compute = penstock::kernels::make_host_compute();
+    made.ops = make_host_ops(*scratch);
+    return made;
+  };
+}
+
+#if GPT_HAS_CUDA
+
+MakeDevice on_cuda(const ModelConfig& model, std::uint32_t rank) {
+  return [model, rank](ByteCount) -> Result<RankDevice> {
+    auto count = penstock::tiers::cuda_device_count();
+    if (!count) return count.error();
+    if (*count == 0) return Error::unsupported("on_cuda").reason("this machine has no CUDA device");
+    const int number = static_cast<int>(rank) % *count;
+    auto device = penstock::tiers::create_cuda_device(number);
+    if (!device) return device.error();
+    RankDevice made{.device = std::move(*device)};
+    auto scratch = allocate_scratch(model, *made.device);
+    if (!scratch) return scratch.error();
+    auto ops = make_cuda_ops(*scratch);
+    if (!ops) return ops.error();
+    made.ops = std::move(*ops);
+    made.compute = penstock::kernels::make_cuda_compute(number);
+    return made;
+  };
+}
+
+#else
+
+MakeDevice on_cuda(const ModelConfig&, std::uint32_t) {
+  return [](ByteCount) -> Result<RankDevice> {
+    return Error::unsupported("on_cuda")
+        .reason("this build has no CUDA")
+        .advice("build with PENSTOCK_CUDA=ON");
+  };
+}
+
+#endif
+
+}  // namespace gpt

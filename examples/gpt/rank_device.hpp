@@ -1,0 +1,32 @@
+#pragma once
+
+#include "gpt/model_config.hpp"
+#include "gpt/ops.hpp"
+
+#include <penstock/base/compute.hpp>
+#include <penstock/tiers/device.hpp>
+
+#include <functional>
+#include <memory>
+
+namespace gpt {
+
+/// The accelerator of one rank and the arithmetic on it.
+struct RankDevice {
+  std::unique_ptr<penstock::tiers::Device> device;
+  std::unique_ptr<penstock::Compute> compute;  ///< Penstock's
+  std::unique_ptr<Ops> ops;                    ///< the model's; its scratch is device memory
+};
+
+/// Makes the device of one rank, with `budget` bytes beside what the model's arithmetic itself needs.
+using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCount budget)>;
+
+/// A share of the host's memory, playing the accelerator.
+[[nodiscard]] MakeDevice on_host(const ModelConfig& model);
+
+/// CUDA device `rank` modulo their count.
+///
+/// The function's errors: unsupported, where this build has no CUDA or the machine no device.
+[[nodiscard]] MakeDevice on_cuda(const ModelConfig& model, std::uint32_t rank);
+
+}  // namespace gpt
