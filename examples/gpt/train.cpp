@@ -136,9 +136,12 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   gpt::Arguments arguments;
   CLI::App app("Trains a byte-level GPT with Penstock, its states where the configuration puts them");
+  // A script's own arguments come after its defaults.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--config", arguments.config, "ds_config.json")->capture_default_str();
   app.add_option("--text", arguments.text, "train on this file; default: the system's licences");
-  app.add_option("--nvme-path", arguments.nvme_paths, "swap directories, in place of the configuration's");
+  app.add_option("--nvme-path", arguments.nvme_paths, "swap directories, in place of the configuration's")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--layers", arguments.model.layers, "blocks")->capture_default_str();
   app.add_option("--width", arguments.model.width, "model width")->capture_default_str();
   app.add_option("--heads", arguments.model.heads, "attention heads")->capture_default_str();
@@ -152,7 +155,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    std::fprintf(stderr, "error: %s (--help lists the options)\n", error.what());
+    return 2;
   }
   return gpt::run(arguments);
 }

@@ -95,8 +95,8 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   // What moves through host memory: two tiles, two parameter shards, and for the gradient that lands, its
   // accumulator and the incoming shard.
   plan.host_staging = tile_largest * 2 + shard_largest * 2 + gradient_largest + shard_largest;
-  // Tiles read ahead, the one being updated, and tiles being written.
-  const ByteCount ring = tile_largest * (2 * config.penstock.tiles_in_flight + 1);
+  // Tiles read ahead, the one being updated, tiles being written, and the one that joins them.
+  const ByteCount ring = tile_largest * (2 * config.penstock.tiles_in_flight + 2);
   const ByteCount resident =
       (plan.shards_on_disk ? ByteCount() : shard_bytes) + (optimizer_on_disk ? ByteCount() : tile_bytes_all);
   const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
