@@ -132,7 +132,8 @@ void Reader::read_feature(const Key& key, const Json::Value& json) {
   if (!json.isObject()) return report(key.path, "not supported yet; leave it out");
   const Json::Value& enabled = json["enabled"];
   if (json.empty() || (enabled.isBool() && !enabled.asBool())) return;
-  report(key.path, "not supported yet; leave it out, or set \"enabled\" to false");
+  report(key.path, json.isMember("enabled") ? "not supported yet; set \"enabled\" to false"
+                                            : "not supported yet; leave it out");
 }
 
 void Reader::report_unknown(const std::string& path, std::uint32_t line) {
