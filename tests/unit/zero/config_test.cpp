@@ -58,11 +58,12 @@ TEST(Config, SaysWhereAMisplacedKeyBelongs) {
       << message;
 }
 
-TEST(Config, NamesTheLineOfASyntaxError) {
+TEST(Config, NamesTheLineOfASyntaxErrorAndOfAValueAtItsStart) {
   const std::string unterminated = refusal("{\"train_batch_size\": 8,\n \"bf16\": {\"enabled\": true}\n");
   const std::string twice = refusal("{\"train_batch_size\": 8,\n \"train_batch_size\": 16}");
 
   EXPECT_TRUE(contains(unterminated, "\n  line 3: ")) << unterminated;
+  EXPECT_TRUE(contains(refusal("{\"train_batch_size\":\n\"8\"}"), "train_batch_size, line 2: "));
   EXPECT_TRUE(contains(twice, "\n  line 2: Duplicate key: 'train_batch_size'")) << twice;
 }
 
