@@ -99,9 +99,11 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
 void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   if (key.status == Status::removed) return report(key.path, std::string(key.why));
   if (json.isNull() && key.nullable) return;
-  if (json.isString() && json.asString() == "auto") {
-    if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a number");
-    if (key.status == Status::supported && key.kind != Kind::block) {
+  const bool is_object = key.kind == Kind::block || key.kind == Kind::feature;
+  const bool is_top_level = block_of(key.path).empty();
+  if (json.isString() && json.asString() == "auto" && !(is_object && is_top_level)) {
+    if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a value");
+    if (key.status == Status::supported && !is_object) {
       note(key.path, "\"auto\" stands for the default here");
     }
     return;
@@ -132,7 +134,8 @@ void Reader::read_feature(const Key& key, const Json::Value& json) {
   if (!json.isObject()) return report(key.path, "not supported yet; leave it out");
   const Json::Value& enabled = json["enabled"];
   if (json.empty() || (enabled.isBool() && !enabled.asBool())) return;
-  report(key.path, "not supported yet; leave it out, or set \"enabled\" to false");
+  report(key.path, json.isMember("enabled") ? "not supported yet; set \"enabled\" to false"
+                                            : "not supported yet; leave it out");
 }
 
 void Reader::report_unknown(const std::string& path, std::uint32_t line) {

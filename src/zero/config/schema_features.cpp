@@ -9,7 +9,7 @@ using enum Status;
 
 // Monitors forbid unknown keys even when they are off, so theirs are listed.
 #define PENSTOCK_MONITOR(name)                                                               \
-  {.path = name, .kind = block, .nullable = true},                                           \
+  {.path = name, .kind = block},                                                             \
       {.path = name ".enabled", .kind = flag, .status = only_default, .fallback = "false"},  \
       {.path = name ".output_path", .kind = text, .status = no_effect, .why = no_monitor}, { \
     .path = name ".job_name", .kind = text, .status = no_effect, .why = no_monitor           \
@@ -20,29 +20,29 @@ constexpr std::string_view no_monitor = "acts with this monitor enabled only";
 constexpr Key keys[] = {
     PENSTOCK_MONITOR("tensorboard"),
     PENSTOCK_MONITOR("csv_monitor"),
-    {.path = "wandb", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "comet", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "monitor_config", .kind = feature, .status = only_default, .nullable = true},
+    {.path = "wandb", .kind = feature, .status = only_default},
+    {.path = "comet", .kind = feature, .status = only_default},
+    {.path = "monitor_config", .kind = feature, .status = only_default},
 
-    {.path = "scheduler", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "flops_profiler", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "comms_logger", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "timers", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "hybrid_engine", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "compile", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "torch_autocast", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "tensor_parallel", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "pipeline", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "autotuning", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "nebula", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "compression_training", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "data_efficiency", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "curriculum_learning", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "progressive_layer_drop", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "eigenvalue", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "quantize_training", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "weight_quantization", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "sparse_attention", .kind = feature, .status = only_default, .nullable = true},
+    {.path = "scheduler", .kind = feature, .status = only_default},
+    {.path = "flops_profiler", .kind = feature, .status = only_default},
+    {.path = "comms_logger", .kind = feature, .status = only_default},
+    {.path = "timers", .kind = feature, .status = only_default},
+    {.path = "hybrid_engine", .kind = feature, .status = only_default},
+    {.path = "compile", .kind = feature, .status = only_default},
+    {.path = "torch_autocast", .kind = feature, .status = only_default},
+    {.path = "tensor_parallel", .kind = feature, .status = only_default},
+    {.path = "pipeline", .kind = feature, .status = only_default},
+    {.path = "autotuning", .kind = feature, .status = only_default},
+    {.path = "nebula", .kind = feature, .status = only_default},
+    {.path = "compression_training", .kind = feature, .status = only_default},
+    {.path = "data_efficiency", .kind = feature, .status = only_default},
+    {.path = "curriculum_learning", .kind = feature, .status = only_default},
+    {.path = "progressive_layer_drop", .kind = feature, .status = only_default},
+    {.path = "eigenvalue", .kind = feature, .status = only_default},
+    {.path = "quantize_training", .kind = feature, .status = only_default},
+    {.path = "weight_quantization", .kind = feature, .status = only_default},
+    {.path = "sparse_attention", .kind = feature, .status = only_default},
 
     {.path = "elasticity",
      .status = removed,

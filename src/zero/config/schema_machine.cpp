@@ -11,7 +11,7 @@ constexpr double uint32_max = 4294967295.0;
 constexpr std::string_view one_driver = "each path has one driver thread, and penstock.io_engine its engine";
 
 constexpr Key keys[] = {
-    {.path = "aio", .kind = block},
+    {.path = "aio", .kind = block, .nullable = true},
     {.path = "aio.block_size",
      .kind = count,
      .least = 4096,

@@ -153,7 +153,7 @@ constexpr Key keys[] = {
      .status = only_default,
      .fallback = "false"},
     {.path = "zero_optimization.zenflow", .kind = feature, .status = only_default, .nullable = true},
-    {.path = "zero_optimization.leaf_module", .kind = feature, .status = only_default, .nullable = true},
+    {.path = "zero_optimization.leaf_module", .kind = feature, .status = only_default},
 
     {.path = "zero_optimization.mics_shard_size",
      .status = removed,

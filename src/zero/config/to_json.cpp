@@ -1,6 +1,8 @@
 #include <penstock/zero/config.hpp>
 
 #include <json/json.h>
+#include <array>
+#include <charconv>
 
 namespace penstock::zero {
 
@@ -36,6 +38,15 @@ Json::Value text(std::string_view value) {
   return Json::Value(value.data(), value.data() + value.size());
 }
 
+/// A float as the shortest decimal that is read back as it was: 0.9, not 0.899999976.
+Json::Value number(float value) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  double shortest = 0;
+  std::from_chars(digits.data(), end.ptr, shortest);
+  return shortest;
+}
+
 Json::Value to_json(const OffloadConfig& offload) {
   Json::Value json;
   json["device"] = text(to_string(offload.device));
@@ -52,11 +63,11 @@ Json::Value to_json(const OptimizerConfig& optimizer) {
   Json::Value json;
   json["type"] = "Adam";
   Json::Value& params = json["params"];
-  params["lr"] = optimizer.learning_rate;
-  params["betas"][0] = optimizer.beta1;
-  params["betas"][1] = optimizer.beta2;
-  params["eps"] = optimizer.epsilon;
-  params["weight_decay"] = optimizer.weight_decay;
+  params["lr"] = number(optimizer.learning_rate);
+  params["betas"][0] = number(optimizer.beta1);
+  params["betas"][1] = number(optimizer.beta2);
+  params["eps"] = number(optimizer.epsilon);
+  params["weight_decay"] = number(optimizer.weight_decay);
   params["bias_correction"] = optimizer.bias_correction;
   params["adam_w_mode"] = optimizer.decoupled_decay;
   return json;
@@ -83,10 +94,10 @@ std::string Config::to_json() const {
   json["train_batch_size"] = train_batch_size;
   json["train_micro_batch_size_per_gpu"] = micro_batch_size;
   json["gradient_accumulation_steps"] = gradient_accumulation_steps;
-  json["gradient_clipping"] = gradient_clipping;
+  json["gradient_clipping"] = number(gradient_clipping);
   json["bf16"]["enabled"] = dtype == DType::bf16;
   json["fp16"]["enabled"] = dtype == DType::fp16;
-  if (dtype == DType::fp16) json["fp16"]["loss_scale"] = loss_scale;
+  if (dtype == DType::fp16) json["fp16"]["loss_scale"] = number(loss_scale);
   json["data_types"]["grad_accum_dtype"] = text(to_string(grad_accum_dtype));
   json["zero_optimization"]["stage"] = stage;
   json["zero_optimization"]["offload_param"] = zero::to_json(offload_param);

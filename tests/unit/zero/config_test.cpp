@@ -2,6 +2,7 @@
 
 #include "kit/print.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -57,11 +58,12 @@ TEST(Config, SaysWhereAMisplacedKeyBelongs) {
       << message;
 }
 
-TEST(Config, NamesTheLineOfASyntaxError) {
+TEST(Config, NamesTheLineOfASyntaxErrorAndOfAValueAtItsStart) {
   const std::string unterminated = refusal("{\"train_batch_size\": 8,\n \"bf16\": {\"enabled\": true}\n");
   const std::string twice = refusal("{\"train_batch_size\": 8,\n \"train_batch_size\": 16}");
 
   EXPECT_TRUE(contains(unterminated, "\n  line 3: ")) << unterminated;
+  EXPECT_TRUE(contains(refusal("{\"train_batch_size\":\n\"8\"}"), "train_batch_size, line 2: "));
   EXPECT_TRUE(contains(twice, "\n  line 2: Duplicate key: 'train_batch_size'")) << twice;
 }
 
@@ -118,7 +120,17 @@ TEST(Config, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
   EXPECT_EQ(config->optimizer.learning_rate, 1e-3f);
   ASSERT_FALSE(config->notes.empty());
   EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" stands for the default here");
-  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a number"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a value"));
+}
+
+TEST(Config, TakesNoAutoWhereDeepSpeedTakesNone) {
+  for (const char* text :
+       {R"("zero_optimization": "auto")", R"("bf16": "auto")", R"("scheduler": "auto")",
+        R"("communication_data_type": "auto")", R"("checkpoint": {"tag_validation": "auto"})",
+        R"("train_micro_batch_size_per_gpu": "auto")", R"("optimizer": null)"}) {
+    EXPECT_FALSE(read("{\"train_batch_size\": 8, " + std::string(text) + "}")) << text;
+  }
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": "auto"}})"));
 }
 
 TEST(Config, NotesEveryKeyThatHasNoEffectHere) {
@@ -179,7 +191,7 @@ TEST(Config, TrainsInSinglePrecisionUnlessToldOtherwise) {
 }
 
 TEST(Config, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
-  const auto off = read(R"({"train_batch_size": 8, "prescale_gradients": false, "scheduler": null,
+  const auto off = read(R"({"train_batch_size": 8, "prescale_gradients": false, "scheduler": {},
     "flops_profiler": {"enabled": false, "profile_step": 1},
     "zero_optimization": {"stage": 3, "zero_quantized_weights": false, "zero_hpz_partition_size": 1}})");
   ASSERT_TRUE(off) << off.error().message();
@@ -276,6 +288,30 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(contains(missing.error().message(), "/nonexistent/penstock does not exist"));
   EXPECT_TRUE(contains(file.error().message(), "is not a directory"));
   EXPECT_TRUE(usable);
+}
+
+TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
+  const std::string text = R"({"train_batch_size": 96, # "comment"
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "\u00e9"]}},
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95]}}, /* and */
+    "penstock": {"host_budget": "1.5GiB", "tile_elements": 1.6384e4},})";
+  ASSERT_TRUE(read(text)) << refusal(text);
+
+  for (std::size_t length = 0; length + 1 < text.size(); ++length) {
+    EXPECT_FALSE(read(std::string_view(text).substr(0, length))) << length;
+  }
+  test::SeededRandom random(1);
+  for (int round = 0; round < 5000; ++round) {
+    std::string damaged = text;
+    for (std::uint64_t n = random.below(3) + 1; n > 0; --n) {
+      damaged[random.below(damaged.size())] = static_cast<char>(random.below(256));
+    }
+    const auto config = read(damaged);
+    if (config)
+      EXPECT_TRUE(read(config->to_json())) << damaged;
+    else
+      EXPECT_EQ(config.error().code(), ErrorCode::invalid_config) << damaged;
+  }
 }
 
 TEST(Config, RefusesAWorldWithoutRanks) {

@@ -1,0 +1,122 @@
+#include <penstock/zero/estimate.hpp>
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+namespace {
+
+using tiers::Purpose;
+using tiers::Tier;
+
+/// Flats are padded to ranks times this.
+constexpr std::uint64_t shard_multiple = 128;
+
+Tier tier_of(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::cpu: return Tier::host;
+    case OffloadDevice::nvme: return Tier::nvme;
+    case OffloadDevice::none: break;
+  }
+  return Tier::device;
+}
+
+ElementCount shard_of(ElementCount elements, std::uint64_t ranks) {
+  return ElementCount(round_up(ceil_divide(elements.value(), ranks), shard_multiple));
+}
+
+Result<void> check(const RunEstimateOptions& o) {
+  constexpr std::uint64_t parameters_max = std::uint64_t{1} << 50;
+  const auto refuse = [](const char* object) {
+    return Error::invalid_argument("estimate_run").object(object);
+  };
+  if (o.parameters.is_zero() || o.parameters.value() > parameters_max) {
+    return refuse("parameters").wanted("from 1 to 2^50").got(o.parameters.value());
+  }
+  if (o.largest_unit.is_zero() || o.largest_unit > o.parameters) {
+    return refuse("largest_unit").wanted("from 1 to the parameters of the model").got(o.largest_unit);
+  }
+  for (const std::uint32_t n : {o.ranks_per_node, o.nodes, o.micro_batches, o.tiles_in_flight}) {
+    if (n == 0 || n > 65536) {
+      return refuse("ranks, nodes, micro-batches, tiles in flight").wanted("each from 1 to 65536").got(n);
+    }
+  }
+  if (o.tile_elements.is_zero() || o.tile_elements.value() > 0xffffffff) {
+    return refuse("tile_elements").wanted("from 1 to 4294967295").got(o.tile_elements);
+  }
+  return ok();
+}
+
+ByteCount sum(const RunEstimate& estimate, Tier tier, ByteCount RunEstimate::Line::*which) {
+  ByteCount total;
+  for (const auto& line : estimate.lines) {
+    if (line.tier == tier) total += line.*which;
+  }
+  return total;
+}
+
+}  // namespace
+
+ByteCount RunEstimate::per_rank(Tier tier) const {
+  return sum(*this, tier, &Line::per_rank);
+}
+
+ByteCount RunEstimate::per_node(Tier tier) const {
+  return sum(*this, tier, &Line::per_node);
+}
+
+ByteCount RunEstimate::read_per_step_per_node() const {
+  ByteCount total;
+  for (const Traffic& moved : traffic) total += moved.read * ranks_per_node;
+  return total;
+}
+
+ByteCount RunEstimate::written_per_step_per_node() const {
+  ByteCount total;
+  for (const Traffic& moved : traffic) total += moved.written * ranks_per_node;
+  return total;
+}
+
+Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
+  PENSTOCK_TRY(check(options));
+  const std::uint64_t ranks = std::uint64_t{options.ranks_per_node} * options.nodes;
+  const ElementCount shard = shard_of(options.parameters, ranks);
+  const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
+  const auto states = tile_bytes(options.state_format, shard);
+  const auto tile = tile_bytes(options.state_format, std::min(options.tile_elements, shard));
+  if (!states) return states.error();
+  if (!tile) return tile.error();
+
+  RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
+  const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
+    estimate.lines.push_back({tier, purpose, bytes, bytes * options.ranks_per_node});
+  };
+  const std::uint64_t element = size_of(options.dtype).value();
+  const ByteCount parameters(shard.value() * element), unit(unit_shard.value() * ranks * element);
+  const ByteCount gradient(shard.value() *
+                           (options.micro_batches > 1 ? size_of(options.grad_accum_dtype).value() : element));
+  const Tier parameter_tier = tier_of(options.offload_param);
+  const Tier optimizer_tier = tier_of(options.offload_optimizer);
+
+  hold(parameter_tier, Purpose::parameter_shard, parameters);
+  hold(optimizer_tier, Purpose::optimizer_tile, *states);
+  hold(optimizer_tier == Tier::device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
+  hold(Tier::device, Purpose::gathered_flat, options.largest_unit == options.parameters ? unit : unit * 2);
+  hold(Tier::device, Purpose::full_gradient, unit);
+  if (parameter_tier == Tier::nvme) {
+    hold(Tier::host, Purpose::parameter_shard,
+         std::min(parameters, ByteCount(unit_shard.value() * element * 2)));
+    estimate.traffic.push_back(
+        {Purpose::parameter_shard, parameters * 2 * options.micro_batches, parameters});
+  }
+  if (optimizer_tier == Tier::nvme) {
+    hold(Tier::host, Purpose::optimizer_tile, std::min(*states, *tile * options.tiles_in_flight));
+    estimate.traffic.push_back({Purpose::optimizer_tile, *states, *states});
+  }
+  std::stable_sort(estimate.lines.begin(), estimate.lines.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.tier, a.purpose) < std::pair(b.tier, b.purpose);
+  });
+  return estimate;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,91 @@
+#include "kit/golden.hpp"
+#include "run_program.hpp"
+
+#include <gtest/gtest.h>
+#include <cstdio>
+
+namespace penstock::test {
+namespace {
+
+/// As it would be typed: 1.1, not 1.1000000000000001.
+std::string factor_of(const Json::Value& one) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.15g", one["additional_buffer_factor"].asDouble());
+  return text;
+}
+
+TEST(EstimateCommand, PrintsDeepSpeedsTableByteForByteAndNothingElse) {
+  const Json::Value golden = golden_json("estimator.json");
+  for (const Json::Value& one : golden["cases"]) {
+    const auto whole = [&](const char* key) { return std::to_string(one[key].asUInt64()); };
+    for (const char* stage : {"2", "3"}) {
+      const auto result = run_penstock({"estimate", "--params", whole("total_params"), "--largest-layer",
+                                        whole("largest_layer_params"), "--gpus", whole("num_gpus_per_node"),
+                                        "--nodes", whole("num_nodes"), "--factor", factor_of(one), "--stage",
+                                        stage, "--format", "deepspeed"});
+
+      EXPECT_EQ(result.status, 0) << result.err;
+      EXPECT_EQ(result.out, one[std::string("zero") + stage + "_text"].asString());
+      EXPECT_EQ(result.err, "");
+    }
+  }
+}
+
+TEST(EstimateCommand, TakesCountsWrittenAsFloats) {
+  const std::vector<std::string> rest{"--largest-layer", "65e6", "--gpus", "2", "--format", "deepspeed"};
+  std::vector<std::string> floats{"estimate", "--params", "2783e6"},
+      integers{"estimate", "--params", "2783000000"};
+  floats.insert(floats.end(), rest.begin(), rest.end());
+  integers.insert(integers.end(), rest.begin(), rest.end());
+
+  EXPECT_EQ(run_penstock(floats).out, run_penstock(integers).out);
+  EXPECT_NE(run_penstock(floats).out.find("   69.98GB |   0.24GB | offload_param=cpu ,"), std::string::npos);
+}
+
+TEST(EstimateCommand, SaysWhatEachTierHoldsAndWhatIsWritten) {
+  const std::vector<std::string> arguments{
+      "estimate", "--params", "8388608", "--largest-layer", "524288", "--gpus", "4", "--nodes", "2"};
+  auto with_json = arguments;
+  with_json.push_back("--json");
+
+  const auto table = run_penstock(arguments);
+  const auto json = run_penstock(with_json).json();
+
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_NE(table.out.find("nvme    optimizer tiles       12.0 MiB    48.0 MiB\n"), std::string::npos)
+      << table.out;
+  EXPECT_EQ(json["per_node_bytes"]["nvme"].asUInt64(), 4u * 14 << 20);
+  EXPECT_EQ(json["nvme_written_per_step_per_node_bytes"].asUInt64(), 4u * 14 << 20);
+}
+
+TEST(EstimateCommand, TakesTheRunFromAConfiguration) {
+  const std::string file = (golden_directory() / "config/cases/offload_cpu.json").string();
+
+  const auto result =
+      run_penstock({"estimate", "--params", "1e6", "--largest-layer", "1e5", "--config", file, "--json"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.json()["per_node_bytes"]["nvme"].asUInt64(), 0u);
+}
+
+TEST(EstimateCommand, RefusesBadArguments) {
+  for (const std::vector<std::string>& bad :
+       {std::vector<std::string>{"--params", "x", "--largest-layer", "1"},
+        {"--params", "1.5", "--largest-layer", "1"},
+        {"--params", "-1", "--largest-layer", "1"},
+        {"--params", "10"},
+        {"--params", "10", "--largest-layer", "11"},
+        {"--params", "10", "--largest-layer", "1", "--stage", "2"},
+        {"--params", "10", "--largest-layer", "1", "--gpus", "0"},
+        {"--params", "10", "--largest-layer", "1", "--factor", "much", "--format", "deepspeed"}}) {
+    std::vector<std::string> arguments{"estimate"};
+    arguments.insert(arguments.end(), bad.begin(), bad.end());
+    const auto result = run_penstock(arguments);
+    EXPECT_EQ(result.status, 2) << bad[1] << result.out;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

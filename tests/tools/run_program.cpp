@@ -1,0 +1,58 @@
+#include "run_program.hpp"
+
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+namespace penstock::test {
+
+namespace {
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+Json::Value ProgramResult::json() const {
+  const Json::CharReaderBuilder builder;
+  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+  Json::Value value;
+  return reader->parse(out.data(), out.data() + out.size(), &value, nullptr) ? value : Json::Value();
+}
+
+ProgramResult run_penstock(const std::vector<std::string>& arguments) {
+  ScratchDirectory directory;
+  const std::filesystem::path out = directory.path() / "out", err = directory.path() / "err";
+  std::vector<std::string> words{PENSTOCK_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  PENSTOCK_CHECK(posix_spawn_file_actions_init(&actions) == 0);
+  constexpr int flags = O_WRONLY | O_CREAT | O_TRUNC;
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), flags, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), flags, 0600);
+  pid_t process = 0;
+  const int spawned = posix_spawn(&process, PENSTOCK_PROGRAM, &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  PENSTOCK_CHECK(spawned == 0);
+
+  int status = 0;
+  PENSTOCK_CHECK(::waitpid(process, &status, 0) == process);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
+}
+
+}  // namespace penstock::test
