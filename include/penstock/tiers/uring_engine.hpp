@@ -17,7 +17,7 @@ struct UringOptions {
 /// The thread that first submits or reaps owns the ring, close() included.
 /// Probed by what happens: a ring is set up and a read sent through it. Should the kernel refuse requests
 /// later, they complete with its errno.
-/// Errors: unsupported, with the kernel's errno, where io_uring is missing, disabled or filtered;
+/// Errors: unsupported, with what the kernel said, where io_uring is missing, disabled or filtered;
 /// also in a build without liburing.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& options);
 

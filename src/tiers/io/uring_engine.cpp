@@ -109,8 +109,8 @@ class UringEngine final : public IoEngine {
       break;
     }
     if (result != 0) {
-      return Error::from_errno("UringEngine::open", -result)
-          .reason("io_uring is refused here")
+      return Error::unsupported("UringEngine::open")
+          .reason(std::string("io_uring is refused here: ") + std::strerror(-result))
           .advice("allow io_uring in the container's seccomp profile and kernel.io_uring_disabled");
     }
     open_ = true;
