@@ -225,7 +225,7 @@ std::string json(const Machine& machine, const SwapLoad& load, const Options& op
 
 int run(int argc, char** argv) {
   Options options;
-  std::uint64_t file_size = (1_GiB).value(), request_size = (4_MiB).value(), in_flight = (16_MiB).value();
+  std::uint64_t file_size = (1_GiB).value(), request_size = (1_MiB).value(), in_flight = (16_MiB).value();
   CLI::App app("Reads and writes swap files as the library does, and beside it as fio does");
   app.add_option("--path", options.load.directories, "directories, one swap file in each")
       ->required()
@@ -234,7 +234,10 @@ int run(int argc, char** argv) {
   app.add_option("--file-size", file_size, "of each file, such as 1GiB")
       ->capture_default_str()
       ->transform(bytes);
-  app.add_option("--request-size", request_size, "longest request")->capture_default_str()->transform(bytes);
+  app.add_option("--request-size", request_size, "longest request")
+      ->capture_default_str()
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber);
   app.add_option("--in-flight", in_flight, "bytes in flight on each path")
       ->capture_default_str()
       ->transform(bytes)

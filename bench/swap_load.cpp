@@ -9,9 +9,9 @@ using tiers::BlockFile;
 
 namespace {
 
-/// Two more than fill the queue: the driver finds the next transfer waiting when one completes.
+/// Four more than fill the queue: the driver finds transfers waiting while this thread is not scheduled.
 std::size_t slot_count(const SwapLoad::Options& options, ByteCount transfer) {
-  return ceil_divide(options.in_flight.value(), transfer.value()) + 2;
+  return ceil_divide(options.in_flight.value(), transfer.value()) + 4;
 }
 
 /// Small requests are posted several at a time, as parts of one transfer, as a tile would be.

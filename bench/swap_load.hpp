@@ -27,7 +27,7 @@ class SwapLoad {
   struct Options {
     std::vector<std::filesystem::path> directories;
     ByteCount file_size;
-    ByteCount request_size = 4_MiB;
+    ByteCount request_size = 1_MiB;
     ByteCount in_flight = 16_MiB;  ///< of each path
     tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   };

@@ -4,13 +4,35 @@
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 
 namespace penstock {
 
 struct Workers::Arena {
   explicit Arena(std::uint32_t threads) : arena(static_cast<int>(threads)) {}
+  ~Arena() {
+    std::unique_lock lock(mutex);
+    idle.wait(lock, [this] { return posted == 0; });
+  }
+
+  void post(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex);
+      ++posted;
+    }
+    arena.enqueue([this, task = std::move(task)] {
+      task();
+      const std::lock_guard lock(mutex);
+      if (--posted == 0) idle.notify_all();
+    });
+  }
+
   tbb::task_arena arena;
+  std::mutex mutex;
+  std::condition_variable idle;
+  std::size_t posted = 0;
 };
 
 Result<Workers> Workers::create(const Options& options) {
@@ -30,6 +52,11 @@ Workers::Workers(std::uint32_t threads, std::unique_ptr<Arena> arena) noexcept
 Workers::Workers(Workers&&) noexcept = default;
 Workers& Workers::operator=(Workers&&) noexcept = default;
 Workers::~Workers() = default;
+
+void Workers::post(std::function<void()> task) {
+  if (!arena_) return task();
+  arena_->post(std::move(task));
+}
 
 void Workers::run(std::size_t count, void* context, Range range) noexcept {
   if (count == 0) return;

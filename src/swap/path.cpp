@@ -8,14 +8,22 @@ namespace penstock::swap {
 
 using tiers::BlockFile;
 
+namespace {
+
+/// Enough requests for in_flight_max, and more where transfers are shorter than request_max.
+std::uint32_t queue_depth(const PathOptions& options) {
+  const std::uint64_t request = std::max<std::uint64_t>(options.request_max.value(), 1);
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ceil_divide(options.in_flight_max.value(), request), 64, 4096));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& options) {
-  auto chosen = tiers::choose_engine(options.engine, /*depth=*/64);
+  auto chosen = tiers::choose_engine(options.engine, queue_depth(options));
   if (!chosen) return chosen.error();
   auto path = create(options, tiers::real_file_system(), std::move(chosen->engine));
-  if (path && !chosen->reason.empty()) {
-    std::string& notes = (*path)->notes_;
-    notes = chosen->reason + (notes.empty() ? "" : "; ") + notes;
-  }
+  if (path) (*path)->choice_ = std::move(chosen->reason);
   return path;
 }
 
@@ -31,11 +39,10 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::Fi
 }
 
 Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, BlockFile file)
-    : options_(options), engine_(std::move(engine)), file_(std::move(file)) {
-  if (!file_.properties().direct && options_.direct_io != tiers::DirectIo::off) {
-    notes_ = "buffered I/O: " + file_.properties().direct_note;
-  }
-}
+    : options_(options),
+      engine_(std::move(engine)),
+      file_(std::move(file)),
+      engine_notes_(engine_->notes()) {}
 
 Path::~Path() {
   stop_driver();
@@ -45,9 +52,17 @@ Path::~Path() {
 
 void Path::attach(HostSpan buffers) {
   engine_->attach(tiers::FileHandle::none, buffers);
-  if (const std::string notes = engine_->notes(); !notes.empty()) {
-    notes_ += (notes_.empty() ? "" : "; ") + notes;
+  engine_notes_ = engine_->notes();
+}
+
+std::string Path::notes() const {
+  const bool fell_back = !file_.properties().direct && options_.direct_io != tiers::DirectIo::off;
+  std::string notes;
+  for (const std::string& line :
+       {choice_, fell_back ? "buffered I/O: " + file_.properties().direct_note : "", engine_notes_}) {
+    if (!line.empty()) notes += (notes.empty() ? "" : "; ") + line;
   }
+  return notes;
 }
 
 void Path::start_driver(std::function<void()> notify) {
@@ -102,11 +117,15 @@ bool Path::turn(TimePoint deadline) {
 }
 
 void Path::post(const Command& command) {
+  bool first = false;
   {
     const std::lock_guard lock(mutex_);
+    first = commands_.empty();
     commands_.push_back(command);
   }
-  engine_->wake();
+  // The driver takes them all at a time: it has been woken for those before, or leaves them until a transfer
+  // completes.
+  if (first) engine_->wake();
 }
 
 void Path::take_outcomes(std::vector<BlockFile::Finished>& outcomes) {

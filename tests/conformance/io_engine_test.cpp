@@ -119,9 +119,10 @@ TEST_P(IoEngineConformance, ReadsBackWhatItWrote) {
 
 TEST_P(IoEngineConformance, AcceptsAPrefixWhenItsQueueIsFull) {
   File file = bench_->scratch(1_MiB);
-  const HostSpan into = buffer(4_KiB);
-  std::vector<IoRequest> requests(depth + 3, {IoOperation::read, file.handle(), FileOffset(0), into, 0});
-  for (std::uint64_t i = 0; i < requests.size(); ++i) requests[i].tag = i;
+  std::vector<IoRequest> requests;
+  for (std::uint64_t i = 0; i < depth + 3; ++i) {
+    requests.push_back({IoOperation::read, file.handle(), FileOffset(0), buffer(4_KiB), i});
+  }
 
   const std::size_t accepted = engine().submit(requests);
 
@@ -206,6 +207,14 @@ TEST_P(IoEngineConformance, CompletesEveryAcceptedRequestOnceWhenClosedInFlight)
   for (std::size_t i = 0; i < reads.size(); ++i) {
     EXPECT_EQ(reads[i].buffer.data()[reads[i].buffer.size().value() - 1], last[i]);
   }
+}
+
+TEST_P(IoEngineConformance, ReapsNothingWithoutWaitingAfterClose) {
+  std::array<IoCompletion, 1> none;
+
+  engine().close();
+
+  EXPECT_EQ(engine().reap(none, forever), 0u);
 }
 
 TEST_P(IoEngineConformance, WakesAReapThatBlocks) {

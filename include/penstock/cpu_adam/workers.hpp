@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/executor.hpp>
 #include <penstock/base/result.hpp>
 
 #include <concepts>
@@ -13,8 +14,8 @@ namespace penstock {
 /// The threads that touch payload: updates, checksums, gradient landing. A wrapper of one TBB arena.
 ///
 /// Move-only. Safe from any thread; parallel_blocks() blocks its caller, who works along. Work is divided
-/// statically, and no result may depend on how.
-class Workers {
+/// statically, and no result may depend on how. The destructor waits for what was posted.
+class Workers final : public Executor {
  public:
   struct Options {
     std::uint32_t threads = 1;  ///< the caller included; 1 runs inline and touches no TBB
@@ -28,9 +29,12 @@ class Workers {
 
   Workers(Workers&&) noexcept;
   Workers& operator=(Workers&&) noexcept;
-  ~Workers();
+  ~Workers() override;
 
   [[nodiscard]] std::uint32_t threads() const { return threads_; }
+
+  /// Runs `task` later on a thread of the arena, or at once on the caller's where that is the only one.
+  void post(std::function<void()> task) override;
 
   /// Calls body(first, last) for disjoint ranges that together are [0, count), from several threads at once,
   /// and returns when all are done. `body` must not throw.

@@ -17,7 +17,7 @@ namespace penstock::swap {
 struct PathOptions {
   std::filesystem::path directory;
   ByteCount capacity;                ///< size of the swap file, reserved at create
-  ByteCount request_max = 4_MiB;     ///< longest single request
+  ByteCount request_max = 1_MiB;     ///< longest single request
   ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
@@ -63,7 +63,7 @@ class Path {
   [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
   [[nodiscard]] const char* engine_name() const { return engine_->name(); }
   /// What was probed and refused: engine, registration, direct I/O. Empty when nothing was.
-  [[nodiscard]] const std::string& notes() const { return notes_; }
+  [[nodiscard]] std::string notes() const;
   [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
@@ -76,7 +76,8 @@ class Path {
   PathOptions options_;
   std::unique_ptr<tiers::IoEngine> engine_;
   tiers::BlockFile file_;
-  std::string notes_;
+  std::string choice_;        // why this engine
+  std::string engine_notes_;  // as of the last attach: the engine is the driver's
   std::function<void()> notify_;
 
   mutable std::mutex mutex_;

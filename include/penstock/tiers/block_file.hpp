@@ -30,7 +30,7 @@ class BlockFile {
  public:
   struct Options {
     ByteCount size;                    ///< reserved before create() returns
-    ByteCount request_max = 4_MiB;     ///< a transfer is cut at this length
+    ByteCount request_max = 1_MiB;     ///< a transfer is cut at this length
     ByteCount in_flight_max = 16_MiB;  ///< over all transfers of this file
     DirectIo direct_io = DirectIo::preferred;
     std::uint32_t retries_max = 3;      ///< of EAGAIN and the like, for one part; corruption is not retried
@@ -59,12 +59,12 @@ class BlockFile {
   /// of properties().alignment.
   ///
   /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
-  /// transfers_max are under way; failed_state after close().
+  /// transfers_max are under way.
   [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
   /// Submits what the engine takes and judges what it has completed, blocking in the engine until
-  /// `deadline` when nothing has (TimePoint::min() does not block).
+  /// `deadline` when nothing has and nothing has finished (TimePoint::min() does not block).
   void poll(TimePoint deadline) noexcept;
 
   /// The oldest transfer at rest, if there is one.
@@ -95,6 +95,7 @@ class BlockFile {
 
   BlockFile(File file, IoEngine& engine, const Options& options);
   void submit_parts() noexcept;
+  [[nodiscard]] std::size_t next_batch(std::span<IoRequest> batch) noexcept;
   void on_completion(const IoCompletion& completion) noexcept;
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;

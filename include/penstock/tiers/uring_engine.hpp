@@ -14,9 +14,10 @@ struct UringOptions {
 
 /// An engine on a ring of its own (SINGLE_ISSUER and DEFER_TASKRUN where the kernel has them).
 ///
-/// The thread that first submits or reaps owns the ring until close().
-/// Probed by what happens: the ring is set up and a NOP sent through it.
-/// Errors: unsupported, with the kernel's errno, where io_uring is missing, disabled or filtered;
+/// The thread that first submits or reaps owns the ring, close() included.
+/// Probed by what happens: a ring is set up and a read sent through it. Should the kernel refuse requests
+/// later, they complete with its errno.
+/// Errors: unsupported, with what the kernel said, where io_uring is missing, disabled or filtered;
 /// also in a build without liburing.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& options);
 

@@ -1,6 +1,7 @@
 #include <penstock/swap/transfer_engine.hpp>
 
 #include <algorithm>
+#include <thread>
 
 namespace penstock::swap {
 
@@ -101,13 +102,18 @@ class WorkHop final : public Hop {
  public:
   WorkHop(Executor& executor, std::function<Result<void>()> work, std::function<void()> wake)
       : executor_(executor), work_(std::move(work)), wake_(std::move(wake)) {}
+  /// The task is past its last touch: once every hop is gone, so may be what wake_ wakes.
+  ~WorkHop() override {
+    while (posted_ && !left_.load(std::memory_order_acquire)) std::this_thread::yield();
+  }
 
   Result<void> start() override {
+    posted_ = true;
     executor_.post([this] {
       result_ = work_();
-      const auto wake = wake_;  // the hop may be gone once done_ is seen
       done_.store(true, std::memory_order_release);
-      wake();
+      wake_();
+      left_.store(true, std::memory_order_release);
     });
     return ok();
   }
@@ -122,7 +128,8 @@ class WorkHop final : public Hop {
   std::function<Result<void>()> work_;
   std::function<void()> wake_;
   Result<void> result_;
-  std::atomic<bool> done_{false};
+  bool posted_ = false;
+  std::atomic<bool> done_{false}, left_{false};
 };
 
 }  // namespace

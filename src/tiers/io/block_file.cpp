@@ -52,13 +52,14 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
         .wanted("multiples of " + std::to_string(alignment.bytes()))
         .got(buffer.size());
   }
-  if (offset + buffer.size() > FileOffset(options_.size.value())) {
+  const ByteCount begin(offset.value());
+  if (begin > options_.size || buffer.size() > options_.size - begin) {
     return Error::invalid_argument(operation_name(direction))
         .reason("beyond the end of the file")
         .object(properties().name)
         .at(offset)
         .wanted(options_.size)
-        .got(ByteCount(offset.value()) + buffer.size());
+        .got(buffer.size());
   }
   if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
 
@@ -72,11 +73,11 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
                       .parts = 1,
                       .error = std::nullopt};
   // One part is held by this call itself, so that an empty transfer comes to rest too.
-  for (ByteCount begin; begin < buffer.size(); begin += options_.request_max) {
+  for (ByteCount at; at < buffer.size(); at += options_.request_max) {
     const std::uint32_t part = take_part();
     parts_[part] = {.transfer = slot,
-                    .begin = begin,
-                    .length = std::min(options_.request_max, buffer.size() - begin),
+                    .begin = at,
+                    .length = std::min(options_.request_max, buffer.size() - at),
                     .retries = 0,
                     .in_flight = false};
     ++transfers_[slot].parts;
@@ -100,40 +101,54 @@ std::uint32_t BlockFile::take_part() {
 
 void BlockFile::poll(TimePoint deadline) noexcept {
   submit_parts();
-  std::array<IoCompletion, 32> completions;
-  std::size_t count = engine_->reap(completions, deadline);
-  while (count > 0) {
-    for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
-    submit_parts();
-    count = engine_->reap(completions, TimePoint::min());
+  std::array<IoCompletion, 64> completions;
+  const std::size_t count = engine_->reap(completions, finished_.empty() ? deadline : TimePoint::min());
+  for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+  if (count > 0) submit_parts();
+}
+
+/// Each batch is one call of the engine's, which with io_uring is one system call.
+void BlockFile::submit_parts() noexcept {
+  std::array<IoRequest, 64> batch;
+  while (true) {
+    const std::size_t count = next_batch(batch);
+    const std::size_t accepted = count == 0 ? 0 : engine_->submit(std::span(batch).first(count));
+    for (std::size_t i = 0; i < accepted; ++i) {
+      Part& part = parts_[waiting_.front()];
+      waiting_.pop_front();
+      part.in_flight = true;
+      in_flight_ += part.length;
+      ++counters_.requests;
+    }
+    if (accepted < batch.size()) return;
   }
 }
 
-void BlockFile::submit_parts() noexcept {
-  while (!waiting_.empty()) {
-    Part& part = parts_[waiting_.front()];
+/// The first waiting parts, as many as may be in flight, as requests.
+std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
+  std::size_t count = 0;
+  ByteCount in_flight = in_flight_;
+  for (auto at = waiting_.begin(); at != waiting_.end() && count < batch.size();) {
+    const std::uint32_t index = *at;
+    const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
     // A transfer that has failed moves no further bytes.
     if (transfer.error) {
-      const std::uint32_t index = waiting_.front();
-      waiting_.pop_front();
+      at = waiting_.erase(at);
       rest(index);
       continue;
     }
-    if (!in_flight_.is_zero() && in_flight_ + part.length > options_.in_flight_max) return;
-
-    const IoRequest request{
+    if (!in_flight.is_zero() && in_flight + part.length > options_.in_flight_max) break;
+    in_flight += part.length;
+    batch[count++] = {
         .operation = transfer.direction == Direction::read ? IoOperation::read : IoOperation::write,
         .file = file_.handle(),
         .offset = transfer.offset + part.begin,
         .buffer = transfer.buffer.subspan(part.begin, part.length),
-        .tag = waiting_.front()};
-    if (engine_->submit({&request, 1}) == 0) return;
-    waiting_.pop_front();
-    part.in_flight = true;
-    in_flight_ += part.length;
-    ++counters_.requests;
+        .tag = index};
+    ++at;
   }
+  return count;
 }
 
 void BlockFile::on_completion(const IoCompletion& completion) noexcept {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -126,6 +127,16 @@ class RealFileSystem final : public FileSystem {
   }
 
   Result<void> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
+    // Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
+    rlimit longest{};
+    if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && size.value() > longest.rlim_cur) {
+      return Error(ErrorCode::no_space, "FileSystem::create_scratch")
+          .reason("RLIMIT_FSIZE allows no file of that length")
+          .object(directory.string())
+          .wanted(size)
+          .got(ByteCount(longest.rlim_cur))
+          .advice("raise the limit on file sizes (ulimit -f)");
+    }
     int result = 0;
     do result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value()));
     while (result != 0 && errno == EINTR);

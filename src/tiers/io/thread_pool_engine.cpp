@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,11 +32,23 @@ std::int64_t run(const IoRequest& request) noexcept {
 
 class ThreadPoolEngine final : public IoEngine {
  public:
-  explicit ThreadPoolEngine(const ThreadPoolOptions& options) : options_(options) {
-    for (std::uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { serve(); });
-  }
+  explicit ThreadPoolEngine(const ThreadPoolOptions& options) : options_(options) {}
 
   ~ThreadPoolEngine() override { ThreadPoolEngine::close(); }
+
+  /// With fewer threads than asked for it works too, with none it does not.
+  Result<void> start_threads() {
+    try {
+      while (threads_.size() < options_.threads) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& refused) {
+      if (threads_.empty()) {
+        return Error::from_errno("create_thread_pool_engine", refused.code().value()).object("a thread");
+      }
+      notes_ = "only " + std::to_string(threads_.size()) + " of " + std::to_string(options_.threads) +
+               " threads: " + refused.code().message();
+    }
+    return ok();
+  }
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
     const std::lock_guard lock(mutex_);
@@ -49,7 +62,7 @@ class ThreadPoolEngine final : public IoEngine {
 
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return !done_.empty() || woken_; };
+    const auto ready = [this] { return !done_.empty() || woken_ || closing_; };
     if (deadline == forever) {
       completed_.wait(lock, ready);
     } else if (deadline != TimePoint::min()) {
@@ -91,7 +104,7 @@ class ThreadPoolEngine final : public IoEngine {
     return in_flight_;
   }
   const char* name() const noexcept override { return "threads"; }
-  std::string notes() const override { return {}; }
+  std::string notes() const override { return notes_; }
 
  private:
   void serve() noexcept {
@@ -117,6 +130,7 @@ class ThreadPoolEngine final : public IoEngine {
   std::uint32_t in_flight_ = 0;
   bool closing_ = false, woken_ = false;
   std::vector<std::thread> threads_;
+  std::string notes_;
 };
 
 }  // namespace
@@ -131,7 +145,9 @@ Result<std::unique_ptr<IoEngine>> create_thread_pool_engine(const ThreadPoolOpti
   if (options.depth == 0) {
     return Error::invalid_argument("create_thread_pool_engine").object("depth").wanted("1 or more").got(0u);
   }
-  return std::make_unique<ThreadPoolEngine>(options);
+  auto engine = std::make_unique<ThreadPoolEngine>(options);
+  PENSTOCK_TRY(engine->start_threads());
+  return engine;
 }
 
 }  // namespace penstock::tiers

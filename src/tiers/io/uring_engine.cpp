@@ -16,6 +16,7 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #include <penstock/base/owned_fd.hpp>
 
 #include <liburing.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -24,6 +25,9 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 namespace penstock::tiers {
@@ -35,6 +39,58 @@ constexpr std::uint64_t wake_tag = ~0ull - 2;
 constexpr std::uint64_t cancel_tag = ~0ull - 1;
 // The kernel refuses a longer registered buffer.
 constexpr ByteCount slab_max = 1_GiB;
+// How often in a row the kernel may have no memory for a request before the request fails.
+constexpr std::uint32_t refusals_max = 1000;
+
+/// How a ring may be set up, best first. It starts disabled because the first thread to use a single-issuer
+/// ring owns it, and that is to be the driver, not the thread that makes the engine.
+constexpr std::array<unsigned, 3> setup_flags = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                                                     IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
+                                                 IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
+
+int init_ring(io_uring& ring, unsigned entries, unsigned flags) noexcept {
+  io_uring_params parameters{};
+  parameters.flags = flags | IORING_SETUP_CLAMP;
+  return ::io_uring_queue_init_params(entries, &ring, &parameters);
+}
+
+/// By system call: Debian 12's liburing declares io_uring_enable_rings and does not export it.
+int enable_ring(const io_uring& ring) noexcept {
+  const long result =
+      ::syscall(__NR_io_uring_register, ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  return result == 0 ? 0 : -errno;
+}
+
+__kernel_timespec time_left(TimePoint deadline) noexcept {
+  const auto left = std::max(deadline - Clock::steady().now(), TimePoint::zero());
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+  return {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
+}
+
+/// Reads from an eventfd through a ring of its own: 0, or what refused. A filter may allow setting up and
+/// refuse to enable or to submit, and an old kernel may lack the read.
+int probe_ring(unsigned flags) noexcept {
+  const OwnedFd event(::eventfd(1, EFD_CLOEXEC));
+  if (!event.is_open()) return -errno;
+  io_uring ring{};
+  int result = init_ring(ring, 2, flags);
+  if (result != 0) return result;
+
+  if ((flags & IORING_SETUP_R_DISABLED) != 0) result = enable_ring(ring);
+  std::uint64_t value = 0;
+  if (result == 0) {
+    ::io_uring_prep_read(::io_uring_get_sqe(&ring), event.get(), &value, sizeof value, 0);
+    result = ::io_uring_submit(&ring);
+  }
+  if (result == 1) {
+    io_uring_cqe* cqe = nullptr;
+    do result = ::io_uring_wait_cqe(&ring, &cqe);
+    while (result == -EINTR);
+    if (result == 0) result = cqe->res == sizeof value ? 0 : std::min(cqe->res, -1);
+  }
+  ::io_uring_queue_exit(&ring);
+  return result;
+}
 
 class UringEngine final : public IoEngine {
  public:
@@ -42,47 +98,25 @@ class UringEngine final : public IoEngine {
   ~UringEngine() override { UringEngine::close(); }
 
   Result<void> open() {
-    wake_fd_ = OwnedFd(::eventfd(0, EFD_CLOEXEC));
-    if (!wake_fd_.is_open()) return Error::from_errno("UringEngine::open", errno).object("eventfd");
-
-    // Beside the requests: the read that wake() completes, and one cancel.
-    const unsigned entries = options_.depth + 2;
-    int result = -EINVAL;
-    for (const unsigned flags :
-         {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
-          static_cast<unsigned>(IORING_SETUP_COOP_TASKRUN), 0u}) {
-      io_uring_params parameters{};
-      parameters.flags = flags | IORING_SETUP_CLAMP;
-      result = ::io_uring_queue_init_params(entries, &ring_, &parameters);
-      if (result == 0) {
-        disabled_ = (flags & IORING_SETUP_R_DISABLED) != 0;
-        if (flags == 0 || !disabled_) note("no single-issuer ring on this kernel");
-        break;
-      }
-      if (result != -EINVAL) break;
+    int result = 0;
+    for (const unsigned flags : setup_flags) {
+      const int refused = std::exchange(result, probe_ring(flags));
+      if (result != 0) continue;
+      disabled_ = (flags & IORING_SETUP_R_DISABLED) != 0;
+      if (!disabled_) note(std::string("no single-issuer ring: ") + std::strerror(-refused));
+      // Beside the requests: the read that wake() completes, and one cancel.
+      result = init_ring(ring_, options_.depth + 2, flags);
+      break;
     }
     if (result != 0) {
-      return Error::from_errno("UringEngine::open", -result).reason("io_uring refused").object("queue_init");
+      return Error::unsupported("UringEngine::open")
+          .reason(std::string("io_uring is refused here: ") + std::strerror(-result))
+          .advice("allow io_uring in the container's seccomp profile and kernel.io_uring_disabled");
     }
     open_ = true;
+    wake_fd_ = OwnedFd(::eventfd(0, EFD_CLOEXEC));
+    if (!wake_fd_.is_open()) return Error::from_errno("UringEngine::open", errno).object("eventfd");
     return ok();
-  }
-
-  /// Sends a NOP through a ring of its own: a filter may refuse submission alone. The engine's ring cannot
-  /// be used for it, because the first thread to enter becomes its owner.
-  static Result<void> probe() {
-    io_uring ring{};
-    int result = ::io_uring_queue_init(2, &ring, 0);
-    if (result == 0) {
-      ::io_uring_prep_nop(::io_uring_get_sqe(&ring));
-      result = ::io_uring_submit_and_wait(&ring, 1);
-      result = result == 1 ? 0 : result;
-      ::io_uring_queue_exit(&ring);
-    }
-    if (result == 0) return ok();
-    return Error::from_errno("UringEngine::probe", -result)
-        .reason("io_uring is refused here")
-        .advice("allow io_uring in the container's seccomp profile and kernel.io_uring_disabled");
   }
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
@@ -91,27 +125,41 @@ class UringEngine final : public IoEngine {
     std::size_t accepted = 0;
     for (const IoRequest& request : requests) {
       if (in_flight_ == options_.depth) break;
-      io_uring_sqe* sqe = next_sqe();
-      if (sqe == nullptr) break;
-      prepare(*sqe, request);
+      if (broken_ != 0) {
+        unreaped_.push_back({request.tag, broken_});
+      } else if (io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_)) {
+        prepare(*sqe, request);
+      } else {
+        break;
+      }
       ++in_flight_;
       ++accepted;
+      // One at a time: requests of one call that are neighbours on the disk are merged by the kernel, and the
+      // drive then sees a few long ones instead of the queue of requests that was asked for.
+      send();
     }
-    if (accepted > 0) enter_without_waiting();
     return accepted;
   }
 
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
-    if (open_) enable();
-    std::size_t count = drain(completions);
-    if (!open_ || count > 0 || completions.empty()) return count;
-    if (woken_) {
-      woken_ = false;
-      return 0;
+    if (open_) {
+      enable();
+      send();  // what an earlier call could not
+      collect();
+      if (unreaped_.empty() && !completions.empty()) {
+        if (!woken_ && deadline != TimePoint::min()) {
+          wait(deadline);
+          collect();
+        }
+        woken_ = false;
+      }
     }
-    if (deadline != TimePoint::min()) wait(deadline);
-    count = drain(completions);
-    woken_ = false;
+    const std::size_t count = std::min(completions.size(), unreaped_.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      completions[i] = unreaped_.front();
+      unreaped_.pop_front();
+    }
+    in_flight_ -= static_cast<std::uint32_t>(count);
     return count;
   }
 
@@ -132,20 +180,21 @@ class UringEngine final : public IoEngine {
     if (!open_) return;
     closing_ = true;
     enable();
-    if (io_uring_sqe* sqe = in_flight_ > 0 ? next_sqe() : nullptr) {
+    collect();
+    if (io_uring_sqe* sqe = with_kernel() > 0 ? ::io_uring_get_sqe(&ring_) : nullptr) {
       ::io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
       sqe->user_data = cancel_tag;
     }
     // io_uring_queue_exit does not wait: the kernel would go on writing into the buffers after it.
     // The same holds for the read that wake() completes, into a member of this object.
-    std::array<IoCompletion, 32> batch;
     if (wake_armed_) wake();
-    while (in_flight_ > 0 || wake_armed_) {
-      const std::size_t count = drain(batch);
-      unreaped_.insert(unreaped_.end(), batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(count));
-      if (count == 0 && (in_flight_ > 0 || wake_armed_)) wait(forever);
+    while (with_kernel() > 0 || wake_armed_) {
+      wait(forever);
+      collect();
     }
+    // Nor does it wait for what is registered: memory would stay locked and a deleted file's space taken.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
+    if (!files_.empty()) ::io_uring_unregister_files(&ring_);
     ::io_uring_queue_exit(&ring_);
     open_ = false;
   }
@@ -158,32 +207,58 @@ class UringEngine final : public IoEngine {
  private:
   void note(const std::string& line) { notes_ += (notes_.empty() ? "" : "; ") + line; }
 
-  /// The first thread that uses a single-issuer ring owns it: the ring is made disabled by the thread that
-  /// creates the engine and enabled here, by the driver.
+  /// Requests that have not completed yet.
+  [[nodiscard]] std::size_t with_kernel() const noexcept { return in_flight_ - unreaped_.size(); }
+
   void enable() noexcept {
     if (enabled_) return;
     enabled_ = true;
-    // By system call: Debian 12's liburing declares io_uring_enable_rings and does not export it.
-    if (disabled_) {
-      PENSTOCK_CHECK(
-          ::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) == 0);
+    if (disabled_) broken_ = enable_ring(ring_);
+  }
+
+  /// Hands what is prepared to the kernel, which stops at each request that it finds faulty.
+  void send() noexcept {
+    while (broken_ == 0 && ::io_uring_sq_ready(&ring_) > 0) {
+      const int result = ::io_uring_submit(&ring_);
+      judge(result);
+      if (result <= 0 && result != -EINTR) return;
     }
   }
 
-  io_uring_sqe* next_sqe() noexcept {
-    io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
-    if (sqe == nullptr) {
-      enter_without_waiting();
-      sqe = ::io_uring_get_sqe(&ring_);
+  /// What entering the kernel has come to.
+  void judge(int result) noexcept {
+    if (result >= 0) {
+      refusals_ = 0;
+      return;
     }
-    return sqe;
+    if (result == -EINTR || result == -ETIME) return;
+    PENSTOCK_CHECK(result != -EEXIST);  // the ring belongs to another thread
+    if (result == -EAGAIN || result == -EBUSY) {
+      // No memory for a request: it stays prepared and the next call sends it, within reason.
+      if (++refusals_ < refusals_max) return;
+      refusals_ = 0;
+    } else {
+      broken_ = result;
+    }
+    take_back_prepared(result);
+    // Buffers that the kernel holds and will not tell about again can be neither used nor freed.
+    PENSTOCK_CHECK(broken_ == 0 || with_kernel() == 0);
   }
 
-  void enter_without_waiting() noexcept {
-    // EAGAIN and EBUSY leave the entries in the ring's own queue: the next enter sends them.
-    int result = 0;
-    do result = ::io_uring_submit(&ring_);
-    while (result == -EINTR);
+  /// What was prepared and the kernel has not seen completes with `result`.
+  void take_back_prepared(int result) noexcept {
+    io_uring_sq& queue = ring_.sq;
+    const unsigned head = *queue.khead;
+    for (unsigned at = head; at != queue.sqe_tail; ++at) {
+      const std::uint64_t tag = queue.sqes[at & queue.ring_mask].user_data;
+      if (tag == wake_tag) {
+        wake_armed_ = false;
+      } else if (tag != cancel_tag) {
+        unreaped_.push_back({tag, result});
+      }
+    }
+    queue.sqe_head = queue.sqe_tail = head;
+    io_uring_smp_store_release(queue.ktail, head);
   }
 
   void prepare(io_uring_sqe& sqe, const IoRequest& request) noexcept {
@@ -215,7 +290,7 @@ class UringEngine final : public IoEngine {
 
   void arm_wake() noexcept {
     if (wake_armed_ || closing_) return;
-    io_uring_sqe* sqe = next_sqe();
+    io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
     if (sqe == nullptr) return;
     ::io_uring_prep_read(sqe, wake_fd_.get(), &wake_value_, sizeof wake_value_, 0);
     sqe->user_data = wake_tag;
@@ -223,59 +298,57 @@ class UringEngine final : public IoEngine {
   }
 
   void wait(TimePoint deadline) noexcept {
+    if (broken_ != 0) return wait_for_wake(deadline);
     arm_wake();
+    if (deadline == forever) return judge(::io_uring_submit_and_wait(&ring_, 1));
     io_uring_cqe* cqe = nullptr;
-    if (deadline == forever) {
-      // EINTR loses nothing; the caller sees no completion and comes again.
-      ::io_uring_submit_and_wait(&ring_, 1);
-      return;
-    }
-    const auto left = std::max(deadline - Clock::steady().now(), TimePoint::zero());
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    __kernel_timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
-    ::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr);
+    __kernel_timespec timeout = time_left(deadline);
+    judge(::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr));
   }
 
-  std::size_t drain(std::span<IoCompletion> completions) noexcept {
-    std::size_t count = 0;
-    while (count < completions.size() && !unreaped_.empty()) {
-      completions[count++] = unreaped_.back();
-      unreaped_.pop_back();
+  /// Without a ring there is nothing else to wait for.
+  void wait_for_wake(TimePoint deadline) noexcept {
+    const __kernel_timespec left = time_left(deadline);
+    const timespec timeout{.tv_sec = left.tv_sec, .tv_nsec = left.tv_nsec};
+    pollfd event{.fd = wake_fd_.get(), .events = POLLIN, .revents = 0};
+    if (::ppoll(&event, 1, deadline == forever ? nullptr : &timeout, nullptr) == 1) {
+      (void)!::read(wake_fd_.get(), &wake_value_, sizeof wake_value_);
     }
-    if (!open_) return count;
-    // With DEFER_TASKRUN completions appear only when the kernel is entered.
-    if (in_flight_ > 0) (void)::io_uring_get_events(&ring_);
+  }
+
+  /// Takes the completions that the kernel has posted. With DEFER_TASKRUN it posts them when it is entered,
+  /// which liburing does when the ring's flags say that there are some.
+  void collect() noexcept {
     io_uring_cqe* cqe = nullptr;
-    while (count < completions.size() && ::io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) {
+    while (::io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) {
       if (cqe->user_data == wake_tag) {
         wake_armed_ = false;
         woken_ = true;
       } else if (cqe->user_data != cancel_tag) {
-        completions[count++] = {.tag = cqe->user_data, .result = cqe->res};
-        --in_flight_;
+        unreaped_.push_back({.tag = cqe->user_data, .result = cqe->res});
       }
       ::io_uring_cqe_seen(&ring_, cqe);
     }
-    return count;
   }
 
   void register_file(FileHandle file) noexcept {
-    const int descriptor = static_cast<int>(file);
     int result = 0;
     if (files_.empty()) {
       std::array<int, files_max> table;
       table.fill(-1);
       result = ::io_uring_register_files(&ring_, table.data(), files_max);
     }
-    if (result == 0 && files_.size() < files_max) {
-      int copy = descriptor;
-      result = ::io_uring_register_files_update(&ring_, static_cast<unsigned>(files_.size()), &copy, 1);
+    // A descriptor seen before names another file by now.
+    const auto slot = std::find(files_.begin(), files_.end(), file) - files_.begin();
+    if (result == 0 && slot < files_max) {
+      const int descriptor = static_cast<int>(file);
+      result = ::io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &descriptor, 1);
       if (result == 1) {
-        files_.push_back(file);
+        if (slot == std::ssize(files_)) files_.push_back(file);
         return;
       }
     }
-    note(std::string("files not registered: ") + std::strerror(-result));
+    note(std::string("files not registered: ") + (result == 0 ? "too many" : std::strerror(-result)));
   }
 
   void register_slabs(HostSpan buffers) noexcept {
@@ -316,18 +389,20 @@ class UringEngine final : public IoEngine {
     return -1;
   }
 
-  static constexpr unsigned files_max = 64;
+  static constexpr unsigned files_max = 8;  // a path has one
 
   UringOptions options_;
   io_uring ring_{};
   OwnedFd wake_fd_;
   std::uint64_t wake_value_ = 0;
-  std::uint32_t in_flight_ = 0;
+  std::uint32_t in_flight_ = 0;  // accepted and not reaped
+  std::uint32_t refusals_ = 0;   // in a row
+  int broken_ = 0;               // why the kernel takes no more requests, a negative errno
   bool open_ = false, disabled_ = false, enabled_ = false, closing_ = false;
   bool wake_armed_ = false, woken_ = false;
   std::vector<FileHandle> files_;
   std::vector<HostSpan> slabs_;
-  std::vector<IoCompletion> unreaped_;
+  std::deque<IoCompletion> unreaped_;
   std::string notes_;
 };
 
@@ -340,7 +415,6 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& option
         .wanted("1 to 4096")
         .got(options.depth);
   }
-  PENSTOCK_TRY(UringEngine::probe());
   auto engine = std::make_unique<UringEngine>(options);
   PENSTOCK_TRY(engine->open());
   return engine;

@@ -39,12 +39,14 @@ class Simulation final : public Driving {
   }
 
   tiers::SimDisk disk{{}};
-  std::unique_ptr<Runtime> runtime;
 
  private:
   test::SeededRandom random_;
   tiers::SimClock clock_;
   tiers::SimEngine* engine_ = nullptr;
+
+ public:
+  std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
 };
 
 TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true, bool write_behind = true) {

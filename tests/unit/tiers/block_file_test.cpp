@@ -179,6 +179,8 @@ TEST_F(BlockFileTest, RefusesMisalignedTransfersAndThoseBeyondTheEnd) {
             ErrorCode::invalid_argument);
   EXPECT_EQ(run(BlockFile::Direction::read, 252 * 1024, bytes(8_KiB)).error().code(),
             ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, ~0ull - 4095, bytes(8_KiB)).error().code(),
+            ErrorCode::invalid_argument);  // the end of this one is 4096 modulo 2^64
   EXPECT_EQ(engine_.count, 0u);
 }
 

@@ -1,8 +1,10 @@
 #include <penstock/tiers/file_system.hpp>
 
+#include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 namespace penstock::tiers {
@@ -45,6 +47,18 @@ TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
   EXPECT_EQ(file.error().code(), ErrorCode::no_space);
   EXPECT_NE(file.error().message().find(" free"), std::string::npos) << file.error().message();
   EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(RealFileSystem, SurvivesALimitOnFileSizes) {
+  test::ScratchDirectory directory;
+  const int result = test::in_child([&] {
+    const rlimit limit{1 << 20, 1 << 20};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    auto file = real_file_system().create_scratch(directory.path(), 2_MiB, DirectIo::off);
+    return !file && file.error().code() == ErrorCode::no_space ? 0 : 3;
+  });
+
+  EXPECT_EQ(result, 0);
 }
 
 TEST(RealFileSystem, NamesADirectoryThatDoesNotExist) {
