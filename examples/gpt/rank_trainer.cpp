@@ -2,7 +2,9 @@
 
 #include <penstock/base/time.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace gpt {
 
@@ -72,7 +74,14 @@ Result<void> RankTrainer::open() {
   auto plan = zero::plan_memory(options_.config, layout, ranks, /*local_ranks=*/ranks);
   if (!plan) return plan.error();
   plan_ = *plan;
-  auto runtime = swap::Runtime::create(plan_.runtime_options(options_.config));
+  const std::uint32_t share = std::max(1u, std::thread::hardware_concurrency() / ranks);
+  const std::uint32_t threads = options_.config.penstock.threads;
+  auto workers = Workers::create({.threads = threads == 0 ? share : threads});
+  if (!workers) return workers.error();
+  workers_.emplace(std::move(*workers));
+  swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config);
+  runtime_options.executor = &*workers_;
+  auto runtime = swap::Runtime::create(runtime_options);
   if (!runtime) return runtime.error();
   runtime_ = std::move(*runtime);
 
@@ -86,10 +95,6 @@ Result<void> RankTrainer::open() {
   auto communicator = options_.group->join(options_.rank, *device_.device, *device_.compute);
   if (!communicator) return communicator.error();
   communicator_ = std::move(*communicator);
-  auto workers = Workers::create({.threads = std::max(1u, options_.config.penstock.threads)});
-  if (!workers) return workers.error();
-  workers_ = std::move(*workers);
-
   auto model = Model::create(options_.model, *device_.ops);
   if (!model) return model.error();
   model_ = std::move(*model);
@@ -115,6 +120,13 @@ Result<void> RankTrainer::open() {
   return engine_->initialize([&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
     model_->description().initial_values({parameter.unit, parameter.index}, first, values);
   });
+}
+
+std::vector<std::string> RankTrainer::notes() const {
+  std::vector<std::string> notes = {runtime_->arena().notes(), engine_->notes()};
+  for (const auto& path : runtime_->paths()) notes.push_back(path->notes());
+  std::erase(notes, "");
+  return notes;
 }
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {

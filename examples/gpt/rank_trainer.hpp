@@ -48,6 +48,8 @@ class RankTrainer {
 
   [[nodiscard]] penstock::swap::Runtime& runtime() { return *runtime_; }
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return plan_; }
+  /// What was asked for and could not be had, a line each.
+  [[nodiscard]] std::vector<std::string> notes() const;
 
  private:
   explicit RankTrainer(const Options& options) : options_(options) {}
@@ -58,11 +60,11 @@ class RankTrainer {
 
   Options options_;
   penstock::zero::MemoryPlan plan_;
+  std::optional<penstock::Workers> workers_;  // run the runtime's checksums too, so they outlive it
   std::unique_ptr<penstock::swap::Runtime> runtime_;
   RankDevice device_;
   std::unique_ptr<penstock::tiers::Stream> stream_;
   std::unique_ptr<penstock::zero::Communicator> communicator_;
-  std::optional<penstock::Workers> workers_;
   std::optional<Model> model_;
   std::optional<Activations> activations_;
   std::unique_ptr<penstock::zero::Engine> engine_;

@@ -54,6 +54,9 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
          .make_device = arguments.cuda ? on_cuda(arguments.model, rank) : on_host(arguments.model)});
     if (!trainer) return trainer.error();
     trainers[rank] = std::move(*trainer);
+    if (rank == 0) {
+      for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
+    }
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
       auto done = trainers[rank]->step(step);
       if (!done) return done.error();
@@ -99,6 +102,8 @@ int run(const Arguments& arguments) {
   if (!arguments.nvme_paths.empty()) {
     config->offload_param.nvme_paths = config->offload_optimizer.nvme_paths = arguments.nvme_paths;
   }
+  for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  if (auto paths = config->check_paths(); !paths) return fail(paths.error(), "cannot use the swap directory");
   Arguments effective = arguments;
   effective.training.micro_batches = config->gradient_accumulation_steps;
   effective.training.sequences = config->micro_batch_size;
