@@ -125,11 +125,14 @@ std::vector<Row> measure(SwapLoad& load, const Options& options) {
 std::string describe_path(const swap::Path& path) {
   const StorageDevice device = describe_storage(path.options().directory);
   const std::string type = tiers::real_file_system().type_name(path.options().directory);
-  return fmt::format("{}: {} on {}, {}, alignment {} B, engine {}, {}", path.options().directory.string(),
-                     type, device.name.empty() ? "no block device" : device.name + " (" + device.model + ")",
+  const bool ring = path.engine_name() == std::string_view("io_uring");
+  const std::string notes = !path.notes().empty() ? ", " + path.notes()
+                            : ring                ? ", files and buffers registered"
+                                                  : "";
+  return fmt::format("{}: {} on {}, {}, alignment {} B, engine {}{}", path.options().directory.string(), type,
+                     device.name.empty() ? "no block device" : device.name + " (" + device.model + ")",
                      path.file().direct ? "direct I/O" : "BUFFERED I/O", path.alignment().bytes(),
-                     path.engine_name(),
-                     path.notes().empty() ? "files and buffers registered where it can" : path.notes());
+                     path.engine_name(), notes);
 }
 
 std::vector<std::string> caveats(const SwapLoad& load) {
