@@ -84,9 +84,11 @@ std::vector<std::string> file_names(const SwapLoad& load) {
   return names;
 }
 
-bool all_direct(const SwapLoad& load) {
-  return std::all_of(load.paths().begin(), load.paths().end(),
-                     [](const auto& path) { return path->file().direct; });
+/// A tmpfs takes O_DIRECT and has nothing but the page cache.
+bool bypasses_page_cache(const SwapLoad& load) {
+  return std::all_of(load.paths().begin(), load.paths().end(), [](const auto& path) {
+    return path->file().direct && tiers::real_file_system().type_name(path->options().directory) != "tmpfs";
+  });
 }
 
 /// Every contestant at every operation, round by round; who goes first rotates, so that drift of the disk
@@ -94,7 +96,7 @@ bool all_direct(const SwapLoad& load) {
 std::vector<Row> measure(SwapLoad& load, const Options& options) {
   constexpr std::array operations = {Operation::read, Operation::write, Operation::mixed};
   const std::vector<std::string> files = file_names(load);
-  const bool direct = all_direct(load);
+  const bool direct = bypasses_page_cache(load);
   const std::size_t contestants = 1 + (options.fio ? fio_variants.size() : 0);
   std::vector<std::vector<std::vector<Sample>>> samples(operations.size());
   for (auto& of_operation : samples) of_operation.resize(contestants);
@@ -125,17 +127,20 @@ std::vector<Row> measure(SwapLoad& load, const Options& options) {
 std::string describe_path(const swap::Path& path) {
   const StorageDevice device = describe_storage(path.options().directory);
   const std::string type = tiers::real_file_system().type_name(path.options().directory);
-  return fmt::format("{}: {} on {}, {}, alignment {} B, engine {}, {}", path.options().directory.string(),
-                     type, device.name.empty() ? "no block device" : device.name + " (" + device.model + ")",
+  const bool ring = path.engine_name() == std::string_view("io_uring");
+  const std::string notes = !path.notes().empty() ? ", " + path.notes()
+                            : ring                ? ", files and buffers registered"
+                                                  : "";
+  return fmt::format("{}: {} on {}, {}, alignment {} B, engine {}{}", path.options().directory.string(), type,
+                     device.name.empty() ? "no block device" : device.name + " (" + device.model + ")",
                      path.file().direct ? "direct I/O" : "BUFFERED I/O", path.alignment().bytes(),
-                     path.engine_name(),
-                     path.notes().empty() ? "files and buffers registered where it can" : path.notes());
+                     path.engine_name(), notes);
 }
 
 std::vector<std::string> caveats(const SwapLoad& load) {
   std::vector<std::string> lines;
-  if (!all_direct(load)) {
-    lines.emplace_back("the I/O was buffered: these are figures of the page cache, not of a disk");
+  if (!bypasses_page_cache(load)) {
+    lines.emplace_back("these are figures of the page cache, not of a disk");
   }
   for (const auto& path : load.paths()) {
     const StorageDevice device = describe_storage(path->options().directory);
@@ -168,7 +173,8 @@ void print(const Machine& machine, const SwapLoad& load, const Options& options,
   for (const std::string& line : caveats(load)) fmt::print("caveat: {}\n", line);
 
   fmt::print("\n{:<6} {:<31} {:>7} {:>8} {:>10} {:>10} {:>9} {:>7}\n", "", "",
-             all_direct(load) ? "GB/s" : "cache!", "spread", "driver s/GB", "CPU s/GB", "requests", "to fio");
+             bypasses_page_cache(load) ? "GB/s" : "cache!", "spread", "driver s/GB", "CPU s/GB", "requests",
+             "to fio");
   for (const Row& row : rows) {
     const Figure* best = row.best_fio();
     print_figure(to_string(row.operation), row.ours,
@@ -199,9 +205,10 @@ std::string json(const Machine& machine, const SwapLoad& load, const Options& op
       R"({{"bench": "nvme_swap", "kernel": {}, "cpu": {}, "cores": {}, "load": {:.1f}, "direct": {}, )"
       R"("pages": {}, "file_bytes": {}, "request_bytes": {}, "in_flight_bytes": {}, "rounds": {}, )"
       R"("seconds": {}, "paths": [)",
-      json_text(machine.kernel), json_text(machine.cpu), machine.cores, machine.load, all_direct(load),
-      json_text(tiers::to_string(load.arena().page_kind())), load.file_size().value(),
-      options.load.request_size.value(), options.load.in_flight.value(), options.rounds, options.seconds);
+      json_text(machine.kernel), json_text(machine.cpu), machine.cores, machine.load,
+      bypasses_page_cache(load), json_text(tiers::to_string(load.arena().page_kind())),
+      load.file_size().value(), options.load.request_size.value(), options.load.in_flight.value(),
+      options.rounds, options.seconds);
   const auto append = [&](std::string_view separator, const std::string& item) {
     text += (text.back() == '[' ? "" : std::string(separator)) + item;
   };
