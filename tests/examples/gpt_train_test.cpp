@@ -96,7 +96,7 @@ TEST_F(GptTrain, NamesADirectoryThatIsMissing) {
 }
 
 TEST_F(GptTrain, NamesADirectoryThatItMayNotWriteTo) {
-  expect_refused(run(arguments() + " --nvme-path /proc/self"), 1, {"/proc/self"});
+  expect_refused(run(arguments() + " --nvme-path /proc/self"), 2, {"/proc/self"});
 }
 
 TEST_F(GptTrain, SaysHowMuchADiskLacksBeforeItStarts) {

@@ -65,5 +65,8 @@ std::uint64_t Engine::current_step() const {
 const ShardLayout& Engine::shards() const {
   return state_->shards;
 }
+const std::string& Engine::notes() const {
+  return state_->notes;
+}
 
 }  // namespace penstock::zero
