@@ -223,6 +223,16 @@ void Runtime::wait_until(const std::function<bool()>& done) {
   stall_ns_ += (Clock::steady().now() - began).count();
 }
 
+Result<void> Runtime::wait_for(const tiers::Event& event) {
+  if (options_.driving == nullptr) return event.synchronize();
+  while (true) {
+    auto passed = event.query();
+    if (!passed) return passed.error();
+    if (*passed) return ok();
+    if (!poll()) options_.driving->idle();
+  }
+}
+
 bool Runtime::poll() {
   bool moved = false;
   if (options_.driving != nullptr) {

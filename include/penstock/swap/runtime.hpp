@@ -3,6 +3,7 @@
 #include <penstock/swap/path.hpp>
 #include <penstock/swap/swapper.hpp>
 #include <penstock/swap/transfer_engine.hpp>
+#include <penstock/tiers/device.hpp>
 #include <penstock/tiers/host_arena.hpp>
 #include <penstock/tiers/ledger.hpp>
 #include <penstock/tiers/memory_budget.hpp>
@@ -123,6 +124,8 @@ class Runtime {
   /// Blocks until `done()` is true; it is evaluated with the coordinator's lock held. Drives, when nobody
   /// else does.
   void wait_until(const std::function<bool()>& done);
+  /// Blocks until the event's last record has been passed. Drives, when nobody else does.
+  Result<void> wait_for(const tiers::Event& event);
   /// One turn of the mover, for `driving`: true when something moved.
   bool poll();
 

@@ -98,6 +98,8 @@ void Engine::State::prefetch_next_unit(std::uint32_t unit) {
 
 void Engine::State::start_gather(std::uint32_t index, tiers::Reservation range) {
   FlatState& flat = flats_[index];
+  // The accelerator may be behind: its last gather can still be reading the shard's host copy.
+  runtime_.wait_until([&] { return flat.gather.done; });
   flat.gathered = at(range, flat.layout->length);
   flat.gathered_range = std::move(range);
   flat.present = true;
@@ -150,13 +152,7 @@ Result<void> Engine::State::drop(FlatState& flat) {
   if (!flat.waited_for) {
     // Prefetched and never used: no compute stands behind its gather, so its end is waited for here.
     PENSTOCK_TRY(wait_for_gather(flat));
-    std::optional<Error> failed;
-    runtime_.wait_until([&] {
-      auto passed = flat.gathered_event->query();
-      if (!passed) failed = passed.error();
-      return failed || *passed;
-    });
-    if (failed) return fail(*failed);
+    if (auto passed = runtime_.wait_for(*flat.gathered_event); !passed) return fail(passed.error());
   }
   flat.gathered_range = {};
   flat.present = false;

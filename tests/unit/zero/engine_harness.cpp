@@ -187,8 +187,7 @@ class Rank final : public swap::Driving {
   /// Waits until the stream has run, letting others go on meanwhile.
   Result<void> settle() {
     PENSTOCK_TRY(stream_->record(*done_));
-    runtime_->wait_until([this] { return *done_->query(); });
-    return ok();
+    return runtime_->wait_for(*done_);
   }
 
   void compare_with_prediction(RunResult& result) const {
