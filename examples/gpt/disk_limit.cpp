@@ -52,12 +52,13 @@ Result<double> pass(penstock::swap::Path& path, penstock::HostSpan arena, ByteCo
 Result<DiskLimit> measure_disk(penstock::swap::PathOptions options, ByteCount size) {
   const ByteCount chunk(3 << 20);  // an optimizer tile's
   options.capacity = chunk * (size / chunk);
-  auto path = penstock::swap::Path::create(options);
-  if (!path) return path.error();
-  auto arena = penstock::tiers::HostArena::create({.size = chunk * 6});
-  if (!arena) return arena.error();
+  // Before the path, whose driver uses them until it goes.
   std::mutex mutex;
   std::condition_variable arrived;
+  auto arena = penstock::tiers::HostArena::create({.size = chunk * 6});
+  if (!arena) return arena.error();
+  auto path = penstock::swap::Path::create(options);
+  if (!path) return path.error();
   (*path)->attach(arena->bytes());
   (*path)->start_driver([&] {
     const std::lock_guard lock(mutex);

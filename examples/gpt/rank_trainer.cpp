@@ -65,7 +65,10 @@ Result<std::unique_ptr<RankTrainer>> RankTrainer::create(const Options& options)
   return trainer;
 }
 
-RankTrainer::~RankTrainer() = default;
+RankTrainer::~RankTrainer() {
+  // The engine may go only once the stream has passed what it handed out.
+  if (stream_) (void)stream_->synchronize();
+}
 
 Result<void> RankTrainer::open() {
   const ModelDescription description(options_.model);

@@ -79,7 +79,8 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       const std::lock_guard lock(mutex);
       // A peer's failure is an echo of the one that matters.
       if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
-      trainers[rank].reset();  // its peers hear of it
+      group->abort(rank, outcome.error());
+      trainers[rank].reset();
       arrived.arrive_and_drop();
     });
   }

@@ -64,11 +64,17 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
     in_step = std::max(in_step, report.step_seconds);
   }
   losses_.push_back(loss);
+  double tiles = 0;
   for (const auto& trainer : trainers) {
-    const auto& plan = trainer->plan();
-    optimizer_bytes_ += static_cast<double>((plan.tile_reads + plan.tile_writes).value());
+    const auto traffic = trainer->runtime().ledger().traffic(Purpose::optimizer_tile);
+    tiles += static_cast<double>((traffic.read + traffic.written).value());
   }
-  optimizer_seconds_ += in_step;
+  // Before the first step the tiles were written once; what it moves is counted from the second on.
+  if (step > 0) {
+    optimizer_bytes_ += tiles - tile_bytes_;
+    optimizer_seconds_ += in_step;
+  }
+  tile_bytes_ = tiles;
 
   const double left = total / (step + 1) * (training_.steps - step - 1);
   std::printf(

@@ -34,7 +34,7 @@ class TrainingReport {
   double tokens_;
   penstock::TimePoint began_, last_;
   Totals moved_;
-  double optimizer_bytes_ = 0, optimizer_seconds_ = 0;
+  double tile_bytes_ = 0, optimizer_bytes_ = 0, optimizer_seconds_ = 0;
   std::vector<double> losses_;
 };
 

@@ -59,7 +59,7 @@ class Swapper {
   void end_round() { trace_.end_round(); }
   /// Loads `tensor` when there is room and no request waits for some.
   void prefetch(tiers::TensorId tensor);
-  /// The contents are not needed any more: the host copy goes without a store. Unleased.
+  /// The contents are not needed any more: the host copy goes without a store, once it is at rest. Unleased.
   void discard(tiers::TensorId tensor);
 
   /// Grants what can be granted and makes the moves that are needed.
@@ -89,6 +89,7 @@ class Swapper {
   [[nodiscard]] Verdict grant_resident(const Request& request);
   void finish(const Request& request, Result<HostSpan> outcome);
   [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
+  [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
                                                           std::uint64_t spare_next_use);
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
@@ -96,6 +97,8 @@ class Swapper {
   void start_store(tiers::TensorId tensor);
   void serve_prefetches();
   void fail_starved_request();
+  [[nodiscard]] Error tell_sticky_error();
+  [[nodiscard]] bool discard_if_unwanted(tiers::TensorId tensor);
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
 
   tiers::TensorStore& store_;
@@ -108,12 +111,13 @@ class Swapper {
   std::map<Ticket, Result<HostSpan>> outcomes_;
   std::map<tiers::TensorId, Error> load_errors_;  // told to the requests that wait for the load
   std::deque<tiers::TensorId> prefetches_, to_store_;
-  std::set<tiers::TensorId> resident_;  // tensors with a host copy, leased or not
+  std::set<tiers::TensorId> unwanted_;          // to be discarded once their load or store has ended
+  std::vector<tiers::TensorId> failed_stores_;  // to be tried again once the error is told
+  std::set<tiers::TensorId> resident_;          // tensors with a host copy, leased or not
   std::vector<Move> moves_;
   std::optional<Error> sticky_error_;
   std::uint32_t next_ticket_ = 0;
   std::size_t stores_in_flight_ = 0;
-  ByteCount lookahead_in_use_;
 };
 
 }  // namespace penstock::swap

@@ -59,6 +59,9 @@ class InProcessGroup {
   /// outlive it; peers read that device's memory, so all devices of a group are of one kind.
   [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
                                                                    Compute& compute) = 0;
+
+  /// `rank` will never join, or has failed: every collective of its peers now fails with `error` as cause.
+  virtual void abort(std::uint32_t rank, const Error& error) noexcept = 0;
 };
 
 }  // namespace penstock::zero

@@ -73,7 +73,7 @@ struct Config {
   float gradient_clipping = 1.0f;                 ///< maximum norm; 0 = off
   float loss_scale = 1.0f;                        ///< static; 1 without fp16
   ByteCount aio_block_size = ByteCount(1 << 20);  ///< longest request
-  std::uint32_t aio_queue_depth = 16;              ///< requests of that length in flight
+  std::uint32_t aio_queue_depth = 16;             ///< requests of that length in flight
   PenstockConfig penstock;
   /// What the reader should know: keys without effect here, defaults that stand for "auto" or for
   /// DeepSpeed's.

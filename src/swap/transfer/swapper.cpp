@@ -66,9 +66,20 @@ void Swapper::release(TensorId tensor, Access access) {
 }
 
 void Swapper::discard(TensorId tensor) {
-  if (store_.copy(tensor, Tier::host).state == CopyState::absent) return;
+  const CopyState state = store_.copy(tensor, Tier::host).state;
+  if (state == CopyState::absent) return;
+  if (state == CopyState::loading || state == CopyState::storing) {
+    unwanted_.insert(tensor);
+    return;
+  }
   store_.drop(tensor, Tier::host, /*discard=*/true);
   resident_.erase(tensor);
+}
+
+bool Swapper::discard_if_unwanted(TensorId tensor) {
+  if (unwanted_.erase(tensor) == 0) return false;
+  discard(tensor);
+  return true;
 }
 
 void Swapper::use(TensorId tensor) {
@@ -79,7 +90,8 @@ void Swapper::use(TensorId tensor) {
     const TensorId next = trace_.upcoming(i);
     ahead += store_.description(next).size;
     if (ahead > options_.lookahead) break;
-    prefetch(next);
+    // What is not kept streams through a ring of its own, whose depth its user decides.
+    if (store_.description(next).retain) prefetch(next);
   }
 }
 
@@ -93,10 +105,11 @@ void Swapper::prefetch(TensorId tensor) {
 
 void Swapper::advance() {
   if (sticky_error_) {
-    for (const Request& request : requests_) finish(request, *sticky_error_);
-    if (!requests_.empty()) sticky_error_.reset();
-    requests_.clear();
     prefetches_.clear();
+    if (requests_.empty()) return;
+    const Error error = tell_sticky_error();
+    for (const Request& request : requests_) finish(request, error);
+    requests_.clear();
     return;
   }
   while (!to_store_.empty()) {
@@ -127,7 +140,8 @@ void Swapper::advance() {
 
 /// If nothing is in flight and the first request still waits for room, nothing will ever free it.
 void Swapper::fail_starved_request() {
-  if (transfers_.active() > 0) return;
+  // A move that waits for a lease frees nothing; one whose lease was granted goes on.
+  if (transfers_.active() > transfers_.waiting() || !outcomes_.empty()) return;
   const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
     return store_.copy(request.tensor, Tier::host).state == CopyState::absent;
   });
@@ -188,15 +202,21 @@ Swapper::Verdict Swapper::grant_resident(const Request& request) {
   return Verdict::granted;
 }
 
-/// Address range for `tensor`, evicting what the policy says; copies used sooner than `spare_next_use` from
-/// now stay. Nothing when it must wait.
-std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use) {
+/// Address range for `tensor` from what is free now.
+std::optional<tiers::Reservation> Swapper::reserve_free(TensorId tensor) {
   const auto& description = store_.description(tensor);
-  const ByteCount size = padded_size(tensor);
   const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
                                                                 : tiers::RangeAllocator::End::high;
+  auto reservation = budget_.reserve(padded_size(tensor), description.purpose, end);
+  if (!reservation) return std::nullopt;
+  return std::move(*reservation);
+}
+
+/// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay. Nothing
+/// when it must wait.
+std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use) {
   while (true) {
-    if (auto reservation = budget_.reserve(size, description.purpose, end)) return std::move(*reservation);
+    if (auto reservation = reserve_free(tensor)) return reservation;
     if (!evict_one(spare_next_use, /*clean_only=*/spare_next_use > 0)) return std::nullopt;
   }
 }
@@ -259,7 +279,10 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
     const auto& loaded = store_.description(tensor);
     ledger_.read(loaded.purpose, result ? loaded.extent->length : ByteCount());
     store_.finish_load(tensor, Tier::host, result.has_value());
+    store_.touch(tensor, Tier::host);
+    if (result && discard_if_unwanted(tensor)) return;
     if (!result) {
+      unwanted_.erase(tensor);
       resident_.erase(tensor);
       Error error = result.error();
       load_errors_.insert_or_assign(tensor,
@@ -294,11 +317,15 @@ void Swapper::start_store(TensorId tensor) {
     const auto& stored = store_.description(tensor);
     store_.finish_store(tensor, Tier::host, result.has_value());
     if (!result) {
+      if (discard_if_unwanted(tensor)) return;
+      failed_stores_.push_back(tensor);
+      if (sticky_error_) return;  // the first is what the caller hears
       Error error = result.error();
       sticky_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
       return;
     }
     ledger_.wrote(stored.purpose, stored.extent->length);
+    if (discard_if_unwanted(tensor)) return;
     if (!stored.retain && !store_.copy(tensor, Tier::host).leased()) {
       store_.drop(tensor, Tier::host);
       resident_.erase(tensor);
@@ -316,7 +343,8 @@ void Swapper::serve_prefetches() {
     if (needed) {
       // Never at the cost of something that is used sooner.
       const std::uint64_t next_use = trace_.next_use(tensor);
-      auto reservation = reserve(tensor, next_use == AccessTrace::never ? next_use : next_use + 1);
+      auto reservation =
+          next_use == AccessTrace::never ? reserve_free(tensor) : reserve(tensor, next_use + 1);
       if (!reservation) return;
       start_load(tensor, std::move(*reservation));
     }
@@ -328,8 +356,17 @@ std::vector<Move> Swapper::take_moves() {
   return std::exchange(moves_, {});
 }
 
+/// The caller hears of it now, and what could not be stored is tried again.
+Error Swapper::tell_sticky_error() {
+  for (const TensorId tensor : std::exchange(failed_stores_, {})) to_store_.push_back(tensor);
+  Error error = std::move(*sticky_error_);
+  sticky_error_.reset();
+  return error;
+}
+
 std::optional<Error> Swapper::take_sticky_error() {
-  return std::exchange(sticky_error_, std::nullopt);
+  if (!sticky_error_) return std::nullopt;
+  return tell_sticky_error();
 }
 
 }  // namespace penstock::swap

@@ -28,6 +28,13 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
   explicit Group(std::uint32_t ranks) : seats(ranks) {}
   Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
                                              Compute& compute) override;
+  void abort(std::uint32_t rank, const Error& error) noexcept override {
+    const std::lock_guard lock(mutex);
+    if (failure) return;
+    failure = Error(ErrorCode::peer_failed, "Communicator")
+                  .reason("rank " + std::to_string(rank) + " failed")
+                  .note("cause   " + error.message());
+  }
 
   std::mutex mutex;
   std::vector<Seat> seats;
@@ -85,13 +92,7 @@ class InProcessCommunicator final : public Communicator {
     return true;
   }
 
-  void abort(const Error& error) noexcept override {
-    const std::lock_guard lock(group_->mutex);
-    if (group_->failure) return;
-    group_->failure = Error(ErrorCode::peer_failed, "Communicator")
-                          .reason("rank " + std::to_string(rank_) + " failed")
-                          .note("cause   " + error.message());
-  }
+  void abort(const Error& error) noexcept override { group_->abort(rank_, error); }
 
  private:
   Result<void> post(Kind kind, tiers::Stream* stream, DeviceTensor flat, ConstHostSpan mine, HostSpan all) {

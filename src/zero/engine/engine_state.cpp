@@ -56,6 +56,7 @@ Result<void> Engine::State::open() {
                            .device = device_,
                            .communicator = communicator_,
                            .order = order_,
+                           .landings = landing_order_,
                            .copy_in = *copy_in_,
                            .copy_out = *copy_out_,
                            .communication = *communication_,
@@ -165,7 +166,7 @@ Result<void> Engine::State::usable(const char* operation) const {
 Result<void> Engine::State::fail(Error error) {
   failure_ = error;
   communicator_.abort(error);
-  order_.break_off();
+  order_.break_off(error);
   return error;
 }
 
@@ -176,6 +177,14 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
 
 Result<void> Engine::State::initialize(const Fill& fill) {
   PENSTOCK_TRY(usable("Engine::initialize"));
+  if (verdict_) {
+    return Error(ErrorCode::failed_state, "Engine::initialize")
+        .reason("the last step is incomplete")
+        .advice("call step() again until it succeeds");
+  }
+  for (FlatState& flat : flats_) {
+    if (flat.present) PENSTOCK_TRY(drop(flat));
+  }
   auto initialized = optimizer_.initialize(
       flats_, communicator_.rank(), [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
         const ElementCount last = first + ElementCount(values.size());

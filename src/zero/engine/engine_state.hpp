@@ -14,7 +14,7 @@
 namespace penstock::zero {
 
 /// What one rank's engine holds. Used by the trainer's thread; the mover touches only what FlatState and
-/// CollectiveOrder say.
+/// TurnOrder say.
 class Engine::State {
  public:
   explicit State(Options options);
@@ -82,7 +82,7 @@ class Engine::State {
   std::unique_ptr<tiers::MemoryBudget> device_budget_;
   std::unique_ptr<tiers::Stream> copy_in_, copy_out_, communication_;
   std::unique_ptr<tiers::Event> compute_progress_;
-  CollectiveOrder order_;
+  TurnOrder order_, landing_order_;
   std::optional<HopContext> hops_;
   std::vector<FlatState> flats_;
   std::vector<tiers::Stream*> unit_streams_;

@@ -1,6 +1,7 @@
 #include "zero/engine/engine_state.hpp"
 
 #include <algorithm>
+#include <limits>
 
 // Gathered flats on the device. Every decision here is made at a program point, from the layout, the
 // configuration and the order of use alone, so that all ranks decide the same.
@@ -17,12 +18,12 @@ DeviceTensor Engine::State::at(const tiers::Reservation& range, ElementCount cou
   return {arena_.subspan(ByteCount(range.offset()), size_of(dtype) * count.value()), dtype};
 }
 
-/// Acquires from now until a unit needs `flat`, in the predicted order; its length when none does.
+/// Acquires from now until a unit needs `flat`, in the predicted order; the largest number when none does.
 std::uint64_t Engine::State::uses_until_needed(std::uint32_t flat) const {
   for (std::size_t i = unit_position_; i < unit_order_.size(); ++i) {
     if (needs(unit_order_[i], flat)) return i - unit_position_;
   }
-  return unit_order_.size();
+  return std::numeric_limits<std::uint64_t>::max();
 }
 
 Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tiers::Stream& stream) {

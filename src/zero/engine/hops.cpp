@@ -18,13 +18,11 @@ class CollectiveHop : public swap::Hop {
   bool wakes_the_mover() const override { return false; }
 
   Result<HopState> poll() final {
-    if (context_.order.broken() && !passed_) {
-      return Error(ErrorCode::failed_state, "Engine").reason("an earlier collective of this rank failed");
-    }
+    if (const auto cause = context_.order.broken(); cause && !passed_) return *cause;
     auto state = advance();
     if (!state) {
       context_.communicator.abort(state.error());
-      context_.order.break_off();
+      context_.order.break_off(state.error());
     }
     return state;
   }
@@ -51,6 +49,7 @@ class GatherHop final : public CollectiveHop {
   ~GatherHop() override {
     if (phase_ == Phase::lease) context_.runtime.cancel(ticket_, flat_.shard, swap::Access::read);
   }
+  bool waits_for_lease() const override { return phase_ == Phase::lease; }
 
  private:
   enum class Phase : std::uint8_t { lease, turn, gather, at_rest };
@@ -109,17 +108,14 @@ class GatherHop final : public CollectiveHop {
 class ReduceHop final : public CollectiveHop {
  public:
   ReduceHop(const HopContext& context, FlatState& flat, const Landing& landing)
-      : CollectiveHop(context), flat_(flat), landing_(landing) {}
+      : CollectiveHop(context), flat_(flat), landing_(landing), landing_number_(context.landings.draw()) {}
   ~ReduceHop() override {
-    if (phase_ > Phase::leases) return;
-    swap::Runtime& runtime = context_.runtime;
-    if (!accumulator_.held()) {
-      runtime.cancel(landing_.accumulator_lease, flat_.gradient, landing_.accumulator_access);
-    }
-    if (landing_.landing_lease && !landing_lease_.held()) {
-      runtime.cancel(*landing_.landing_lease, flat_.landing_tensor, swap::Access::overwrite);
+    if (accumulator_ticket_) context_.runtime.cancel(*accumulator_ticket_, flat_.gradient, access());
+    if (landing_ticket_) {
+      context_.runtime.cancel(*landing_ticket_, flat_.landing_tensor, swap::Access::overwrite);
     }
   }
+  bool waits_for_lease() const override { return accumulator_ticket_ || landing_ticket_; }
 
  private:
   enum class Phase : std::uint8_t { turn, reduce, leases, copy, work };
@@ -170,22 +166,34 @@ class ReduceHop final : public CollectiveHop {
     return HopState::pending;
   }
 
+  swap::Access access() const { return landing_.first ? swap::Access::overwrite : swap::Access::modify; }
+
   Result<bool> take_leases() {
-    if (!accumulator_.held()) {
-      auto lease =
-          context_.runtime.take(landing_.accumulator_lease, flat_.gradient, landing_.accumulator_access);
-      if (!lease) return false;
-      if (!*lease) return lease->error();
-      accumulator_ = std::move(**lease);
+    if (const auto cause = context_.order.broken()) return *cause;
+    if (!context_.landings.is_turn_of(landing_number_)) return false;
+    swap::Runtime& runtime = context_.runtime;
+    if (!requested_) {
+      requested_ = true;
+      accumulator_ticket_ = runtime.request(flat_.gradient, access());
+      if (!landing_.straight)
+        landing_ticket_ = runtime.request(flat_.landing_tensor, swap::Access::overwrite);
     }
-    if (landing_.landing_lease && !landing_lease_.held()) {
-      auto lease =
-          context_.runtime.take(*landing_.landing_lease, flat_.landing_tensor, swap::Access::overwrite);
-      if (!lease) return false;
-      if (!*lease) return lease->error();
-      landing_lease_ = std::move(**lease);
-    }
+    PENSTOCK_TRY(take(accumulator_ticket_, flat_.gradient, access(), accumulator_));
+    PENSTOCK_TRY(take(landing_ticket_, flat_.landing_tensor, swap::Access::overwrite, landing_lease_));
+    if (waits_for_lease()) return false;
+    context_.landings.pass();
     return true;
+  }
+
+  Result<void> take(std::optional<Ticket>& ticket, tiers::TensorId tensor, swap::Access how,
+                    swap::Lease& lease) {
+    if (!ticket) return ok();
+    auto answer = context_.runtime.take(*ticket, tensor, how);
+    if (!answer) return ok();
+    ticket.reset();
+    if (!*answer) return answer->error();
+    lease = std::move(**answer);
+    return ok();
   }
 
   HostSpan incoming() const { return landing_lease_.held() ? landing_lease_.bytes() : accumulator_.bytes(); }
@@ -214,6 +222,9 @@ class ReduceHop final : public CollectiveHop {
 
   FlatState& flat_;
   const Landing landing_;
+  const std::uint64_t landing_number_;
+  bool requested_ = false;
+  std::optional<Ticket> accumulator_ticket_, landing_ticket_;
   swap::Lease accumulator_, landing_lease_;
   Phase phase_ = Phase::turn;
   Result<void> work_;

@@ -11,12 +11,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 namespace penstock::zero {
 
-/// The one order of a rank's collectives: numbers are drawn at program points, which all ranks share, and a
-/// collective starts when its number is up. Nothing overtakes the head.
-class CollectiveOrder {
+/// One order of a rank's hops: numbers are drawn at program points, which all ranks share, and a hop goes on
+/// when its number is up. Nothing overtakes the head.
+class TurnOrder {
  public:
   /// The trainer's thread.
   [[nodiscard]] std::uint64_t draw() { return drawn_++; }
@@ -24,14 +26,21 @@ class CollectiveOrder {
   [[nodiscard]] bool is_turn_of(std::uint64_t number) const { return turn_.load() == number; }
   void pass() { turn_.fetch_add(1); }
 
-  /// A collective failed, so no turn comes any more: those that wait for theirs fail too.
-  void break_off() { broken_.store(true); }
-  [[nodiscard]] bool broken() const { return broken_.load(); }
+  /// A hop failed, so no turn comes any more: those that wait for theirs fail too, with the first cause.
+  void break_off(const Error& cause) {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = cause;
+  }
+  [[nodiscard]] std::optional<Error> broken() const {
+    const std::lock_guard lock(mutex_);
+    return cause_;
+  }
 
  private:
   std::uint64_t drawn_ = 0;
   std::atomic<std::uint64_t> turn_{0};
-  std::atomic<bool> broken_{false};
+  mutable std::mutex mutex_;
+  std::optional<Error> cause_;
 };
 
 /// What the hops of one engine share. The streams belong to the mover.
@@ -39,7 +48,8 @@ struct HopContext {
   swap::Runtime& runtime;
   tiers::Device& device;
   Communicator& communicator;
-  CollectiveOrder& order;
+  TurnOrder& order;     ///< of the collectives
+  TurnOrder& landings;  ///< of the leases that gradients land in: one at a time holds some and waits for more
   tiers::Stream& copy_in;
   tiers::Stream& copy_out;
   tiers::Stream& communication;
@@ -53,9 +63,7 @@ struct HopContext {
 
 /// How a reduced gradient lands.
 struct Landing {
-  Ticket accumulator_lease;
-  swap::Access accumulator_access = swap::Access::overwrite;
-  std::optional<Ticket> landing_lease;  ///< none: it is copied straight into the accumulator
+  bool straight = false;  ///< copied into the accumulator; else added to it
   DType accumulator_dtype = DType::bf16;
   bool first = true, last = true;  ///< micro-batch of the step
 };

@@ -99,7 +99,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
       if (!gradient) return gradient.error();
       flat.open_gradient = std::move(*gradient);
-      runtime.use(flat.shard);
+      // Not noted as a use: an overwrite needs nothing to be loaded before it.
       auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
       if (!shard) return shard.error();
       flat.open_shard = std::move(*shard);
@@ -120,6 +120,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
   runtime.wait_for_stores(options_.tiles_in_flight);
+  if (tile.on_disk) runtime.use(tile.tensor);
   auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
   if (!lease) return lease.error();
 

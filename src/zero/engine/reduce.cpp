@@ -74,12 +74,8 @@ void Engine::State::start_reduce(FlatState& flat) {
   Landing landing{.accumulator_dtype = config.grad_accum_dtype,
                   .first = flat.landed == 0,
                   .last = flat.landed + 1 == micro_batches_};
-  landing.accumulator_access = landing.first ? swap::Access::overwrite : swap::Access::modify;
-  const bool straight = landing.first && config.grad_accum_dtype == config.dtype;
-
+  landing.straight = landing.first && config.grad_accum_dtype == config.dtype;
   runtime_.use(flat.gradient);
-  landing.accumulator_lease = runtime_.request(flat.gradient, landing.accumulator_access);
-  if (!straight) landing.landing_lease = runtime_.request(flat.landing_tensor, swap::Access::overwrite);
   ++flat.landed;
   flat.landing = {.ordered = false, .done = false, .error = {}};
 

@@ -128,25 +128,26 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
   if (!optimizer_on_disk) plan.tiles_in_host = plan.tiles;
 
-  const ByteCount tiles_host =
-      ByteCount(plan.tiles == 0 ? 0
-                                : static_cast<std::uint64_t>(static_cast<double>(tile_bytes_all.value()) *
-                                                             static_cast<double>(plan.tiles_in_host) /
-                                                             static_cast<double>(plan.tiles)));
+  ByteCount tiles_on_disk;
+  std::uint64_t number = 0;
+  for (const FlatLayout& flat : shards.flats()) {
+    for (const TileRange& range : cut_into_tiles(flat, tile)) {
+      if (!plan.in_host(number++))
+        tiles_on_disk += round_up(*tile_bytes(StateFormat::fp32, range.count), block);
+    }
+  }
   // What can go stays while there is room, so that these are bounds, not needs.
   plan.host_tiles = optimizer_on_disk ? tile_largest * plan.tiles_in_host + ring : tile_bytes_all;
   plan.host_shards = shard_bytes;
   plan.host_gradients = gradient_bytes;
-  plan.disk_tiles = optimizer_on_disk ? tile_bytes_all - tiles_host : ByteCount();
+  plan.disk_tiles = optimizer_on_disk ? tiles_on_disk : ByteCount();
   plan.disk_shards = plan.shards_on_disk ? shard_bytes : ByteCount();
   plan.disk_gradients = plan.gradients_on_disk ? gradient_bytes : ByteCount();
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max =
       shards_stay ? ByteCount() : plan.disk_shards * (2 * config.gradient_accumulation_steps);
-  // The share of tiles on disk is exact only for equal tiles: room for one more.
-  plan.swap_bytes = plan.disk_shards + plan.disk_gradients +
-                    (plan.disk_tiles.is_zero() ? ByteCount() : plan.disk_tiles + tile_largest);
+  plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 
   ByteCount flats_all;
   for (const FlatLayout& flat : shards.flats()) flats_all += padded(flat.length, config.dtype);

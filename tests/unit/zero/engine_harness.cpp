@@ -41,7 +41,7 @@ class Rank final : public swap::Driving {
       if (offload->device == OffloadDevice::nvme) offload->nvme_paths = {directory};
     }
     config.gradient_accumulation_steps = options_.micro_batches;
-    const ModelLayout model = small_model();
+    const ModelLayout& model = options_.model;
     auto plan = plan_memory(config, model, options_.ranks, options_.ranks);
     if (!plan) return plan.error();
     host_budget = plan->host_budget;
@@ -60,6 +60,8 @@ class Rank final : public swap::Driving {
       paths.push_back(std::move(*created));
     }
     if (options_.seed) runtime_options.driving = this;
+    workers_ = *Workers::create({.threads = options_.threads});
+    if (options_.threads > 1) runtime_options.executor = &*workers_;
     auto runtime = options_.seed ? swap::Runtime::create(runtime_options, std::move(paths))
                                  : swap::Runtime::create(runtime_options);
     if (!runtime) return runtime.error();
@@ -74,7 +76,6 @@ class Rank final : public swap::Driving {
     auto communicator = group.join(rank_, *device_, *compute_);
     if (!communicator) return communicator.error();
     communicator_ = std::move(*communicator);
-    workers_ = *Workers::create({.threads = options_.threads});
     auto engine = Engine::create({.runtime = runtime_.get(),
                                   .device = device_.get(),
                                   .compute = compute_.get(),
@@ -106,7 +107,7 @@ class Rank final : public swap::Driving {
     auto digest = engine_->digest();
     if (!digest) return digest.error();
     result.digest = *digest;
-    for (std::uint32_t unit = 0; unit < small_model().units.size(); ++unit) {
+    for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
       auto lease = engine_->acquire(unit, *stream_);
       if (!lease) return lease.error();
       PENSTOCK_TRY(settle());
@@ -148,7 +149,7 @@ class Rank final : public swap::Driving {
   /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
   /// backward's gradients depend on the weights, read when the stream gets there.
   Result<void> run(std::uint32_t step, std::uint32_t micro) {
-    const ModelLayout model = small_model();
+    const ModelLayout& model = options_.model;
     const auto units = static_cast<std::uint32_t>(model.units.size());
     for (std::uint32_t unit = 0; unit < units; ++unit) {
       auto lease = engine_->acquire(unit, *stream_);
@@ -245,7 +246,7 @@ class Rank final : public swap::Driving {
   std::vector<tiers::SimEngine*> sim_engines_;
   std::unique_ptr<HostDevice> device_;
   std::unique_ptr<Compute> compute_;
-  std::optional<Workers> workers_;
+  std::optional<Workers> workers_;  // outlives the runtime, whose checksums it runs
   std::unique_ptr<swap::Runtime> runtime_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<tiers::Stream> stream_;
@@ -268,6 +269,18 @@ ModelLayout small_model() {
                       {"out", ElementCount(9'000), 0}}},
       {.name = "head", .parameters = {{"gain", ElementCount(1), 1}}, .shared = {{0, 0}}},
   };
+  return model;
+}
+
+ModelLayout deep_model() {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  for (int i = 0; i < 8; ++i) {
+    model.units.push_back(
+        {.name = "layer" + std::to_string(i),
+         .parameters = {{"weight", ElementCount(20'000), 0}, {"bias", ElementCount(200), 1}}});
+  }
+  model.units.back().shared = {{0, 0}};
   return model;
 }
 
@@ -310,7 +323,10 @@ RunResult train(const RunOptions& options) {
   const auto body = [&](std::size_t r) {
     Result<void> outcome = ranks[r]->open(*group, directory.path());
     if (outcome) outcome = ranks[r]->train(results[r]);
-    if (!outcome) results[r].error = outcome.error();
+    if (!outcome) {
+      results[r].error = outcome.error();
+      group->abort(static_cast<std::uint32_t>(r), outcome.error());
+    }
     ranks[r]->close(results[r]);
   };
   if (options.seed) {

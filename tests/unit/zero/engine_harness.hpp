@@ -18,12 +18,17 @@ namespace penstock::zero::test {
 /// Three units and a tied parameter; sizes that are not multiples of anything.
 [[nodiscard]] ModelLayout small_model();
 
+/// Eight layers, of which the device's least memory holds three: flats are dropped and gathered again. The
+/// last shares the first one's weight.
+[[nodiscard]] ModelLayout deep_model();
+
 /// How a training run is set up. What it computes does not depend on anything below `config`.
 struct RunOptions {
   std::uint32_t ranks = 2;
   std::uint32_t micro_batches = 2;
   std::uint32_t steps = 3;
   Config config = default_config();
+  ModelLayout model = small_model();
   /// Set: one thread drives all ranks over simulated disks and deferred streams. Not set: threads, and the
   /// real disk.
   std::optional<std::uint64_t> seed;

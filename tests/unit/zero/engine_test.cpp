@@ -17,11 +17,11 @@ Config on_disk() {
   return config;
 }
 /// The least host memory that the plan allows, for all ranks.
-ByteCount minimum(const Config& config, std::uint32_t ranks) {
+ByteCount minimum(const Config& config, std::uint32_t ranks, const ModelLayout& model = test::small_model()) {
   Config tight = config;
   tight.penstock.host_budget = {};
   tight.offload_param.nvme_paths = tight.offload_optimizer.nvme_paths = {"."};
-  return plan_memory(tight, test::small_model(), ranks, ranks)->host_minimum * ranks;
+  return plan_memory(tight, model, ranks, ranks)->host_minimum * ranks;
 }
 
 TEST(Engine, TrainsInMemoryAndSaysWhatItDid) {
@@ -116,6 +116,58 @@ TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     ASSERT_EQ(result.digest, reference) << "seed " << seed;
+  }
+}
+
+TEST(Engine, DropsAndGathersFlatsAgainToTheSameBits) {
+  const RunOptions in_memory{.model = test::deep_model()};
+  RunOptions roomy = in_memory;
+  roomy.config.penstock.device_budget = 64_MiB;
+  const RunResult reference = train(roomy);
+  ASSERT_FALSE(reference.error) << reference.error->message();
+  EXPECT_EQ(train(in_memory).digest, reference.digest);
+
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    RunOptions options{.config = on_disk(), .model = test::deep_model(), .seed = seed};
+    options.config.penstock.host_budget = minimum(options.config, 2, options.model) + seed % 3 * 400_KiB;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    ASSERT_EQ(result.digest, reference.digest) << "seed " << seed;
+  }
+}
+
+TEST(Engine, DealsMixedTileHomesToTheSameBits) {
+  RunOptions options{.config = on_disk(), .model = test::deep_model()};
+  const std::string reference = train({.model = test::deep_model()}).digest;
+  Config planned = on_disk();
+  planned.offload_param.nvme_paths = planned.offload_optimizer.nvme_paths = {"."};
+  const MemoryPlan all_on_disk = plan_memory(planned, options.model, 2, 2).value();
+  options.config.penstock.host_budget = all_on_disk.host_budget * 2 + 1500_KiB;
+  planned.penstock.host_budget = options.config.penstock.host_budget;
+  const MemoryPlan mixed = plan_memory(planned, options.model, 2, 2).value();
+  ASSERT_GT(mixed.tiles_in_host, 0u);
+  ASSERT_LT(mixed.tiles_in_host, mixed.tiles);
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, reference);
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+}
+
+TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
+  RunOptions options{.steps = 2, .config = on_disk(), .model = test::deep_model()};
+  options.config.grad_accum_dtype = DType::fp32;
+  options.config.penstock.host_budget = minimum(options.config, 2, options.model);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    options.seed = seed;
+    options.gradient_scale = [](std::uint32_t step, std::uint32_t rank) {
+      return step == 0 && rank == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
+    };
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.outcomes[0].kind, StepOutcome::Kind::skipped);
+    EXPECT_EQ(result.outcomes[1].kind, StepOutcome::Kind::updated);
   }
 }
 
