@@ -49,13 +49,9 @@ MakeDevice on_host(const ModelConfig& model) {
 
 #if GPT_HAS_CUDA
 
-MakeDevice on_cuda(const ModelConfig& model, std::uint32_t rank) {
-  return [model, rank](ByteCount) -> Result<RankDevice> {
-    auto count = penstock::tiers::cuda_device_count();
-    if (!count) return count.error();
-    if (*count == 0) return Error::unsupported("on_cuda").reason("this machine has no CUDA device");
-    const int number = static_cast<int>(rank) % *count;
-    auto device = penstock::tiers::create_cuda_device(number);
+MakeDevice on_cuda(const ModelConfig& model) {
+  return [model](ByteCount) -> Result<RankDevice> {
+    auto device = penstock::tiers::create_cuda_device(0);
     if (!device) return device.error();
     RankDevice made{.device = std::move(*device)};
     auto scratch = allocate_scratch(model, *made.device);
@@ -63,14 +59,14 @@ MakeDevice on_cuda(const ModelConfig& model, std::uint32_t rank) {
     auto ops = make_cuda_ops(*scratch);
     if (!ops) return ops.error();
     made.ops = std::move(*ops);
-    made.compute = penstock::kernels::make_cuda_compute(number);
+    made.compute = penstock::kernels::make_cuda_compute(0);
     return made;
   };
 }
 
 #else
 
-MakeDevice on_cuda(const ModelConfig&, std::uint32_t) {
+MakeDevice on_cuda(const ModelConfig&) {
   return [](ByteCount) -> Result<RankDevice> {
     return Error::unsupported("on_cuda")
         .reason("this build has no CUDA")

@@ -24,9 +24,9 @@ using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCoun
 /// A share of the host's memory, playing the accelerator.
 [[nodiscard]] MakeDevice on_host(const ModelConfig& model);
 
-/// CUDA device `rank` modulo their count.
+/// CUDA device 0, for every rank of the process: ranks in one process read each other's memory.
 ///
 /// The function's errors: unsupported, where this build has no CUDA or the machine no device.
-[[nodiscard]] MakeDevice on_cuda(const ModelConfig& model, std::uint32_t rank);
+[[nodiscard]] MakeDevice on_cuda(const ModelConfig& model);
 
 }  // namespace gpt

@@ -51,7 +51,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
          .text = &text,
          .group = group.get(),
          .rank = rank,
-         .make_device = arguments.cuda ? on_cuda(arguments.model, rank) : on_host(arguments.model)});
+         .make_device = arguments.cuda ? on_cuda(arguments.model) : on_host(arguments.model)});
     if (!trainer) return trainer.error();
     trainers[rank] = std::move(*trainer);
     if (rank == 0) {

@@ -25,7 +25,7 @@ struct PathOptions {
 
 /// One directory on one drive: its swap file, its engine, its driver.
 ///
-/// Transfers are posted and collected from any thread, through bounded messages; the file and the engine
+/// Transfers are posted and collected from any thread, through fixed-size messages; the file and the engine
 /// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or whoever
 /// calls drive(), never both.
 class Path {

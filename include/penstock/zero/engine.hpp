@@ -80,7 +80,8 @@ struct StepOutcome {
 /// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
 /// the same order. They are called from one thread, the trainer's, with one compute stream. All but
 /// begin_step and reduce block. After an error from step() the engine is `step_incomplete` and step() may be
-/// called again: tiles that are done are skipped. Any other error leaves the engine failed.
+/// called again: tiles that are done are skipped. Misuse (invalid_argument) changes nothing, and peers wait
+/// for the call that was meant. Any other error leaves the engine failed.
 class Engine {
  public:
   struct Options {

@@ -5,7 +5,8 @@
 namespace penstock::swap {
 
 void AccessTrace::use(tiers::TensorId tensor) {
-  if (known_ && order_[position_ % order_.size()] != tensor) {
+  if (known_ && position_ == order_.size()) position_ = 0;  // the round goes on without having been ended
+  if (known_ && order_[position_] != tensor) {
     known_ = false;
     order_.resize(position_);
     uses_.clear();

@@ -39,6 +39,17 @@ TEST(AccessTrace, RecordsAgainWhenTheOrderChanges) {
   EXPECT_EQ(trace.next_use(b), AccessTrace::never);
 }
 
+TEST(AccessTrace, StartsTheRoundAgainWhenItIsNotEnded) {
+  AccessTrace trace;
+  for (const auto t : {a, b}) trace.use(t);
+  trace.end_round();
+  for (const auto t : {a, b, c}) trace.use(t);  // c where the round would begin with a
+  trace.end_round();
+
+  EXPECT_EQ(trace.length(), 1u);
+  EXPECT_EQ(trace.next_use(c), 0u);
+}
+
 TEST(AccessTrace, ForgetsTheTailOfAShorterRound) {
   AccessTrace trace;
   for (const auto t : {a, b, c}) trace.use(t);
