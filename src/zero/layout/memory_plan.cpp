@@ -43,8 +43,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config) const {
   options.eviction =
       config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
   options.lookahead = host_budget / 4;
-  const auto& paths = config.offload_param.nvme_paths.empty() ? config.offload_optimizer.nvme_paths
-                                                              : config.offload_param.nvme_paths;
+  const auto& paths = shards_on_disk ? config.offload_param.nvme_paths : config.offload_optimizer.nvme_paths;
   if (swap_bytes.is_zero()) return options;
   // Whole tensors are dealt to paths, so each takes its share and one tensor of the largest kind more.
   const ByteCount share = paths.size() == 1 ? swap_bytes : swap_bytes / paths.size() + host_staging;
@@ -74,6 +73,14 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   if ((optimizer_on_disk || plan.shards_on_disk) && config.offload_param.nvme_paths.empty() &&
       config.offload_optimizer.nvme_paths.empty()) {
     return Error::invalid_config("plan_memory").object("nvme_path").reason("nvme needs a directory");
+  }
+
+  if (optimizer_on_disk && plan.shards_on_disk &&
+      config.offload_param.nvme_paths != config.offload_optimizer.nvme_paths) {
+    return Error::invalid_config("plan_memory")
+        .object("offload_optimizer.nvme_path")
+        .reason("offload_param and offload_optimizer name different directories")
+        .advice("give both the same nvme_path; a list names several directories");
   }
 
   const ShardLayout shards(model, ranks);

@@ -45,6 +45,19 @@ TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
   EXPECT_EQ(shards.user_count(0), 2u);
 }
 
+TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"a"}};
+  config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"b"}};
+
+  const auto plan = plan_memory(config, test::small_model(), 1, 1);
+
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code(), ErrorCode::invalid_config);
+  config.offload_param.device = OffloadDevice::cpu;  // its path is left over: the optimizer's counts
+  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->runtime_options(config).paths[0].directory, "b");
+}
+
 TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
