@@ -70,8 +70,8 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   const bool optimizer_on_disk = config.offload_optimizer.device == OffloadDevice::nvme;
   MemoryPlan plan;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
-  if ((optimizer_on_disk || plan.shards_on_disk) && config.offload_param.nvme_paths.empty() &&
-      config.offload_optimizer.nvme_paths.empty()) {
+  if ((plan.shards_on_disk && config.offload_param.nvme_paths.empty()) ||
+      (optimizer_on_disk && config.offload_optimizer.nvme_paths.empty())) {
     return Error::invalid_config("plan_memory").object("nvme_path").reason("nvme needs a directory");
   }
 
