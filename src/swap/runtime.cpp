@@ -64,7 +64,7 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
 
 Runtime::~Runtime() {
   // A store that fails here was reported by drain(), or belongs to a run that is being abandoned.
-  wait_until([this] { return transfers_.active() == 0; });
+  wait_for_rest([this] { return transfers_.active() == 0; });
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -95,7 +95,24 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
                                        .length = ByteCount(range->length)};
     ledger_.hold(tiers::Tier::nvme, description.purpose, ByteCount(range->length));
   }
-  return store_->add(std::move(description));
+  const TensorId tensor = store_->add(std::move(description));
+  if (!store_->description(tensor).stays_in_memory()) return tensor;
+  if (auto settled = swapper_->settle(tensor); !settled) {
+    (void)store_->remove(tensor);
+    return settled.error();
+  }
+  return tensor;
+}
+
+void Runtime::remove(TensorId tensor) {
+  wait_for_rest([&] { return swapper_->at_rest(tensor); });
+  const std::lock_guard lock(mutex_);
+  swapper_->forget(tensor);
+  const tiers::TensorDescription description = store_->remove(tensor);
+  if (!description.extent) return;
+  const tiers::Extent& extent = *description.extent;
+  path_space_[extent.path].release({extent.offset.value(), extent.length.value()});
+  ledger_.give_back(tiers::Tier::nvme, description.purpose, extent.length);
 }
 
 Ticket Runtime::request(TensorId tensor, Access access) {
@@ -127,12 +144,17 @@ void Runtime::cancel(Ticket ticket, TensorId tensor, Access access) {
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access) {
+  PENSTOCK_TRY(check_stores());
   const Ticket ticket = request(tensor, access);
   std::optional<Result<HostSpan>> outcome;
-  wait_until([&] {
+  auto decided = wait_until([&] {
     outcome = swapper_->take(ticket);
     return outcome.has_value();
   });
+  if (!decided) {
+    cancel(ticket, tensor, access);
+    return decided.error();
+  }
   if (!*outcome) return outcome->error();
   return Lease(*this, tensor, access, **outcome);
 }
@@ -176,17 +198,25 @@ void Runtime::discard(TensorId tensor) {
 }
 
 void Runtime::wait_for_stores(std::size_t count) {
-  wait_until([&] { return swapper_->stores_pending() <= count; });
+  wait_for_rest([&] { return swapper_->stores_pending() <= count; });
 }
 
 Result<void> Runtime::drain() {
-  std::optional<Error> failed;
-  wait_until([&] {
-    failed = swapper_->take_sticky_error();
-    return failed || swapper_->drained();
-  });
-  if (failed) return *failed;
-  return ok();
+  return wait_until([this] { return swapper_->drained(); });
+}
+
+Result<void> Runtime::check_stores() {
+  std::unique_lock lock(mutex_);
+  return tell(lock, swapper_->take_store_error());
+}
+
+/// Whoever hears of the error may go on, and so do the stores.
+Result<void> Runtime::tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error) {
+  if (!store_error) return ok();
+  swapper_->advance();
+  lock.unlock();
+  wake();
+  return *store_error;
 }
 
 void Runtime::start(Move move) {
@@ -207,8 +237,20 @@ void Runtime::wake() noexcept {
   mover_wake_.notify_one();
 }
 
-void Runtime::wait_until(const std::function<bool()>& done) {
+Result<void> Runtime::wait_until(const std::function<bool()>& done) {
   std::unique_lock lock(mutex_);
+  std::optional<Error> failed;
+  drive_until(lock, [&] { return done() || (failed = swapper_->take_store_error()).has_value(); });
+  return tell(lock, std::move(failed));
+}
+
+void Runtime::wait_for_rest(const std::function<bool()>& at_rest) {
+  std::unique_lock lock(mutex_);
+  drive_until(lock, at_rest);
+}
+
+/// `done` is evaluated with the lock held.
+void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
   if (options_.driving == nullptr) {

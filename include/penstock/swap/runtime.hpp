@@ -82,7 +82,11 @@ struct RuntimeOptions {
 /// *mover* advances the moves, without the mutex: a thread of its own, or, when `driving` is given, whoever
 /// waits. Each path has a driver thread beside it. Engines attach to a runtime and go before it.
 ///
-/// Safe from any thread. acquire() and wait_until() block.
+/// A write-behind that fails leaves its tensor dirty in memory. Its error is told once, to the next call that
+/// says so (acquire, drain, wait_until, check_stores), which may then be made again; the tensor is stored
+/// again from there on. Until it is told, what needs room waits.
+///
+/// Safe from any thread. acquire(), remove(), drain() and the calls named wait block.
 class Runtime {
  public:
   /// Errors: no_space and permission, of the arena; those of Path::create, naming the directory.
@@ -93,12 +97,15 @@ class Runtime {
   /// Waits for what is in flight, then stops the threads. No lease lives any more.
   ~Runtime();
 
-  /// Adds a tensor. `on_disk` gives it an extent, on the path that has the most room left.
+  /// Adds a tensor. `on_disk` gives it an extent, on the path that has the most room left; one that is to stay
+  /// in memory has its range there from now on.
   ///
-  /// Errors: no_space, when no path has room (wanted, free).
+  /// Errors: no_space, when no path has room (wanted, free); budget_too_small, when host memory has none.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
+  /// Gives the tensor back, its memory and its extent, once it is at rest. Unleased, with no request open.
+  void remove(tiers::TensorId tensor);
 
-  /// Blocks until the lease is granted. Errors: those of Swapper::take.
+  /// Blocks until the lease is granted. Errors: those of Swapper::take; that of a failed write-behind.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access);
   /// The two halves of acquire(): asks, and then answers once it is decided.
   [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access);
@@ -115,6 +122,8 @@ class Runtime {
   void wait_for_stores(std::size_t count);
   /// Waits until every write-behind has reached its extent. Errors: the first that failed.
   Result<void> drain();
+  /// Whether every write-behind that has ended has succeeded. Errors: the first that failed, once.
+  Result<void> check_stores();
 
   /// Hands a move of the caller's to the mover.
   void start(Move move);
@@ -122,8 +131,10 @@ class Runtime {
   void wake() noexcept;
 
   /// Blocks until `done()` is true; it is evaluated with the coordinator's lock held. Drives, when nobody
-  /// else does.
-  void wait_until(const std::function<bool()>& done);
+  /// else does. Errors: of a failed write-behind, when `done()` is not true yet.
+  Result<void> wait_until(const std::function<bool()>& done);
+  /// The same for what comes to rest by itself, whatever becomes of write-behinds.
+  void wait_for_rest(const std::function<bool()>& at_rest);
   /// Blocks until the event's last record has been passed. Drives, when nobody else does.
   Result<void> wait_for(const tiers::Event& event);
   /// One turn of the mover, for `driving`: true when something moved.
@@ -137,13 +148,15 @@ class Runtime {
   [[nodiscard]] Executor& executor() { return *executor_; }
   /// Guards what the caller shares with its moves' on_event.
   [[nodiscard]] std::mutex& mutex() { return mutex_; }
-  /// The time that callers of acquire() and wait_until() have spent waiting.
+  /// The time that callers of acquire() and of the waits for bytes have spent waiting.
   [[nodiscard]] TimePoint stall_time() const { return TimePoint(stall_ns_.load()); }
 
  private:
   friend class Lease;
   Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths);
   void run_mover();
+  void drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
+  Result<void> tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
   void end_lease(tiers::TensorId tensor, Access access) noexcept;
 
   RuntimeOptions options_;

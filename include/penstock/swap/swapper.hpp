@@ -41,13 +41,17 @@ class Swapper {
   Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, TransferEngine& transfers,
           tiers::Ledger& ledger, Options options);
 
+  /// A tensor that stays in memory takes its range now, and keeps it until forget().
+  ///
+  /// Errors: budget_too_small, when it cannot have it at once.
+  Result<void> settle(tiers::TensorId tensor);
+
   /// Asks for a lease; its ticket answers in take().
   [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access);
   /// The lease's bytes once it is granted, or why it never will be; nothing while it waits.
   ///
   /// Errors: budget_too_small, when nothing in flight could free the room, naming every holder;
-  /// invalid_argument, for reading what was never written; corrupted, truncated, io: of the load; any error
-  /// of an earlier write-behind, which is told once and leaves the tensor dirty.
+  /// invalid_argument, for reading what was never written; corrupted, truncated, io: of the load.
   [[nodiscard]] std::optional<Result<HostSpan>> take(Ticket ticket);
   /// Nobody will take this ticket: the request goes, or the lease that it was granted ends.
   void cancel(Ticket ticket, tiers::TensorId tensor, Access access);
@@ -61,6 +65,11 @@ class Swapper {
   void prefetch(tiers::TensorId tensor);
   /// The contents are not needed any more: the host copy goes without a store, once it is at rest. Unleased.
   void discard(tiers::TensorId tensor);
+  /// Whether no load or store of `tensor` is under way or about to be.
+  [[nodiscard]] bool at_rest(tiers::TensorId tensor) const;
+  /// Nobody asks for `tensor` any more: it has no host copy from here on, and the trace begins again. It is at
+  /// rest and unleased.
+  void forget(tiers::TensorId tensor);
 
   /// Grants what can be granted and makes the moves that are needed.
   void advance();
@@ -68,11 +77,14 @@ class Swapper {
   [[nodiscard]] std::vector<Move> take_moves();
 
   /// True when every dirty copy that has write_behind has reached its extent.
-  [[nodiscard]] bool drained() const { return stores_pending() == 0; }
+  [[nodiscard]] bool drained() const { return stores_pending() == 0 && failed_stores_.empty(); }
   /// Copies on their way to their extents, and those that are to go there next.
   [[nodiscard]] std::size_t stores_pending() const { return stores_in_flight_ + to_store_.size(); }
-  /// The error of a write-behind that nobody has heard of yet.
-  [[nodiscard]] std::optional<Error> take_sticky_error();
+  /// A write-behind has failed and nobody has heard of it. Until then no room is handed out, since making
+  /// some may need that very store.
+  [[nodiscard]] bool store_failed() const { return store_error_.has_value(); }
+  /// Its error, once. The tensor is dirty and in memory still, and is stored again.
+  [[nodiscard]] std::optional<Error> take_store_error();
 
   [[nodiscard]] const AccessTrace& trace() const { return trace_; }
 
@@ -87,6 +99,7 @@ class Swapper {
 
   [[nodiscard]] Verdict serve(Request& request, bool may_reserve);
   [[nodiscard]] Verdict grant_resident(const Request& request);
+  [[nodiscard]] Verdict grant_overwrite(const Request& request, tiers::Reservation range);
   void finish(const Request& request, Result<HostSpan> outcome);
   [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
   [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
@@ -97,7 +110,6 @@ class Swapper {
   void start_store(tiers::TensorId tensor);
   void serve_prefetches();
   void fail_starved_request();
-  [[nodiscard]] Error tell_sticky_error();
   [[nodiscard]] bool discard_if_unwanted(tiers::TensorId tensor);
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
 
@@ -115,7 +127,7 @@ class Swapper {
   std::vector<tiers::TensorId> failed_stores_;  // to be tried again once the error is told
   std::set<tiers::TensorId> resident_;          // tensors with a host copy, leased or not
   std::vector<Move> moves_;
-  std::optional<Error> sticky_error_;
+  std::optional<Error> store_error_;
   std::uint32_t next_ticket_ = 0;
   std::size_t stores_in_flight_ = 0;
 };

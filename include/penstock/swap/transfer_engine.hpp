@@ -34,8 +34,9 @@ class Hop {
   [[nodiscard]] virtual Result<HopState> poll() = 0;
   /// False when nothing wakes the mover once it can go on, so that it must look again by itself.
   [[nodiscard]] virtual bool wakes_the_mover() const { return true; }
-  /// True while it can only go on once the swapper grants it a lease.
-  [[nodiscard]] virtual bool waits_for_lease() const { return false; }
+  /// True while it holds nothing that others wait for and can only go on once the swapper grants it a lease,
+  /// or another move of this rank has gone on.
+  [[nodiscard]] virtual bool is_blocked() const { return false; }
 };
 
 /// A move of any number of hops, run one after the other.
@@ -74,8 +75,8 @@ class TransferEngine {
 
   /// Moves announced and not settled. Safe from any thread.
   [[nodiscard]] std::size_t active() const { return active_.load(); }
-  /// Of the active moves, those that waited for a lease when poll() last returned. Safe from any thread.
-  [[nodiscard]] std::size_t waiting() const { return waiting_.load(); }
+  /// Of the active moves, those that were blocked when poll() last returned. Safe from any thread.
+  [[nodiscard]] std::size_t blocked() const { return blocked_.load(); }
   /// Whether some move's hop will not wake the mover by itself.
   [[nodiscard]] bool needs_polling() const;
 
@@ -95,7 +96,7 @@ class TransferEngine {
   std::span<const std::unique_ptr<Path>> paths_;
   std::vector<std::unique_ptr<Active>> moves_;
   std::vector<tiers::BlockFile::Finished> outcomes_;
-  std::atomic<std::size_t> active_{0}, waiting_{0};
+  std::atomic<std::size_t> active_{0}, blocked_{0};
 };
 
 /// A hop that runs `work` on an executor; `wake` is called when it has run.

@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace penstock::tiers {
 
@@ -32,6 +33,9 @@ struct TensorDescription {
   bool retain = true;            ///< a clean host copy is kept while there is room; false: it goes at once
   bool sealed_in_pass = false;   ///< whoever modifies it verifies and seals block by block in its pass
   bool transient = false;        ///< its contents are worthless once its lease ends
+
+  /// Its host range is its own from add to remove: a place on disk it has not, and its contents may last.
+  [[nodiscard]] bool stays_in_memory() const { return !extent && !transient; }
 };
 
 /// absent → loading → clean ⇄ dirty → storing → clean → absent; a failed load goes back to absent, a failed
@@ -58,21 +62,27 @@ struct Copy {
 class TensorStore {
  public:
   TensorId add(TensorDescription description);
+  /// The tensor goes, with its copies, which are unleased and at rest; its id may be given to another one.
+  TensorDescription remove(TensorId id);
 
   [[nodiscard]] const TensorDescription& description(TensorId id) const { return at(id).description; }
   [[nodiscard]] const Copy& copy(TensorId id, Tier tier) const;
   [[nodiscard]] BlockTable& blocks(TensorId id) { return at(id).blocks; }
-  [[nodiscard]] std::size_t tensor_count() const { return tensors_.size(); }
+  [[nodiscard]] std::size_t tensor_count() const { return tensors_.size() - free_.size(); }
   /// The version of the newest copy; 0 when the tensor was never written.
   [[nodiscard]] std::uint64_t newest(TensorId id) const;
   /// Whether the copy in `tier` exists, is at rest or being stored, and is the newest.
   [[nodiscard]] bool current(TensorId id, Tier tier) const;
 
+  /// The range in `tier` of a tensor that stays in memory, kept whatever becomes of the copy.
+  void settle(TensorId id, Tier tier, Reservation range);
+
   // Loading: the copy takes the address range and, on success, the newest version.
   void begin_load(TensorId id, Tier tier, Reservation reservation);
   void finish_load(TensorId id, Tier tier, bool succeeded);
 
-  // Leases. A copy to overwrite may be absent: it takes the range and becomes dirty at end_exclusive.
+  // Leases. A copy to overwrite may be absent: it takes the range, or that it has settled in, and becomes
+  // dirty at end_exclusive.
   void add_reader(TensorId id, Tier tier);
   void remove_reader(TensorId id, Tier tier);
   void begin_exclusive(TensorId id, Tier tier);
@@ -101,8 +111,10 @@ class TensorStore {
   [[nodiscard]] Tensor& at(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Tensor& at(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] Copy& mutable_copy(TensorId id, Tier tier) { return at(id).copies[index(tier)]; }
+  void clear(TensorId id, Tier tier);
 
   std::deque<Tensor> tensors_;  // stable addresses: workers hold a BlockTable& while others are added
+  std::vector<TensorId> free_;  // ids of tensors that were removed
   std::uint64_t use_clock_ = 0;
 };
 

@@ -46,6 +46,10 @@ class Communicator {
 
   /// This rank leaves with `error`; every collective of its peers now fails.
   virtual void abort(const Error& error) noexcept = 0;
+
+  /// This rank takes part in nothing more. Once `stream` has passed this point, no peer reads or writes its
+  /// memory, not even in a collective that was broken off.
+  virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 
 /// Ranks in one process, over any kind of device, one thread or many.

@@ -79,9 +79,12 @@ struct StepOutcome {
 ///
 /// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
 /// the same order. They are called from one thread, the trainer's, with one compute stream. All but
-/// begin_step and reduce block. After an error from step() the engine is `step_incomplete` and step() may be
-/// called again: tiles that are done are skipped. Misuse (invalid_argument) changes nothing, and peers wait
-/// for the call that was meant. Any other error leaves the engine failed.
+/// begin_step and reduce block.
+///
+/// After an error, status() says what can be done. `ready`: the call changed nothing and may be made again; so
+/// it is after misuse, while peers wait for the call that was meant, and when a write-behind has failed, whose
+/// bytes are in memory still. `step_incomplete`: step() may be called again; tiles that are done are skipped.
+/// `failed`: peers have been told, and only the destructor is left.
 class Engine {
  public:
   struct Options {
@@ -113,6 +116,7 @@ class Engine {
     std::uint32_t micro_batches = 1;
     std::optional<float> learning_rate;  ///< of this step; default: the configuration's
   };
+  /// A step begins. Errors: invalid_argument, for no micro-batches.
   Result<void> begin_step(const StepOptions& options);
   /// The unit's gathered parameters; what is enqueued on `stream` from now on may read them.
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);
@@ -128,6 +132,8 @@ class Engine {
   /// live.
   [[nodiscard]] Result<std::string> digest();
 
+  enum class Status : std::uint8_t { ready, step_incomplete, failed };
+  [[nodiscard]] Status status() const;
   [[nodiscard]] std::uint64_t current_step() const;
   [[nodiscard]] const ShardLayout& shards() const;
   /// What was asked for and could not be had, in one line; empty when nothing was.

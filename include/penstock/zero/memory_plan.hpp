@@ -18,6 +18,7 @@ struct MemoryPlan {
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< they spill when the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
+  std::uint32_t tiles_ahead = 0;  ///< tiles read ahead of their update, as many as nothing else can push out
 
   // Held at most, by purpose. What can go stays while there is room: the budget bounds their sum.
   ByteCount device_gathered, device_gradients;

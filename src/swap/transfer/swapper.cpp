@@ -13,6 +13,13 @@ Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, Transfe
                  tiers::Ledger& ledger, Options options)
     : store_(store), budget_(budget), transfers_(transfers), ledger_(ledger), options_(std::move(options)) {}
 
+Result<void> Swapper::settle(TensorId tensor) {
+  auto range = reserve(tensor, /*spare_next_use=*/0);
+  if (!range) return budget_.too_small(padded_size(tensor)).object(store_.description(tensor).name);
+  store_.settle(tensor, Tier::host, std::move(*range));
+  return ok();
+}
+
 Ticket Swapper::request(TensorId tensor, Access access) {
   const Ticket ticket{.slot = next_ticket_++, .generation = 0};
   requests_.push_back({ticket, tensor, access});
@@ -76,6 +83,19 @@ void Swapper::discard(TensorId tensor) {
   resident_.erase(tensor);
 }
 
+bool Swapper::at_rest(TensorId tensor) const {
+  const CopyState state = store_.copy(tensor, Tier::host).state;
+  return state != CopyState::loading && state != CopyState::storing;
+}
+
+void Swapper::forget(TensorId tensor) {
+  discard(tensor);
+  for (auto* queue : {&prefetches_, &to_store_}) std::erase(*queue, tensor);
+  std::erase(failed_stores_, tensor);
+  load_errors_.erase(tensor);
+  trace_ = {};
+}
+
 bool Swapper::discard_if_unwanted(TensorId tensor) {
   if (unwanted_.erase(tensor) == 0) return false;
   discard(tensor);
@@ -104,14 +124,6 @@ void Swapper::prefetch(TensorId tensor) {
 }
 
 void Swapper::advance() {
-  if (sticky_error_) {
-    prefetches_.clear();
-    if (requests_.empty()) return;
-    const Error error = tell_sticky_error();
-    for (const Request& request : requests_) finish(request, error);
-    requests_.clear();
-    return;
-  }
   while (!to_store_.empty()) {
     const TensorId tensor = to_store_.front();
     to_store_.pop_front();
@@ -120,7 +132,7 @@ void Swapper::advance() {
   }
 
   // A request that waits for room holds back the room of all that came later, not what is resident.
-  bool may_reserve = true;
+  bool may_reserve = !store_failed();
   for (auto request = requests_.begin(); request != requests_.end();) {
     const Verdict verdict = serve(*request, may_reserve);
     if (verdict == Verdict::granted || verdict == Verdict::failed) {
@@ -134,14 +146,14 @@ void Swapper::advance() {
     serve_prefetches();
   } else {
     prefetches_.clear();
-    fail_starved_request();
+    if (!store_failed()) fail_starved_request();
   }
 }
 
 /// If nothing is in flight and the first request still waits for room, nothing will ever free it.
 void Swapper::fail_starved_request() {
-  // A move that waits for a lease frees nothing; one whose lease was granted goes on.
-  if (transfers_.active() > transfers_.waiting() || !outcomes_.empty()) return;
+  // A move that is blocked frees nothing; one whose lease was granted goes on.
+  if (transfers_.active() > transfers_.blocked() || !outcomes_.empty()) return;
   const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
     return store_.copy(request.tensor, Tier::host).state == CopyState::absent;
   });
@@ -175,15 +187,11 @@ Swapper::Verdict Swapper::serve(Request& request, bool may_reserve) {
                         .object(store_.description(tensor).name));
     return Verdict::failed;
   }
+  if (copy.reservation.held()) return grant_overwrite(request, {});
   if (!may_reserve) return Verdict::waits_for_room;
   auto reservation = reserve(tensor, /*spare_next_use=*/0);
   if (!reservation) return Verdict::waits_for_room;
-  if (request.access == Access::overwrite) {
-    store_.begin_overwrite(tensor, Tier::host, std::move(*reservation));
-    resident_.insert(tensor);
-    finish(request, bytes(tensor));
-    return Verdict::granted;
-  }
+  if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
   start_load(tensor, std::move(*reservation));
   request.asked_for_load = true;
   return Verdict::waits;
@@ -198,6 +206,13 @@ Swapper::Verdict Swapper::grant_resident(const Request& request) {
     if (copy.readers > 0 || copy.state == CopyState::storing) return Verdict::waits;
     store_.begin_exclusive(request.tensor, Tier::host);
   }
+  finish(request, bytes(request.tensor));
+  return Verdict::granted;
+}
+
+Swapper::Verdict Swapper::grant_overwrite(const Request& request, tiers::Reservation range) {
+  store_.begin_overwrite(request.tensor, Tier::host, std::move(range));
+  resident_.insert(request.tensor);
   finish(request, bytes(request.tensor));
   return Verdict::granted;
 }
@@ -319,9 +334,9 @@ void Swapper::start_store(TensorId tensor) {
     if (!result) {
       if (discard_if_unwanted(tensor)) return;
       failed_stores_.push_back(tensor);
-      if (sticky_error_) return;  // the first is what the caller hears
+      if (store_error_) return;  // the first is what the caller hears
       Error error = result.error();
-      sticky_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
+      store_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
       return;
     }
     ledger_.wrote(stored.purpose, stored.extent->length);
@@ -356,17 +371,9 @@ std::vector<Move> Swapper::take_moves() {
   return std::exchange(moves_, {});
 }
 
-/// The caller hears of it now, and what could not be stored is tried again.
-Error Swapper::tell_sticky_error() {
+std::optional<Error> Swapper::take_store_error() {
   for (const TensorId tensor : std::exchange(failed_stores_, {})) to_store_.push_back(tensor);
-  Error error = std::move(*sticky_error_);
-  sticky_error_.reset();
-  return error;
-}
-
-std::optional<Error> Swapper::take_sticky_error() {
-  if (!sticky_error_) return std::nullopt;
-  return tell_sticky_error();
+  return std::exchange(store_error_, std::nullopt);
 }
 
 }  // namespace penstock::swap

@@ -45,7 +45,7 @@ void TransferEngine::start(Move move) {
 
 bool TransferEngine::poll(std::vector<MoveEvent>& events) {
   bool progress = false;
-  waiting_.store(0);  // a hop that is granted its lease from here on waits no more
+  blocked_.store(0);  // a hop that is granted its lease from here on waits no more
   outcomes_.clear();
   for (const auto& path : paths_) path->take_outcomes(outcomes_);
   for (auto& outcome : outcomes_) DiskHop::deliver(std::move(outcome));
@@ -56,8 +56,8 @@ bool TransferEngine::poll(std::vector<MoveEvent>& events) {
     if (finished) active.reset();
   }
   std::erase(moves_, nullptr);
-  waiting_.store(static_cast<std::size_t>(std::count_if(moves_.begin(), moves_.end(), [](const auto& active) {
-    return active->hop < active->move.hops.size() && active->move.hops[active->hop]->waits_for_lease();
+  blocked_.store(static_cast<std::size_t>(std::count_if(moves_.begin(), moves_.end(), [](const auto& active) {
+    return active->hop < active->move.hops.size() && active->move.hops[active->hop]->is_blocked();
   })));
   return progress;
 }

@@ -11,10 +11,24 @@ std::string_view to_string(CopyState state) {
 }
 
 TensorId TensorStore::add(TensorDescription description) {
-  const auto id = TensorId(tensors_.size());
+  if (free_.empty()) {
+    free_.push_back(TensorId(tensors_.size()));
+    tensors_.emplace_back();
+  }
+  const TensorId id = free_.back();
+  free_.pop_back();
   BlockTable blocks(static_cast<std::uint64_t>(id), description.size, description.block);
-  tensors_.push_back({.description = std::move(description), .blocks = std::move(blocks), .copies = {}});
+  at(id) = {.description = std::move(description), .blocks = std::move(blocks), .copies = {}};
   return id;
+}
+
+TensorDescription TensorStore::remove(TensorId id) {
+  for (const Copy& copy : at(id).copies) {
+    PENSTOCK_CHECK(!copy.leased() && copy.state != CopyState::loading && copy.state != CopyState::storing);
+  }
+  Tensor removed = std::exchange(at(id), {});
+  free_.push_back(id);
+  return std::move(removed.description);
 }
 
 const Copy& TensorStore::copy(TensorId id, Tier tier) const {
@@ -34,6 +48,20 @@ bool TensorStore::current(TensorId id, Tier tier) const {
   return at_rest && one.version == newest(id);
 }
 
+void TensorStore::settle(TensorId id, Tier tier, Reservation range) {
+  Copy& copy = mutable_copy(id, tier);
+  PENSTOCK_CHECK(at(id).description.stays_in_memory() && copy.state == CopyState::absent);
+  copy.reservation = std::move(range);
+}
+
+/// The copy goes; what has settled keeps its range.
+void TensorStore::clear(TensorId id, Tier tier) {
+  Copy& copy = mutable_copy(id, tier);
+  Reservation range = std::move(copy.reservation);
+  copy = {};
+  if (at(id).description.stays_in_memory()) copy.reservation = std::move(range);
+}
+
 void TensorStore::begin_load(TensorId id, Tier tier, Reservation reservation) {
   Copy& copy = mutable_copy(id, tier);
   PENSTOCK_CHECK(copy.state == CopyState::absent && !copy.leased());
@@ -48,7 +76,7 @@ void TensorStore::finish_load(TensorId id, Tier tier, bool succeeded) {
     copy.state = CopyState::clean;
     copy.version = newest(id);
   } else {
-    copy = {};
+    clear(id, tier);
   }
 }
 
@@ -75,7 +103,8 @@ void TensorStore::begin_overwrite(TensorId id, Tier tier, Reservation reservatio
   Copy& copy = mutable_copy(id, tier);
   PENSTOCK_CHECK(copy.state == CopyState::absent && !copy.leased());
   copy.state = CopyState::dirty;
-  copy.reservation = std::move(reservation);
+  if (reservation.held()) copy.reservation = std::move(reservation);
+  PENSTOCK_CHECK(copy.reservation.held());
   copy.exclusive = true;
 }
 
@@ -86,8 +115,8 @@ void TensorStore::end_exclusive(TensorId id, Tier tier) {
   copy.state = CopyState::dirty;
   copy.version = newest(id) + 1;
   for (const Tier other : {Tier::device, Tier::host}) {
-    Copy& stale = mutable_copy(id, other);
-    if (other != tier && stale.state == CopyState::clean && !stale.leased()) stale = {};
+    const Copy& stale = mutable_copy(id, other);
+    if (other != tier && stale.state == CopyState::clean && !stale.leased()) clear(id, other);
   }
 }
 
@@ -111,12 +140,12 @@ void TensorStore::finish_store(TensorId id, Tier from, bool succeeded) {
 }
 
 void TensorStore::drop(TensorId id, Tier tier, bool discard) {
-  Copy& copy = mutable_copy(id, tier);
+  const Copy& copy = mutable_copy(id, tier);
   PENSTOCK_CHECK(!copy.leased());
   PENSTOCK_CHECK(copy.state == CopyState::clean || (discard && copy.state == CopyState::dirty));
-  copy = {};
+  clear(id, tier);
   // What is discarded must not come back from an older copy on disk.
-  if (discard) mutable_copy(id, Tier::nvme) = {};
+  if (discard) clear(id, Tier::nvme);
 }
 
 }  // namespace penstock::tiers

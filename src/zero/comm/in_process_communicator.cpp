@@ -14,7 +14,8 @@ namespace {
 enum class Kind : std::uint8_t { all_gather, reduce_scatter, exchange };
 
 /// What a rank has brought to its latest collective. Events are recorded again only once every peer has
-/// enqueued its wait for the last record.
+/// enqueued its wait for the last record. `done` is recorded behind whatever the rank's stream does with
+/// memory of its peers.
 struct Seat {
   std::uint64_t posted = 0, moved = 0, left = 0;  // collectives that reached each stage
   Kind kind{};
@@ -30,6 +31,9 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
                                              Compute& compute) override;
   void abort(std::uint32_t rank, const Error& error) noexcept override {
     const std::lock_guard lock(mutex);
+    abort_locked(rank, error);
+  }
+  void abort_locked(std::uint32_t rank, const Error& error) noexcept {
     if (failure) return;
     failure = Error(ErrorCode::peer_failed, "Communicator")
                   .reason("rank " + std::to_string(rank) + " failed")
@@ -47,7 +51,7 @@ class InProcessCommunicator final : public Communicator {
                         Compute& compute)
       : group_(std::move(group)), rank_(rank), device_(device), compute_(compute) {}
   ~InProcessCommunicator() override {
-    InProcessCommunicator::abort(Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left"));
+    InProcessCommunicator::abort(left());
   }
 
   std::uint32_t rank() const override { return rank_; }
@@ -74,8 +78,12 @@ class InProcessCommunicator final : public Communicator {
       if (group_->failure) return *group_->failure;
       if (!all_reached(&Seat::posted, seat.posted)) return false;
       PENSTOCK_TRY(agree());
-      PENSTOCK_TRY(move());
+      auto moved = move();
       seat.moved = seat.posted;
+      if (!moved) {
+        group_->abort_locked(rank_, moved.error());
+        return moved.error();
+      }
     }
     // A rank that leaves after the last collective does not spoil it.
     if (!all_reached(&Seat::moved, seat.posted)) {
@@ -94,7 +102,21 @@ class InProcessCommunicator final : public Communicator {
 
   void abort(const Error& error) noexcept override { group_->abort(rank_, error); }
 
+  void retire(tiers::Stream& stream) noexcept override {
+    const std::lock_guard lock(group_->mutex);
+    group_->abort_locked(rank_, left());
+    const Seat& mine = group_->seats[rank_];
+    // From here on no peer starts to read. What those do who have moved in this rank's last collective ends
+    // with their `done`; in one that went well, this rank's stream waits for it already.
+    for (const Seat& peer : group_->seats) {
+      if (&peer == &mine || peer.moved < mine.posted || mine.posted == 0) continue;
+      if (auto waits = stream.wait(*peer.done); !waits) return;  // a device that failed does nothing more
+    }
+  }
+
  private:
+  static Error left() { return Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left"); }
+
   Result<void> post(Kind kind, tiers::Stream* stream, DeviceTensor flat, ConstHostSpan mine, HostSpan all) {
     const std::lock_guard lock(group_->mutex);
     if (group_->failure) return *group_->failure;
@@ -148,8 +170,7 @@ class InProcessCommunicator final : public Communicator {
 
   /// This rank's part of the data movement: it pulls from its peers.
   Result<void> move() {
-    Seat& seat = group_->seats[rank_];
-    if (seat.kind == Kind::exchange) {
+    if (group_->seats[rank_].kind == Kind::exchange) {
       for (std::uint32_t peer = 0; peer < size(); ++peer) {
         const ConstHostSpan from = group_->seats[peer].mine;
         if (!from.empty())
@@ -157,6 +178,13 @@ class InProcessCommunicator final : public Communicator {
       }
       return ok();
     }
+    auto pulled = pull();
+    auto recorded = stream_->record(*group_->seats[rank_].done);
+    return pulled ? recorded : pulled;
+  }
+
+  Result<void> pull() {
+    const Seat& seat = group_->seats[rank_];
     std::vector<DeviceTensor> slices;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
       slices.push_back(slot(peer, rank_));
@@ -170,7 +198,7 @@ class InProcessCommunicator final : public Communicator {
     if (seat.kind == Kind::reduce_scatter) {
       PENSTOCK_TRY(compute_.mean(stream_->handle(), slices, slot(rank_, rank_)));
     }
-    return stream_->record(*seat.done);
+    return ok();
   }
 
   std::shared_ptr<Group> group_;

@@ -65,6 +65,9 @@ std::uint64_t Engine::current_step() const {
 const ShardLayout& Engine::shards() const {
   return state_->shards;
 }
+Engine::Status Engine::status() const {
+  return state_->status();
+}
 const std::string& Engine::notes() const {
   return state_->notes;
 }

@@ -14,27 +14,33 @@ Engine::State::State(Options options)
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
-                  .tiles_in_flight = options_.config.penstock.tiles_in_flight,
+                  .tiles_ahead = options_.plan.tiles_ahead,
+                  .tiles_behind = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity}) {}
 
 Engine::State::~State() {
-  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing.
-  runtime_.wait_until([this] {
-    return std::all_of(flats_.begin(), flats_.end(),
+  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing, and so
+  // does what waits for room that a failed store holds.
+  const auto at_rest = [this] {
+    return (!exchange_ || exchange_->done) &&
+           std::all_of(flats_.begin(), flats_.end(),
                        [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
-  });
+  };
+  if (auto rested = runtime_.wait_until(at_rest); !rested) {
+    (void)fail(rested.error());
+    runtime_.wait_for_rest(at_rest);
+  }
+  // A peer's stream may read this rank's memory still, when a collective was broken off.
+  if (communication_) communicator_.retire(*communication_);
   // Not by blocking on a stream: it may wait for a peer's, which whoever drives the ranks must let run.
   for (auto* stream : {copy_in_.get(), communication_.get(), copy_out_.get()}) {
     auto event = device_.create_event();
     if (stream == nullptr || !event || !stream->record(**event)) continue;
     (void)runtime_.wait_for(**event);  // a device that failed has nothing in flight
   }
-  for (FlatState& flat : flats_) {
-    flat.open_gradient.end();
-    flat.open_shard.end();
-    flat.gathered_range = {};
-    flat.full_range = {};
-  }
+  residency_.reset();
+  flats_.clear();
+  for (const tiers::TensorId tensor : tensors_) runtime_.remove(tensor);
   if (!arena_.empty()) device_.release(arena_);
   if (pinned_) device_.unpin(runtime_.arena().bytes());
 }
@@ -52,6 +58,8 @@ Result<void> Engine::State::open() {
   PENSTOCK_TRY(take(arena_, device_.allocate(options_.plan.device_budget)));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
                                                          runtime_.ledger());
+  residency_.emplace(shards, options_.config.dtype, *device_budget_,
+                     unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));
   hops_.emplace(HopContext{.runtime = runtime_,
                            .device = device_,
                            .communicator = communicator_,
@@ -94,7 +102,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
                        bool on_disk) -> Result<void> {
     auto added = runtime_.add(std::move(description), on_disk);
     if (!added) return added.error();
-    id = *added;
+    tensors_.push_back(id = *added);
     return ok();
   };
   PENSTOCK_TRY(add(flat.shard,
@@ -133,7 +141,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
   return ok();
 }
 
-/// Puts the plan's figures beside the actual ones, and the order of use that a training step will have.
+/// Puts the plan's figures beside the actual ones.
 void Engine::State::predict() {
   using tiers::Purpose;
   using tiers::Tier;
@@ -148,12 +156,6 @@ void Engine::State::predict() {
   ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
   ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
-
-  const auto units = static_cast<std::uint32_t>(options_.model.units.size());
-  for (std::uint32_t m = 0; m < options_.config.gradient_accumulation_steps; ++m) {
-    for (std::uint32_t u = 0; u < units; ++u) unit_order_.push_back(u);
-    for (std::uint32_t u = units; u-- > 0;) unit_order_.push_back(u);
-  }
 }
 
 Result<void> Engine::State::usable(const char* operation) const {
@@ -161,6 +163,18 @@ Result<void> Engine::State::usable(const char* operation) const {
   return Error(ErrorCode::failed_state, operation)
       .reason("the engine failed earlier and cannot go on")
       .note("cause   " + failure_->message());
+}
+
+Engine::Status Engine::State::status() const {
+  if (failure_) return Status::failed;
+  return verdict_ ? Status::step_incomplete : Status::ready;
+}
+
+Result<void> Engine::State::step_complete(const char* operation) const {
+  if (!verdict_) return ok();
+  return Error(ErrorCode::failed_state, operation)
+      .reason("the last step is incomplete")
+      .advice("call step() again until it succeeds");
 }
 
 Result<void> Engine::State::fail(Error error) {
@@ -177,15 +191,10 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
 
 Result<void> Engine::State::initialize(const Fill& fill) {
   PENSTOCK_TRY(usable("Engine::initialize"));
-  if (verdict_) {
-    return Error(ErrorCode::failed_state, "Engine::initialize")
-        .reason("the last step is incomplete")
-        .advice("call step() again until it succeeds");
-  }
-  for (FlatState& flat : flats_) {
-    if (flat.present) PENSTOCK_TRY(drop(flat));
-  }
-  auto initialized = optimizer_.initialize(
+  PENSTOCK_TRY(step_complete("Engine::initialize"));
+  initialized_ = false;
+  PENSTOCK_TRY(residency_->drop_all(*this));
+  PENSTOCK_TRY(optimizer_.initialize(
       flats_, communicator_.rank(), [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
         const ElementCount last = first + ElementCount(values.size());
         for (const FlatSlot& slot : flat.slots) {
@@ -195,11 +204,11 @@ Result<void> Engine::State::initialize(const Fill& fill) {
           fill(slot.parameter, (begin - slot.begin).value(),
                values.subspan((begin - first).value(), (end - begin).value()));
         }
-      });
-  if (!initialized) return fail(initialized.error());
+      }));
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
   runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
   current_step = 0;
+  initialized_ = true;
   return ok();
 }
 
@@ -208,11 +217,7 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
   }
-  if (verdict_) {
-    return Error(ErrorCode::failed_state, "Engine::begin_step")
-        .reason("the last step is incomplete")
-        .advice("call step() again until it succeeds");
-  }
+  PENSTOCK_TRY(step_complete("Engine::begin_step"));
   micro_batches_ = step.micro_batches;
   learning_rate_ = step.learning_rate;
   return ok();

@@ -3,10 +3,10 @@
 #include "zero/engine/flat_state.hpp"
 #include "zero/engine/hops.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
+#include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/engine.hpp>
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +15,10 @@ namespace penstock::zero {
 
 /// What one rank's engine holds. Used by the trainer's thread; the mover touches only what FlatState and
 /// TurnOrder say.
-class Engine::State {
+class Engine::State : private FlatResidency::Effects {
  public:
   explicit State(Options options);
-  ~State();
+  ~State() override;
   Result<void> open();
 
   Result<void> initialize(const Fill& fill);
@@ -29,6 +29,7 @@ class Engine::State {
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
   Result<StepOutcome> step();
   Result<std::string> digest();
+  [[nodiscard]] Status status() const;
 
   std::uint64_t current_step = 0;
   ShardLayout shards;
@@ -40,31 +41,32 @@ class Engine::State {
   void predict();
   Result<void> fail(Error error);
   [[nodiscard]] Result<void> usable(const char* operation) const;
+  [[nodiscard]] Result<void> step_complete(const char* operation) const;
   Result<void> check_unit(const char* operation, std::uint32_t unit) const;
 
-  // gather.cpp: the device tier, planned at program points, equally on all ranks
-  Result<void> ensure_gathering(std::uint32_t flat, std::uint32_t for_unit);
-  void prefetch_next_unit(std::uint32_t unit);
-  Result<tiers::Reservation> reserve_on_device(ByteCount size, tiers::Purpose purpose,
-                                               std::uint32_t for_unit);
-  bool drop_furthest_flat(std::uint32_t for_unit);
-  void start_gather(std::uint32_t flat, tiers::Reservation range);
-  Result<void> drop(FlatState& flat);
+  // gather.cpp
+  Result<void> gather(std::uint32_t flat) override;
+  Result<void> drop(std::uint32_t flat) override;
+  Result<void> planned(Result<void> decided);
   Result<void> wait_for_gather(FlatState& flat);
-  [[nodiscard]] bool needs(std::uint32_t unit, std::uint32_t flat) const;
-  [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
 
   // reduce.cpp
-  Result<void> open_full_gradient(FlatState& flat, std::uint32_t for_unit, tiers::Stream& stream);
+  Result<void> open_gradient(std::uint32_t flat) override;
+  Result<void> settle(std::uint32_t flat) override;
   void start_reduce(FlatState& flat);
-  Result<void> settle_oldest_landing();
 
   // step.cpp
   struct Verdict {
     double norm = 0;
     double clip_factor = 1;
     bool finite = true;
+  };
+  /// A few bytes on their way between ranks. It outlives a call that was told of something else meanwhile.
+  struct Exchange {
+    std::vector<std::byte> mine, all;
+    bool done = false;
+    std::optional<Error> error;
   };
   Result<Verdict> judge();
   Result<void> exchange(ConstHostSpan mine, HostSpan all);
@@ -80,20 +82,21 @@ class Engine::State {
   bool pinned_ = false;
   DeviceSpan arena_;
   std::unique_ptr<tiers::MemoryBudget> device_budget_;
+  std::optional<FlatResidency> residency_;
   std::unique_ptr<tiers::Stream> copy_in_, copy_out_, communication_;
   std::unique_ptr<tiers::Event> compute_progress_;
+  std::vector<tiers::TensorId> tensors_;  // all that this engine has added to the store
   TurnOrder order_, landing_order_;
   std::optional<HopContext> hops_;
   std::vector<FlatState> flats_;
   std::vector<tiers::Stream*> unit_streams_;
-  std::deque<std::uint32_t> landings_;  // flats whose full gradient is live until it has landed, oldest first
-  std::vector<std::uint32_t> unit_order_;  // predicted, then recorded: units in the order of acquire
-  std::vector<std::uint32_t> recording_;
-  std::size_t unit_position_ = 0;
+  tiers::Stream* gradient_stream_ = nullptr;  // of the gradients() under way
+  std::shared_ptr<Exchange> exchange_;        // under way
 
   OffloadedOptimizer optimizer_;
   std::uint32_t micro_batches_ = 1;
   std::optional<float> learning_rate_;
+  bool initialized_ = false;
   std::optional<Verdict> verdict_;  // of a step that is incomplete
   std::optional<Error> failure_;
 };

@@ -36,18 +36,13 @@ struct FlatState {
   };
 
   // The gathered flat.
-  tiers::Reservation gathered_range;
   DeviceTensor gathered;
-  bool present = false;     ///< gathered, or being gathered
   bool waited_for = false;  ///< the compute stream has waited for it
-  std::uint32_t leases = 0;
   Progress gather;
   std::unique_ptr<tiers::Event> copied, gathered_event;
 
   // The full gradient.
-  tiers::Reservation full_range;
   DeviceTensor full;
-  std::uint32_t pending_users = 0;  ///< units of this backward that have still to reduce; 0: none is open
   std::set<ParameterId> written;
   std::uint32_t landed = 0;  ///< micro-batches reduced since the last step
   Progress landing;

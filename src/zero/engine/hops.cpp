@@ -49,12 +49,15 @@ class GatherHop final : public CollectiveHop {
   ~GatherHop() override {
     if (phase_ == Phase::lease) context_.runtime.cancel(ticket_, flat_.shard, swap::Access::read);
   }
-  bool waits_for_lease() const override { return phase_ == Phase::lease; }
+  bool is_blocked() const override {
+    return phase_ == Phase::lease || (phase_ == Phase::turn && !lease_.held() && !my_turn());
+  }
 
  private:
   enum class Phase : std::uint8_t { lease, turn, gather, at_rest };
 
   Result<HopState> advance() override {
+    PENSTOCK_TRY(end_lease_once_copied());
     switch (phase_) {
       case Phase::lease: {
         auto lease = context_.runtime.take(ticket_, flat_.shard, swap::Access::read);
@@ -80,15 +83,18 @@ class GatherHop final : public CollectiveHop {
         phase_ = Phase::at_rest;
         [[fallthrough]];
       }
-      case Phase::at_rest: {
-        auto copied = flat_.copied->query();
-        if (!copied) return copied.error();
-        if (!*copied) return HopState::ordered;
-        lease_.end();
-        return HopState::done;
-      }
+      case Phase::at_rest: return lease_.held() ? HopState::ordered : HopState::done;
     }
     return HopState::pending;
+  }
+
+  /// Not later: a gather that waits for its turn would keep the room from the one whose turn it is.
+  Result<void> end_lease_once_copied() {
+    if (!lease_.held()) return ok();
+    auto copied = flat_.copied->query();
+    if (!copied) return copied.error();
+    if (*copied) lease_.end();
+    return ok();
   }
 
   Result<void> copy_in() {
@@ -115,7 +121,9 @@ class ReduceHop final : public CollectiveHop {
       context_.runtime.cancel(*landing_ticket_, flat_.landing_tensor, swap::Access::overwrite);
     }
   }
-  bool waits_for_lease() const override { return accumulator_ticket_ || landing_ticket_; }
+  bool is_blocked() const override {
+    return phase_ == Phase::leases || (phase_ == Phase::turn && !my_turn());
+  }
 
  private:
   enum class Phase : std::uint8_t { turn, reduce, leases, copy, work };
@@ -180,7 +188,7 @@ class ReduceHop final : public CollectiveHop {
     }
     PENSTOCK_TRY(take(accumulator_ticket_, flat_.gradient, access(), accumulator_));
     PENSTOCK_TRY(take(landing_ticket_, flat_.landing_tensor, swap::Access::overwrite, landing_lease_));
-    if (waits_for_lease()) return false;
+    if (accumulator_ticket_ || landing_ticket_) return false;
     context_.landings.pass();
     return true;
   }
@@ -235,6 +243,7 @@ class ExchangeHop final : public CollectiveHop {
  public:
   ExchangeHop(const HopContext& context, ConstHostSpan mine, HostSpan all)
       : CollectiveHop(context), mine_(mine), all_(all) {}
+  bool is_blocked() const override { return !my_turn(); }
 
  private:
   Result<HopState> advance() override {

@@ -58,7 +58,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
     auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
     if (!shard) return shard.error();
     for (TileState& tile : flat.tiles) {
-      runtime.wait_for_stores(options_.tiles_in_flight);
+      runtime.wait_for_stores(options_.tiles_behind);
       auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite);
       if (!lease) return lease.error();
       values.assign(tile.range.count.value(), 0.0f);
@@ -75,7 +75,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
 void OffloadedOptimizer::prefetch_after(std::span<FlatState> flats, std::size_t flat,
                                         std::size_t tile) const {
   std::uint32_t ahead = 0;
-  while (ahead < options_.tiles_in_flight) {
+  while (ahead < options_.tiles_ahead) {
     if (++tile >= flats[flat].tiles.size()) {
       if (++flat == flats.size()) return;
       tile = 0;
@@ -119,7 +119,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
-  runtime.wait_for_stores(options_.tiles_in_flight);
+  runtime.wait_for_stores(options_.tiles_behind);
   if (tile.on_disk) runtime.use(tile.tensor);
   auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
   if (!lease) return lease.error();

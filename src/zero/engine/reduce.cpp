@@ -1,7 +1,5 @@
 #include "zero/engine/engine_state.hpp"
 
-#include <algorithm>
-
 namespace penstock::zero {
 
 Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, tiers::Stream& stream) {
@@ -16,8 +14,9 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
           .wanted(micro_batches_)
           .got(flat.landed + 1);
     }
-    if (flat.pending_users == 0) PENSTOCK_TRY(open_full_gradient(flat, unit, stream));
   }
+  gradient_stream_ = &stream;
+  PENSTOCK_TRY(planned(residency_->open_gradients(unit, *this)));
 
   std::vector<GradientSlot> slots;
   const auto slot = [&](ParameterId id) {
@@ -32,22 +31,12 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
   return slots;
 }
 
-Result<void> Engine::State::open_full_gradient(FlatState& flat, std::uint32_t for_unit,
-                                               tiers::Stream& stream) {
-  // The last micro-batch of this flat still occupies its state until it has landed.
-  while (!landings_.empty() && std::any_of(landings_.begin(), landings_.end(),
-                                           [&](std::uint32_t f) { return &flats_[f] == &flat; })) {
-    PENSTOCK_TRY(settle_oldest_landing());
-  }
-  auto range = reserve_on_device(size_of(options_.config.dtype) * flat.layout->length.value(),
-                                 tiers::Purpose::full_gradient, for_unit);
-  if (!range) return fail(range.error());
-  flat.full = at(*range, flat.layout->length);
-  flat.full_range = std::move(*range);
-  flat.pending_users = shards.user_count(static_cast<std::uint32_t>(&flat - flats_.data()));
+Result<void> Engine::State::open_gradient(std::uint32_t index) {
+  FlatState& flat = flats_[index];
+  flat.full = at(residency_->gradient(index), flat.layout->length);
   flat.written.clear();
   for (const FlatSlot& gap : flat.layout->gaps()) {
-    PENSTOCK_TRY(device_.fill_zero(stream.handle(), flat.full.slice(gap.begin, gap.count).bytes));
+    PENSTOCK_TRY(device_.fill_zero(gradient_stream_->handle(), flat.full.slice(gap.begin, gap.count).bytes));
   }
   return ok();
 }
@@ -55,16 +44,14 @@ Result<void> Engine::State::open_full_gradient(FlatState& flat, std::uint32_t fo
 Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(usable("Engine::reduce"));
   for (const std::uint32_t index : shards.needed_by(unit)) {
-    FlatState& flat = flats_[index];
-    if (flat.pending_users == 0) {
+    if (!residency_->is_open(index)) {
       return Error::invalid_argument("Engine::reduce")
           .reason("reduced without a gradients() before it")
           .object(options_.model.units[unit].name);
     }
-    if (--flat.pending_users > 0) continue;
-    PENSTOCK_TRY(stream.record(*flat.grad_ready));
-    start_reduce(flat);
-    landings_.push_back(index);
+    if (!residency_->close_gradient(index)) continue;
+    PENSTOCK_TRY(stream.record(*flats_[index].grad_ready));
+    start_reduce(flats_[index]);
   }
   return ok();
 }
@@ -88,12 +75,9 @@ void Engine::State::start_reduce(FlatState& flat) {
   runtime_.start(std::move(move));
 }
 
-/// Waits until the oldest landing has ended, and frees its full gradient.
-Result<void> Engine::State::settle_oldest_landing() {
-  FlatState& flat = flats_[landings_.front()];
-  landings_.pop_front();
-  runtime_.wait_until([&] { return flat.landing.done; });
-  flat.full_range = {};
+Result<void> Engine::State::settle(std::uint32_t index) {
+  FlatState& flat = flats_[index];
+  PENSTOCK_TRY(runtime_.wait_until([&] { return flat.landing.done; }));
   if (flat.landing.error) return fail(*flat.landing.error);
   return ok();
 }

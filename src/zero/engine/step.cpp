@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -10,17 +11,16 @@ namespace penstock::zero {
 
 Result<StepOutcome> Engine::State::step() {
   PENSTOCK_TRY(usable("Engine::step"));
-  while (!landings_.empty()) PENSTOCK_TRY(settle_oldest_landing());
+  PENSTOCK_TRY(runtime_.check_stores());
+  PENSTOCK_TRY(residency_->settle_all(*this));
   PENSTOCK_TRY(check_all_landed());
   if (!verdict_) {
     auto verdict = judge();
-    if (!verdict) return fail(verdict.error()).error();
+    if (!verdict) return verdict.error();
     verdict_ = *verdict;
-    // The parameters change now.
-    for (FlatState& flat : flats_) {
-      if (flat.present) PENSTOCK_TRY(drop(flat));
-    }
   }
+  // The parameters change now.
+  PENSTOCK_TRY(residency_->drop_all(*this));
 
   StepOutcome outcome{.gradient_norm = verdict_->norm, .clip_factor = verdict_->clip_factor};
   if (!verdict_->finite) {
@@ -93,17 +93,29 @@ Result<Engine::State::Verdict> Engine::State::judge() {
 }
 
 Result<void> Engine::State::exchange(ConstHostSpan mine, HostSpan all) {
-  bool done = false;
-  std::optional<Error> error;
-  swap::Move move;
-  move.hops.push_back(make_exchange_hop(*hops_, mine, all));
-  move.on_event = [&](swap::HopState state, const Result<void>& result) {
-    done = state == swap::HopState::done;
-    if (!result) error = result.error();
-  };
-  runtime_.start(std::move(move));
-  runtime_.wait_until([&] { return done; });
-  if (error) return *error;
+  if (!exchange_) {
+    exchange_ = std::make_shared<Exchange>();
+    exchange_->mine.assign(mine.data(), mine.data() + mine.size().value());
+    exchange_->all.resize(all.size().value());
+    swap::Move move;
+    move.hops.push_back(make_exchange_hop(*hops_, ConstHostSpan(std::span<const std::byte>(exchange_->mine)),
+                                          HostSpan(std::span(exchange_->all))));
+    move.on_event = [under_way = exchange_](swap::HopState state, const Result<void>& result) {
+      under_way->done = state == swap::HopState::done;
+      if (!result) under_way->error = result.error();
+    };
+    runtime_.start(std::move(move));
+  }
+  if (exchange_->all.size() != all.size().value()) {
+    return Error(ErrorCode::failed_state, "Engine::exchange")
+        .reason("another call has to be made again first")
+        .wanted(ByteCount(exchange_->all.size()))
+        .got(all.size());
+  }
+  PENSTOCK_TRY(runtime_.wait_until([&] { return exchange_->done; }));
+  const auto ended = std::exchange(exchange_, nullptr);
+  if (ended->error) return fail(*ended->error);
+  std::memcpy(all.data(), ended->all.data(), ended->all.size());
   return ok();
 }
 
@@ -113,7 +125,7 @@ Result<void> Engine::State::agree(const Result<void>& mine) {
   std::vector<std::uint8_t> of_ranks(communicator_.size());
   if (auto exchanged = exchange(ConstHostSpan(std::span(&failed, 1)), HostSpan(std::span(of_ranks)));
       !exchanged) {
-    return fail(mine ? exchanged.error() : mine.error());
+    return mine ? exchanged : mine;
   }
   if (!mine) return mine;
   const auto rank = std::find(of_ranks.begin(), of_ranks.end(), 1);
@@ -127,8 +139,7 @@ void Engine::State::finish_step() {
   verdict_.reset();
   for (FlatState& flat : flats_) flat.landed = 0;
   runtime_.end_round();
-  unit_order_ = std::exchange(recording_, {});
-  unit_position_ = 0;
+  residency_->end_step();
 }
 
 Result<std::string> Engine::State::digest() {
@@ -138,7 +149,7 @@ Result<std::string> Engine::State::digest() {
   auto visited = optimizer_.visit_masters(flats_, [&](ConstHostSpan masters) {
     XXH3_128bits_update(hash.get(), masters.data(), masters.size().value());
   });
-  if (!visited) return fail(visited.error()).error();
+  if (!visited) return visited.error();
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
 
   XXH128_canonical_t mine;
@@ -146,7 +157,7 @@ Result<std::string> Engine::State::digest() {
   std::vector<XXH128_canonical_t> of_ranks(communicator_.size());
   if (auto exchanged = exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)));
       !exchanged) {
-    return fail(exchanged.error()).error();
+    return exchanged.error();
   }
   XXH128_canonical_t all;
   XXH128_canonicalFromHash(&all, XXH3_128bits(of_ranks.data(), of_ranks.size() * sizeof(of_ranks[0])));

@@ -1,4 +1,5 @@
 #include "zero/engine/tiles.hpp"
+#include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/memory_plan.hpp>
 
@@ -15,8 +16,12 @@ ByteCount padded(ElementCount elements, DType dtype) {
   return round_up(size_of(dtype) * elements.value(), block);
 }
 
-/// The two largest neighbouring units gathered, and the largest full gradients of one unit beside them.
-ByteCount device_minimum(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
+// More micro-batches repeat what these show.
+constexpr std::uint32_t rehearsed_micro_batches = 4;
+
+/// The two largest neighbouring units gathered, and the largest full gradients of one unit twice: one being
+/// written, one landing.
+ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
   const auto unit_bytes = [&](std::uint32_t unit) {
     ByteCount bytes;
     for (const std::uint32_t flat : shards.needed_by(unit))
@@ -33,6 +38,38 @@ ByteCount device_minimum(const ShardLayout& shards, const ModelLayout& model, DT
     if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
   }
   return two + one + one + shared;
+}
+
+/// Rehearses a step in the budget that is given, or in the least that does.
+Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                         const ModelLayout& model) {
+  const auto rehearse = [&](ByteCount budget) {
+    const auto micro_batches = std::min(config.gradient_accumulation_steps, rehearsed_micro_batches);
+    return rehearse_step(shards, model.units.size(), config.dtype, micro_batches, budget);
+  };
+  // Units of different sizes leave gaps, so that the need alone may not do.
+  const ByteCount need = device_need(shards, model, config.dtype);
+  const ByteCount step = round_up(ByteCount(need.value() / 64), block);
+  plan.device_minimum = need;
+  auto peaks = rehearse(need);
+  while (!peaks) peaks = rehearse(plan.device_minimum += step);
+
+  plan.device_budget = plan.device_minimum;
+  if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
+    if (given < plan.device_minimum) {
+      return Error(ErrorCode::budget_too_small, "plan_memory")
+          .reason("the device budget is too small for two gathered units and their gradients")
+          .where("penstock.device_budget")
+          .wanted(plan.device_minimum)
+          .got(given)
+          .advice("raise the budget or use smaller units");
+    }
+    // More room may be cut less well; what is known to do is in it.
+    if (auto more = rehearse(given)) peaks = more, plan.device_budget = given;
+  }
+  plan.device_gathered = peaks->gathered;
+  plan.device_gradients = peaks->gradients;
+  return ok();
 }
 
 }  // namespace
@@ -99,14 +136,19 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     }
   }
 
-  // What moves through host memory: two tiles, two parameter shards, and for the gradient that lands, its
-  // accumulator and the incoming shard.
-  plan.host_staging = tile_largest * 2 + shard_largest * 2 + gradient_largest + shard_largest;
+  // What has no place of its own goes wherever it fits, so that k leases that stand in the way can cut the
+  // rest into k + 1 gaps, and a need is certain of one only where its size times k + 1 is left beside them.
+  // The needs: a tile while the sweep holds its shard and gradient; either half of a gradient's landing while
+  // the other is held; a shard to be gathered while one of those is. Everything else ends by itself.
+  const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
+  const ByteCount t = optimizer_on_disk ? tile_largest : ByteCount(),
+                  s = plan.shards_on_disk ? shard_largest : ByteCount(),
+                  g = may_spill ? gradient_largest : ByteCount(), incoming = shard_largest;
+  plan.host_staging = std::max({s + g + t * 3, incoming + g * 2, g + incoming * 2, g + s * 2});
   // Tiles read ahead, the one being updated, tiles being written, and the one that joins them.
   const ByteCount ring = tile_largest * (2 * config.penstock.tiles_in_flight + 2);
   const ByteCount resident =
       (plan.shards_on_disk ? ByteCount() : shard_bytes) + (optimizer_on_disk ? ByteCount() : tile_bytes_all);
-  const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
   plan.host_minimum = plan.host_staging + resident + (may_spill ? ByteCount() : gradient_bytes);
   const ByteCount comfortable = plan.host_staging + ring + resident + gradient_bytes;
   plan.host_budget =
@@ -133,6 +175,16 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   if (optimizer_on_disk && !plan.gradients_on_disk && take(ring)) {
     plan.tiles_in_host = std::min<std::uint64_t>(left / tile_largest, plan.tiles);
   }
+  // Each tile that waits for its update is one more that can stand in the way of a need.
+  const ByteCount fixed = resident + (plan.gradients_on_disk ? ByteCount() : gradient_bytes) +
+                          tile_largest * plan.tiles_in_host;
+  const ByteCount spilled = plan.gradients_on_disk ? gradient_largest : ByteCount();
+  const ByteCount largest = std::max({t, s, spilled});
+  const ByteCount without = fixed + s + spilled + largest * 3;
+  if (optimizer_on_disk && plan.host_budget > without) {
+    plan.tiles_ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        config.penstock.tiles_in_flight, (plan.host_budget - without) / (t + largest)));
+  }
   if (!optimizer_on_disk) plan.tiles_in_host = plan.tiles;
 
   ByteCount tiles_on_disk;
@@ -156,22 +208,10 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
       shards_stay ? ByteCount() : plan.disk_shards * (2 * config.gradient_accumulation_steps);
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 
-  ByteCount flats_all;
-  for (const FlatLayout& flat : shards.flats()) flats_all += padded(flat.length, config.dtype);
-  plan.device_minimum = device_minimum(shards, model, config.dtype);
-  plan.device_budget =
-      config.penstock.device_budget.is_zero() ? plan.device_minimum : config.penstock.device_budget;
-  if (plan.device_budget < plan.device_minimum) {
-    return Error(ErrorCode::budget_too_small, "plan_memory")
-        .reason("the device budget is too small for two gathered units and a gradient")
-        .where("penstock.device_budget")
-        .wanted(plan.device_minimum)
-        .got(plan.device_budget)
-        .advice("raise the budget or use smaller units");
-  }
-  plan.device_gathered = plan.device_gradients = std::min(flats_all, plan.device_budget);
-  // A gradient that lands has its full gradient on the device until it has.
-  plan.host_landing = std::min(shard_bytes, plan.device_budget / ranks);
+  PENSTOCK_TRY(plan_device(plan, config, shards, model));
+  // A gradient that lands has its full gradient on the device until it has; its shard is padded to a block.
+  plan.host_landing =
+      std::min(shard_bytes, plan.device_gradients / ranks + ByteCount(block.bytes()) * shards.flats().size());
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_landing}) {
     *bound = std::min(*bound, plan.host_budget);
   }

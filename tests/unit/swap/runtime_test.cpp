@@ -7,6 +7,7 @@
 #include <penstock/tiers/sim_disk.hpp>
 
 #include <gtest/gtest.h>
+#include <cerrno>
 #include <vector>
 
 namespace penstock::swap {
@@ -36,6 +37,17 @@ class Simulation final : public Driving {
     const TimePoint due = engine_->next_due();
     ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
     clock_.advance_to(due);
+  }
+
+  /// Until nothing more happens by itself.
+  void run() {
+    while (runtime->poll() || engine_->next_due() != forever) {
+      if (engine_->next_due() != forever) clock_.advance_to(engine_->next_due());
+    }
+  }
+  /// The disk's next `count` requests fail.
+  void fail_requests(std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) engine_->inject(engine_->request_count() + i, -EIO);
   }
 
   tiers::SimDisk disk{{}};
@@ -159,6 +171,95 @@ TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
   EXPECT_EQ(read.error().code(), ErrorCode::corrupted);
   EXPECT_NE(read.error().message().find("tensor, block 2"), std::string::npos) << read.error().message();
   EXPECT_TRUE(holds(runtime, other, 1));
+}
+
+TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
+  Simulation simulation(1, 96_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 40_KiB), other = add(runtime, 80_KiB);
+  simulation.fail_requests(1);
+  write(runtime, tensor, 1);
+
+  auto failed = runtime.drain();
+  auto drained = runtime.drain();
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  EXPECT_NE(failed.error().message().find("tensor stays in memory, not yet stored"), std::string::npos)
+      << failed.error().message();
+  EXPECT_TRUE(drained);
+  write(runtime, other, 1);  // evicts it
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST(Runtime, LetsRequestsWaitForTheRoomOfAFailedStoreUntilSomebodyHasHeard) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false), next = add(runtime, 40_KiB);
+  write(runtime, dirty, 1);
+  simulation.fail_requests(3);
+
+  const Ticket ticket = runtime.request(next, Access::overwrite);  // needs the room of what must be stored
+  simulation.run();
+
+  EXPECT_FALSE(runtime.take(ticket, next, Access::overwrite));  // neither refused nor tried for ever
+  EXPECT_EQ(runtime.check_stores().error().code(), ErrorCode::io);
+  simulation.run();
+  EXPECT_TRUE(runtime.check_stores());
+  EXPECT_TRUE(runtime.take(ticket, next, Access::overwrite).value());
+  EXPECT_TRUE(holds(runtime, dirty, 1));
+}
+
+TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB);
+  simulation.fail_requests(1);
+  write(runtime, tensor, 1);
+  simulation.run();
+
+  EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::io);
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
+  Simulation simulation(1, 96_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId stays = add(runtime, 8_KiB, /*on_disk=*/false);
+  write(runtime, stays, 1);
+  for (std::uint64_t generation = 1; generation <= 300; ++generation) {  // 300 × 60 KiB in 8 MiB
+    const TensorId tensor = add(runtime, 60_KiB), in_memory = add(runtime, 20_KiB, /*on_disk=*/false);
+    write(runtime, tensor, generation);
+    write(runtime, in_memory, generation);
+    if (generation % 2 == 0) {
+      EXPECT_TRUE(runtime.drain());
+    }
+    runtime.use(tensor);
+    runtime.remove(in_memory);
+    runtime.remove(tensor);
+  }
+
+  EXPECT_TRUE(holds(runtime, stays, 1));
+  EXPECT_EQ(runtime.store().tensor_count(), 1u);
+  EXPECT_EQ(runtime.ledger().line(tiers::Tier::nvme, Purpose::parameter_shard).held, 0_B);
+  EXPECT_EQ(runtime.host_budget().free(), 88_KiB);
+}
+
+TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId stays = add(runtime, 40_KiB, /*on_disk=*/false), streams = add(runtime, 24_KiB);
+  EXPECT_EQ(runtime.add({.name = "too much", .size = 28_KiB}, false).error().code(),
+            ErrorCode::budget_too_small);
+  for (std::uint64_t generation = 1; generation <= 3; ++generation) {
+    write(runtime, streams, generation);
+    write(runtime, stays, generation);  // would find no room had it given it up
+    runtime.discard(stays);
+    EXPECT_TRUE(runtime.drain());
+  }
+
+  EXPECT_EQ(runtime.host_budget().free(), 0_KiB);
+  EXPECT_EQ(runtime.acquire(stays, Access::read).error().code(), ErrorCode::invalid_argument);
 }
 
 TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {

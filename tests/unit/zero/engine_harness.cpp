@@ -35,7 +35,7 @@ class Rank final : public swap::Driving {
        tiers::SimClock& clock, std::vector<Rank*>& all)
       : options_(options), rank_(rank), scheduler_(scheduler), clock_(clock), all_(all) {}
 
-  Result<void> open(InProcessGroup& group, const std::filesystem::path& directory) {
+  Result<void> open(InProcessGroup& group, const std::filesystem::path& directory, RunResult& result) {
     Config config = options_.config;
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
       if (offload->device == OffloadDevice::nvme) offload->nvme_paths = {directory};
@@ -54,7 +54,11 @@ class Rank final : public swap::Driving {
       if (!options_.seed) continue;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
       sim_engines_.push_back(engine.get());
-      if (options_.fault && rank_ == 0) engine->inject(options_.fault->first, options_.fault->second);
+      if (options_.fault && rank_ == 0) {
+        for (std::uint64_t i = 0; i < options_.fault->count; ++i) {
+          engine->inject(options_.fault->first + i, options_.fault->result);
+        }
+      }
       auto created = swap::Path::create(path, disk_, std::move(engine));
       if (!created) return created.error();
       paths.push_back(std::move(*created));
@@ -86,29 +90,28 @@ class Rank final : public swap::Driving {
                                   .plan = *plan});
     if (!engine) return engine.error();
     engine_ = std::move(*engine);
-    return engine_->initialize([](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+    const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
-    });
+    };
+    return persist(result, [&] { return engine_->initialize(fill); });
   }
 
   Result<void> train(RunResult& result) {
     for (std::uint32_t step = 0; step < options_.steps; ++step) {
       if (options_.before_step) options_.before_step(step, rank_, *runtime_);
       PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
-      for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) PENSTOCK_TRY(run(step, micro));
-      auto outcome = engine_->step();
-      for (std::uint32_t attempt = 1; !outcome && attempt < options_.step_attempts; ++attempt) {
-        result.step_repeated = true;
-        outcome = engine_->step();
+      for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
+        PENSTOCK_TRY(run(step, micro, result));
       }
+      auto outcome = persist(result, [&] { return engine_->step(); });
       if (!outcome) return outcome.error();
       result.outcomes.push_back(*outcome);
     }
-    auto digest = engine_->digest();
+    auto digest = persist(result, [&] { return engine_->digest(); });
     if (!digest) return digest.error();
     result.digest = *digest;
     for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
-      auto lease = engine_->acquire(unit, *stream_);
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
       PENSTOCK_TRY(settle());
       for (const DeviceTensor& parameter : lease->parameters()) {
@@ -124,6 +127,7 @@ class Rank final : public swap::Driving {
     if (!engine_) return;
     PENSTOCK_CHECK(settle());
     engine_.reset();
+    PENSTOCK_CHECK(runtime_->store().tensor_count() == 0);  // it gives back what it added
     for (const tiers::SimEngine* engine : sim_engines_) result.requests += engine->request_count();
     const auto traffic = runtime_->ledger().traffic();
     result.bytes_read += traffic.read;
@@ -146,13 +150,25 @@ class Rank final : public swap::Driving {
   ByteCount host_budget;
 
  private:
+  /// Makes a call again while it fails and the engine can go on.
+  template <class Call>
+  auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
+    auto outcome = call();
+    for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
+      if (engine_->status() == Engine::Status::failed) break;
+      ++result.repeated;
+      outcome = call();
+    }
+    return outcome;
+  }
+
   /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
   /// backward's gradients depend on the weights, read when the stream gets there.
-  Result<void> run(std::uint32_t step, std::uint32_t micro) {
+  Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
     const ModelLayout& model = options_.model;
     const auto units = static_cast<std::uint32_t>(model.units.size());
     for (std::uint32_t unit = 0; unit < units; ++unit) {
-      auto lease = engine_->acquire(unit, *stream_);
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
       for (const DeviceTensor& parameter : lease->parameters()) {
         stream_->handle().host_queue().enqueue([this, parameter] {
@@ -161,9 +177,9 @@ class Rank final : public swap::Driving {
       }
     }
     for (std::uint32_t unit = units; unit-- > 0;) {
-      auto lease = engine_->acquire(unit, *stream_);
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
-      auto gradients = engine_->gradients(unit, *stream_);
+      auto gradients = persist(result, [&] { return engine_->gradients(unit, *stream_); });
       if (!gradients) return gradients.error();
       const UnitLayout& layout = model.units[unit];
       for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
@@ -321,7 +337,7 @@ RunResult train(const RunOptions& options) {
   RunResult result;
   std::vector<RunResult> results(options.ranks);
   const auto body = [&](std::size_t r) {
-    Result<void> outcome = ranks[r]->open(*group, directory.path());
+    Result<void> outcome = ranks[r]->open(*group, directory.path(), results[r]);
     if (outcome) outcome = ranks[r]->train(results[r]);
     if (!outcome) {
       results[r].error = outcome.error();
@@ -344,6 +360,7 @@ RunResult train(const RunOptions& options) {
     for (const std::string& line : results[r].above_prediction) result.above_prediction.push_back(line);
     result.bytes_read += results[r].bytes_read;
     result.bytes_written += results[r].bytes_written;
+    result.repeated += results[r].repeated;
     result.host_peak = std::max(result.host_peak, results[r].host_peak);
   }
   PENSTOCK_CHECK(directory.entry_count() == 0);  // nothing is left on disk, however it ended

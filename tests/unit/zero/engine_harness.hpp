@@ -37,9 +37,14 @@ struct RunOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
-  /// Simulated: request number `first` of rank 0's disk fails with `second`.
-  std::optional<std::pair<std::uint64_t, std::int64_t>> fault;
-  std::uint32_t step_attempts = 1;  ///< how often step() is called until it succeeds
+  /// Requests of rank 0's simulated disk, by number, that end with `result` instead of moving their bytes.
+  struct Fault {
+    std::uint64_t first = 0;
+    std::int64_t result = 0;
+    std::uint64_t count = 1;
+  };
+  std::optional<Fault> fault;
+  std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// Called before each step's forward, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 
@@ -56,7 +61,7 @@ struct RunResult {
   ByteCount host_peak, host_budget;            ///< of a rank, at most
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t requests = 0;                 ///< of rank 0's disk
-  bool step_repeated = false;
+  std::uint32_t repeated = 0;  ///< calls that were made again, by any rank
 };
 
 /// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a

@@ -10,6 +10,7 @@ namespace {
 using test::RunOptions;
 using test::RunResult;
 using test::train;
+using penstock::test::SeededRandom;
 
 // The distribution's TBB is not instrumented: ThreadSanitizer sees races in it that are none.
 #ifdef __SANITIZE_THREAD__
@@ -175,6 +176,46 @@ TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     EXPECT_EQ(result.outcomes[0].kind, StepOutcome::Kind::skipped);
     EXPECT_EQ(result.outcomes[1].kind, StepOutcome::Kind::updated);
+  }
+}
+
+/// Units of all sizes, some of which use parameters of others.
+ModelLayout random_model(SeededRandom& random) {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  const std::uint64_t units = 2 + random.below(7);
+  for (std::uint32_t u = 0; u < units; ++u) {
+    UnitLayout& unit = model.units.emplace_back(UnitLayout{.name = std::to_string(u)});
+    const std::uint64_t parameters = 1 + random.below(3);
+    for (std::uint64_t p = 0; p < parameters; ++p) {
+      const std::uint64_t bound = random.below(3) == 0 ? 300 : 30'000;
+      unit.parameters.push_back({std::to_string(p), ElementCount(1 + random.below(bound)),
+                                 static_cast<std::uint32_t>(random.below(2))});
+    }
+    if (u > 0 && random.below(3) == 0) unit.shared.push_back({static_cast<std::uint32_t>(random.below(u)), 0});
+  }
+  return model;
+}
+
+TEST(Engine, TrainsAnyModelWithTheLeastMemoryThatThePlanAsksFor) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SeededRandom random(seed);
+    RunOptions options{.ranks = static_cast<std::uint32_t>(1 + random.below(3)),
+                       .micro_batches = static_cast<std::uint32_t>(1 + random.below(3)),
+                       .steps = 2,
+                       .model = random_model(random)};
+    if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
+    const std::string in_memory = train(options).digest;
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    if (random.below(3) > 0) options.config.offload_param.device = OffloadDevice::nvme;
+    options.config.penstock.host_budget = minimum(options.config, options.ranks, options.model);
+    options.seed = seed;
+
+    const RunResult result = train(options);
+
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.digest, in_memory) << "seed " << seed;
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
   }
 }
 

@@ -1,0 +1,224 @@
+#include "zero/layout/flat_residency.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace penstock::zero {
+
+using tiers::Purpose;
+using tiers::RangeAllocator;
+using tiers::Reservation;
+
+FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, tiers::MemoryBudget& budget,
+                             std::vector<std::uint32_t> units)
+    : shards_(shards),
+      dtype_(dtype),
+      budget_(budget),
+      places_(shards.flats().size()),
+      order_(std::move(units)) {}
+
+bool FlatResidency::needs(std::uint32_t unit, std::uint32_t flat) const {
+  const auto needed = shards_.needed_by(unit);
+  return std::find(needed.begin(), needed.end(), flat) != needed.end();
+}
+
+ByteCount FlatResidency::size(std::uint32_t flat) const {
+  return size_of(dtype_) * shards_.flats()[flat].length.value();
+}
+
+/// Acquires from now until a unit needs `flat`, in the predicted order; the largest number when none does.
+std::uint64_t FlatResidency::uses_until_needed(std::uint32_t flat) const {
+  for (std::size_t i = position_; i < order_.size(); ++i) {
+    if (needs(order_[i], flat)) return i - position_;
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
+void FlatResidency::note_use(std::uint32_t unit) {
+  if (std::exchange(acquiring_, unit) == unit) return;
+  recording_.push_back(unit);
+  // An order that differs from the prediction is followed from the next step on.
+  if (position_ < order_.size() && order_[position_] != unit) order_.clear();
+  ++position_;
+}
+
+Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
+  note_use(unit);
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    if (is_gathered(flat)) continue;
+    auto range = reserve(size(flat), Purpose::gathered_flat, unit, effects);
+    if (!range) return range.error();
+    PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
+  }
+  return gather_next(unit, effects);
+}
+
+Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
+  if (position_ >= order_.size()) return ok();
+  for (const std::uint32_t flat : shards_.needed_by(order_[position_])) {
+    if (is_gathered(flat)) continue;
+    auto range = budget_.reserve(size(flat), Purpose::gathered_flat);
+    while (!range) {
+      auto dropped = drop_furthest(unit, effects);
+      if (!dropped) return dropped.error();
+      if (!*dropped) return ok();
+      range = budget_.reserve(size(flat), Purpose::gathered_flat);
+    }
+    PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
+  }
+  return ok();
+}
+
+Result<void> FlatResidency::take_and_gather(std::uint32_t flat, Reservation range, Effects& effects) {
+  places_[flat].gathered = std::move(range);
+  auto started = effects.gather(flat);
+  if (!started) places_[flat].gathered = {};
+  return started;
+}
+
+void FlatResidency::lease(std::uint32_t unit) {
+  for (const std::uint32_t flat : shards_.needed_by(unit)) ++places_[flat].leases;
+  acquiring_.reset();
+}
+
+void FlatResidency::release(std::uint32_t unit) {
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    PENSTOCK_CHECK(places_[flat].leases > 0);
+    --places_[flat].leases;
+  }
+}
+
+/// Room for what must be had now. Gradients grow from the other end, so that they do not cut the room of flats.
+Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std::uint32_t for_unit,
+                                           Effects& effects) {
+  const auto end = purpose == Purpose::gathered_flat ? RangeAllocator::End::low : RangeAllocator::End::high;
+  while (true) {
+    auto range = budget_.reserve(size, purpose, end);
+    if (range) return range;
+    // A landing that is not the youngest has most likely ended; a flat that goes must be gathered again.
+    if (landings_.size() > 1) {
+      PENSTOCK_TRY(settle_oldest(effects));
+      continue;
+    }
+    auto dropped = drop_furthest(for_unit, effects);
+    if (!dropped) return dropped.error();
+    if (*dropped) continue;
+    if (landings_.empty()) return range;
+    PENSTOCK_TRY(settle_oldest(effects));
+  }
+}
+
+/// Of the gathered flats that nobody holds and neither `for_unit` nor the unit after it needs, drops the one
+/// that is needed last. False when there is none.
+Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
+  std::optional<std::uint32_t> furthest;
+  std::uint64_t distance = 0;
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
+    if (!is_gathered(flat) || places_[flat].leases > 0 || needs(for_unit, flat)) continue;
+    const std::uint64_t until = uses_until_needed(flat);
+    if (until == 0) continue;
+    if (!furthest || until > distance) furthest = flat, distance = until;
+  }
+  if (!furthest) return false;
+  PENSTOCK_TRY(drop(*furthest, effects));
+  return true;
+}
+
+Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
+  PENSTOCK_TRY(effects.drop(flat));
+  places_[flat].gathered = {};
+  return ok();
+}
+
+Result<void> FlatResidency::drop_all(Effects& effects) {
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
+    if (is_gathered(flat)) PENSTOCK_TRY(drop(flat, effects));
+  }
+  return ok();
+}
+
+Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    if (is_open(flat)) continue;
+    // The last micro-batch of this flat still has its range until it has landed.
+    while (places_[flat].gradient.held()) PENSTOCK_TRY(settle_oldest(effects));
+    auto range = reserve(size(flat), Purpose::full_gradient, unit, effects);
+    if (!range) return range.error();
+    places_[flat].gradient = std::move(*range);
+    if (auto opened = effects.open_gradient(flat); !opened) {
+      places_[flat].gradient = {};
+      return opened;
+    }
+    places_[flat].pending_users = shards_.user_count(flat);
+  }
+  return ok();
+}
+
+bool FlatResidency::close_gradient(std::uint32_t flat) {
+  PENSTOCK_CHECK(is_open(flat));
+  if (--places_[flat].pending_users > 0) return false;
+  landings_.push_back(flat);
+  return true;
+}
+
+Result<void> FlatResidency::settle_oldest(Effects& effects) {
+  PENSTOCK_TRY(effects.settle(landings_.front()));
+  places_[landings_.front()].gradient = {};
+  landings_.pop_front();
+  return ok();
+}
+
+Result<void> FlatResidency::settle_all(Effects& effects) {
+  while (!landings_.empty()) PENSTOCK_TRY(settle_oldest(effects));
+  return ok();
+}
+
+void FlatResidency::end_step() {
+  order_ = std::exchange(recording_, {});
+  position_ = 0;
+}
+
+std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
+  std::vector<std::uint32_t> order;
+  const auto last = static_cast<std::uint32_t>(units);
+  for (std::uint32_t m = 0; m < micro_batches; ++m) {
+    for (std::uint32_t u = 0; u < last; ++u) order.push_back(u);
+    for (std::uint32_t u = last; u-- > 0;) order.push_back(u);
+  }
+  return order;
+}
+
+namespace {
+class NoEffects final : public FlatResidency::Effects {
+  Result<void> gather(std::uint32_t) override { return ok(); }
+  Result<void> drop(std::uint32_t) override { return ok(); }
+  Result<void> open_gradient(std::uint32_t) override { return ok(); }
+  Result<void> settle(std::uint32_t) override { return ok(); }
+};
+}  // namespace
+
+Result<DevicePeaks> rehearse_step(const ShardLayout& shards, std::size_t units, DType dtype,
+                                  std::uint32_t micro_batches, ByteCount budget) {
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
+  const auto order = unit_order(units, micro_batches);
+  FlatResidency residency(shards, dtype, memory, order);
+  NoEffects none;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::uint32_t unit = order[i];
+    PENSTOCK_TRY(residency.acquire(unit, none));
+    residency.lease(unit);
+    const bool backward = i / units % 2 == 1;
+    if (backward) PENSTOCK_TRY(residency.open_gradients(unit, none));
+    residency.release(unit);
+    if (!backward) continue;
+    for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+  }
+  return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
+                     .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};
+}
+
+}  // namespace penstock::zero
