@@ -3,6 +3,7 @@
 #include <penstock/base/time.hpp>
 #include <penstock/tiers/host_arena.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -49,9 +50,12 @@ Result<double> pass(penstock::swap::Path& path, penstock::HostSpan arena, ByteCo
 
 }  // namespace
 
-Result<DiskLimit> measure_disk(penstock::swap::PathOptions options, ByteCount size) {
+Result<std::optional<DiskLimit>> measure_disk(penstock::swap::PathOptions options, ByteCount size) {
   const ByteCount chunk(3 << 20);  // an optimizer tile's
-  options.capacity = chunk * (size / chunk);
+  auto free = penstock::tiers::real_file_system().free_space(options.directory);
+  if (!free) return free.error();
+  options.capacity = chunk * (std::min(size, *free / 2) / chunk);
+  if (options.capacity < chunk * 16) return std::optional<DiskLimit>();
   // Before the path, whose driver uses them until it goes.
   std::mutex mutex;
   std::condition_variable arrived;
@@ -78,7 +82,7 @@ Result<DiskLimit> measure_disk(penstock::swap::PathOptions options, ByteCount si
   PENSTOCK_TRY(run(Pattern::read, limit.read));
   PENSTOCK_TRY(run(Pattern::write, limit.write));
   (*path)->stop_driver();
-  return limit;
+  return std::optional(limit);
 }
 
 }  // namespace gpt

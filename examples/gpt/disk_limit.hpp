@@ -3,6 +3,8 @@
 #include <penstock/base/result.hpp>
 #include <penstock/swap/path.hpp>
 
+#include <optional>
+
 namespace gpt {
 
 /// What a directory's disk can do, with requests as the library makes them.
@@ -11,9 +13,9 @@ struct DiskLimit {
   bool direct = false;                    ///< false: the page cache was measured, not the disk
 };
 
-/// Measures it on a scratch file of `size` that is written once before, through one path. Blocks for a few
-/// seconds.
-[[nodiscard]] penstock::Result<DiskLimit> measure_disk(penstock::swap::PathOptions options,
-                                                       penstock::ByteCount size);
+/// Measures it on a scratch file of at most `size`, and at most half of what is free, that is written once
+/// before, through one path. Nothing where so little is free that it would say nothing. Blocks for a few seconds.
+[[nodiscard]] penstock::Result<std::optional<DiskLimit>> measure_disk(penstock::swap::PathOptions options,
+                                                                      penstock::ByteCount size);
 
 }  // namespace gpt

@@ -38,7 +38,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
   auto group = zero::InProcessGroup::create(ranks);
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
   std::vector<StepReport> reports(ranks);
-  TrainingReport report(arguments.model, arguments.training, limit);
+  TrainingReport report(arguments.model, arguments.training, limit, !arguments.cuda);
   std::barrier arrived(ranks);
   std::mutex mutex;
   Run run;
@@ -119,6 +119,7 @@ int run(const Arguments& arguments) {
     auto measured = measure_disk(plan->runtime_options(*config).paths.front(), ByteCount(384 << 20));
     if (!measured) return fail(measured.error(), "cannot use the swap directory");
     limit = *measured;
+    if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");
   }
   const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr);
   if (trained.error) return fail(*trained.error, "training failed");

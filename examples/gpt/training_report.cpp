@@ -1,8 +1,10 @@
 #include "gpt/training_report.hpp"
 
+#include "gpt/activations.hpp"
+#include "gpt/peak_memory.hpp"
+
 #include <penstock/base/time.hpp>
 
-#include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,13 +23,18 @@ double seconds(penstock::TimePoint time) {
 }
 }  // namespace
 
+const ByteCount TrainingReport::memory_beside_max{GPT_HAS_CUDA ? 224 << 20 : 64 << 20};
+
 TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& training,
-                               const DiskLimit* limit)
-    : training_(training),
+                               const DiskLimit* limit, bool device_is_host)
+    : model_(model),
+      training_(training),
       limit_(limit),
+      device_is_host_(device_is_host),
       tokens_(double{1} * training.ranks * training.micro_batches * training.sequences * model.context),
       began_(Clock::steady().now()),
       last_(began_) {
+  reset_peak_resident_memory();
   const ModelDescription description(model);
   std::printf("%s parameters, %u ranks, %.0f tokens a step\n", to_string(description.element_count()).c_str(),
               training.ranks, tokens_);
@@ -78,9 +85,9 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
 
   const double left = total / (step + 1) * (training_.steps - step - 1);
   std::printf(
-      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.0f %%  ETA "
-      "%d:%02d%s\n",
-      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, in_step,
+      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f %%)  "
+      "ETA %d:%02d%s\n",
+      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, in_step, stall,
       100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
       reports[0].outcome.skip_reason.empty() ? "" : ("  skipped: " + reports[0].outcome.skip_reason).c_str());
   std::fflush(stdout);
@@ -94,21 +101,26 @@ void TrainingReport::end(const Trainers& trainers, const std::string& digest) co
   std::printf("\n%zu steps in %.0f s; loss from %.3f to %.3f (mean of the last %zu)\n", losses_.size(),
               seconds(last_ - began_), losses_.empty() ? 0.0 : losses_.front(), mean, tail);
   bytes_by_tier(trainers);
-  if (limit_ != nullptr) disk(trainers);
+  if (!moved(trainers).is_zero()) disk(trainers);
+  memory(trainers);
+  std::printf("digest of all master weights  %s\n", digest.c_str());
+}
 
+void TrainingReport::memory(const Trainers& trainers) const {
   ByteCount host, device;
   for (const auto& trainer : trainers) {
     host += trainer->plan().host_budget;
     device += trainer->plan().device_budget;
   }
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  std::printf(
-      "\npeak resident memory %s: host budget %s, gathered flats and gradients on the device %s, the rest\n"
-      "is activations, the text and code\n",
-      to_string(ByteCount(static_cast<std::uint64_t>(usage.ru_maxrss) * 1024)).c_str(),
-      to_string(host).c_str(), to_string(device).c_str());
-  std::printf("digest of all master weights  %s\n", digest.c_str());
+  std::printf("\npeak resident memory %s", to_string(peak_resident_memory()).c_str());
+  if (device_is_host_) {
+    const ByteCount activations = Activations::size(model_, training_.sequences) * training_.ranks;
+    std::printf(" of at most %s: host budget %s, device budget %s, activations %s, and %s for the process",
+                to_string(host + device + activations + memory_beside_max).c_str(), to_string(host).c_str(),
+                to_string(device).c_str(), to_string(activations).c_str(),
+                to_string(memory_beside_max).c_str());
+  }
+  std::printf("\n");
 }
 
 void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
@@ -147,6 +159,7 @@ void TrainingReport::disk(const Trainers& trainers) const {
                 to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
   }
   std::printf("* of parameter shards: at most; those that find room stay in memory\n");
+  if (limit_ == nullptr) return;
   const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
   std::printf(
       "\noptimizer updates moved %.2f GB in %.1f s: %.2f GB/s, %.0f %% of the disk's mixed limit of %.2f "

@@ -15,8 +15,13 @@ class TrainingReport {
  public:
   using Trainers = std::vector<std::unique_ptr<RankTrainer>>;
 
-  /// `limit` may be null: nothing is on disk.
-  TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit);
+  /// What the process takes at most beside budgets and activations: code, libraries, stacks, the text; in a
+  /// build with CUDA also 160 MiB of cuBLAS, which relocates 84 MiB of tables when it is loaded.
+  static const penstock::ByteCount memory_beside_max;
+
+  /// `limit` may be null: not measured. `device_is_host`: host memory plays the accelerator.
+  TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit,
+                 bool device_is_host);
 
   void step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers);
   void end(const Trainers& trainers, const std::string& digest) const;
@@ -24,13 +29,17 @@ class TrainingReport {
  private:
   struct Totals {
     double read = 0, written = 0;  ///< bytes
+    [[nodiscard]] bool is_zero() const { return read + written == 0; }
   };
   [[nodiscard]] static Totals moved(const Trainers& trainers);
   void bytes_by_tier(const Trainers& trainers) const;
   void disk(const Trainers& trainers) const;
+  void memory(const Trainers& trainers) const;
 
+  const ModelConfig model_;
   const TrainingConfig training_;
   const DiskLimit* limit_;
+  const bool device_is_host_;
   double tokens_;
   penstock::TimePoint began_, last_;
   Totals moved_;

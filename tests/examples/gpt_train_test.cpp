@@ -1,37 +1,28 @@
 // Runs gpt_train as a user does, with what users get wrong.
+#include "gpt_process.hpp"
+
 #include "kit/scratch_directory.hpp"
 
+#include <penstock/base/owned_fd.hpp>
+
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/falloc.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string output;  ///< standard output and error
-};
-
-Outcome run(const std::string& arguments) {
-  const std::string command = std::string(GPT_TRAIN) + " " + arguments + " 2>&1 < /dev/null";
-  Outcome outcome;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), count);
-  }
-  const int status = ::pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
+using gpt::test::Outcome;
+using gpt::test::train;
+using gpt::test::TrainProcess;
 
 std::string digest_in(const std::string& output) {
   const std::string label = "digest of all master weights  ";
@@ -42,7 +33,8 @@ std::string digest_in(const std::string& output) {
 class GptTrain : public testing::Test {
  protected:
   /// A small model on the scratch directory; `change` is put into the configuration.
-  std::string arguments(const std::string& change = "", const std::string& key = "zero_optimization") {
+  std::string arguments(const std::string& change = "", const std::string& key = "zero_optimization",
+                        const std::string& optimizer_device = "nvme") {
     const std::string text_file = (directory_.path() / "text").string();
     std::ofstream text(text_file);
     for (int i = 0; i < 4000; ++i) text << "the quick brown fox jumps over the lazy dog " << i << "\n";
@@ -55,8 +47,8 @@ class GptTrain : public testing::Test {
         << key << R"(": {"stage": 3,
         "offload_param": {"device": "nvme", "nvme_path": ")"
         << swap() << R"("},
-        "offload_optimizer": {"device": "nvme", "nvme_path": ")"
-        << swap() << R"("}})" << change << "}";
+        "offload_optimizer": {"device": ")"
+        << optimizer_device << R"(", "nvme_path": ")" << swap() << R"("}})" << change << "}";
     return "--layers 1 --width 64 --heads 2 --context 32 --steps 2 --text " + text_file + " --config " +
            config_file;
   }
@@ -71,11 +63,27 @@ class GptTrain : public testing::Test {
     EXPECT_EQ(swap_.entry_count(), 0u);
   }
 
+  /// It had begun, and ends with one message and without a result.
+  void expect_stopped(const Outcome& outcome, std::initializer_list<const char*> words) {
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_EQ(outcome.output.find("error: "), outcome.output.rfind("error: ")) << outcome.output;
+    for (const char* word : words)
+      EXPECT_NE(outcome.output.find(word), std::string::npos) << word << " in\n" << outcome.output;
+    EXPECT_EQ(digest_in(outcome.output), "") << "no partial claims";
+    EXPECT_EQ(swap_.entry_count(), 0u);
+  }
+  static off_t length_of(const penstock::OwnedFd& file) {
+    struct stat status {};
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    return status.st_size;
+  }
+  static constexpr const char* endless = " --steps 100000";
+
   penstock::test::ScratchDirectory directory_, swap_;
 };
 
 TEST_F(GptTrain, TrainsOnDiskToTheDigestItHasInMemory) {
-  const Outcome outcome = run(arguments() + " --check");
+  const Outcome outcome = train(arguments() + " --check");
 
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("check passed"), std::string::npos) << outcome.output;
@@ -83,20 +91,20 @@ TEST_F(GptTrain, TrainsOnDiskToTheDigestItHasInMemory) {
 }
 
 TEST_F(GptTrain, NamesAMisspelledKeyAndTheNearestSpelling) {
-  expect_refused(run(arguments("", "zero_optimisation")), 2,
+  expect_refused(train(arguments("", "zero_optimisation")), 2,
                  {"zero_optimisation", "zero_optimization", "line"});
 }
 
 TEST_F(GptTrain, NamesAKeyOfTheWrongType) {
-  expect_refused(run(arguments(R"(, "gradient_clipping": "much")")), 2, {"gradient_clipping", "much"});
+  expect_refused(train(arguments(R"(, "gradient_clipping": "much")")), 2, {"gradient_clipping", "much"});
 }
 
 TEST_F(GptTrain, NamesADirectoryThatIsMissing) {
-  expect_refused(run(arguments() + " --nvme-path /nonexistent/disk"), 2, {"/nonexistent/disk"});
+  expect_refused(train(arguments() + " --nvme-path /nonexistent/disk"), 2, {"/nonexistent/disk"});
 }
 
 TEST_F(GptTrain, NamesADirectoryThatItMayNotWriteTo) {
-  expect_refused(run(arguments() + " --nvme-path /proc/self"), 2, {"/proc/self"});
+  expect_refused(train(arguments() + " --nvme-path /proc/self"), 2, {"/proc/self"});
 }
 
 TEST_F(GptTrain, SaysHowMuchADiskLacksBeforeItStarts) {
@@ -105,14 +113,14 @@ TEST_F(GptTrain, SaysHowMuchADiskLacksBeforeItStarts) {
   if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=300k") != 0)
     GTEST_SKIP() << "mounting a small tmpfs is not allowed here";
 
-  const Outcome outcome = run(arguments() + " --nvme-path " + small);
+  const Outcome outcome = train(arguments() + " --nvme-path " + small);
   ::umount(small.c_str());
 
   expect_refused(outcome, 1, {"free", "wanted"});
 }
 
 TEST_F(GptTrain, RefusesABudgetThatCannotMakeProgress) {
-  expect_refused(run(arguments(R"(, "penstock": {"host_budget": "100KiB"})")), 2,
+  expect_refused(train(arguments(R"(, "penstock": {"host_budget": "100KiB"})")), 2,
                  {"host budget is too small", "wanted", "penstock.host_budget"});
 }
 
@@ -120,48 +128,103 @@ TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {
   const std::string empty = (directory_.path() / "empty").string();
   std::ofstream(empty).flush();
 
-  expect_refused(run(arguments() + " --text /nonexistent/text"), 2, {"/nonexistent/text"});
-  expect_refused(run(arguments() + " --text " + empty), 2, {"empty"});
+  expect_refused(train(arguments() + " --text /nonexistent/text"), 2, {"/nonexistent/text"});
+  expect_refused(train(arguments() + " --text " + empty), 2, {"empty"});
 }
 
 TEST_F(GptTrain, LetsTwoRunsShareADirectory) {
   const std::string both = arguments();
-  const std::string alone = digest_in(run(both).output);
+  const std::string alone = digest_in(train(both).output);
   ASSERT_FALSE(alone.empty());
 
-  const std::string command = "(" + std::string(GPT_TRAIN) + " " + both + " > " +
-                              (directory_.path() / "other").string() + " 2>&1 &) ; true";
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  const Outcome here = run(both);
+  TrainProcess beside(both);
+  const Outcome here = train(both);
 
   EXPECT_EQ(digest_in(here.output), alone) << here.output;
+  EXPECT_EQ(digest_in(beside.finish().output), alone);
   EXPECT_EQ(swap_.entry_count(), 0u);
 }
 
 TEST_F(GptTrain, LeavesNothingBehindWhenItIsKilled) {
-  const std::string all = arguments() + " --steps 100000";
-  int pipe[2];
-  ASSERT_EQ(::pipe(pipe), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(pipe[1], 1);
-    ::execl("/bin/sh", "sh", "-c", ("exec " + std::string(GPT_TRAIN) + " " + all).c_str(), nullptr);
-    ::_exit(127);
-  }
-  ::close(pipe[1]);
-  // It is in the middle of training once it has reported a step.
-  std::string output;
-  char byte = 0;
-  while (output.find("step 2/") == std::string::npos && ::read(pipe[0], &byte, 1) == 1) output += byte;
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
 
-  ASSERT_EQ(::kill(child, SIGKILL), 0);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ::close(pipe[0]);
+  process.kill(SIGKILL);
+  const Outcome outcome = process.finish();
 
-  EXPECT_NE(output.find("step 2/"), std::string::npos) << output;
-  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(outcome.status, -SIGKILL);
   EXPECT_EQ(swap_.entry_count(), 0u);
+}
+
+TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+  process.kill(SIGSTOP);
+  const penstock::OwnedFd file(process.open_swap_file(swap()));
+  ASSERT_TRUE(file.is_open());
+  const std::vector<char> garbage(static_cast<std::size_t>(length_of(file)), '?');
+  ASSERT_EQ(::pwrite(file.get(), garbage.data(), garbage.size(), 0), static_cast<ssize_t>(garbage.size()));
+  ASSERT_EQ(::fsync(file.get()), 0);
+  process.kill(SIGCONT);
+
+  expect_stopped(process.finish(), {"bytes read back differ", "optimizer tile", "block", "at offset", swap().c_str(), "try"});
+}
+
+TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+  process.kill(SIGSTOP);
+  const penstock::OwnedFd file(process.open_swap_file(swap()));
+  ASSERT_TRUE(file.is_open());
+  ASSERT_EQ(::ftruncate(file.get(), 0), 0);
+  process.kill(SIGCONT);
+
+  expect_stopped(process.finish(), {"the file ends before", swap().c_str(), "at offset", "wanted", "tensor  "});
+}
+
+TEST_F(GptTrain, SaysThatTheDiskIsFullDuringTheRun) {
+  const std::string small = (directory_.path() / "small").string();
+  ASSERT_EQ(::mkdir(small.c_str(), 0700), 0);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=4m") != 0)
+    GTEST_SKIP() << "mounting a small tmpfs is not allowed here";
+  Outcome outcome;
+  {
+    // Parameter shards alone are on disk, find room in memory too, and are written in every step.
+    TrainProcess process(arguments(R"(, "penstock": {"host_budget": "16MiB"})", "zero_optimization", "cpu") +
+                         endless + " --nvme-path " + small);
+    EXPECT_TRUE(process.wait_for_output("step 2/"));
+    // What was reserved is taken away, and somebody else fills the disk.
+    process.kill(SIGSTOP);
+    const penstock::OwnedFd file(process.open_swap_file(small));
+    EXPECT_TRUE(file.is_open());
+    EXPECT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length_of(file)), 0);
+    const penstock::OwnedFd other(::open((small + "/other").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    const std::vector<char> bytes(1 << 16, 'x');
+    while (::write(other.get(), bytes.data(), bytes.size()) > 0) {
+    }
+    process.kill(SIGCONT);
+    outcome = process.finish();
+  }
+  ::umount(small.c_str());
+
+  expect_stopped(outcome, {"No space left on device", small.c_str(), "at offset", "parameter shard",
+                           "stays in memory, not yet stored"});
+}
+
+TEST_F(GptTrain, StaysWithinItsBudgetsAndAStatedConstant) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's shadow memory is resident too";
+#endif
+  const Outcome outcome = train(arguments() + " --width 256 --layers 3 --context 64");
+  const std::string label = "peak resident memory ";
+  const auto at = outcome.output.find(label);
+  ASSERT_NE(at, std::string::npos) << outcome.output;
+  double peak = 0, most = 0;
+  ASSERT_EQ(std::sscanf(outcome.output.c_str() + at + label.size(), "%lf MiB of at most %lf MiB", &peak, &most), 2)
+      << outcome.output.substr(at);
+
+  EXPECT_GT(peak, 10);
+  EXPECT_LE(peak, most);
 }
 
 }  // namespace

@@ -80,8 +80,6 @@ class Error {
   [[nodiscard]] const char* operation() const { return operation_; }
   /// The errno behind it, 0 if none.
   [[nodiscard]] int os_error() const { return os_error_; }
-  /// True once object() has been given; layers above add it only when it is missing.
-  [[nodiscard]] bool has_object() const { return text_body_ && !text_body_->object.empty(); }
 
   /// One or more lines without a trailing newline: the cause, then `where`, notes and `try`, indented.
   [[nodiscard]] std::string message() const;

@@ -125,6 +125,11 @@ class Runtime {
   /// Whether every write-behind that has ended has succeeded. Errors: the first that failed, once.
   Result<void> check_stores();
 
+  /// What to say of a block that does not verify, where the caller checks it in a pass of its own.
+  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const {
+    return swapper_->corrupted(tensor, block);
+  }
+
   /// Hands a move of the caller's to the mover.
   void start(Move move);
   /// Makes the mover look at its moves again. Safe from any thread, and from an executor's.

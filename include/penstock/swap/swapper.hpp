@@ -86,6 +86,9 @@ class Swapper {
   /// Its error, once. The tensor is dirty and in memory still, and is stored again.
   [[nodiscard]] std::optional<Error> take_store_error();
 
+  /// What to say of a block that does not verify.
+  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const;
+
   [[nodiscard]] const AccessTrace& trace() const { return trace_; }
 
  private:

@@ -80,6 +80,10 @@ class TransferEngine {
   /// Whether some move's hop will not wake the mover by itself.
   [[nodiscard]] bool needs_polling() const;
 
+  /// The file that an extent is in, for messages.
+  [[nodiscard]] const std::string& file_name(const tiers::Extent& extent) const {
+    return paths_[extent.path]->file().name;
+  }
   /// A hop that reads or writes `buffer` at an extent.
   [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::BlockFile::Direction direction,
                                               const tiers::Extent& extent, HostSpan buffer);

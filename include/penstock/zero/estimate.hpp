@@ -53,10 +53,11 @@ struct RunEstimate {
 
 /// Predicts from sizes alone, for a model cut into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
-/// - the device holds two gathered units and the full gradient of one;
+/// - the device holds two gathered units and their full gradients: one used while the other comes or goes;
 /// - the reduced gradient stands where the optimizer runs, in `grad_accum_dtype` if there is more than one
 ///   micro-batch;
-/// - what is on nvme streams through host memory: two units' shards, and `tiles_in_flight` tiles;
+/// - what is on nvme streams through host memory: 2 × `tiles_in_flight` + 2 tiles, and the staging without
+///   which a run might make no progress, as plan_memory() takes it;
 /// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward) and writes it once,
 ///   and reads and writes each tile once. A host budget that keeps some of them in memory saves their part:
 ///   these are upper bounds.

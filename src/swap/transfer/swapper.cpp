@@ -279,14 +279,10 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.hops.push_back(make_work_hop(
         *options_.executor,
-        [&blocks, &description, payload]() -> Result<void> {
+        [this, &blocks, tensor, payload]() -> Result<void> {
           const auto bad = blocks.first_mismatch(payload);
-          if (!bad) return ok();
-          return Error(ErrorCode::corrupted, "Swapper::load")
-              .reason("bytes read back differ from the bytes written")
-              .object(description.name + ", block " + std::to_string(*bad))
-              .at(description.extent->offset + blocks.block_size() * *bad)
-              .advice("check the drive and its cabling; the run cannot go on with these bytes");
+          if (bad) return corrupted(tensor, *bad);
+          return ok();
         },
         options_.wake));
   }
@@ -300,12 +296,25 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
       unwanted_.erase(tensor);
       resident_.erase(tensor);
       Error error = result.error();
-      load_errors_.insert_or_assign(tensor,
-                                    error.has_object() ? error : std::move(error).object(loaded.name));
+      if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + loaded.name);
+      load_errors_.insert_or_assign(tensor, std::move(error));
     }
   };
   transfers_.announce();
   moves_.push_back(std::move(move));
+}
+
+/// Safe from a worker: what it reads of a tensor does not change.
+Error Swapper::corrupted(TensorId tensor, std::size_t block) const {
+  const auto& description = store_.description(tensor);
+  Error error = Error(ErrorCode::corrupted, "Swapper::load")
+                    .reason("bytes read back differ from the bytes written")
+                    .object(description.name + ", block " + std::to_string(block))
+                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
+  if (!description.extent) return error;
+  return std::move(error)
+      .at(description.extent->offset + description.block * block)
+      .note("file    " + transfers_.file_name(*description.extent));
 }
 
 void Swapper::start_store(TensorId tensor) {

@@ -17,6 +17,17 @@ bool is_transient(std::int64_t result) {
   return result == -EAGAIN || result == -EINTR || result == -EBUSY;
 }
 
+Error truncated(BlockFile::Direction direction, ByteCount moved) {
+  Error error(ErrorCode::truncated, operation_name(direction));
+  if (direction == BlockFile::Direction::write) {
+    return std::move(error).reason("the device takes no more bytes").got(moved);
+  }
+  return std::move(error)
+      .reason("the file ends before the bytes that were written to it")
+      .got(moved)
+      .advice("something has cut the swap file off; the run cannot go on without these bytes");
+}
+
 }  // namespace
 
 Result<BlockFile> BlockFile::create(const std::filesystem::path& directory, FileSystem& file_system,
@@ -171,7 +182,7 @@ void BlockFile::on_completion(const IoCompletion& completion) noexcept {
   }
   if (completion.result == 0) {
     // A read at the file's end; a write that takes nothing would never make progress either.
-    fail(transfer, Error(ErrorCode::truncated, operation_name(transfer.direction)).got(ByteCount(0)), part);
+    fail(transfer, truncated(transfer.direction, ByteCount(0)), part);
     return rest(index);
   }
 
@@ -187,7 +198,7 @@ void BlockFile::on_completion(const IoCompletion& completion) noexcept {
   const std::uint64_t block = properties().alignment.bytes();
   const ByteCount kept(moved.value() / block * block);
   if (kept.is_zero() && ++part.retries > options_.retries_max) {
-    fail(transfer, Error(ErrorCode::truncated, operation_name(transfer.direction)).got(moved), part);
+    fail(transfer, truncated(transfer.direction, moved), part);
     return rest(index);
   }
   counter += kept;

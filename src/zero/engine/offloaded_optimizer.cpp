@@ -38,18 +38,6 @@ AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpa
           .parameter_dtype = options_.parameter_dtype};
 }
 
-Error OffloadedOptimizer::corrupted(const TileState& tile, std::size_t block) const {
-  const auto& description = options_.runtime->store().description(tile.tensor);
-  Error error = Error(ErrorCode::corrupted, "OffloadedOptimizer")
-                    .reason("bytes read back differ from the bytes written")
-                    .object(description.name + ", block " + std::to_string(block))
-                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
-  if (description.extent) {
-    error = std::move(error).at(description.extent->offset + description.block * block);
-  }
-  return error;
-}
-
 Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uint32_t rank,
                                             const Fill& fill) {
   swap::Runtime& runtime = *options_.runtime;
@@ -130,7 +118,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
                            view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
                            {.workers = options_.workers, .observer = check ? &seal : nullptr});
   if (!outcome) return outcome.error();
-  if (outcome->first_rejected_block) return corrupted(tile, *outcome->first_rejected_block);
+  if (outcome->first_rejected_block) return runtime.corrupted(tile.tensor, *outcome->first_rejected_block);
   if (outcome->first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
         .reason("a master weight or moment is no longer finite")
@@ -153,7 +141,7 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
         const ConstHostSpan block = blocks.block(ConstHostSpan(lease->bytes()), i);
         if (tile.on_disk && options_.integrity == Integrity::checksum && !blocks.verify(i, block)) {
-          return corrupted(tile, i);
+          return runtime.corrupted(tile.tensor, i);
         }
         // master, m and v stand side by side, a third of the block each.
         visit(block.subspan(ByteCount(), block.size() / 3));

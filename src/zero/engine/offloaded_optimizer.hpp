@@ -56,7 +56,6 @@ class OffloadedOptimizer {
   void prefetch_after(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
                               ConstHostSpan gradient) const;
-  [[nodiscard]] Error corrupted(const TileState& tile, std::size_t block) const;
 
   Options options_;
 };

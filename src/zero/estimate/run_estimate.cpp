@@ -1,3 +1,5 @@
+#include "zero/layout/host_staging.hpp"
+
 #include <penstock/zero/estimate.hpp>
 
 #include <algorithm>
@@ -101,16 +103,23 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   hold(parameter_tier, Purpose::parameter_shard, parameters);
   hold(optimizer_tier, Purpose::optimizer_tile, *states);
   hold(optimizer_tier == Tier::device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
-  hold(Tier::device, Purpose::gathered_flat, options.largest_unit == options.parameters ? unit : unit * 2);
-  hold(Tier::device, Purpose::full_gradient, unit);
+  const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
+  hold(Tier::device, Purpose::gathered_flat, unit * live_units);
+  hold(Tier::device, Purpose::full_gradient, unit * live_units);
+
+  const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
+  const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
+  StreamedSizes largest{.incoming = ByteCount(unit_shard.value() * element)};
+  if (optimizer_tier == Tier::nvme) largest.tile = *tile;
+  if (parameter_tier == Tier::nvme) largest.shard = largest.incoming;
+  if (streams) largest.gradient = unit_gradient;
+  if (optimizer_tier != Tier::device) hold(Tier::host, Purpose::scratch, host_staging(largest));
   if (parameter_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::parameter_shard,
-         std::min(parameters, ByteCount(unit_shard.value() * element * 2)));
     estimate.traffic.push_back(
         {Purpose::parameter_shard, parameters * 2 * options.micro_batches, parameters});
   }
   if (optimizer_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::optimizer_tile, std::min(*states, *tile * options.tiles_in_flight));
+    hold(Tier::host, Purpose::optimizer_tile, *tile * tile_ring(options.tiles_in_flight));
     estimate.traffic.push_back({Purpose::optimizer_tile, *states, *states});
   }
   std::stable_sort(estimate.lines.begin(), estimate.lines.end(), [](const auto& a, const auto& b) {

@@ -1,5 +1,6 @@
 #include "zero/engine/tiles.hpp"
 #include "zero/layout/flat_residency.hpp"
+#include "zero/layout/host_staging.hpp"
 
 #include <penstock/zero/memory_plan.hpp>
 
@@ -136,17 +137,14 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     }
   }
 
-  // What has no place of its own goes wherever it fits, so that k leases that stand in the way can cut the
-  // rest into k + 1 gaps, and a need is certain of one only where its size times k + 1 is left beside them.
-  // The needs: a tile while the sweep holds its shard and gradient; either half of a gradient's landing while
-  // the other is held; a shard to be gathered while one of those is. Everything else ends by itself.
   const bool may_spill = plan.shards_on_disk || optimizer_on_disk;
-  const ByteCount t = optimizer_on_disk ? tile_largest : ByteCount(),
-                  s = plan.shards_on_disk ? shard_largest : ByteCount(),
-                  g = may_spill ? gradient_largest : ByteCount(), incoming = shard_largest;
-  plan.host_staging = std::max({s + g + t * 3, incoming + g * 2, g + incoming * 2, g + s * 2});
-  // Tiles read ahead, the one being updated, tiles being written, and the one that joins them.
-  const ByteCount ring = tile_largest * (2 * config.penstock.tiles_in_flight + 2);
+  const StreamedSizes streamed{.tile = optimizer_on_disk ? tile_largest : ByteCount(),
+                               .shard = plan.shards_on_disk ? shard_largest : ByteCount(),
+                               .gradient = may_spill ? gradient_largest : ByteCount(),
+                               .incoming = shard_largest};
+  plan.host_staging = host_staging(streamed);
+  const ByteCount ring =
+      optimizer_on_disk ? tile_largest * tile_ring(config.penstock.tiles_in_flight) : ByteCount();
   const ByteCount resident =
       (plan.shards_on_disk ? ByteCount() : shard_bytes) + (optimizer_on_disk ? ByteCount() : tile_bytes_all);
   plan.host_minimum = plan.host_staging + resident + (may_spill ? ByteCount() : gradient_bytes);
@@ -179,11 +177,11 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   const ByteCount fixed = resident + (plan.gradients_on_disk ? ByteCount() : gradient_bytes) +
                           tile_largest * plan.tiles_in_host;
   const ByteCount spilled = plan.gradients_on_disk ? gradient_largest : ByteCount();
-  const ByteCount largest = std::max({t, s, spilled});
-  const ByteCount without = fixed + s + spilled + largest * 3;
+  const ByteCount largest = std::max({streamed.tile, streamed.shard, spilled});
+  const ByteCount without = fixed + streamed.shard + spilled + largest * 3;
   if (optimizer_on_disk && plan.host_budget > without) {
     plan.tiles_ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        config.penstock.tiles_in_flight, (plan.host_budget - without) / (t + largest)));
+        config.penstock.tiles_in_flight, (plan.host_budget - without) / (tile_largest + largest)));
   }
   if (!optimizer_on_disk) plan.tiles_in_host = plan.tiles;
 

@@ -51,7 +51,7 @@ TEST(Text, RefusesAFileThatIsMissingEmptyTooShortOrADirectory) {
     const auto text = Text::load(write_file(directory, size), 8);
     ASSERT_FALSE(text) << size;
     EXPECT_EQ(text.error().code(), ErrorCode::invalid_argument);
-    EXPECT_TRUE(text.error().has_object());
+    EXPECT_NE(text.error().message().find(directory.path().string()), std::string::npos);
   }
   EXPECT_TRUE(Text::load(write_file(directory, 9), 8));
 }

@@ -1,6 +1,9 @@
 #include "engine_harness.hpp"
 
+#include <penstock/zero/estimate.hpp>
+
 #include <gtest/gtest.h>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -227,6 +230,83 @@ TEST(Engine, HoldsAndMovesNoMoreThanWasPredicted) {
     ASSERT_FALSE(result.error) << result.error->message();
     EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
   }
+}
+
+TEST(Engine, HoldsAndMovesWhatTheEstimateSays) {
+  RunOptions options{.config = on_disk()};
+  options.model = {};
+  for (int unit = 0; unit < 6; ++unit) {
+    options.model.units.push_back({std::to_string(unit), {{"weight", ElementCount(98'304)}}, {}});
+  }
+  options.config.grad_accum_dtype = DType::fp32;
+  const Config& config = options.config;
+  const RunEstimate estimate = estimate_run({.parameters = options.model.element_count(),
+                                             .largest_unit = ElementCount(98'304),
+                                             .ranks_per_node = options.ranks,
+                                             .grad_accum_dtype = DType::fp32,
+                                             .micro_batches = options.micro_batches,
+                                             .tile_elements = config.penstock.tile_elements,
+                                             .tiles_in_flight = config.penstock.tiles_in_flight})
+                                   .value();
+  Config planned = config;
+  planned.offload_param.nvme_paths = planned.offload_optimizer.nvme_paths = {"."};
+  planned.gradient_accumulation_steps = options.micro_batches;
+  const MemoryPlan plan = plan_memory(planned, options.model, 2, 2).value();
+  // Of rank 0, before the second step and after it.
+  std::array<std::array<tiers::Ledger::Traffic, tiers::purpose_count>, 2> moved{};
+  ByteCount on_nvme;
+  options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
+    if (rank != 0 || step == 0) return;
+    ASSERT_TRUE(runtime.drain());
+    on_nvme = runtime.ledger().peak(tiers::Tier::nvme);
+    for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
+      moved[step - 1][p] = runtime.ledger().traffic(tiers::Purpose(p));
+    }
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(plan.device_budget, estimate.per_rank(tiers::Tier::device));
+  EXPECT_EQ(plan.host_budget, estimate.per_rank(tiers::Tier::host));
+  EXPECT_EQ(on_nvme, estimate.per_rank(tiers::Tier::nvme));
+  ASSERT_EQ(estimate.traffic.size(), 2u);
+  for (const auto& predicted : estimate.traffic) {
+    const auto p = static_cast<std::size_t>(predicted.purpose);
+    const ByteCount read = moved[1][p].read - moved[0][p].read,
+                    written = moved[1][p].written - moved[0][p].written;
+    EXPECT_EQ(written, predicted.written) << to_string(predicted.purpose);
+    EXPECT_LE(read, predicted.read) << to_string(predicted.purpose);
+    if (predicted.purpose == tiers::Purpose::optimizer_tile) {
+      EXPECT_EQ(read, predicted.read);
+    }
+  }
+}
+
+TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenLooksAtNone) {
+  RunOptions options{.steps = 2, .config = on_disk()};
+  const std::string reference = train(options).digest;
+  options.config.penstock.integrity = Integrity::off;
+  EXPECT_EQ(train(options).digest, reference);
+
+  // Bytes that change on disk go unnoticed: that is what the option says.
+  const auto spoil = [](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
+    if (step != 1 || rank != 0) return;
+    ASSERT_TRUE(runtime.drain());
+    for (std::uint32_t t = 0; t < runtime.store().tensor_count(); ++t) {
+      const auto tensor = tiers::TensorId(t);
+      const auto& description = runtime.store().description(tensor);
+      if (description.purpose != tiers::Purpose::optimizer_tile || !description.extent) continue;
+      // The seal is broken rather than the bytes, so that both runs compute the same.
+      runtime.store().blocks(tensor) = tiers::BlockTable(t, description.size, description.block);
+    }
+  };
+  options.before_step = spoil;
+  EXPECT_EQ(train(options).digest, reference);
+  options.config.penstock.integrity = Integrity::checksum;
+  const RunResult checked = train(options);
+  ASSERT_TRUE(checked.error);
+  EXPECT_EQ(checked.error->code(), ErrorCode::corrupted);
 }
 
 TEST(Engine, TrainsOnOneRankAndOnThree) {

@@ -83,10 +83,10 @@ TEST(RunEstimate, CountsEachPurposeInItsTier) {
     return ByteCount();
   };
   EXPECT_EQ(line(Tier::device, Purpose::gathered_flat), 2_MiB);
-  EXPECT_EQ(line(Tier::device, Purpose::full_gradient), 1_MiB);
-  EXPECT_EQ(line(Tier::host, Purpose::parameter_shard), 256_KiB);
+  EXPECT_EQ(line(Tier::device, Purpose::full_gradient), 2_MiB);
   EXPECT_EQ(line(Tier::host, Purpose::gradient_shard), 2_MiB);
-  EXPECT_EQ(line(Tier::host, Purpose::optimizer_tile), 768_KiB);
+  EXPECT_EQ(line(Tier::host, Purpose::optimizer_tile), 10 * 192_KiB);
+  EXPECT_EQ(line(Tier::host, Purpose::scratch), 128_KiB + 128_KiB + 3 * 192_KiB);
   EXPECT_EQ(line(Tier::nvme, Purpose::parameter_shard), 2_MiB);
   EXPECT_EQ(line(Tier::nvme, Purpose::optimizer_tile), 12_MiB);
   EXPECT_EQ(estimate.per_node(Tier::nvme), 4 * 14_MiB);
@@ -103,7 +103,7 @@ TEST(RunEstimate, MovesNothingWhenNothingIsOnDisk) {
 
   EXPECT_TRUE(estimate.traffic.empty());
   EXPECT_TRUE(estimate.per_node(Tier::nvme).is_zero());
-  EXPECT_EQ(estimate.per_rank(Tier::host), 12_MiB + 2_MiB);
+  EXPECT_EQ(estimate.per_rank(Tier::host), 12_MiB + 2_MiB + 2 * 128_KiB);
 }
 
 TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) {

@@ -1,0 +1,300 @@
+// Every transport of collectives, through one suite. One thread plays all ranks, in an order that a seed chooses.
+#include <penstock/zero/communicator.hpp>
+
+#include "kit/pattern.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+#include <penstock/tiers/host_device.hpp>
+
+#include <gtest/gtest.h>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using test::Pattern;
+using test::SeededRandom;
+using tiers::HostDevice;
+
+struct Setting {
+  std::uint32_t ranks;
+  HostDevice::Mode mode;
+};
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.ranks << (setting.mode == HostDevice::Mode::eager ? "RanksEager" : "RanksDeferred");
+}
+
+/// One rank with a flat of its own on its own device.
+struct Rank {
+  std::unique_ptr<HostDevice> device;
+  std::unique_ptr<Compute> compute;
+  std::unique_ptr<tiers::Stream> stream;
+  std::unique_ptr<Communicator> communicator;
+  DeviceSpan memory;
+
+  ~Rank() {
+    communicator.reset();
+    stream.reset();
+    if (device) device->release(memory);
+  }
+};
+
+class CommunicatorConformance : public testing::TestWithParam<Setting> {
+ protected:
+  static constexpr std::uint64_t slot_elements = 96;
+
+  void SetUp() override { open(/*seed=*/1); }
+
+  void open(std::uint64_t seed) {
+    ranks_.clear();
+    random_ = SeededRandom(seed);
+    group_ = InProcessGroup::create(GetParam().ranks);
+    for (std::uint32_t r = 0; r < GetParam().ranks; ++r) {
+      auto& rank = ranks_.emplace_back(std::make_unique<Rank>());
+      rank->device = std::make_unique<HostDevice>(
+          HostDevice::Options{.memory = 1_MiB, .mode = GetParam().mode, .seed = seed * 7 + r});
+      rank->compute = kernels::make_host_compute();
+      rank->stream = rank->device->create_stream().value();
+      rank->memory = rank->device->allocate(64_KiB).value();
+      rank->communicator = group_->join(r, *rank->device, *rank->compute).value();
+    }
+  }
+  std::uint32_t size() const { return GetParam().ranks; }
+  Rank& rank(std::uint32_t r) { return *ranks_[r]; }
+
+  DeviceTensor flat(std::uint32_t r, DType dtype = DType::bf16) {
+    return {rank(r).memory.subspan(0_B, size_of(dtype) * (slot_elements * size())), dtype};
+  }
+  DeviceTensor slot(std::uint32_t r, std::uint32_t index, DType dtype = DType::bf16) {
+    return flat(r, dtype).slice(ElementCount(slot_elements * index), ElementCount(slot_elements));
+  }
+  static HostSpan bytes(const DeviceTensor& tensor) { return HostDevice::bytes(tensor.bytes); }
+
+  /// Polls the ranks and runs their streams, one thing at a time, until every rank is through its collective.
+  void finish() {
+    std::vector<bool> through(size(), false);
+    for (std::uint32_t left = size(); left > 0;) {
+      const auto r = static_cast<std::uint32_t>(random_.below(size()));
+      if (random_.below(2) == 0) (void)rank(r).device->run_one();
+      if (through[r]) continue;
+      const auto enqueued = rank(r).communicator->enqueued();
+      ASSERT_TRUE(enqueued) << enqueued.error().message();
+      if (*enqueued) through[r] = true, --left;
+    }
+  }
+  /// Runs every stream to its end.
+  void drain() {
+    for (bool ran = true; ran;) {
+      ran = false;
+      for (const auto& one : ranks_) ran |= one->device->run_one();
+    }
+  }
+  void fill_own_slots(std::uint64_t generation) {
+    for (std::uint32_t r = 0; r < size(); ++r) {
+      const HostSpan own = bytes(slot(r, r));
+      const Pattern pattern{.tensor = r, .generation = generation};
+      rank(r).stream->handle().host_queue().enqueue([own, pattern] { pattern.fill(own); });
+    }
+  }
+
+  SeededRandom random_{1};
+  std::shared_ptr<InProcessGroup> group_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStreams) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    open(seed);
+    for (std::uint64_t generation = 0; generation < 4; ++generation) {
+      // In stream order alone: nothing here waits for the collective before.
+      fill_own_slots(generation);
+      for (std::uint32_t r = 0; r < size(); ++r) {
+        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+      }
+      finish();
+      for (std::uint32_t r = 0; r < size(); ++r) {
+        rank(r).stream->handle().host_queue().enqueue([this, r, generation, seed] {
+          for (std::uint32_t s = 0; s < size(); ++s) {
+            EXPECT_FALSE(
+                (Pattern{.tensor = s, .generation = generation}.first_difference(bytes(slot(r, s)))))
+                << "seed " << seed << ", generation " << generation << ", slot " << s << " of rank " << r;
+          }
+        });
+      }
+    }
+    drain();
+  }
+}
+
+TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    open(3);
+    std::vector<std::vector<float>> values(size(), std::vector<float>(slot_elements * size()));
+    for (std::uint32_t r = 0; r < size(); ++r) {
+      // Values that a sum in another order, or one rounded on the way, gets wrong.
+      for (float& value : values[r]) value = random_.symmetric() * (random_.below(2) == 0 ? 1.0f : 200.0f);
+      const DeviceTensor wide{DeviceSpan(rank(r).memory.subspan(32_KiB, 4_B * values[r].size())), DType::fp32};
+      std::memcpy(bytes(wide).data(), values[r].data(), values[r].size() * 4);
+      ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), wide, flat(r, dtype)));
+      // What the rank holds after that rounding is what is averaged.
+      ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), flat(r, dtype), wide));
+      ASSERT_TRUE(rank(r).stream->synchronize());
+      std::memcpy(values[r].data(), bytes(wide).data(), values[r].size() * 4);
+    }
+    for (std::uint32_t r = 0; r < size(); ++r) {
+      ASSERT_TRUE(rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype)));
+    }
+    finish();
+    drain();
+
+    for (std::uint32_t r = 0; r < size(); ++r) {
+      std::vector<float> mean(slot_elements);
+      for (std::uint64_t e = 0; e < slot_elements; ++e) {
+        float sum = 0;
+        for (std::uint32_t from = 0; from < size(); ++from) sum += values[from][slot_elements * r + e];
+        mean[e] = sum * (1.0f / static_cast<float>(size()));
+      }
+      const DeviceTensor expected_wide{DeviceSpan(rank(r).memory.subspan(32_KiB, 4_B * slot_elements)),
+                                       DType::fp32};
+      const DeviceTensor expected{
+          DeviceSpan(rank(r).memory.subspan(48_KiB, size_of(dtype) * slot_elements)), dtype};
+      std::memcpy(bytes(expected_wide).data(), mean.data(), mean.size() * 4);
+      ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), expected_wide, expected));
+      ASSERT_TRUE(rank(r).stream->synchronize());
+      EXPECT_EQ(std::memcmp(bytes(slot(r, r, dtype)).data(), bytes(expected).data(),
+                            bytes(expected).size().value()),
+                0)
+          << "rank " << r << ", " << to_string(dtype);
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, ExchangesHostBytes) {
+  std::vector<std::uint32_t> mine(size());
+  std::vector<std::vector<std::uint32_t>> all(size(), std::vector<std::uint32_t>(size()));
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    mine[r] = 100 + r;
+    ASSERT_TRUE(rank(r).communicator->start_exchange(
+        ConstHostSpan(std::span<const std::uint32_t>(&mine[r], 1)), HostSpan(std::span(all[r]))));
+  }
+
+  finish();
+
+  for (std::uint32_t r = 0; r < size(); ++r) EXPECT_EQ(all[r], mine);
+}
+
+TEST_P(CommunicatorConformance, RefusesWhatCannotBeCutIntoSlots) {
+  std::uint32_t mine = 0;
+  EXPECT_EQ(rank(0)
+                .communicator
+                ->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)), HostSpan())
+                .error()
+                .code(),
+            ErrorCode::invalid_argument);
+  if (size() == 1) return;
+  EXPECT_EQ(rank(0)
+                .communicator->start_all_gather(*rank(0).stream, rank(0).memory.subspan(0_B, 2_B * size() + 2_B))
+                .error()
+                .code(),
+            ErrorCode::invalid_argument);
+}
+
+TEST_P(CommunicatorConformance, TellsPeersOfTheRankThatFailed) {
+  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+  const std::uint32_t failing = size() - 1;
+  for (std::uint32_t r = 0; r < failing; ++r) {
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+    EXPECT_FALSE(rank(r).communicator->enqueued().value());
+  }
+
+  rank(failing).communicator->abort(Error(ErrorCode::no_space, "Somewhere").reason("the disk is full"));
+
+  for (std::uint32_t r = 0; r < failing; ++r) {
+    auto told = rank(r).communicator->enqueued();
+    ASSERT_FALSE(told);
+    EXPECT_EQ(told.error().code(), ErrorCode::peer_failed);
+    EXPECT_NE(told.error().message().find("rank " + std::to_string(failing)), std::string::npos);
+    EXPECT_NE(told.error().message().find("the disk is full"), std::string::npos);
+  }
+  drain();
+}
+
+TEST_P(CommunicatorConformance, NamesTheRanksWhoseCollectivesDiffer) {
+  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+  ASSERT_TRUE(rank(0).communicator->start_reduce_scatter(*rank(0).stream, flat(0)));
+  for (std::uint32_t r = 1; r < size(); ++r) {
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+  }
+
+  auto differs = rank(0).communicator->enqueued();
+
+  ASSERT_FALSE(differs);
+  EXPECT_EQ(differs.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(differs.error().message().find("ranks 0 and 1"), std::string::npos) << differs.error().message();
+}
+
+TEST_P(CommunicatorConformance, LetsGoOfARanksMemoryOnlyOncePeersHaveRead) {
+  if (size() < 3) GTEST_SKIP() << "needs a rank that leaves, one that reads and one that fails";
+  fill_own_slots(1);
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+  }
+  EXPECT_FALSE(rank(1).communicator->enqueued().value());  // reads of rank 0's memory are on its stream
+  rank(2).communicator->abort(Error(ErrorCode::io, "Somewhere"));
+  ASSERT_FALSE(rank(0).communicator->enqueued());
+
+  rank(0).communicator->retire(*rank(0).stream);
+  auto passed = rank(0).device->create_event().value();
+  ASSERT_TRUE(rank(0).stream->record(*passed));
+  while (rank(0).device->run_one()) {
+  }
+
+  const bool deferred = GetParam().mode == HostDevice::Mode::deferred;
+  EXPECT_EQ(passed->query().value(), !deferred);
+  drain();
+  EXPECT_TRUE(passed->query().value());
+  EXPECT_FALSE((Pattern{.tensor = 0, .generation = 1}.first_difference(bytes(slot(1, 0)))));
+}
+
+INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
+                         testing::Values(Setting{1, HostDevice::Mode::eager},
+                                         Setting{2, HostDevice::Mode::eager},
+                                         Setting{1, HostDevice::Mode::deferred},
+                                         Setting{2, HostDevice::Mode::deferred},
+                                         Setting{5, HostDevice::Mode::deferred}),
+                         testing::PrintToStringParamName());
+
+TEST(InProcessGroup, TellsThoseWhoWaitOfARankThatWillNeverJoin) {
+  HostDevice device({.memory = 1_MiB});
+  auto compute = kernels::make_host_compute();
+  auto stream = device.create_stream().value();
+  const auto memory = device.allocate(4_KiB).value();
+  auto group = InProcessGroup::create(2);
+  auto communicator = group->join(0, device, *compute).value();
+  ASSERT_TRUE(communicator->start_all_gather(*stream, memory));
+  EXPECT_FALSE(communicator->enqueued().value());
+
+  group->abort(1, Error(ErrorCode::permission, "Somewhere"));
+
+  EXPECT_EQ(communicator->enqueued().error().code(), ErrorCode::peer_failed);
+  communicator.reset();
+  stream.reset();
+  device.release(memory);
+}
+
+TEST(InProcessGroup, LetsEachRankJoinOnce) {
+  HostDevice device({.memory = 1_MiB});
+  auto compute = kernels::make_host_compute();
+  auto group = InProcessGroup::create(2);
+  auto communicator = group->join(0, device, *compute).value();
+
+  EXPECT_EQ(group->join(0, device, *compute).error().code(), ErrorCode::already_exists);
+  EXPECT_EQ(group->join(2, device, *compute).error().code(), ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::zero
