@@ -265,100 +265,6 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
   return true;
 }
 
-void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
-  load_errors_.erase(tensor);
-  store_.begin_load(tensor, Tier::host, std::move(reservation));
-  resident_.insert(tensor);
-  const auto& description = store_.description(tensor);
-  const HostSpan payload = bytes(tensor);
-  const HostSpan padded(payload.data(), description.extent->length);
-
-  Move move;
-  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
-  if (!description.sealed_in_pass) {
-    tiers::BlockTable& blocks = store_.blocks(tensor);
-    move.hops.push_back(make_work_hop(
-        *options_.executor,
-        [this, &blocks, tensor, payload]() -> Result<void> {
-          const auto bad = blocks.first_mismatch(payload);
-          if (bad) return corrupted(tensor, *bad);
-          return ok();
-        },
-        options_.wake));
-  }
-  move.on_event = [this, tensor](HopState, const Result<void>& result) {
-    const auto& loaded = store_.description(tensor);
-    ledger_.read(loaded.purpose, result ? loaded.extent->length : ByteCount());
-    store_.finish_load(tensor, Tier::host, result.has_value());
-    store_.touch(tensor, Tier::host);
-    if (result && discard_if_unwanted(tensor)) return;
-    if (!result) {
-      unwanted_.erase(tensor);
-      resident_.erase(tensor);
-      Error error = result.error();
-      if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + loaded.name);
-      load_errors_.insert_or_assign(tensor, std::move(error));
-    }
-  };
-  transfers_.announce();
-  moves_.push_back(std::move(move));
-}
-
-/// Safe from a worker: what it reads of a tensor does not change.
-Error Swapper::corrupted(TensorId tensor, std::size_t block) const {
-  const auto& description = store_.description(tensor);
-  Error error = Error(ErrorCode::corrupted, "Swapper::load")
-                    .reason("bytes read back differ from the bytes written")
-                    .object(description.name + ", block " + std::to_string(block))
-                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
-  if (!description.extent) return error;
-  return std::move(error)
-      .at(description.extent->offset + description.block * block)
-      .note("file    " + transfers_.file_name(*description.extent));
-}
-
-void Swapper::start_store(TensorId tensor) {
-  store_.begin_store(tensor, Tier::host);
-  ++stores_in_flight_;
-  const auto& description = store_.description(tensor);
-  const HostSpan payload = bytes(tensor);
-  const HostSpan padded(payload.data(), description.extent->length);
-
-  Move move;
-  if (!description.sealed_in_pass) {
-    tiers::BlockTable& blocks = store_.blocks(tensor);
-    move.hops.push_back(make_work_hop(
-        *options_.executor,
-        [&blocks, payload]() -> Result<void> {
-          blocks.seal_all(payload, 0);
-          return ok();
-        },
-        options_.wake));
-  }
-  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::write, *description.extent, padded));
-  move.on_event = [this, tensor](HopState, const Result<void>& result) {
-    --stores_in_flight_;
-    const auto& stored = store_.description(tensor);
-    store_.finish_store(tensor, Tier::host, result.has_value());
-    if (!result) {
-      if (discard_if_unwanted(tensor)) return;
-      failed_stores_.push_back(tensor);
-      if (store_error_) return;  // the first is what the caller hears
-      Error error = result.error();
-      store_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
-      return;
-    }
-    ledger_.wrote(stored.purpose, stored.extent->length);
-    if (discard_if_unwanted(tensor)) return;
-    if (!stored.retain && !store_.copy(tensor, Tier::host).leased()) {
-      store_.drop(tensor, Tier::host);
-      resident_.erase(tensor);
-    }
-  };
-  transfers_.announce();
-  moves_.push_back(std::move(move));
-}
-
 void Swapper::serve_prefetches() {
   while (!prefetches_.empty()) {
     const TensorId tensor = prefetches_.front();
@@ -374,15 +280,6 @@ void Swapper::serve_prefetches() {
     }
     prefetches_.pop_front();
   }
-}
-
-std::vector<Move> Swapper::take_moves() {
-  return std::exchange(moves_, {});
-}
-
-std::optional<Error> Swapper::take_store_error() {
-  for (const TensorId tensor : std::exchange(failed_stores_, {})) to_store_.push_back(tensor);
-  return std::exchange(store_error_, std::nullopt);
 }
 
 }  // namespace penstock::swap

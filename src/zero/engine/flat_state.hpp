@@ -1,6 +1,6 @@
 #pragma once
 
-#include "zero/engine/tiles.hpp"
+#include "zero/layout/tiles.hpp"
 
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device.hpp>

@@ -1,6 +1,6 @@
-#include "zero/engine/tiles.hpp"
 #include "zero/layout/flat_residency.hpp"
 #include "zero/layout/host_staging.hpp"
+#include "zero/layout/tiles.hpp"
 
 #include <penstock/zero/memory_plan.hpp>
 
