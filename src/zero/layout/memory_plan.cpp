@@ -175,7 +175,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
   // Each tile that waits for its update is one more that can stand in the way of a need.
   const ByteCount fixed = resident + (plan.gradients_on_disk ? ByteCount() : gradient_bytes) +
-                          tile_largest * plan.tiles_in_host;
+                          (shards_stay ? shard_bytes : ByteCount()) + tile_largest * plan.tiles_in_host;
   const ByteCount spilled = plan.gradients_on_disk ? gradient_largest : ByteCount();
   const ByteCount largest = std::max({streamed.tile, streamed.shard, spilled});
   const ByteCount without = fixed + streamed.shard + spilled + largest * 3;
@@ -202,8 +202,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.disk_gradients = plan.gradients_on_disk ? gradient_bytes : ByteCount();
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
-  plan.shard_reads_max =
-      shards_stay ? ByteCount() : plan.disk_shards * (2 * config.gradient_accumulation_steps);
+  plan.shard_reads_max = plan.disk_shards * (2 * config.gradient_accumulation_steps);
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
