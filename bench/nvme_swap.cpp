@@ -45,6 +45,7 @@ struct Row {
 
 const std::map<std::string, tiers::EngineChoice> engines = {{"auto", tiers::EngineChoice::automatic},
                                                             {"io_uring", tiers::EngineChoice::io_uring},
+                                                            {"libaio", tiers::EngineChoice::libaio},
                                                             {"threads", tiers::EngineChoice::threads}};
 
 /// Fair settings at the usual sizes, and what fio does when nobody tells it about pages.
@@ -233,6 +234,7 @@ std::string json(const Machine& machine, const SwapLoad& load, const Options& op
 int run(int argc, char** argv) {
   Options options;
   std::uint64_t file_size = (1_GiB).value(), request_size = (1_MiB).value(), in_flight = (16_MiB).value();
+  std::string engine = "auto";
   CLI::App app("Reads and writes swap files as the library does, and beside it as fio does");
   app.add_option("--path", options.load.directories, "directories, one swap file in each")
       ->required()
@@ -249,8 +251,9 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->transform(bytes)
       ->check(CLI::PositiveNumber);
-  app.add_option("--engine", options.load.engine, "auto, io_uring or threads")
-      ->transform(CLI::CheckedTransformer(engines));
+  app.add_option("--engine", engine, "auto, io_uring, libaio or threads")
+      ->capture_default_str()
+      ->check(CLI::IsMember(engines));
   app.add_option("--rounds", options.rounds, "interleaved rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -260,6 +263,7 @@ int run(int argc, char** argv) {
   app.add_flag("--json", options.json, "print one line of JSON");
   app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
   CLI11_PARSE(app, argc, argv);
+  options.load.engine = engines.at(engine);
   options.load.file_size = ByteCount(file_size);
   options.load.request_size = ByteCount(request_size);
   options.load.in_flight = ByteCount(in_flight);

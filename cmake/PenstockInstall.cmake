@@ -1,6 +1,7 @@
 # install and the package that find_package(Penstock) reads.
 include(CMakePackageConfigHelpers)
 find_package(Liburing)
+find_package(Libaio)
 get_property(modules GLOBAL PROPERTY PENSTOCK_MODULES)
 install(TARGETS ${modules} EXPORT PenstockTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -10,5 +11,5 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/PenstockConfig.cmake.i
   ${PROJECT_BINARY_DIR}/PenstockConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/PenstockConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/PenstockConfig.cmake ${PROJECT_BINARY_DIR}/PenstockConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindLibaio.cmake ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)

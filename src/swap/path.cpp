@@ -20,28 +20,37 @@ std::uint32_t queue_depth(const PathOptions& options) {
 }  // namespace
 
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& options) {
-  auto chosen = tiers::choose_engine(options.engine, queue_depth(options));
+  auto file = tiers::real_file_system().create_scratch(options.directory, options.capacity, options.direct_io);
+  if (!file) return file.error();
+  auto chosen = tiers::choose_engine(options.engine, queue_depth(options), file->properties());
   if (!chosen) return chosen.error();
-  auto path = create(options, tiers::real_file_system(), std::move(chosen->engine));
-  if (path) (*path)->choice_ = std::move(chosen->reason);
-  return path;
+  return create(options, std::move(*file), std::move(chosen->engine), std::move(chosen->reason));
 }
 
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::FileSystem& file_system,
                                            std::unique_ptr<tiers::IoEngine> engine) {
-  auto file = BlockFile::create(options.directory, file_system, *engine,
-                                {.size = options.capacity,
-                                 .request_max = options.request_max,
-                                 .in_flight_max = options.in_flight_max,
-                                 .direct_io = options.direct_io});
+  auto file = file_system.create_scratch(options.directory, options.capacity, options.direct_io);
   if (!file) return file.error();
-  return std::unique_ptr<Path>(new Path(options, std::move(engine), std::move(*file)));
+  return create(options, std::move(*file), std::move(engine), {});
 }
 
-Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, BlockFile file)
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::File file,
+                                           std::unique_ptr<tiers::IoEngine> engine, std::string choice) {
+  auto block_file = BlockFile::create(std::move(file), *engine,
+                                      {.size = options.capacity,
+                                       .request_max = options.request_max,
+                                       .in_flight_max = options.in_flight_max});
+  if (!block_file) return block_file.error();
+  return std::unique_ptr<Path>(
+      new Path(options, std::move(engine), std::move(*block_file), std::move(choice)));
+}
+
+Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, BlockFile file,
+           std::string choice)
     : options_(options),
       engine_(std::move(engine)),
       file_(std::move(file)),
+      choice_(std::move(choice)),
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {

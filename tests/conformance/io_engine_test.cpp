@@ -1,6 +1,7 @@
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include <penstock/tiers/aio_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 #include <penstock/tiers/thread_pool_engine.hpp>
 #include <penstock/tiers/uring_engine.hpp>
@@ -61,6 +62,9 @@ std::unique_ptr<Bench> with(Result<std::unique_ptr<IoEngine>> engine) {
 }
 std::unique_ptr<Bench> uring() {
   return with(create_uring_engine({.depth = depth}));
+}
+std::unique_ptr<Bench> aio() {
+  return with(create_aio_engine({.depth = depth}));
 }
 std::unique_ptr<Bench> threads() {
   return with(create_thread_pool_engine({.threads = 2, .depth = depth}));
@@ -239,8 +243,8 @@ TEST_P(IoEngineConformance, AWakeBeforeTheReapIsNotLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineConformance,
-                         testing::Values(std::pair("Uring", &uring), std::pair("Threads", &threads),
-                                         std::pair("Simulated", &simulated)),
+                         testing::Values(std::pair("Uring", &uring), std::pair("Aio", &aio),
+                                         std::pair("Threads", &threads), std::pair("Simulated", &simulated)),
                          [](const auto& engine) { return engine.param.first; });
 
 }  // namespace

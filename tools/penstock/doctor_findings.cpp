@@ -1,6 +1,7 @@
 #include "doctor_findings.hpp"
 
 #include <penstock/cpu_adam/isa.hpp>
+#include <penstock/tiers/aio_engine.hpp>
 #include <penstock/tiers/file_system.hpp>
 #include <penstock/tiers/host_arena.hpp>
 #include <penstock/tiers/uring_engine.hpp>
@@ -26,7 +27,7 @@ Finding examine_io_uring() {
   if (!engine) {
     finding.state = State::reduced;
     finding.found = first_line(engine.error());
-    finding.consequence = "blocking reads and writes on threads instead, with more CPU time";
+    finding.consequence = "libaio, or blocking reads and writes on threads instead, with more CPU time";
     finding.remedy =
         "set kernel.io_uring_disabled to 0, and allow io_uring in the container's seccomp profile";
     return finding;
@@ -43,6 +44,17 @@ Finding examine_io_uring() {
   finding.state = State::reduced;
   finding.consequence = "the kernel pins pages at each request, with a little more CPU time";
   finding.remedy = "raise RLIMIT_MEMLOCK (ulimit -l)";
+  return finding;
+}
+
+Finding examine_libaio() {
+  Finding finding{.capability = "libaio", .found = "works"};
+  const auto engine = tiers::create_aio_engine({.depth = 8});
+  if (engine) return finding;
+  finding.state = State::reduced;
+  finding.found = first_line(engine.error());
+  finding.consequence = "none while io_uring works; else threads";
+  finding.remedy = "raise fs.aio-max-nr, or allow io_setup in the container's seccomp profile";
   return finding;
 }
 
@@ -131,6 +143,7 @@ std::vector<Finding> examine_machine() {
   return {
       {.capability = "host memory", .found = to_string(tiers::available_host_memory()) + " available"},
       examine_io_uring(),
+      examine_libaio(),
       examine_memlock(),
       examine_huge_pages(),
       examine_simd(),

@@ -37,7 +37,7 @@ class Path {
     std::uint64_t tag = 0;
   };
 
-  /// Errors: those of BlockFile::create and choose_engine.
+  /// Errors: those of FileSystem::create_scratch, choose_engine and BlockFile::create.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
   /// The same over a file system and an engine of the caller's, such as simulated ones.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
@@ -70,7 +70,10 @@ class Path {
   [[nodiscard]] tiers::FileCounters counters() const;
 
  private:
-  Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, tiers::BlockFile file);
+  static Result<std::unique_ptr<Path>> create(const PathOptions& options, tiers::File file,
+                                              std::unique_ptr<tiers::IoEngine> engine, std::string choice);
+  Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, tiers::BlockFile file,
+       std::string choice);
   bool turn(TimePoint deadline);
 
   PathOptions options_;

@@ -29,10 +29,9 @@ struct FileCounters {
 class BlockFile {
  public:
   struct Options {
-    ByteCount size;                    ///< reserved before create() returns
+    ByteCount size;                    ///< what was reserved of the file
     ByteCount request_max = 1_MiB;     ///< a transfer is cut at this length
     ByteCount in_flight_max = 16_MiB;  ///< over all transfers of this file
-    DirectIo direct_io = DirectIo::preferred;
     std::uint32_t retries_max = 3;      ///< of EAGAIN and the like, for one part; corruption is not retried
     std::uint32_t transfers_max = 256;  ///< transfers accepted at a time
   };
@@ -46,13 +45,10 @@ class BlockFile {
     Result<void> result;
   };
 
-  /// Makes the file and reserves its bytes. `engine` outlives it and serves no other file.
+  /// Takes the file over. `engine` outlives it and serves no other file.
   ///
-  /// Errors: those of FileSystem::create_scratch; invalid_argument, for a request size that is zero or not
-  /// aligned.
-  [[nodiscard]] static Result<BlockFile> create(const std::filesystem::path& directory,
-                                                FileSystem& file_system, IoEngine& engine,
-                                                const Options& options);
+  /// Errors: invalid_argument, for a request size that is zero or not aligned.
+  [[nodiscard]] static Result<BlockFile> create(File file, IoEngine& engine, const Options& options);
 
   /// Queues a transfer of buffer.size() bytes at `offset`. It comes back from take_finished() with `tag`;
   /// `buffer` stays alive and, for a write, unchanged until then. Address, size and offset are multiples

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <penstock/tiers/file_system.hpp>
 #include <penstock/tiers/io_engine.hpp>
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 namespace penstock::tiers {
 
-/// Which engine the user asked for. `automatic` takes the first that works: io_uring, then threads.
-enum class EngineChoice : std::uint8_t { automatic, io_uring, threads };
+/// Which engine the user asked for. `automatic` takes the first that works, in this order.
+enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
+[[nodiscard]] std::string_view to_string(EngineChoice choice);
 
 /// An engine, and why it is this one.
 struct ChosenEngine {
@@ -15,9 +19,12 @@ struct ChosenEngine {
   std::string reason;  ///< empty when the first choice worked, else what refused and how
 };
 
-/// Makes an engine of at most `depth` requests in flight.
+/// Makes an engine of at most `depth` requests in flight that works for `file`: each candidate is tried out on
+/// an instance of its own, which reads the file's first block. Without direct I/O libaio is passed over, since
+/// it would block. Blocks.
 ///
 /// Errors: unsupported, when the engine asked for by name does not work here.
-[[nodiscard]] Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth);
+[[nodiscard]] Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth,
+                                                 const File::Properties& file);
 
 }  // namespace penstock::tiers

@@ -2,6 +2,7 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/tiers/choose_engine.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -35,11 +36,9 @@ struct OptimizerConfig {
 [[nodiscard]] std::string_view to_string(OffloadDevice device);
 
 enum class EvictionName : std::uint8_t { lru, planned };
-enum class EngineName : std::uint8_t { automatic, io_uring, threads };
 enum class Integrity : std::uint8_t { off, checksum };
 
 [[nodiscard]] std::string_view to_string(EvictionName name);
-[[nodiscard]] std::string_view to_string(EngineName name);
 [[nodiscard]] std::string_view to_string(Integrity name);
 
 /// Our own block, "penstock": what DeepSpeed has no key for.
@@ -50,7 +49,7 @@ struct PenstockConfig {
   std::uint32_t tiles_in_flight = 4;                   ///< tiles read ahead or being written, at most
   ElementCount unit_elements_max;                      ///< 0: no unit is cut
   EvictionName eviction = EvictionName::planned;
-  EngineName io_engine = EngineName::automatic;
+  tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
   std::uint32_t threads = 0;  ///< workers of a rank; 0: cores / local ranks
 };

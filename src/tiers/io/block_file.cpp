@@ -30,19 +30,15 @@ Error truncated(BlockFile::Direction direction, ByteCount moved) {
 
 }  // namespace
 
-Result<BlockFile> BlockFile::create(const std::filesystem::path& directory, FileSystem& file_system,
-                                    IoEngine& engine, const Options& options) {
-  auto file = file_system.create_scratch(directory, options.size, options.direct_io);
-  if (!file) return file.error();
-
-  const Alignment alignment = file->properties().alignment;
+Result<BlockFile> BlockFile::create(File file, IoEngine& engine, const Options& options) {
+  const Alignment alignment = file.properties().alignment;
   if (options.request_max.is_zero() || !is_aligned(options.request_max, alignment)) {
     return Error::invalid_argument("BlockFile::create")
         .object("request_max")
         .wanted("a multiple of " + to_string(ByteCount(alignment.bytes())))
         .got(options.request_max);
   }
-  return BlockFile(std::move(*file), engine, options);
+  return BlockFile(std::move(file), engine, options);
 }
 
 BlockFile::BlockFile(File file, IoEngine& engine, const Options& options)

@@ -1,24 +1,79 @@
+#include <penstock/tiers/aio_engine.hpp>
 #include <penstock/tiers/choose_engine.hpp>
 #include <penstock/tiers/thread_pool_engine.hpp>
 #include <penstock/tiers/uring_engine.hpp>
 
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
 namespace penstock::tiers {
 
-Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth) {
+namespace {
+
+Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth) {
+  switch (choice) {
+    case EngineChoice::io_uring: return create_uring_engine({.depth = depth});
+    case EngineChoice::libaio: return create_aio_engine({.depth = depth});
+    case EngineChoice::threads:
+    case EngineChoice::automatic: break;
+  }
+  return create_thread_pool_engine({.depth = depth});
+}
+
+/// Reads the file's first block: what a filter, a driver or a file system refuses shows here, not in the run.
+Result<void> try_out(EngineChoice choice, const File::Properties& file) {
+  constexpr const char* operation = "choose_engine";
+  const std::uint64_t size = file.alignment.bytes();
+  const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
+  if (!block) return Error::from_errno(operation, ENOMEM).wanted(ByteCount(size));
+  // Not with the engine that will be used: a ring belongs to the first thread that submits to it.
+  auto engine = make(choice, 1);
+  if (!engine) return engine.error();
+  (*engine)->attach(file.handle, {});
+  const IoRequest read{.operation = IoOperation::read,
+                       .file = file.handle,
+                       .offset = FileOffset(0),
+                       .buffer = HostSpan(static_cast<std::byte*>(block.get()), ByteCount(size))};
+  std::array<IoCompletion, 1> completion{};
+  if ((*engine)->submit({&read, 1}) != 1) {
+    return Error::unsupported(operation).reason("no request is accepted").object((*engine)->name());
+  }
+  while ((*engine)->reap(completion, forever) == 0) {
+  }
+  if (completion[0].result == static_cast<std::int64_t>(size)) return ok();
+  Error error = completion[0].result < 0
+                    ? Error::unsupported(operation).reason(
+                          std::strerror(static_cast<int>(-completion[0].result)))
+                    : Error::unsupported(operation).reason("a read came back short");
+  return std::move(error).object(std::string((*engine)->name()) + " reading " + file.name);
+}
+
+}  // namespace
+
+std::string_view to_string(EngineChoice choice) {
+  constexpr std::string_view names[] = {"automatic", "io_uring", "libaio", "threads"};
+  return names[static_cast<std::size_t>(choice)];
+}
+
+Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, const File::Properties& file) {
   ChosenEngine chosen;
-  if (choice != EngineChoice::threads) {
-    auto uring = create_uring_engine({.depth = depth});
-    if (uring) {
-      chosen.engine = std::move(*uring);
+  for (const auto candidate : {EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
+    if (choice != EngineChoice::automatic && choice != candidate) continue;
+    if (choice == EngineChoice::automatic && candidate == EngineChoice::libaio && !file.direct) continue;
+    auto works = try_out(candidate, file);
+    auto engine = works ? make(candidate, depth) : Result<std::unique_ptr<IoEngine>>(works.error());
+    if (engine) {
+      chosen.engine = std::move(*engine);
+      if (!chosen.reason.empty()) {
+        chosen.reason = std::string(to_string(candidate)) + ", since " + chosen.reason;
+      }
       return chosen;
     }
-    if (choice == EngineChoice::io_uring) return uring.error();
-    chosen.reason = "threads instead of io_uring: " + uring.error().message();
+    if (choice == candidate || candidate == EngineChoice::threads) return engine.error();
+    chosen.reason += (chosen.reason.empty() ? "" : "; ") + engine.error().message();
   }
-  auto threads = create_thread_pool_engine({.depth = depth});
-  if (!threads) return threads.error();
-  chosen.engine = std::move(*threads);
-  return chosen;
+  return Error::invalid_argument("choose_engine").object("choice").got(std::uint32_t(choice));
 }
 
 }  // namespace penstock::tiers

@@ -64,12 +64,14 @@ constexpr Key keys[] = {
          }},
     {.path = "penstock.io_engine",
      .kind = text,
-     .choices = "automatic|io_uring|threads",
+     .choices = "automatic|io_uring|libaio|threads",
      .set =
          [](Draft& d, const Value& v) {
-           d.config.penstock.io_engine = v.text == "io_uring"  ? EngineName::io_uring
-                                         : v.text == "threads" ? EngineName::threads
-                                                               : EngineName::automatic;
+           using tiers::EngineChoice;
+           for (const auto choice : {EngineChoice::automatic, EngineChoice::io_uring, EngineChoice::libaio,
+                                     EngineChoice::threads}) {
+             if (v.text == to_string(choice)) d.config.penstock.io_engine = choice;
+           }
          }},
     {.path = "penstock.integrity",
      .kind = text,

@@ -19,15 +19,6 @@ std::string_view to_string(EvictionName name) {
   return name == EvictionName::lru ? "lru" : "planned";
 }
 
-std::string_view to_string(EngineName name) {
-  switch (name) {
-    case EngineName::io_uring: return "io_uring";
-    case EngineName::threads: return "threads";
-    case EngineName::automatic: break;
-  }
-  return "automatic";
-}
-
 std::string_view to_string(Integrity name) {
   return name == Integrity::off ? "off" : "checksum";
 }

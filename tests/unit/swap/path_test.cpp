@@ -93,10 +93,8 @@ TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, PathTest, testing::Values(EngineChoice::automatic, EngineChoice::threads),
-                         [](const auto& choice) {
-                           return choice.param == EngineChoice::automatic ? "Automatic" : "Threads";
-                         });
+INSTANTIATE_TEST_SUITE_P(Engines, PathTest, testing::Values(EngineChoice::automatic, EngineChoice::libaio, EngineChoice::threads),
+                         [](const auto& choice) { return std::string(to_string(choice.param)); });
 
 }  // namespace
 }  // namespace penstock::swap

@@ -263,7 +263,8 @@ TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
 }
 
 TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
-  for (const auto engine : {tiers::EngineChoice::automatic, tiers::EngineChoice::threads}) {
+  for (const auto engine :
+       {tiers::EngineChoice::automatic, tiers::EngineChoice::libaio, tiers::EngineChoice::threads}) {
     test::ScratchDirectory directory;
     auto runtime =
         Runtime::create({.host_budget = 4_MiB,

@@ -65,7 +65,7 @@ class BlockFileTest : public testing::Test {
   BlockFileTest() : file_(make()) {}
   BlockFile make() {
     return BlockFile::create(
-               "sim", disk_, engine_,
+               disk_.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine_,
                {.size = 256_KiB, .request_max = 16_KiB, .in_flight_max = 32_KiB, .transfers_max = 4})
         .value();
   }

@@ -4,7 +4,6 @@
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/choose_engine.hpp>
 #include <penstock/tiers/file_system.hpp>
 #include <penstock/tiers/host_arena.hpp>
 
@@ -157,19 +156,6 @@ TEST_F(UringEngine, WritesToTheFileThatADescriptorNamesNow) {
   EXPECT_TRUE(keeps(*engine, second, bytes));
   EXPECT_EQ(::pread(static_cast<int>(second.handle()), found.data(), 4096, 0), 4096);
   EXPECT_FALSE(Pattern{.tensor = 3}.first_difference(found));
-}
-
-TEST(ChooseEngine, TakesThreadsAndSaysWhyWhereSeccompRefusesIoUring) {
-  const int result = test::in_child([] {
-    if (!test::refuse_system_call(SYS_io_uring_setup, EPERM)) return 2;
-    auto chosen = choose_engine(EngineChoice::automatic, 8);
-    if (!chosen || chosen->engine->name() != std::string("threads")) return 3;
-    if (chosen->reason.find("Operation not permitted") == std::string::npos) return 4;
-    auto insisted = choose_engine(EngineChoice::io_uring, 8);
-    return !insisted && insisted.error().code() == ErrorCode::unsupported ? 0 : 5;
-  });
-
-  EXPECT_EQ(result, 0);
 }
 
 }  // namespace

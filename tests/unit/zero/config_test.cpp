@@ -227,7 +227,7 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.tiles_in_flight, 8u);
   EXPECT_EQ(config->penstock.unit_elements_max, ElementCount(1'000'000));
   EXPECT_EQ(config->penstock.eviction, EvictionName::lru);
-  EXPECT_EQ(config->penstock.io_engine, EngineName::threads);
+  EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
   EXPECT_EQ(config->penstock.integrity, Integrity::off);
   EXPECT_EQ(config->penstock.threads, 2u);
   for (const char* bad :

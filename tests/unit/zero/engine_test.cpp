@@ -91,7 +91,8 @@ TEST(Engine, GivesTheSameBitsWhereverStatesLive) {
   Config optimizer_only = RunOptions::default_config();
   optimizer_only.offload_optimizer.device = OffloadDevice::nvme;
   for (const Config& config : {on_disk(), tight, optimizer_only}) {
-    for (const auto engine : {tiers::EngineChoice::automatic, tiers::EngineChoice::threads}) {
+    for (const auto engine :
+         {tiers::EngineChoice::automatic, tiers::EngineChoice::libaio, tiers::EngineChoice::threads}) {
       const RunResult result = train({.config = config, .engine = engine});
       ASSERT_FALSE(result.error) << result.error->message();
       EXPECT_EQ(result.digest, in_memory);
