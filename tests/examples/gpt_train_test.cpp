@@ -179,7 +179,12 @@ TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
   ASSERT_EQ(::ftruncate(file.get(), 0), 0);
   process.kill(SIGCONT);
 
-  expect_stopped(process.finish(), {"the file ends before", swap().c_str(), "at offset", "wanted", "tensor  "});
+  const Outcome outcome = process.finish();
+  expect_stopped(outcome, {swap().c_str(), "at offset", "the run cannot go on"});
+  // A write that was on its way makes the file long again, with a hole where bytes were.
+  EXPECT_TRUE(outcome.output.find("the file ends before") != std::string::npos ||
+              outcome.output.find("bytes read back differ") != std::string::npos)
+      << outcome.output;
 }
 
 TEST_F(GptTrain, SaysThatTheDiskIsFullDuringTheRun) {

@@ -54,7 +54,7 @@ class Workers final : public Executor {
   void run(std::size_t count, void* context, Range range) noexcept;
 
   std::uint32_t threads_;
-  std::unique_ptr<Arena> arena_;  // null when threads_ is 1
+  std::unique_ptr<Arena> arena_;  // null when the caller does all the work
 };
 
 }  // namespace penstock

@@ -16,13 +16,6 @@ using test::RunResult;
 using test::train;
 using penstock::test::SeededRandom;
 
-// The distribution's TBB is not instrumented: ThreadSanitizer sees races in it that are none.
-#ifdef __SANITIZE_THREAD__
-constexpr std::uint32_t worker_threads = 1;
-#else
-constexpr std::uint32_t worker_threads = 2;
-#endif
-
 Config on_disk() {
   Config config = RunOptions::default_config();
   config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
@@ -115,7 +108,7 @@ TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
   options.config.penstock.tile_elements = ElementCount(32'768);
   options.config.penstock.host_budget = minimum(options.config, 2);
   options.request_max = 1_MiB;
-  options.threads = worker_threads;
+  options.threads = 2;
   options.config.penstock.eviction = EvictionName::lru;
   const RunResult result = train(options);
   EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
