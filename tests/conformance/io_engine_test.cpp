@@ -2,6 +2,7 @@
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/tiers/aio_engine.hpp>
+#include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 #include <penstock/tiers/thread_pool_engine.hpp>
 #include <penstock/tiers/uring_engine.hpp>
@@ -27,6 +28,7 @@ struct Bench {
   SimClock clock;
   std::unique_ptr<SimDisk> disk;
   std::unique_ptr<IoEngine> engine;
+  SimEngine* simulated = nullptr;  // has the times of the disk
   std::string skip_reason;
 
   FileSystem& file_system() { return disk ? static_cast<FileSystem&>(*disk) : real_file_system(); }
@@ -35,7 +37,7 @@ struct Bench {
   }
 
   std::size_t reap(std::span<IoCompletion> completions) {
-    if (disk) clock.advance_to(static_cast<SimEngine&>(*engine).next_due());
+    if (disk) clock.advance_to(simulated->next_due());
     return engine->reap(completions, forever);
   }
   std::vector<IoCompletion> reap_all(std::size_t count) {
@@ -72,7 +74,16 @@ std::unique_ptr<Bench> threads() {
 std::unique_ptr<Bench> simulated() {
   auto bench = std::make_unique<Bench>();
   bench->disk = std::make_unique<SimDisk>(SimDisk::Options{.capacity = 16_GiB});
-  bench->engine = std::make_unique<SimEngine>(*bench->disk, bench->clock, /*seed=*/1, depth);
+  auto engine = std::make_unique<SimEngine>(*bench->disk, bench->clock, /*seed=*/1, depth);
+  bench->simulated = engine.get();
+  bench->engine = std::move(engine);
+  return bench;
+}
+/// A decorator that has nothing to do keeps the contract too.
+template <Factory make>
+std::unique_ptr<Bench> without_faults() {
+  auto bench = make();
+  if (bench->engine) bench->engine = std::make_unique<FaultEngine>(std::move(bench->engine), FaultPlan{});
   return bench;
 }
 
@@ -244,7 +255,10 @@ TEST_P(IoEngineConformance, AWakeBeforeTheReapIsNotLost) {
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineConformance,
                          testing::Values(std::pair("Uring", &uring), std::pair("Aio", &aio),
-                                         std::pair("Threads", &threads), std::pair("Simulated", &simulated)),
+                                         std::pair("Threads", &threads), std::pair("Simulated", &simulated),
+                                         std::pair("FaultUring", &without_faults<uring>),
+                                         std::pair("FaultThreads", &without_faults<threads>),
+                                         std::pair("FaultSimulated", &without_faults<simulated>)),
                          [](const auto& engine) { return engine.param.first; });
 
 }  // namespace

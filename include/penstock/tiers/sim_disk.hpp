@@ -84,12 +84,6 @@ class SimEngine final : public IoEngine {
   [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
   [[nodiscard]] std::string notes() const override { return {}; }
 
-  /// Request number `number`, counted from 0 over this engine's life, completes with `result` instead of
-  /// moving its bytes.
-  void inject(std::uint64_t number, std::int64_t result) { faults_[number] = result; }
-  /// Requests accepted so far.
-  [[nodiscard]] std::uint64_t request_count() const { return request_count_; }
-
   /// When the next completion is due; forever when nothing is in flight.
   [[nodiscard]] TimePoint next_due() const noexcept;
 
@@ -97,7 +91,6 @@ class SimEngine final : public IoEngine {
   struct Pending {
     IoRequest request;
     TimePoint due;
-    std::uint64_t number = 0;
   };
   [[nodiscard]] std::uint64_t random() noexcept;
   [[nodiscard]] std::int64_t perform(const IoRequest& request) noexcept;
@@ -108,8 +101,6 @@ class SimEngine final : public IoEngine {
   std::uint32_t depth_;
   bool closed_ = false;
   TimePoint device_free_{};
-  std::uint64_t request_count_ = 0;
-  std::map<std::uint64_t, std::int64_t> faults_;
   std::vector<Pending> pending_;
   std::vector<IoCompletion> done_;
 };

@@ -63,7 +63,7 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
     device_free_ = std::max(device_free_, clock_.now()) + transfer;
     const TimePoint jitter(
         static_cast<TimePoint::rep>(random() % static_cast<std::uint64_t>(2 * disk.latency.count() + 1)));
-    pending_.push_back({request, device_free_ + jitter, request_count_++});
+    pending_.push_back({request, device_free_ + jitter});
   }
   return accepted;
 }
@@ -97,8 +97,7 @@ std::size_t SimEngine::reap(std::span<IoCompletion> completions, TimePoint) noex
       ++at;
       continue;
     }
-    const auto fault = faults_.find(at->number);
-    done_.push_back({at->request.tag, fault != faults_.end() ? fault->second : perform(at->request)});
+    done_.push_back({at->request.tag, perform(at->request)});
     at = pending_.erase(at);
   }
   const std::size_t count = std::min(completions.size(), done_.size());

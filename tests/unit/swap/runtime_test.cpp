@@ -4,6 +4,7 @@
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
+#include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 
 #include <gtest/gtest.h>
@@ -24,9 +25,11 @@ class Simulation final : public Driving {
       : random_(seed) {
     auto engine = std::make_unique<tiers::SimEngine>(disk, clock_, seed);
     engine_ = engine.get();
+    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock_);
+    faults_ = faulty.get();
     std::vector<std::unique_ptr<Path>> paths;
     paths.push_back(
-        Path::create({.directory = "sim", .capacity = 8_MiB, .request_max = 16_KiB}, disk, std::move(engine))
+        Path::create({.directory = "sim", .capacity = 8_MiB, .request_max = 16_KiB}, disk, std::move(faulty))
             .value());
     runtime = Runtime::create(
                   {.host_budget = host_budget, .eviction = eviction, .lookahead = 64_KiB, .driving = this},
@@ -34,28 +37,31 @@ class Simulation final : public Driving {
                   .value();
   }
   void idle() override {
-    const TimePoint due = engine_->next_due();
+    const TimePoint due = next_due();
     ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
     clock_.advance_to(due);
   }
 
   /// Until nothing more happens by itself.
   void run() {
-    while (runtime->poll() || engine_->next_due() != forever) {
-      if (engine_->next_due() != forever) clock_.advance_to(engine_->next_due());
+    while (runtime->poll() || next_due() != forever) {
+      if (next_due() != forever) clock_.advance_to(next_due());
     }
   }
   /// The disk's next `count` requests fail.
   void fail_requests(std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count; ++i) engine_->inject(engine_->request_count() + i, -EIO);
+    faults_->add(tiers::Fault::fail({}, faults_->accepted(), EIO, count));
   }
 
   tiers::SimDisk disk{{}};
 
  private:
+  TimePoint next_due() const { return std::min(engine_->next_due(), faults_->next_due()); }
+
   test::SeededRandom random_;
   tiers::SimClock clock_;
   tiers::SimEngine* engine_ = nullptr;
+  tiers::FaultEngine* faults_ = nullptr;
 
  public:
   std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight

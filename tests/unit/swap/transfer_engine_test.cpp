@@ -2,6 +2,7 @@
 
 #include "kit/pattern.hpp"
 
+#include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/host_arena.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 
@@ -46,9 +47,11 @@ class TransferEngineTest : public testing::Test {
   std::vector<std::unique_ptr<Path>> simulated_path() {
     auto sim = std::make_unique<tiers::SimEngine>(disk_, clock_, 1);
     sim_ = sim.get();
+    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(sim), tiers::FaultPlan{}, clock_);
+    faults_ = faulty.get();
     std::vector<std::unique_ptr<Path>> paths;
     paths.push_back(
-        Path::create({.directory = "sim", .capacity = 1_MiB, .request_max = 16_KiB}, disk_, std::move(sim))
+        Path::create({.directory = "sim", .capacity = 1_MiB, .request_max = 16_KiB}, disk_, std::move(faulty))
             .value());
     return paths;
   }
@@ -80,6 +83,7 @@ class TransferEngineTest : public testing::Test {
   tiers::SimDisk disk_{{}};
   tiers::SimClock clock_;
   tiers::SimEngine* sim_ = nullptr;
+  tiers::FaultEngine* faults_ = nullptr;
   std::vector<std::unique_ptr<Path>> paths_ = simulated_path();
   std::vector<std::string> log_;
   TransferEngine transfers_{paths_};
@@ -171,14 +175,15 @@ TEST_F(TransferEngineTest, WritesAndReadsExtentsAndGivesEachOutcomeToItsHop) {
   const auto drive = [&] {
     while (transfers_.active() > 0) {
       paths_[0]->drive();
-      if (!poll() && sim_->next_due() != forever) clock_.advance_to(sim_->next_due());
+      const TimePoint due = std::min(sim_->next_due(), faults_->next_due());
+      if (!poll() && due != forever) clock_.advance_to(due);
     }
   };
 
   transfer(tiers::BlockFile::Direction::write, one, a);
   transfer(tiers::BlockFile::Direction::write, two, b);
   drive();
-  sim_->inject(sim_->request_count(), -EIO);  // the first request of the next transfer
+  faults_->add(tiers::Fault::fail({}, faults_->accepted(), EIO));  // the first request of the next transfer
   transfer(tiers::BlockFile::Direction::read, two, b);
   drive();
   transfer(tiers::BlockFile::Direction::read, one, c);

@@ -22,13 +22,14 @@ RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
 /// Fails request 0, then 1, … until the run has fewer requests. Whatever the request was for, the run ends
 /// with an error that names operation, file and offset, or with the right digest; it never hangs (the
 /// scheduler aborts), never leaks and never computes something else.
-void fail_each_request(std::int64_t result, std::uint64_t stride, ErrorCode expected) {
+void strike_each_request(tiers::Fault fault, std::uint64_t stride, ErrorCode expected) {
   const RunResult clean = train(on_simulated_disks());
   ASSERT_FALSE(clean.error) << clean.error->message();
   std::uint64_t failed = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += stride) {
     RunOptions options = on_simulated_disks();
-    options.fault = {request, result};
+    fault.occurrence = request;
+    options.faults = {fault};
     const RunResult run = train(options);
     if (!run.error) {
       EXPECT_EQ(run.digest, clean.digest) << "request " << request;
@@ -43,18 +44,18 @@ void fail_each_request(std::int64_t result, std::uint64_t stride, ErrorCode expe
 }
 
 TEST(EngineFault, NamesFileAndOffsetOfEveryRequestThatFails) {
-  fail_each_request(-EIO, 1, ErrorCode::io);
+  strike_each_request({.error = EIO}, 1, ErrorCode::io);
 }
 
 TEST(EngineFault, SaysTruncatedWhenAFileEndsUnderIt) {
-  fail_each_request(0, 3, ErrorCode::truncated);
+  strike_each_request({.effect = tiers::Fault::Effect::shorten}, 3, ErrorCode::truncated);
 }
 
 TEST(EngineFault, RetriesWhatIsTransientAndLosesNothing) {
   const RunResult clean = train(on_simulated_disks());
   for (std::uint64_t request = 0; request < clean.requests; request += 3) {
     RunOptions options = on_simulated_disks();
-    options.fault = {request, -EAGAIN};
+    options.faults = {tiers::Fault::fail({}, request, EAGAIN)};
     const RunResult run = train(options);
     ASSERT_FALSE(run.error) << run.error->message();
     EXPECT_EQ(run.digest, clean.digest) << "request " << request;
@@ -67,7 +68,7 @@ void go_on_after_each_fault(const ModelLayout& model, std::uint64_t stride, std:
   std::uint64_t resumed = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += stride) {
     RunOptions options = on_simulated_disks(model);
-    options.fault = {request, -EIO, count};
+    options.faults = {tiers::Fault::fail({}, request, EIO, count)};
     options.attempts = 40;
     const RunResult run = train(options);
     // A gather whose shard cannot be read fails the engine. A write that fails never does: its bytes are in

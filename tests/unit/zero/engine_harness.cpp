@@ -53,13 +53,11 @@ class Rank final : public swap::Driving {
       path.engine = options_.engine;
       if (!options_.seed) continue;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
-      sim_engines_.push_back(engine.get());
-      if (options_.fault && rank_ == 0) {
-        for (std::uint64_t i = 0; i < options_.fault->count; ++i) {
-          engine->inject(options_.fault->first + i, options_.fault->result);
-        }
-      }
-      auto created = swap::Path::create(path, disk_, std::move(engine));
+      tiers::SimEngine* const simulated = engine.get();
+      auto faulty = std::make_unique<tiers::FaultEngine>(
+          std::move(engine), rank_ == 0 ? options_.faults : tiers::FaultPlan{}, clock_);
+      disks_.push_back({simulated, faulty.get()});
+      auto created = swap::Path::create(path, disk_, std::move(faulty));
       if (!created) return created.error();
       paths.push_back(std::move(*created));
     }
@@ -128,7 +126,10 @@ class Rank final : public swap::Driving {
     PENSTOCK_CHECK(settle());
     engine_.reset();
     PENSTOCK_CHECK(runtime_->store().tensor_count() == 0);  // it gives back what it added
-    for (const tiers::SimEngine* engine : sim_engines_) result.requests += engine->request_count();
+    for (const Disk& disk : disks_) {
+      result.requests += disk.faults->accepted();
+      result.struck += disk.faults->struck();
+    }
     const auto traffic = runtime_->ledger().traffic();
     result.bytes_read += traffic.read;
     result.bytes_written += traffic.written;
@@ -139,7 +140,7 @@ class Rank final : public swap::Driving {
     stream_.reset();
     done_.reset();
     runtime_.reset();
-    sim_engines_.clear();
+    disks_.clear();
     PENSTOCK_CHECK(disk_.open_file_count() == 0);
   }
 
@@ -240,8 +241,8 @@ class Rank final : public swap::Driving {
       } else {
         TimePoint due = forever;
         for (const Rank* rank : all_) {
-          for (const tiers::SimEngine* engine : rank->sim_engines_) {
-            due = std::min(due, engine->next_due());
+          for (const Disk& disk : rank->disks_) {
+            due = std::min({due, disk.engine->next_due(), disk.faults->next_due()});
           }
         }
         if (due != forever && due > clock_.now()) {
@@ -259,7 +260,11 @@ class Rank final : public swap::Driving {
   tiers::SimClock& clock_;
   std::vector<Rank*>& all_;
   tiers::SimDisk disk_{{}};
-  std::vector<tiers::SimEngine*> sim_engines_;
+  struct Disk {
+    tiers::SimEngine* engine;
+    tiers::FaultEngine* faults;
+  };
+  std::vector<Disk> disks_;
   std::unique_ptr<HostDevice> device_;
   std::unique_ptr<Compute> compute_;
   std::optional<Workers> workers_;  // outlives the runtime, whose checksums it runs

@@ -3,6 +3,7 @@
 #include "kit/rank_scheduler.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/host_device.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 #include <penstock/zero/engine.hpp>
@@ -37,13 +38,8 @@ struct RunOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
-  /// Requests of rank 0's simulated disk, by number, that end with `result` instead of moving their bytes.
-  struct Fault {
-    std::uint64_t first = 0;
-    std::int64_t result = 0;
-    std::uint64_t count = 1;
-  };
-  std::optional<Fault> fault;
+  /// What rank 0's simulated disk meets.
+  tiers::FaultPlan faults;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// Called before each step's forward, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
@@ -61,6 +57,7 @@ struct RunResult {
   ByteCount host_peak, host_budget;            ///< of a rank, at most
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t requests = 0;                 ///< of rank 0's disk
+  std::uint64_t struck = 0;                   ///< faults that have struck
   std::uint32_t repeated = 0;  ///< calls that were made again, by any rank
 };
 
