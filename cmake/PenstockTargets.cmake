@@ -49,12 +49,13 @@ function(penstock_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS})
 endfunction()
 
-# penstock_test(NAME SOURCES ... LINKS ... [LABEL unit]): a GoogleTest program whose cases CTest lists.
+# penstock_test(NAME SOURCES ... LINKS ... [LABEL unit] [PREFIX ...]): a GoogleTest program whose cases CTest
+# lists, with a prefix where a lane runs the same cases differently.
 function(penstock_test name)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;PREFIX" "SOURCES;LINKS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
   penstock_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} penstock_testkit GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${ARG_PREFIX}" PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
 endfunction()

@@ -21,7 +21,7 @@ struct Fault {
     shorten,    ///< moves `length` bytes and says so
     delay,      ///< completes `delay` later than it would
     hang,       ///< never completes, until the engine is closed
-    tear,       ///< a write of which `length` bytes reach the disk, reported as whole
+    tear,       ///< a write of which `length` bytes, in blocks of 4096, reach the disk, reported as whole
     misdirect,  ///< a write that reaches the disk `distance` bytes further on, reported as whole
     lose,       ///< a write that never reaches the disk, reported as whole: reads after it are stale
     flip_bit,   ///< a read that brings bit number `bit` of its buffer the wrong way round

@@ -66,7 +66,9 @@ bool FaultEngine::pass_on(const IoRequest& request, const std::optional<Fault>& 
   changed.tag = slot;
   const bool cut = fault && (fault->effect == Effect::shorten || fault->effect == Effect::tear);
   if (cut) {
-    changed.buffer = request.buffer.subspan(ByteCount(), std::min(fault->length, request.buffer.size()));
+    // Direct I/O takes whole blocks; what is reported of a short one need not be.
+    changed.buffer = request.buffer.subspan(
+        ByteCount(), std::min(round_up(fault->length, Alignment(4096)), request.buffer.size()));
     if (changed.buffer.empty()) {
       hold(request.tag, fault->effect == Effect::tear ? length_of(request) : 0, clock_.now());
       return true;
@@ -92,6 +94,9 @@ void FaultEngine::take_from_within(TimePoint deadline) noexcept {
     std::int64_t result = completions[i].result;
     TimePoint due = clock_.now();
     if (fault && result >= 0) {
+      if (fault->effect == Effect::shorten) {
+        result = std::min(result, static_cast<std::int64_t>(fault->length.value()));
+      }
       if (fault->effect == Effect::tear || fault->effect == Effect::misdirect) result = length_of(request);
       if (fault->effect == Effect::delay) due += fault->delay;
       if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read) {

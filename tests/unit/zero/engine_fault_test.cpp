@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <cerrno>
+#include <chrono>
+#include <set>
+#include <string>
 
 namespace penstock::zero {
 namespace {
@@ -19,54 +22,89 @@ RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
   return options;
 }
 
-/// Fails request 0, then 1, … until the run has fewer requests. Whatever the request was for, the run ends
-/// with an error that names operation, file and offset, or with the right digest; it never hangs (the
-/// scheduler aborts), never leaks and never computes something else.
-void strike_each_request(tiers::Fault fault, std::uint64_t stride, ErrorCode expected) {
+// The fault lane strikes every request; the default one some of them.
+#ifdef STRIKE_EVERY_REQUEST
+constexpr std::uint64_t stride = 1;
+#else
+constexpr std::uint64_t stride = 5;
+#endif
+
+/// A fault that strikes one request after the other, and the errors that a run may end with then.
+struct Sweep {
+  const char* name;
+  tiers::Fault fault;
+  std::set<ErrorCode> errors;  ///< none: every run ends well
+};
+void PrintTo(const Sweep& sweep, std::ostream* out) {
+  *out << sweep.name;
+}
+
+class EngineFaultSweep : public testing::TestWithParam<Sweep> {};
+
+/// Whatever the request was for, the run ends with an error that names operation, file and offset, or with the
+/// right digest; it never hangs (the scheduler aborts), never leaks and never computes something else.
+TEST_P(EngineFaultSweep, EndsWithATypedErrorOrTheRightBits) {
+  const auto& [name, fault, errors] = GetParam();
   const RunResult clean = train(on_simulated_disks());
   ASSERT_FALSE(clean.error) << clean.error->message();
-  std::uint64_t failed = 0;
+  std::uint64_t struck = 0, failed = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += stride) {
     RunOptions options = on_simulated_disks();
-    fault.occurrence = request;
     options.faults = {fault};
+    options.faults[0].occurrence = request;
     const RunResult run = train(options);
+    if (run.struck == 0) break;  // a plan for writes alone is through
+    ++struck;
     if (!run.error) {
       EXPECT_EQ(run.digest, clean.digest) << "request " << request;
       continue;
     }
     ++failed;
-    EXPECT_EQ(run.error->code(), expected) << "request " << request << ": " << run.error->message();
-    EXPECT_NE(run.error->message().find("simulated file in"), std::string::npos) << run.error->message();
-    EXPECT_NE(run.error->message().find("at offset"), std::string::npos) << run.error->message();
+    const std::string message = run.error->message();
+    EXPECT_TRUE(errors.contains(run.error->code())) << "request " << request << ": " << message;
+    EXPECT_NE(message.find("simulated file in"), std::string::npos) << message;
+    EXPECT_NE(message.find("at offset"), std::string::npos) << message;
+    EXPECT_TRUE(message.find("tensor  ") != std::string::npos || message.find(", block ") != std::string::npos)
+        << message;
   }
-  EXPECT_GT(failed, 0u);
+  EXPECT_GT(struck, 4u);
+  EXPECT_EQ(failed > 0, !errors.empty());
 }
 
-TEST(EngineFault, NamesFileAndOffsetOfEveryRequestThatFails) {
-  strike_each_request({.error = EIO}, 1, ErrorCode::io);
-}
-
-TEST(EngineFault, SaysTruncatedWhenAFileEndsUnderIt) {
-  strike_each_request({.effect = tiers::Fault::Effect::shorten}, 3, ErrorCode::truncated);
-}
-
-TEST(EngineFault, RetriesWhatIsTransientAndLosesNothing) {
-  const RunResult clean = train(on_simulated_disks());
-  for (std::uint64_t request = 0; request < clean.requests; request += 3) {
-    RunOptions options = on_simulated_disks();
-    options.faults = {tiers::Fault::fail({}, request, EAGAIN)};
-    const RunResult run = train(options);
-    ASSERT_FALSE(run.error) << run.error->message();
-    EXPECT_EQ(run.digest, clean.digest) << "request " << request;
-  }
-}
+using tiers::Fault;
+using tiers::IoOperation;
+INSTANTIATE_TEST_SUITE_P(
+    Effects, EngineFaultSweep,
+    testing::Values(
+        Sweep{"Eio", Fault::fail({}, 0, EIO), {ErrorCode::io}},
+        Sweep{"EnospcOfAWrite", Fault::fail(IoOperation::write, 0, ENOSPC), {ErrorCode::no_space}},
+        Sweep{"Ecanceled", Fault::fail({}, 0, ECANCELED), {ErrorCode::io}},
+        Sweep{"Eopnotsupp", Fault::fail({}, 0, EOPNOTSUPP), {ErrorCode::unsupported}},
+        Sweep{"Eagain", Fault::fail({}, 0, EAGAIN), {}}, Sweep{"Eintr", Fault::fail({}, 0, EINTR), {}},
+        Sweep{"EndOfFile", {.effect = Fault::Effect::shorten}, {ErrorCode::truncated}},
+        Sweep{"Short", {.effect = Fault::Effect::shorten, .length = 4_KiB}, {}},
+        Sweep{"ShortAndUnaligned", {.effect = Fault::Effect::shorten, .length = 4097_B}, {}},
+        Sweep{"ShorterThanABlock", {.effect = Fault::Effect::shorten, .length = 1_B}, {}},
+        Sweep{"Late", {.effect = Fault::Effect::delay, .delay = std::chrono::seconds(10)}, {}},
+        Sweep{"TornWrite",
+              {.operation = IoOperation::write, .effect = Fault::Effect::tear, .length = 4_KiB},
+              {ErrorCode::corrupted}},
+        Sweep{"LostWrite",
+              {.operation = IoOperation::write, .effect = Fault::Effect::lose},
+              {ErrorCode::corrupted}},
+        Sweep{"MisdirectedWrite",
+              {.operation = IoOperation::write, .effect = Fault::Effect::misdirect, .distance = 8192},
+              {ErrorCode::corrupted, ErrorCode::no_space}},  // beyond the disk's end
+        Sweep{"FlippedBit",
+              {.operation = IoOperation::read, .effect = Fault::Effect::flip_bit, .bit = 54321},
+              {ErrorCode::corrupted}}),
+    testing::PrintToStringParamName());
 
 /// Fails each request, and the `count` - 1 after it, once and makes every call again that says it may be.
-void go_on_after_each_fault(const ModelLayout& model, std::uint64_t stride, std::uint64_t count = 1) {
+void go_on_after_each_fault(const ModelLayout& model, std::uint64_t step, std::uint64_t count = 1) {
   const RunResult clean = train(on_simulated_disks(model));
   std::uint64_t resumed = 0;
-  for (std::uint64_t request = 0; request < clean.requests; request += stride) {
+  for (std::uint64_t request = 0; request < clean.requests; request += step) {
     RunOptions options = on_simulated_disks(model);
     options.faults = {tiers::Fault::fail({}, request, EIO, count)};
     options.attempts = 40;
@@ -80,16 +118,16 @@ void go_on_after_each_fault(const ModelLayout& model, std::uint64_t stride, std:
     if (run.repeated > 0) ++resumed;
     EXPECT_EQ(run.digest, clean.digest) << "request " << request;
   }
-  EXPECT_GT(resumed, clean.requests / stride / 4);
+  EXPECT_GT(resumed, clean.requests / step / 4);
 }
 
 TEST(EngineFault, GoesOnToTheSameBitsWhenACallIsMadeAgain) {
-  go_on_after_each_fault(test::small_model(), 1);
+  go_on_after_each_fault(test::small_model(), stride);
 }
 
 TEST(EngineFault, GoesOnWhileFlatsAreDroppedAndGradientsSpilled) {
-  go_on_after_each_fault(test::deep_model(), 7);
-  go_on_after_each_fault(test::deep_model(), 11, 12);
+  go_on_after_each_fault(test::deep_model(), 2 * stride);
+  go_on_after_each_fault(test::deep_model(), 4 * stride, 12);
 }
 
 }  // namespace
