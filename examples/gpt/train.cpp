@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <mutex>
@@ -41,6 +42,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
   TrainingReport report(arguments.model, arguments.training, limit, !arguments.cuda);
   std::barrier arrived(ranks);
   std::mutex mutex;
+  std::atomic<bool> failed{false};
   Run run;
 
   const auto run_rank = [&](std::uint32_t rank) -> Result<void> {
@@ -62,7 +64,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       if (!done) return done.error();
       reports[rank] = *done;
       arrived.arrive_and_wait();
-      if (rank == 0) report.step(step, reports, trainers);
+      if (rank == 0 && !failed) report.step(step, reports, trainers);
       arrived.arrive_and_wait();
     }
     auto digest = trainers[rank]->digest();
@@ -79,8 +81,8 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       const std::lock_guard lock(mutex);
       // A peer's failure is an echo of the one that matters.
       if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
+      failed = true;
       group->abort(rank, outcome.error());
-      trainers[rank].reset();
       arrived.arrive_and_drop();
     });
   }

@@ -105,9 +105,11 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
 }
 
 void Runtime::remove(TensorId tensor) {
-  wait_for_rest([&] { return swapper_->at_rest(tensor); });
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  swapper_->forget(tensor);  // or a prefetch of it would start while this waits
+  drive_until(lock, [&] { return swapper_->at_rest(tensor); });
   swapper_->forget(tensor);
+  swapper_->discard(tensor);
   const tiers::TensorDescription description = store_->remove(tensor);
   if (!description.extent) return;
   const tiers::Extent& extent = *description.extent;
@@ -147,13 +149,15 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access) {
   PENSTOCK_TRY(check_stores());
   const Ticket ticket = request(tensor, access);
   std::optional<Result<HostSpan>> outcome;
-  auto decided = wait_until([&] {
+  std::optional<Error> failed;
+  std::unique_lock lock(mutex_);
+  drive_until(lock, [&] {
     outcome = swapper_->take(ticket);
-    return outcome.has_value();
+    return outcome || (failed = swapper_->take_store_error());
   });
-  if (!decided) {
-    cancel(ticket, tensor, access);
-    return decided.error();
+  if (failed) {
+    swapper_->cancel(ticket, tensor, access);  // before it can be granted to nobody
+    return tell(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();
   return Lease(*this, tensor, access, **outcome);

@@ -50,12 +50,13 @@ Outcome TrainProcess::finish() {
   while (read_some()) {
   }
   int status = 0;
+  if (child_ <= 0) return {};
   ::waitpid(std::exchange(child_, -1), &status, 0);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), output_};
 }
 
 void TrainProcess::kill(int signal) const {
-  ::kill(child_, signal);
+  if (child_ > 0) ::kill(child_, signal);  // no child: −1 would be everybody
 }
 
 int TrainProcess::open_swap_file(const std::string& directory) const {

@@ -23,6 +23,8 @@ class AccessTrace {
   void use(tiers::TensorId tensor);
   /// The round ends here, and the next one begins.
   void end_round();
+  /// `tensor` is used no more; the rest of the order stands.
+  void forget(tiers::TensorId tensor);
 
   [[nodiscard]] bool known() const { return known_; }
   [[nodiscard]] std::uint64_t position() const { return position_; }
@@ -35,6 +37,8 @@ class AccessTrace {
   [[nodiscard]] std::uint64_t length() const { return order_.size(); }
 
  private:
+  void index_uses();
+
   std::vector<tiers::TensorId> order_;
   std::map<tiers::TensorId, std::vector<std::uint64_t>> uses_;  // positions, ascending
   std::uint64_t position_ = 0;

@@ -126,8 +126,14 @@ class Runtime {
   Result<void> check_stores();
 
   /// What to say of a block that does not verify, where the caller checks it in a pass of its own.
-  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const {
+  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) {
+    const std::lock_guard lock(mutex_);
     return swapper_->corrupted(tensor, block);
+  }
+  /// The checksums of a tensor, for such a pass. They stay where they are until it is removed.
+  [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor) {
+    const std::lock_guard lock(mutex_);
+    return store_->blocks(tensor);
   }
 
   /// Hands a move of the caller's to the mover.
@@ -140,6 +146,8 @@ class Runtime {
   Result<void> wait_until(const std::function<bool()>& done);
   /// The same for what comes to rest by itself, whatever becomes of write-behinds.
   void wait_for_rest(const std::function<bool()>& at_rest);
+  /// Whether a write-behind has failed that nobody has heard of. For predicates: with the lock held.
+  [[nodiscard]] bool store_failed() const { return swapper_->store_failed(); }
   /// Blocks until the event's last record has been passed. Drives, when nobody else does.
   Result<void> wait_for(const tiers::Event& event);
   /// One turn of the mover, for `driving`: true when something moved.

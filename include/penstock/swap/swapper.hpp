@@ -43,7 +43,7 @@ class Swapper {
 
   /// A tensor that stays in memory takes its range now, and keeps it until forget().
   ///
-  /// Errors: budget_too_small, when it cannot have it at once.
+  /// Errors: budget_too_small, when it cannot have it at once, with clean copies out of its way.
   Result<void> settle(tiers::TensorId tensor);
 
   /// Asks for a lease; its ticket answers in take().
@@ -65,10 +65,10 @@ class Swapper {
   void prefetch(tiers::TensorId tensor);
   /// The contents are not needed any more: the host copy goes without a store, once it is at rest. Unleased.
   void discard(tiers::TensorId tensor);
-  /// Whether no load or store of `tensor` is under way or about to be.
+  /// Whether no load or store of `tensor` is under way.
   [[nodiscard]] bool at_rest(tiers::TensorId tensor) const;
-  /// Nobody asks for `tensor` any more: it has no host copy from here on, and the trace begins again. It is at
-  /// rest and unleased.
+  /// Nobody asks for `tensor` any more: nothing that was intended with it is done, and a failed store of it is
+  /// nobody's concern. Unleased.
   void forget(tiers::TensorId tensor);
 
   /// Grants what can be granted and makes the moves that are needed.
@@ -87,7 +87,9 @@ class Swapper {
   [[nodiscard]] std::optional<Error> take_store_error();
 
   /// What to say of a block that does not verify.
-  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const;
+  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const {
+    return corrupted(store_.description(tensor), block);
+  }
 
   [[nodiscard]] const AccessTrace& trace() const { return trace_; }
 
@@ -103,7 +105,9 @@ class Swapper {
   [[nodiscard]] Verdict serve(Request& request, bool may_reserve);
   [[nodiscard]] Verdict grant_resident(const Request& request);
   [[nodiscard]] Verdict grant_overwrite(const Request& request, tiers::Reservation range);
+  [[nodiscard]] Error corrupted(const tiers::TensorDescription& description, std::size_t block) const;
   void finish(const Request& request, Result<HostSpan> outcome);
+  void after_lease(tiers::TensorId tensor);
   [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
   [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
@@ -130,7 +134,11 @@ class Swapper {
   std::vector<tiers::TensorId> failed_stores_;  // to be tried again once the error is told
   std::set<tiers::TensorId> resident_;          // tensors with a host copy, leased or not
   std::vector<Move> moves_;
-  std::optional<Error> store_error_;
+  struct StoreError {
+    tiers::TensorId tensor{};
+    Error error;
+  };
+  std::optional<StoreError> store_error_;
   std::uint32_t next_ticket_ = 0;
   std::size_t stores_in_flight_ = 0;
 };

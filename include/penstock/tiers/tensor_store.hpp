@@ -89,6 +89,8 @@ class TensorStore {
   void begin_overwrite(TensorId id, Tier tier, Reservation reservation);
   /// The copy becomes the newest, and dirty; copies in other memory tiers are dropped when unleased.
   void end_exclusive(TensorId id, Tier tier);
+  /// The lease ends and nobody has written: the copy is what it was before, absent where it was absent.
+  void cancel_exclusive(TensorId id, Tier tier);
 
   // Storing to the extent: captures the version that it writes.
   void begin_store(TensorId id, Tier from);

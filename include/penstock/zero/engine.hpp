@@ -79,12 +79,16 @@ struct StepOutcome {
 ///
 /// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
 /// the same order. They are called from one thread, the trainer's, with one compute stream. All but
-/// begin_step and reduce block.
+/// begin_step and reduce block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() says what can be done. `ready`: the call changed nothing and may be made again; so
 /// it is after misuse, while peers wait for the call that was meant, and when a write-behind has failed, whose
-/// bytes are in memory still. `step_incomplete`: step() may be called again; tiles that are done are skipped.
-/// `failed`: peers have been told, and only the destructor is left.
+/// bytes are in memory still. (After initialize(), nothing is initialized until it succeeds.) Such an error is
+/// this rank's alone: its peers wait in the call that it makes again. `step_incomplete`: step() may be called
+/// again, and nothing else; tiles that are done are skipped. `failed`: peers have been told, and only the
+/// destructor is left.
+///
+/// An engine that goes leaves the group: its communicator serves no other.
 class Engine {
  public:
   struct Options {

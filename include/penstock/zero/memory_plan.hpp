@@ -18,15 +18,17 @@ struct MemoryPlan {
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< they spill when the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
-  std::uint32_t tiles_ahead = 0;  ///< tiles read ahead of their update, as many as nothing else can push out
+  // Tiles read ahead of their update, as many as nothing can push out: of the flat that is being updated, whose
+  // shard and gradient have their room, and of those after it, whose shards and gradients still need some.
+  std::uint32_t tiles_ahead = 0, tiles_across = 0;
 
   // Held at most, by purpose. What can go stays while there is room: the budget bounds their sum.
   ByteCount device_gathered, device_gradients;
   ByteCount host_shards, host_gradients, host_tiles, host_landing;
   ByteCount host_staging;  ///< what moves through host memory at least
   ByteCount disk_shards, disk_gradients, disk_tiles;
-  // Moved in one step of `micro_batches` micro-batches. What planning cannot avoid: shards that find room
-  // stay, so their reads are an upper bound.
+  // Moved in one step, but for shard_reads_max, which is of a micro-batch: shards that find room stay, so that
+  // it is an upper bound.
   ByteCount tile_reads, tile_writes, shard_reads_max, shard_writes;
 
   /// Whether tile number `tile` of the sweep has its home in host memory: they are spread evenly, so that

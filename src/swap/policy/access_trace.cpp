@@ -9,8 +9,7 @@ void AccessTrace::use(tiers::TensorId tensor) {
   if (known_ && order_[position_] != tensor) {
     known_ = false;
     order_.resize(position_);
-    uses_.clear();
-    for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
+    index_uses();
   }
   if (!known_) {
     uses_[tensor].push_back(order_.size());
@@ -23,11 +22,23 @@ void AccessTrace::end_round() {
   if (position_ < order_.size()) {
     // The round was shorter than the last one: what was not used is forgotten.
     order_.resize(position_);
-    uses_.clear();
-    for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
+    index_uses();
   }
   known_ = !order_.empty();
   position_ = 0;
+}
+
+void AccessTrace::forget(tiers::TensorId tensor) {
+  const auto now = order_.begin() + static_cast<std::ptrdiff_t>(position_);
+  position_ -= static_cast<std::uint64_t>(std::count(order_.begin(), now, tensor));
+  std::erase(order_, tensor);
+  if (order_.empty()) known_ = false;
+  index_uses();
+}
+
+void AccessTrace::index_uses() {
+  uses_.clear();
+  for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
 }
 
 std::uint64_t AccessTrace::next_use(tiers::TensorId tensor) const {

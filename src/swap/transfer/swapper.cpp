@@ -14,10 +14,14 @@ Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, Transfe
     : store_(store), budget_(budget), transfers_(transfers), ledger_(ledger), options_(std::move(options)) {}
 
 Result<void> Swapper::settle(TensorId tensor) {
-  auto range = reserve(tensor, /*spare_next_use=*/0);
-  if (!range) return budget_.too_small(padded_size(tensor)).object(store_.description(tensor).name);
-  store_.settle(tensor, Tier::host, std::move(*range));
-  return ok();
+  while (true) {
+    if (auto range = reserve_free(tensor)) {
+      store_.settle(tensor, Tier::host, std::move(*range));
+      return ok();
+    }
+    if (evict_one(/*spare_next_use=*/0, /*clean_only=*/true)) continue;
+    return budget_.too_small(padded_size(tensor)).object(store_.description(tensor).name);
+  }
 }
 
 Ticket Swapper::request(TensorId tensor, Access access) {
@@ -36,7 +40,15 @@ std::optional<Result<HostSpan>> Swapper::take(Ticket ticket) {
 
 void Swapper::cancel(Ticket ticket, TensorId tensor, Access access) {
   std::erase_if(requests_, [&](const Request& request) { return request.ticket == ticket; });
-  if (const auto outcome = take(ticket); outcome && *outcome) release(tensor, access);
+  const auto outcome = take(ticket);
+  if (!outcome || !*outcome) return;
+  if (access == Access::read) return release(tensor, access);
+  store_.cancel_exclusive(tensor, Tier::host);
+  if (store_.copy(tensor, Tier::host).state == CopyState::absent) {
+    resident_.erase(tensor);
+  } else {
+    after_lease(tensor);
+  }
 }
 
 void Swapper::finish(const Request& request, Result<HostSpan> outcome) {
@@ -62,6 +74,12 @@ void Swapper::release(TensorId tensor, Access access) {
     store_.end_exclusive(tensor, Tier::host);
     if (description.write_behind && description.extent) to_store_.push_back(tensor);
   }
+  after_lease(tensor);
+}
+
+/// What is not to be kept goes.
+void Swapper::after_lease(TensorId tensor) {
+  const auto& description = store_.description(tensor);
   store_.touch(tensor, Tier::host);
   const tiers::Copy& copy = store_.copy(tensor, Tier::host);
   if (copy.leased()) return;
@@ -89,11 +107,12 @@ bool Swapper::at_rest(TensorId tensor) const {
 }
 
 void Swapper::forget(TensorId tensor) {
-  discard(tensor);
   for (auto* queue : {&prefetches_, &to_store_}) std::erase(*queue, tensor);
   std::erase(failed_stores_, tensor);
   load_errors_.erase(tensor);
-  trace_ = {};
+  trace_.forget(tensor);
+  // Others whose stores failed with it are tried again, and speak for themselves.
+  if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
 }
 
 bool Swapper::discard_if_unwanted(TensorId tensor) {

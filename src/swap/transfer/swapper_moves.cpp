@@ -21,9 +21,9 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.hops.push_back(make_work_hop(
         *options_.executor,
-        [this, &blocks, tensor, payload]() -> Result<void> {
+        [this, &blocks, &description, payload]() -> Result<void> {
           const auto bad = blocks.first_mismatch(payload);
-          if (bad) return corrupted(tensor, *bad);
+          if (bad) return corrupted(description, *bad);
           return ok();
         },
         options_.wake));
@@ -46,9 +46,8 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
   moves_.push_back(std::move(move));
 }
 
-/// Safe from a worker: what it reads of a tensor does not change.
-Error Swapper::corrupted(TensorId tensor, std::size_t block) const {
-  const auto& description = store_.description(tensor);
+/// Safe from a worker, which holds no lock: a description stays where it is and as it is.
+Error Swapper::corrupted(const tiers::TensorDescription& description, std::size_t block) const {
   Error error = Error(ErrorCode::corrupted, "Swapper::load")
                     .reason("bytes read back differ from the bytes written")
                     .object(description.name + ", block " + std::to_string(block))
@@ -87,7 +86,7 @@ void Swapper::start_store(TensorId tensor) {
       failed_stores_.push_back(tensor);
       if (store_error_) return;  // the first is what the caller hears
       Error error = result.error();
-      store_error_ = std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored");
+      store_error_ = {tensor, std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored")};
       return;
     }
     ledger_.wrote(stored.purpose, stored.extent->length);
@@ -107,7 +106,8 @@ std::vector<Move> Swapper::take_moves() {
 
 std::optional<Error> Swapper::take_store_error() {
   for (const TensorId tensor : std::exchange(failed_stores_, {})) to_store_.push_back(tensor);
-  return std::exchange(store_error_, std::nullopt);
+  const auto told = std::exchange(store_error_, std::nullopt);
+  return told ? std::optional(told->error) : std::nullopt;
 }
 
 }  // namespace penstock::swap

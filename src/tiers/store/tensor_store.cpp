@@ -120,6 +120,13 @@ void TensorStore::end_exclusive(TensorId id, Tier tier) {
   }
 }
 
+void TensorStore::cancel_exclusive(TensorId id, Tier tier) {
+  Copy& copy = mutable_copy(id, tier);
+  PENSTOCK_CHECK(copy.exclusive);
+  copy.exclusive = false;
+  if (copy.version == 0) clear(id, tier);
+}
+
 void TensorStore::begin_store(TensorId id, Tier from) {
   Copy& copy = mutable_copy(id, from);
   PENSTOCK_CHECK(copy.state == CopyState::dirty && !copy.exclusive && at(id).description.extent);

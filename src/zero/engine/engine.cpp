@@ -15,8 +15,11 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
   PENSTOCK_TRY(options.model.validate());
-  auto state = std::make_unique<State>(std::move(options));
-  PENSTOCK_TRY(state->open());
+  auto state = std::make_unique<State>(options);
+  if (auto opened = state->open(); !opened) {
+    options.communicator->abort(opened.error());  // peers that wait for this rank hear why
+    return opened.error();
+  }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 

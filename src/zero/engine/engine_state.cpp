@@ -15,19 +15,22 @@ Engine::State::State(Options options)
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
                   .tiles_ahead = options_.plan.tiles_ahead,
+                  .tiles_across = options_.plan.tiles_across,
                   .tiles_behind = options_.config.penstock.tiles_in_flight,
-                  .integrity = options_.config.penstock.integrity}) {}
+                  .integrity = options_.config.penstock.integrity}),
+      micro_batches_(options_.config.gradient_accumulation_steps) {}
 
 Engine::State::~State() {
   // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing, and so
-  // does what waits for room that a failed store holds.
+  // does what waits for room that a failed store holds; that store is for the next call of somebody's to hear of.
   const auto at_rest = [this] {
-    return (!exchange_ || exchange_->done) &&
-           std::all_of(flats_.begin(), flats_.end(),
+    return std::all_of(flats_.begin(), flats_.end(),
                        [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
   };
-  if (auto rested = runtime_.wait_until(at_rest); !rested) {
-    (void)fail(rested.error());
+  bool rested = false;
+  runtime_.wait_for_rest([&] { return (rested = at_rest()) || runtime_.store_failed(); });
+  if (!rested) {
+    (void)fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine is gone"));
     runtime_.wait_for_rest(at_rest);
   }
   // A peer's stream may read this rank's memory still, when a collective was broken off.
@@ -177,6 +180,17 @@ Result<void> Engine::State::step_complete(const char* operation) const {
       .advice("call step() again until it succeeds");
 }
 
+/// Nothing but step() and initialize() goes on from anything else.
+Result<void> Engine::State::ready(const char* operation) const {
+  PENSTOCK_TRY(usable(operation));
+  if (!initialized_) {
+    return Error::invalid_argument(operation)
+        .reason("the parameters have no values yet")
+        .advice("call initialize() until it succeeds");
+  }
+  return step_complete(operation);
+}
+
 Result<void> Engine::State::fail(Error error) {
   failure_ = error;
   communicator_.abort(error);
@@ -213,12 +227,12 @@ Result<void> Engine::State::initialize(const Fill& fill) {
 }
 
 Result<void> Engine::State::begin_step(const StepOptions& step) {
-  PENSTOCK_TRY(usable("Engine::begin_step"));
+  PENSTOCK_TRY(ready("Engine::begin_step"));
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
   }
-  PENSTOCK_TRY(step_complete("Engine::begin_step"));
   micro_batches_ = step.micro_batches;
+  residency_->expect(unit_order(options_.model.units.size(), micro_batches_));
   learning_rate_ = step.learning_rate;
   return ok();
 }

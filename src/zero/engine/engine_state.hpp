@@ -42,6 +42,7 @@ class Engine::State : private FlatResidency::Effects {
   Result<void> fail(Error error);
   [[nodiscard]] Result<void> usable(const char* operation) const;
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
+  [[nodiscard]] Result<void> ready(const char* operation) const;
   Result<void> check_unit(const char* operation, std::uint32_t unit) const;
 
   // gather.cpp
@@ -61,12 +62,6 @@ class Engine::State : private FlatResidency::Effects {
     double norm = 0;
     double clip_factor = 1;
     bool finite = true;
-  };
-  /// A few bytes on their way between ranks. It outlives a call that was told of something else meanwhile.
-  struct Exchange {
-    std::vector<std::byte> mine, all;
-    bool done = false;
-    std::optional<Error> error;
   };
   Result<Verdict> judge();
   Result<void> exchange(ConstHostSpan mine, HostSpan all);
@@ -91,10 +86,9 @@ class Engine::State : private FlatResidency::Effects {
   std::vector<FlatState> flats_;
   std::vector<tiers::Stream*> unit_streams_;
   tiers::Stream* gradient_stream_ = nullptr;  // of the gradients() under way
-  std::shared_ptr<Exchange> exchange_;        // under way
 
   OffloadedOptimizer optimizer_;
-  std::uint32_t micro_batches_ = 1;
+  std::uint32_t micro_batches_;
   std::optional<float> learning_rate_;
   bool initialized_ = false;
   std::optional<Verdict> verdict_;  // of a step that is incomplete

@@ -10,23 +10,17 @@ DeviceTensor Engine::State::at(const tiers::Reservation& range, ElementCount cou
 }
 
 Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tiers::Stream& stream) {
-  PENSTOCK_TRY(usable("Engine::acquire"));
+  PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
-  if (!initialized_) {
-    return Error::invalid_argument("Engine::acquire")
-        .reason("the parameters have no values yet")
-        .advice("call initialize() until it succeeds");
-  }
   PENSTOCK_TRY(runtime_.check_stores());
   PENSTOCK_TRY(planned(residency_->acquire(unit, *this)));
   for (const std::uint32_t flat : shards.needed_by(unit)) PENSTOCK_TRY(wait_for_gather(flats_[flat]));
-  residency_->lease(unit);
-
   for (const std::uint32_t index : shards.needed_by(unit)) {
     FlatState& flat = flats_[index];
-    PENSTOCK_TRY(stream.wait(*flat.gathered_event));
+    if (auto waits = stream.wait(*flat.gathered_event); !waits) return fail(waits.error()).error();
     flat.waited_for = true;
   }
+  residency_->lease(unit);
   unit_streams_[unit] = &stream;
 
   std::vector<DeviceTensor> views;

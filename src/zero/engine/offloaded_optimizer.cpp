@@ -53,7 +53,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
       fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
       PENSTOCK_TRY(initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
                                    view(tile, lease->bytes(), shard->bytes(), {}), options_.workers));
-      if (tile.on_disk) runtime.store().blocks(tile.tensor).seal_all(lease->bytes(), 0);
+      if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease->bytes(), 0);
       tile.step = 0;
     }
   }
@@ -62,11 +62,13 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
 
 void OffloadedOptimizer::prefetch_after(std::span<FlatState> flats, std::size_t flat,
                                         std::size_t tile) const {
-  std::uint32_t ahead = 0;
-  while (ahead < options_.tiles_ahead) {
+  std::uint32_t ahead = 0, limit = options_.tiles_ahead;
+  while (ahead < limit) {
     if (++tile >= flats[flat].tiles.size()) {
       if (++flat == flats.size()) return;
       tile = 0;
+      limit = options_.tiles_across;
+      if (ahead >= limit) return;
     }
     if (!flats[flat].tiles[tile].on_disk) continue;
     options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
@@ -83,9 +85,9 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 
     // The shard's lease outlives an error: what is written of it must not be lost.
     if (!flat.open_shard.held()) {
-      runtime.use(flat.gradient);
       auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
       if (!gradient) return gradient.error();
+      runtime.use(flat.gradient);
       flat.open_gradient = std::move(*gradient);
       // Not noted as a use: an overwrite needs nothing to be loaded before it.
       auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
@@ -108,11 +110,11 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
   runtime.wait_for_stores(options_.tiles_behind);
-  if (tile.on_disk) runtime.use(tile.tensor);
   auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
   if (!lease) return lease.error();
+  if (tile.on_disk) runtime.use(tile.tensor);
 
-  BlockSeal seal(runtime.store().blocks(tile.tensor), step.number);
+  BlockSeal seal(runtime.blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
   auto outcome = adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
                            view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
@@ -137,7 +139,7 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
     for (TileState& tile : flat.tiles) {
       auto lease = runtime.acquire(tile.tensor, swap::Access::read);
       if (!lease) return lease.error();
-      const tiers::BlockTable& blocks = runtime.store().blocks(tile.tensor);
+      const tiers::BlockTable& blocks = runtime.blocks(tile.tensor);
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
         const ConstHostSpan block = blocks.block(ConstHostSpan(lease->bytes()), i);
         if (tile.on_disk && options_.integrity == Integrity::checksum && !blocks.verify(i, block)) {

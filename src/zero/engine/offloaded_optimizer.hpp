@@ -26,7 +26,8 @@ class OffloadedOptimizer {
     Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
-    std::uint32_t tiles_ahead = 4;    ///< read before their update, at most
+    std::uint32_t tiles_ahead = 4;    ///< of a flat, read before their update, at most
+    std::uint32_t tiles_across = 4;   ///< the same, when some of them are of later flats
     std::uint32_t tiles_behind = 4;   ///< being written, at most, while another is updated
     Integrity integrity = Integrity::checksum;
   };

@@ -3,7 +3,7 @@
 namespace penstock::zero {
 
 Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, tiers::Stream& stream) {
-  PENSTOCK_TRY(usable("Engine::gradients"));
+  PENSTOCK_TRY(ready("Engine::gradients"));
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   for (const std::uint32_t index : shards.needed_by(unit)) {
     FlatState& flat = flats_[index];
@@ -36,13 +36,14 @@ Result<void> Engine::State::open_gradient(std::uint32_t index) {
   flat.full = at(residency_->gradient(index), flat.layout->length);
   flat.written.clear();
   for (const FlatSlot& gap : flat.layout->gaps()) {
-    PENSTOCK_TRY(device_.fill_zero(gradient_stream_->handle(), flat.full.slice(gap.begin, gap.count).bytes));
+    const DeviceSpan bytes = flat.full.slice(gap.begin, gap.count).bytes;
+    if (auto filled = device_.fill_zero(gradient_stream_->handle(), bytes); !filled) return fail(filled.error());
   }
   return ok();
 }
 
 Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
-  PENSTOCK_TRY(usable("Engine::reduce"));
+  PENSTOCK_TRY(ready("Engine::reduce"));
   for (const std::uint32_t index : shards.needed_by(unit)) {
     if (!residency_->is_open(index)) {
       return Error::invalid_argument("Engine::reduce")
@@ -50,7 +51,7 @@ Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
           .object(options_.model.units[unit].name);
     }
     if (!residency_->close_gradient(index)) continue;
-    PENSTOCK_TRY(stream.record(*flats_[index].grad_ready));
+    if (auto recorded = stream.record(*flats_[index].grad_ready); !recorded) return fail(recorded.error());
     start_reduce(flats_[index]);
   }
   return ok();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,16 +10,16 @@ namespace penstock::zero {
 
 Result<StepOutcome> Engine::State::step() {
   PENSTOCK_TRY(usable("Engine::step"));
-  PENSTOCK_TRY(runtime_.check_stores());
-  PENSTOCK_TRY(residency_->settle_all(*this));
-  PENSTOCK_TRY(check_all_landed());
   if (!verdict_) {
+    PENSTOCK_TRY(ready("Engine::step"));
+    PENSTOCK_TRY(runtime_.check_stores());
+    PENSTOCK_TRY(residency_->settle_all(*this));
+    PENSTOCK_TRY(check_all_landed());
+    PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
     auto verdict = judge();
     if (!verdict) return verdict.error();
     verdict_ = *verdict;
   }
-  // The parameters change now.
-  PENSTOCK_TRY(residency_->drop_all(*this));
 
   StepOutcome outcome{.gradient_norm = verdict_->norm, .clip_factor = verdict_->clip_factor};
   if (!verdict_->finite) {
@@ -57,7 +56,8 @@ Result<StepOutcome> Engine::State::step() {
   outcome.step = ++current_step;
   const MemoryPlan& plan = options_.plan;
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_reads, plan.tile_writes);
-  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max, plan.shard_writes);
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches_,
+                                     plan.shard_writes);
   finish_step();
   return outcome;
 }
@@ -93,29 +93,18 @@ Result<Engine::State::Verdict> Engine::State::judge() {
 }
 
 Result<void> Engine::State::exchange(ConstHostSpan mine, HostSpan all) {
-  if (!exchange_) {
-    exchange_ = std::make_shared<Exchange>();
-    exchange_->mine.assign(mine.data(), mine.data() + mine.size().value());
-    exchange_->all.resize(all.size().value());
-    swap::Move move;
-    move.hops.push_back(make_exchange_hop(*hops_, ConstHostSpan(std::span<const std::byte>(exchange_->mine)),
-                                          HostSpan(std::span(exchange_->all))));
-    move.on_event = [under_way = exchange_](swap::HopState state, const Result<void>& result) {
-      under_way->done = state == swap::HopState::done;
-      if (!result) under_way->error = result.error();
-    };
-    runtime_.start(std::move(move));
-  }
-  if (exchange_->all.size() != all.size().value()) {
-    return Error(ErrorCode::failed_state, "Engine::exchange")
-        .reason("another call has to be made again first")
-        .wanted(ByteCount(exchange_->all.size()))
-        .got(all.size());
-  }
-  PENSTOCK_TRY(runtime_.wait_until([&] { return exchange_->done; }));
-  const auto ended = std::exchange(exchange_, nullptr);
-  if (ended->error) return fail(*ended->error);
-  std::memcpy(all.data(), ended->all.data(), ended->all.size());
+  bool done = false;
+  std::optional<Error> error;
+  swap::Move move;
+  move.hops.push_back(make_exchange_hop(*hops_, mine, all));
+  move.on_event = [&](swap::HopState state, const Result<void>& result) {
+    done = state == swap::HopState::done;
+    if (!result) error = result.error();
+  };
+  runtime_.start(std::move(move));
+  // Its turn comes: whoever calls has seen to it that no gather before it waits for room.
+  runtime_.wait_for_rest([&] { return done; });
+  if (error) return fail(*error);
   return ok();
 }
 
@@ -143,13 +132,14 @@ void Engine::State::finish_step() {
 }
 
 Result<std::string> Engine::State::digest() {
-  PENSTOCK_TRY(usable("Engine::digest"));
+  PENSTOCK_TRY(ready("Engine::digest"));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(hash.get());
   auto visited = optimizer_.visit_masters(flats_, [&](ConstHostSpan masters) {
     XXH3_128bits_update(hash.get(), masters.data(), masters.size().value());
   });
   if (!visited) return visited.error();
+  PENSTOCK_TRY(residency_->drop_all(*this));
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
 
   XXH128_canonical_t mine;

@@ -109,11 +109,13 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
 
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
-  StreamedSizes largest{.incoming = ByteCount(unit_shard.value() * element)};
-  if (optimizer_tier == Tier::nvme) largest.tile = *tile;
-  if (parameter_tier == Tier::nvme) largest.shard = largest.incoming;
-  if (streams) largest.gradient = unit_gradient;
-  if (optimizer_tier != Tier::device) hold(Tier::host, Purpose::scratch, host_staging(largest));
+  const ByteCount unit_parameters(unit_shard.value() * element);
+  const bool lands = optimizer_tier != Tier::device;
+  const ByteCount staging = host_staging({.tile = optimizer_tier == Tier::nvme ? *tile : ByteCount(),
+                                          .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
+                                          .gradient = streams && lands ? unit_gradient : ByteCount(),
+                                          .incoming = lands ? unit_parameters : ByteCount()});
+  if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
         {Purpose::parameter_shard, parameters * 2 * options.micro_batches, parameters});

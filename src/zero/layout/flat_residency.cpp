@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 namespace penstock::zero {
@@ -181,6 +182,21 @@ void FlatResidency::end_step() {
   position_ = 0;
 }
 
+void FlatResidency::expect(std::vector<std::uint32_t> units) {
+  if (recording_.empty() && order_.size() != units.size()) order_ = std::move(units);
+}
+
+FlatResidency::Places FlatResidency::places() const {
+  Places places;
+  const auto at = [](const Reservation& range) { return range.held() ? range.offset() : ~std::uint64_t{}; };
+  for (const Place& place : places_) {
+    places.push_back(at(place.gathered));
+    places.push_back(at(place.gradient));
+  }
+  places.insert(places.end(), landings_.begin(), landings_.end());
+  return places;
+}
+
 std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
   std::vector<std::uint32_t> order;
   const auto last = static_cast<std::uint32_t>(units);
@@ -192,6 +208,9 @@ std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_bat
 }
 
 namespace {
+// Steps of more micro-batches than these are rehearsed only when they are asked for.
+constexpr std::uint32_t rehearsed_micro_batches_max = 16;
+
 class NoEffects final : public FlatResidency::Effects {
   Result<void> gather(std::uint32_t) override { return ok(); }
   Result<void> drop(std::uint32_t) override { return ok(); }
@@ -200,22 +219,36 @@ class NoEffects final : public FlatResidency::Effects {
 };
 }  // namespace
 
-Result<DevicePeaks> rehearse_step(const ShardLayout& shards, std::size_t units, DType dtype,
-                                  std::uint32_t micro_batches, ByteCount budget) {
+Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
+                                   std::uint32_t micro_batches, ByteCount budget) {
   tiers::Ledger ledger;
-  tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
-  const auto order = unit_order(units, micro_batches);
-  FlatResidency residency(shards, dtype, memory, order);
   NoEffects none;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const std::uint32_t unit = order[i];
-    PENSTOCK_TRY(residency.acquire(unit, none));
-    residency.lease(unit);
-    const bool backward = i / units % 2 == 1;
-    if (backward) PENSTOCK_TRY(residency.open_gradients(unit, none));
-    residency.release(unit);
-    if (!backward) continue;
-    for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+  // The first `count` micro-batches of a step of `expected`; where everything is after them.
+  const auto rehearse = [&](std::uint32_t count, std::uint32_t expected) -> Result<FlatResidency::Places> {
+    tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
+    const auto order = unit_order(units, expected);
+    FlatResidency residency(shards, dtype, memory, order);
+    for (std::size_t i = 0; i < count * 2 * units; ++i) {
+      const std::uint32_t unit = order[i];
+      PENSTOCK_TRY(residency.acquire(unit, none));
+      residency.lease(unit);
+      const bool backward = i / units % 2 == 1;
+      if (backward) PENSTOCK_TRY(residency.open_gradients(unit, none));
+      residency.release(unit);
+      if (!backward) continue;
+      for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+    }
+    return residency.places();
+  };
+  // A micro-batch looks ahead into the next one at most: what it does follows from where everything is when it
+  // begins, and from whether it is the last. From the first repetition on, nothing is new.
+  std::set<FlatResidency::Places> seen;
+  for (std::uint32_t count = 1;; ++count) {
+    if (auto last = rehearse(count, count); !last) return last.error();
+    auto places = rehearse(count, count + 1);
+    if (!places) return places.error();
+    const bool repeats = !seen.insert(std::move(*places)).second;
+    if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) break;
   }
   return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
                      .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};

@@ -34,10 +34,13 @@ class FlatResidency {
     virtual Result<void> settle(std::uint32_t flat) = 0;
   };
 
-  /// `shards` and `budget` outlive it. A step is expected to acquire `units` in this order; from the first
-  /// step on, in the order of the last one.
+  /// `shards` and `budget` outlive it. A step is expected to acquire `units` in this order, and each later one
+  /// in the order of the last.
   FlatResidency(const ShardLayout& shards, DType dtype, tiers::MemoryBudget& budget,
                 std::vector<std::uint32_t> units);
+
+  /// The step that begins acquires so many units in this order, unless the last one of its length had another.
+  void expect(std::vector<std::uint32_t> units);
 
   /// Gathers what `unit` needs and, where there is room that nothing sooner needs, what the next unit needs.
   /// Made again before lease(), it is the same use.
@@ -58,6 +61,10 @@ class FlatResidency {
   Result<void> drop_all(Effects& effects);
   /// The order of use begins again.
   void end_step();
+
+  /// What the decisions to come depend on, beside the order of use: where everything is.
+  using Places = std::vector<std::uint64_t>;
+  [[nodiscard]] Places places() const;
 
   [[nodiscard]] bool is_gathered(std::uint32_t flat) const { return places_[flat].gathered.held(); }
   [[nodiscard]] const tiers::Reservation& gathered(std::uint32_t flat) const { return places_[flat].gathered; }
@@ -101,11 +108,11 @@ struct DevicePeaks {
   ByteCount gathered, gradients;
 };
 
-/// Runs the decisions of one step dry: units acquired in unit_order(), each lease ended before the next
-/// acquire.
+/// Runs the decisions of steps dry: units acquired in unit_order(), each lease ended before the next acquire,
+/// for every number of micro-batches up to the one after which they repeat, and at least `micro_batches`.
 ///
 /// Errors: budget_too_small, when `budget` does not do.
-[[nodiscard]] Result<DevicePeaks> rehearse_step(const ShardLayout& shards, std::size_t units, DType dtype,
-                                                std::uint32_t micro_batches, ByteCount budget);
+[[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
+                                                 std::uint32_t micro_batches, ByteCount budget);
 
 }  // namespace penstock::zero

@@ -17,9 +17,6 @@ ByteCount padded(ElementCount elements, DType dtype) {
   return round_up(size_of(dtype) * elements.value(), block);
 }
 
-// More micro-batches repeat what these show.
-constexpr std::uint32_t rehearsed_micro_batches = 4;
-
 /// The two largest neighbouring units gathered, and the largest full gradients of one unit twice: one being
 /// written, one landing.
 ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
@@ -45,8 +42,7 @@ ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
   const auto rehearse = [&](ByteCount budget) {
-    const auto micro_batches = std::min(config.gradient_accumulation_steps, rehearsed_micro_batches);
-    return rehearse_step(shards, model.units.size(), config.dtype, micro_batches, budget);
+    return rehearse_steps(shards, model.units.size(), config.dtype, config.gradient_accumulation_steps, budget);
   };
   // Units of different sizes leave gaps, so that the need alone may not do.
   const ByteCount need = device_need(shards, model, config.dtype);
@@ -71,6 +67,22 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   plan.device_gathered = peaks->gathered;
   plan.device_gradients = peaks->gradients;
   return ok();
+}
+
+/// How many tiles may wait for their update in `room` bytes, without any of them being pushed out unused.
+void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount room, std::uint32_t at_most) {
+  const auto limited = [&](std::uint64_t tiles) {
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(tiles, at_most));
+  };
+  // Beside the leased shard and gradient, each of which can spoil the room of one tile, and the tile at work.
+  const std::uint64_t spoilt = (largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u);
+  const std::uint64_t slots = (room - largest.shard - largest.gradient) / largest.tile;
+  plan.tiles_ahead = limited(slots > spoilt + 1 ? slots - spoilt - 1 : 0);
+  // Each tile of a later flat is one more that can stand in the way of that flat's shard and gradient.
+  const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
+  const ByteCount without = largest.shard + largest.gradient + need * 3;
+  plan.tiles_across =
+      room > without ? std::min(plan.tiles_ahead, limited((room - without) / (largest.tile + need))) : 0;
 }
 
 }  // namespace
@@ -173,15 +185,12 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   if (optimizer_on_disk && !plan.gradients_on_disk && take(ring)) {
     plan.tiles_in_host = std::min<std::uint64_t>(left / tile_largest, plan.tiles);
   }
-  // Each tile that waits for its update is one more that can stand in the way of a need.
   const ByteCount fixed = resident + (plan.gradients_on_disk ? ByteCount() : gradient_bytes) +
                           (shards_stay ? shard_bytes : ByteCount()) + tile_largest * plan.tiles_in_host;
-  const ByteCount spilled = plan.gradients_on_disk ? gradient_largest : ByteCount();
-  const ByteCount largest = std::max({streamed.tile, streamed.shard, spilled});
-  const ByteCount without = fixed + streamed.shard + spilled + largest * 3;
-  if (optimizer_on_disk && plan.host_budget > without) {
-    plan.tiles_ahead = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        config.penstock.tiles_in_flight, (plan.host_budget - without) / (tile_largest + largest)));
+  if (optimizer_on_disk) {
+    StreamedSizes sweep = streamed;
+    if (!plan.gradients_on_disk) sweep.gradient = {};
+    plan_read_ahead(plan, sweep, plan.host_budget - fixed, config.penstock.tiles_in_flight);
   }
   if (!optimizer_on_disk) plan.tiles_in_host = plan.tiles;
 
@@ -202,7 +211,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.disk_gradients = plan.gradients_on_disk ? gradient_bytes : ByteCount();
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
-  plan.shard_reads_max = plan.disk_shards * (2 * config.gradient_accumulation_steps);
+  plan.shard_reads_max = plan.disk_shards * 2;
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 
   PENSTOCK_TRY(plan_device(plan, config, shards, model));

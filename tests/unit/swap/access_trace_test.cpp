@@ -61,5 +61,24 @@ TEST(AccessTrace, ForgetsTheTailOfAShorterRound) {
   EXPECT_EQ(trace.next_use(b), AccessTrace::never);
 }
 
+TEST(AccessTrace, ForgetsOneTensorAndKeepsTheRestOfTheOrder) {
+  AccessTrace trace;
+  for (const int tensor : {1, 2, 3, 2, 4}) trace.use(tiers::TensorId(tensor));
+  trace.end_round();
+  for (const int tensor : {1, 2}) trace.use(tiers::TensorId(tensor));
+
+  trace.forget(tiers::TensorId(2));
+
+  EXPECT_TRUE(trace.known());
+  EXPECT_EQ(trace.next_use(tiers::TensorId(2)), AccessTrace::never);
+  EXPECT_EQ(trace.next_use(tiers::TensorId(3)), 0u);
+  EXPECT_EQ(trace.next_use(tiers::TensorId(4)), 1u);
+  EXPECT_EQ(trace.next_use(tiers::TensorId(1)), 2u);
+  trace.use(tiers::TensorId(3));
+  EXPECT_TRUE(trace.known());
+  for (const int tensor : {1, 3, 4}) trace.forget(tiers::TensorId(tensor));
+  EXPECT_FALSE(trace.known());
+}
+
 }  // namespace
 }  // namespace penstock::swap

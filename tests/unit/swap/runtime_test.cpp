@@ -251,6 +251,97 @@ TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
   EXPECT_EQ(runtime.host_budget().free(), 88_KiB);
 }
 
+TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
+  test::ScratchDirectory directory;
+  auto runtime = Runtime::create({.host_budget = 1_MiB,
+                                  .paths = {{.directory = directory.path(), .capacity = 16_MiB}},
+                                  .lookahead = 1_MiB})
+                     .value();
+  for (int round = 0; round < 40; ++round) {
+    std::vector<TensorId> tensors;
+    for (int i = 0; i < 24; ++i) tensors.push_back(add(*runtime, 100_KiB));
+    for (const TensorId tensor : tensors) {
+      runtime->use(tensor);
+      write(*runtime, tensor, 1);
+    }
+    runtime->end_round();
+    // The whole round is looked ahead to, the last stores are under way, and each removal makes room.
+    for (const TensorId tensor : tensors) runtime->use(tensor);
+    for (const TensorId tensor : tensors) runtime->prefetch(tensor);
+    for (const TensorId tensor : tensors) runtime->remove(tensor);
+    ASSERT_EQ(runtime->store().tensor_count(), 0u);
+  }
+  EXPECT_TRUE(runtime->drain());
+  EXPECT_EQ(runtime->host_budget().free(), 1_MiB);
+}
+
+TEST(Runtime, IsNotConcernedWithTheFailedStoreOfWhatWasRemoved) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId removed = add(runtime, 4_KiB), stays = add(runtime, 4_KiB);
+  simulation.fail_requests(2);
+  write(runtime, removed, 1);
+  write(runtime, stays, 1);
+  simulation.run();
+
+  runtime.remove(removed);
+
+  simulation.run();
+  EXPECT_TRUE(runtime.drain());  // what failed with it was stored again
+  EXPECT_TRUE(holds(runtime, stays, 1));
+}
+
+TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 40_KiB), dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
+  write(runtime, tensor, 1);
+  ASSERT_TRUE(runtime.drain());
+  write(runtime, dirty, 2);  // evicts it
+  simulation.fail_requests(3);
+
+  auto failed = runtime.acquire(tensor, Access::overwrite);  // needs the room of what cannot be stored
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  simulation.run();
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+  EXPECT_TRUE(holds(runtime, dirty, 2));
+}
+
+TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId stored = add(runtime, 40_KiB), never_written = add(runtime, 4_KiB);
+  write(runtime, stored, 1);
+  ASSERT_TRUE(runtime.drain());
+  for (const Access access : {Access::overwrite, Access::modify, Access::read}) {
+    const Ticket ticket = runtime.request(stored, access);
+    simulation.run();
+    runtime.cancel(ticket, stored, access);
+    EXPECT_TRUE(holds(runtime, stored, 1));
+  }
+  const Ticket ticket = runtime.request(never_written, Access::overwrite);
+  simulation.run();
+  runtime.cancel(ticket, never_written, Access::overwrite);
+
+  EXPECT_EQ(runtime.acquire(never_written, Access::read).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST(Runtime, StaysWholeWhenATensorThatIsToStayFindsNoRoom) {
+  Simulation simulation(1, 64_KiB);
+  Runtime& runtime = *simulation.runtime;
+  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
+  write(runtime, dirty, 1);
+
+  EXPECT_EQ(runtime.add({.name = "stays", .size = 40_KiB}, false).error().code(), ErrorCode::budget_too_small);
+
+  EXPECT_FALSE(runtime.poll());  // nothing was started that nobody waits for
+  EXPECT_TRUE(runtime.drain());
+  EXPECT_TRUE(holds(runtime, dirty, 1));
+  EXPECT_EQ(runtime.store().tensor_count(), 1u);
+}
+
 TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
   Simulation simulation(1, 64_KiB);
   Runtime& runtime = *simulation.runtime;

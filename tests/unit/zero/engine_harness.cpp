@@ -40,7 +40,8 @@ class Rank final : public swap::Driving {
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
       if (offload->device == OffloadDevice::nvme) offload->nvme_paths = {directory};
     }
-    config.gradient_accumulation_steps = options_.micro_batches;
+    config.gradient_accumulation_steps =
+        options_.configured_micro_batches.value_or(options_.micro_batches);
     const ModelLayout& model = options_.model;
     auto plan = plan_memory(config, model, options_.ranks, options_.ranks);
     if (!plan) return plan.error();
@@ -88,6 +89,7 @@ class Rank final : public swap::Driving {
                                   .plan = *plan});
     if (!engine) return engine.error();
     engine_ = std::move(*engine);
+    if (options_.before_initialize) options_.before_initialize(*engine_, *stream_);
     const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
     };
@@ -157,6 +159,9 @@ class Rank final : public swap::Driving {
     auto outcome = call();
     for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
       if (engine_->status() == Engine::Status::failed) break;
+      if (engine_->status() == Engine::Status::step_incomplete && options_.when_incomplete) {
+        options_.when_incomplete(*engine_, *stream_);
+      }
       ++result.repeated;
       outcome = call();
     }

@@ -27,6 +27,7 @@ namespace penstock::zero::test {
 struct RunOptions {
   std::uint32_t ranks = 2;
   std::uint32_t micro_batches = 2;
+  std::optional<std::uint32_t> configured_micro_batches;  ///< what the plan is made for, when that differs
   std::uint32_t steps = 3;
   Config config = default_config();
   ModelLayout model = small_model();
@@ -41,6 +42,8 @@ struct RunOptions {
   /// What rank 0's simulated disk meets.
   tiers::FaultPlan faults;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
+  /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
+  std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
   /// Called before each step's forward, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 

@@ -201,10 +201,11 @@ TEST(Engine, TrainsAnyModelInTheLeastMemoryThatThePlanAsksForAndInLittleMore) {
   for (const std::uint64_t seed : seeds) {
     SeededRandom random(seed);
     RunOptions options{.ranks = static_cast<std::uint32_t>(1 + random.below(3)),
-                       .micro_batches = static_cast<std::uint32_t>(1 + random.below(3)),
+                       .micro_batches = static_cast<std::uint32_t>(1 + random.below(random.below(4) == 0 ? 12 : 3)),
                        .steps = 2,
                        .model = random_model(random)};
     if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
+    if (random.below(4) == 0) options.configured_micro_batches = static_cast<std::uint32_t>(1 + random.below(3));
     const std::string in_memory = train(options).digest;
     options.config.offload_optimizer.device = OffloadDevice::nvme;
     if (random.below(3) > 0) options.config.offload_param.device = OffloadDevice::nvme;
@@ -305,6 +306,23 @@ TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenLooksAtNone) {
   const RunResult checked = train(options);
   ASSERT_TRUE(checked.error);
   EXPECT_EQ(checked.error->code(), ErrorCode::corrupted);
+}
+
+TEST(Engine, RefusesToTrainBeforeItIsInitialized) {
+  RunOptions options{.config = on_disk()};
+  options.before_initialize = [](Engine& engine, tiers::Stream& stream) {
+    EXPECT_EQ(engine.begin_step({}).error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.acquire(0, stream).error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.gradients(0, stream).error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.step().error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.digest().error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.status(), Engine::Status::ready);
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, train({}).digest);
 }
 
 TEST(Engine, TrainsOnOneRankAndOnThree) {

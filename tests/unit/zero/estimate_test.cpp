@@ -116,6 +116,7 @@ TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) 
 
   EXPECT_EQ(estimate.read_per_step_per_node(), 3 * 2 * 2_MiB);
   EXPECT_EQ(estimate.written_per_step_per_node(), 2_MiB);
+  EXPECT_EQ(estimate.per_rank(Tier::host), 2 * 2_MiB);  // parameters stream through it
   // One gathered unit is the whole model: 2; its gradient: 2; states: 12; accumulator: 4.
   EXPECT_EQ(estimate.per_rank(Tier::device), 20_MiB);
 }

@@ -63,7 +63,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
 TEST(FlatResidency, ComesToTheSameDecisionsWhenACallIsMadeAgain) {
   const ModelLayout model = test::deep_model();
   ByteCount budget = 4_KiB;
-  while (!rehearse_step(ShardLayout(model, 2), model.units.size(), DType::bf16, 2, budget)) budget += 4_KiB;
+  while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, 2, budget)) budget += 4_KiB;
   const Recorder clean = run(model, budget, ~std::uint64_t{});
   ASSERT_GT(clean.decisions.size(), 100u);
 
@@ -94,8 +94,8 @@ TEST(FlatResidency, SaysWhenItsBudgetDoesNotDo) {
   model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
   const ShardLayout shards(model, 2);
 
-  EXPECT_EQ(rehearse_step(shards, 1, DType::bf16, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
-  EXPECT_EQ(rehearse_step(shards, 1, DType::bf16, 1, 8_KiB)->gradients, 4_KiB);
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 8_KiB)->gradients, 4_KiB);
 }
 
 }  // namespace

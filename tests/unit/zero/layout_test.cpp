@@ -58,6 +58,25 @@ TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {
   EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->runtime_options(config).paths[0].directory, "b");
 }
 
+TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  config.penstock = {};
+  // A GPT whose embedding is far larger than a tile.
+  ModelLayout model;
+  constexpr std::uint64_t width = 1024;
+  model.units.push_back({"embed", {{"tokens", ElementCount(50'257 * width)}}, {}});
+  for (int i = 0; i < 4; ++i) model.units.push_back({"block", {{"weights", ElementCount(12 * width * width)}}, {}});
+  const MemoryPlan plan = plan_memory(config, model, 1, 1).value();
+  EXPECT_EQ(plan.tiles_ahead, config.penstock.tiles_in_flight);
+
+  config.penstock.host_budget = plan.host_budget * 2;
+  EXPECT_EQ(plan_memory(config, model, 1, 1)->tiles_ahead, config.penstock.tiles_in_flight);
+  config.penstock.host_budget = {};
+  config.penstock.host_budget = plan_memory(config, test::small_model(), 1, 1)->host_minimum;
+  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->tiles_ahead, 0u);  // or it would push something out
+}
+
 TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
