@@ -60,9 +60,10 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
   return runtime.drain();
 }
 
-void OffloadedOptimizer::prefetch_after(std::span<FlatState> flats, std::size_t flat,
-                                        std::size_t tile) const {
+/// The tile that is needed now comes first, or those after it could take its room.
+void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const {
   std::uint32_t ahead = 0, limit = options_.tiles_ahead;
+  if (flats[flat].tiles[tile].on_disk) options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
   while (ahead < limit) {
     if (++tile >= flats[flat].tiles.size()) {
       if (++flat == flats.size()) return;
@@ -96,7 +97,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
     }
     for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
       if (!pending(flat.tiles[t])) continue;
-      prefetch_after(flats, f, t);
+      prefetch_from(flats, f, t);
       PENSTOCK_TRY(update_tile(flat, flat.tiles[t], step));
     }
     flat.open_gradient.end();

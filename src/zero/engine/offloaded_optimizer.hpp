@@ -54,7 +54,7 @@ class OffloadedOptimizer {
 
  private:
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
-  void prefetch_after(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
+  void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
                               ConstHostSpan gradient) const;
 

@@ -196,7 +196,7 @@ ModelLayout random_model(SeededRandom& random) {
 }
 
 TEST(Engine, TrainsAnyModelInTheLeastMemoryThatThePlanAsksForAndInLittleMore) {
-  std::vector<std::uint64_t> seeds = {160, 206, 221};  // where too many tiles ahead were read twice
+  std::vector<std::uint64_t> seeds = {160, 206, 221, 483, 645, 909};  // where tiles were once read twice
   for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
   for (const std::uint64_t seed : seeds) {
     SeededRandom random(seed);
