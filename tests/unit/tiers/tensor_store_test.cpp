@@ -51,6 +51,43 @@ TEST_F(TensorStoreTest, KeepsAFailedStoreDirtyAndForgetsAFailedLoad) {
   EXPECT_EQ(budget_.free(), 64_KiB);
 }
 
+TEST_F(TensorStoreTest, MakesNoVersionOfWhatNobodyWrote) {
+  store_.begin_overwrite(tensor_, Tier::host, range());
+  store_.cancel_exclusive(tensor_, Tier::host);
+  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::absent);
+  EXPECT_EQ(budget_.free(), 64_KiB);
+
+  store_.begin_overwrite(tensor_, Tier::host, range());
+  store_.end_exclusive(tensor_, Tier::host);
+  store_.begin_store(tensor_, Tier::host);
+  store_.finish_store(tensor_, Tier::host, true);
+  store_.begin_exclusive(tensor_, Tier::host);
+  store_.cancel_exclusive(tensor_, Tier::host);
+  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::clean);
+  EXPECT_EQ(store_.newest(tensor_), 1u);
+}
+
+TEST_F(TensorStoreTest, KeepsTheRangeThatATensorHasSettledInUntilItIsRemoved) {
+  const TensorId stays = store_.add({.name = "stays", .size = 4_KiB});
+  store_.settle(stays, Tier::host, range());
+  const std::uint64_t place = store_.copy(stays, Tier::host).reservation.offset();
+  for (int i = 0; i < 2; ++i) {
+    store_.begin_overwrite(stays, Tier::host, {});
+    store_.end_exclusive(stays, Tier::host);
+    EXPECT_EQ(store_.copy(stays, Tier::host).reservation.offset(), place);
+    store_.drop(stays, Tier::host, /*discard=*/true);
+    EXPECT_EQ(store_.newest(stays), 0u);
+    EXPECT_EQ(budget_.free(), 60_KiB);
+  }
+
+  EXPECT_EQ(store_.remove(stays).name, "stays");
+
+  EXPECT_EQ(budget_.free(), 64_KiB);
+  EXPECT_EQ(store_.tensor_count(), 1u);
+  EXPECT_EQ(store_.add({.name = "next", .size = 8_KiB}), stays);  // the id is free again
+  EXPECT_EQ(store_.newest(stays), 0u);
+}
+
 TEST_F(TensorStoreTest, ForgetsTheStoredCopyOfWhatIsDiscarded) {
   store_.begin_overwrite(tensor_, Tier::host, range());
   store_.end_exclusive(tensor_, Tier::host);
