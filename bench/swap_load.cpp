@@ -100,7 +100,9 @@ SwapLoad::SwapLoad(const Options& options, tiers::HostArena arena,
 }
 
 SwapLoad::~SwapLoad() {
-  for (const auto& path : paths_) path->stop_driver();
+  bool at_rest = true;
+  for (const auto& path : paths_) at_rest &= path->stop_driver();
+  if (!at_rest) arena_.leak();
 }
 
 void SwapLoad::post(std::size_t path, std::size_t slot, Operation operation) {

@@ -76,12 +76,16 @@ Result<std::optional<DiskLimit>> measure_disk(penstock::swap::PathOptions option
     rate = *measured;
     return penstock::ok();
   };
-  double pre_write = 0;  // unwritten extents are slower, and are not what training sees
-  PENSTOCK_TRY(run(Pattern::write, pre_write));
-  PENSTOCK_TRY(run(Pattern::mixed, limit.mixed));
-  PENSTOCK_TRY(run(Pattern::read, limit.read));
-  PENSTOCK_TRY(run(Pattern::write, limit.write));
-  (*path)->stop_driver();
+  const auto run_all = [&]() -> Result<void> {
+    double pre_write = 0;  // unwritten extents are slower, and are not what training sees
+    PENSTOCK_TRY(run(Pattern::write, pre_write));
+    PENSTOCK_TRY(run(Pattern::mixed, limit.mixed));
+    PENSTOCK_TRY(run(Pattern::read, limit.read));
+    return run(Pattern::write, limit.write);
+  };
+  const auto measured = run_all();
+  if (!(*path)->stop_driver()) arena->leak();  // a request hangs, and may still write there
+  if (!measured) return measured.error();
   return std::optional(limit);
 }
 

@@ -39,7 +39,9 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::Fi
   auto block_file = BlockFile::create(std::move(file), *engine,
                                       {.size = options.capacity,
                                        .request_max = options.request_max,
-                                       .in_flight_max = options.in_flight_max});
+                                       .in_flight_max = options.in_flight_max,
+                                       .deadline = options.deadline,
+                                       .clock = options.clock});
   if (!block_file) return block_file.error();
   return std::unique_ptr<Path>(
       new Path(options, std::move(engine), std::move(*block_file), std::move(choice)));
@@ -54,9 +56,12 @@ Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, 
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {
-  stop_driver();
-  // Nothing of the file's may be in flight when it closes. Without a driver of its own that is seen to here.
-  engine_->close();
+  (void)stop_driver();  // whoever owns the buffers has heard before
+}
+
+/// Nothing of the file's may be in flight when it goes, but for what has had its time.
+void Path::close_engine() noexcept {
+  at_rest_ = engine_->close(file_.overdue_count() > 0 ? options_.clock->now() : forever);
 }
 
 void Path::attach(HostSpan buffers) {
@@ -85,17 +90,23 @@ void Path::start_driver(std::function<void()> notify) {
       }
       if (turn(forever)) notify_();
     }
-    engine_->close();  // the ring belongs to this thread
+    close_engine();  // the ring belongs to this thread
   });
 }
 
-void Path::stop_driver() {
+bool Path::stop_driver() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   engine_->wake();
-  if (driver_.joinable()) driver_.join();
+  if (driver_.joinable()) {
+    driver_.join();
+  } else if (!closed_) {
+    close_engine();
+  }
+  closed_ = true;
+  return at_rest_;
 }
 
 bool Path::drive() {

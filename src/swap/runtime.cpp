@@ -71,7 +71,9 @@ Runtime::~Runtime() {
   }
   wake();
   if (mover_.joinable()) mover_.join();
-  for (const auto& path : paths_) path->stop_driver();
+  bool at_rest = true;
+  for (const auto& path : paths_) at_rest &= path->stop_driver();
+  if (!at_rest) arena_.leak();
 }
 
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {

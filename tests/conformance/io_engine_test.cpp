@@ -207,7 +207,7 @@ TEST_P(IoEngineConformance, CompletesEveryAcceptedRequestOnceWhenClosedInFlight)
   }
   const std::size_t accepted = engine().submit(reads);
 
-  engine().close();
+  EXPECT_TRUE(engine().close(forever));
 
   std::vector<std::byte> last;  // the kernel touches nothing after close: a later change shows
   for (const IoRequest& read : reads) last.push_back(read.buffer.data()[read.buffer.size().value() - 1]);
@@ -227,7 +227,7 @@ TEST_P(IoEngineConformance, CompletesEveryAcceptedRequestOnceWhenClosedInFlight)
 TEST_P(IoEngineConformance, ReapsNothingWithoutWaitingAfterClose) {
   std::array<IoCompletion, 1> none;
 
-  engine().close();
+  EXPECT_TRUE(engine().close(forever));
 
   EXPECT_EQ(engine().reap(none, forever), 0u);
 }

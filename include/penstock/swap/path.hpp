@@ -5,6 +5,7 @@
 #include <penstock/tiers/choose_engine.hpp>
 #include <penstock/tiers/range_allocator.hpp>
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,6 +20,8 @@ struct PathOptions {
   ByteCount capacity;                ///< size of the swap file, reserved at create
   ByteCount request_max = 1_MiB;     ///< longest single request
   ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most
+  TimePoint deadline = std::chrono::seconds(60);  ///< of one request; past it the path is used no more
+  const Clock* clock = &Clock::steady();           ///< outlives it
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
 };
@@ -43,14 +46,16 @@ class Path {
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
                                                             tiers::FileSystem& file_system,
                                                             std::unique_ptr<tiers::IoEngine> engine);
-  /// Stops the driver, closes the engine, removes the file.
+  /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
   ~Path();
 
   /// The engine may register `buffers` with the kernel. Before the driver starts.
   void attach(HostSpan buffers);
   /// Starts the driver thread; `notify` is called on it after outcomes have arrived.
   void start_driver(std::function<void()> notify);
-  void stop_driver();
+  /// Stops it, and closes the engine. False when the kernel has not let go of a request past its deadline, whose
+  /// buffer must stay for as long as the process lives.
+  [[nodiscard]] bool stop_driver();
   /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
   bool drive();
 
@@ -68,6 +73,8 @@ class Path {
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
+  /// For whoever calls drive(): when a request passes its deadline.
+  [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
  private:
   static Result<std::unique_ptr<Path>> create(const PathOptions& options, tiers::File file,
@@ -75,6 +82,7 @@ class Path {
   Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, tiers::BlockFile file,
        std::string choice);
   bool turn(TimePoint deadline);
+  void close_engine() noexcept;
 
   PathOptions options_;
   std::unique_ptr<tiers::IoEngine> engine_;
@@ -87,7 +95,7 @@ class Path {
   std::deque<Command> commands_;
   std::vector<tiers::BlockFile::Finished> outcomes_;
   tiers::FileCounters counters_;  // the driver's, as of its last turn
-  bool stopping_ = false;
+  bool stopping_ = false, closed_ = false, at_rest_ = true;
   std::thread driver_;
 };
 

@@ -133,6 +133,7 @@ class Swapper {
   std::set<tiers::TensorId> unwanted_;          // to be discarded once their load or store has ended
   std::vector<tiers::TensorId> failed_stores_;  // to be tried again once the error is told
   std::set<tiers::TensorId> resident_;          // tensors with a host copy, leased or not
+  std::vector<tiers::Reservation> quarantined_;  // the kernel may still write there, past its deadline
   std::vector<Move> moves_;
   struct StoreError {
     tiers::TensorId tensor{};

@@ -5,6 +5,7 @@
 #include <penstock/tiers/file_system.hpp>
 #include <penstock/tiers/io_engine.hpp>
 
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -34,11 +35,14 @@ class BlockFile {
     ByteCount in_flight_max = 16_MiB;  ///< over all transfers of this file
     std::uint32_t retries_max = 3;      ///< of EAGAIN and the like, for one part; corruption is not retried
     std::uint32_t transfers_max = 256;  ///< transfers accepted at a time
+    TimePoint deadline = std::chrono::seconds(60);  ///< of one request; forever: none
+    const Clock* clock = &Clock::steady();          ///< outlives it
   };
 
   enum class Direction : std::uint8_t { read, write };
 
-  /// A transfer that has come to rest, with every byte moved or with its first error.
+  /// A transfer that has come to rest, with every byte moved or with its first error. After deadline_exceeded
+  /// the kernel may still use its buffer, which must be left alone for as long as the process lives.
   struct Finished {
     std::uint64_t tag = 0;
     Direction direction = Direction::read;
@@ -55,7 +59,8 @@ class BlockFile {
   /// of properties().alignment.
   ///
   /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
-  /// transfers_max are under way.
+  /// transfers_max are under way; failed_state, once a request has passed its deadline: it may still reach the
+  /// disk, so that nothing that is written there can be relied on.
   [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
@@ -68,6 +73,11 @@ class BlockFile {
 
   /// True while a transfer is queued or in flight.
   [[nodiscard]] bool busy() const { return active_count_ > 0; }
+  /// When the oldest request in flight passes its deadline, so that poll() must be called then; forever when
+  /// none is.
+  [[nodiscard]] TimePoint next_deadline() const noexcept;
+  /// Requests that have passed their deadline and never completed.
+  [[nodiscard]] std::uint32_t overdue_count() const { return overdue_count_; }
 
   [[nodiscard]] const File::Properties& properties() const { return file_.properties(); }
   [[nodiscard]] const FileCounters& counters() const { return counters_; }
@@ -87,6 +97,8 @@ class BlockFile {
     ByteCount begin, length;  // within the transfer; shrinks from the front as bytes arrive
     std::uint32_t retries = 0;
     bool in_flight = false;
+    bool overdue = false;  // its transfer has gone without it
+    TimePoint submitted{};
   };
 
   BlockFile(File file, IoEngine& engine, const Options& options);
@@ -96,6 +108,9 @@ class BlockFile {
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;
+  void give_up_overdue_parts() noexcept;
+  [[nodiscard]] bool still_flying(std::uint32_t part, TimePoint submitted) const noexcept;
+  void part_has_ended(std::uint32_t transfer) noexcept;
   [[nodiscard]] std::uint32_t take_part();
 
   File file_;
@@ -103,11 +118,18 @@ class BlockFile {
   Options options_;
   FileCounters counters_;
   ByteCount in_flight_;
-  std::uint32_t active_count_ = 0;
+  std::uint32_t active_count_ = 0, overdue_count_ = 0;
+  std::optional<Error> out_of_use_;  // the first request that passed its deadline
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;
   std::deque<std::uint32_t> waiting_;  // parts not yet accepted by the engine
+  /// Submissions, oldest first; those at the front that have completed go with each poll.
+  struct Flight {
+    std::uint32_t part = 0;
+    TimePoint submitted{};
+  };
+  std::deque<Flight> flights_;
   std::deque<Finished> finished_;
 };
 

@@ -20,7 +20,7 @@ struct Fault {
     fail,       ///< completes with `error`, and moves nothing
     shorten,    ///< moves `length` bytes and says so
     delay,      ///< completes `delay` later than it would
-    hang,       ///< never completes, until the engine is closed
+    hang,       ///< never completes; an engine closed without a deadline cancels it
     tear,       ///< a write of which `length` bytes, in blocks of 4096, reach the disk, reported as whole
     misdirect,  ///< a write that reaches the disk `distance` bytes further on, reported as whole
     lose,       ///< a write that never reaches the disk, reported as whole: reads after it are stale
@@ -53,13 +53,13 @@ class FaultEngine final : public IoEngine {
  public:
   /// `clock` outlives it; delays are counted by it.
   FaultEngine(std::unique_ptr<IoEngine> within, FaultPlan plan, const Clock& clock = Clock::steady());
-  ~FaultEngine() override { FaultEngine::close(); }
+  ~FaultEngine() override { (void)FaultEngine::close(forever); }
 
   [[nodiscard]] std::size_t submit(std::span<const IoRequest> requests) noexcept override;
   [[nodiscard]] std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override;
   void wake() noexcept override { within_->wake(); }
   void attach(FileHandle file, HostSpan buffers) noexcept override { within_->attach(file, buffers); }
-  void close() noexcept override;
+  bool close(TimePoint deadline) noexcept override;
 
   [[nodiscard]] IoLimits limits() const noexcept override { return within_->limits(); }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return in_flight_; }

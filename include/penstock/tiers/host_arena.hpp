@@ -36,6 +36,9 @@ class HostArena {
   }
   ~HostArena();
 
+  /// The memory stays mapped for as long as the process lives: somebody may use it still.
+  void leak() noexcept { bytes_ = {}; }
+
   [[nodiscard]] HostSpan bytes() const { return bytes_; }
   [[nodiscard]] PageKind page_kind() const { return page_kind_; }
   [[nodiscard]] bool pinned() const { return pinned_; }

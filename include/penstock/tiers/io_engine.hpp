@@ -49,7 +49,7 @@ class IoEngine {
   IoEngine() = default;
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
-  /// Closes, if that was not done.
+  /// Closes, without a deadline, if that was not done.
   virtual ~IoEngine() = default;
 
   /// Accepts a prefix of `requests` and returns its length, 0 when the queue is full.
@@ -67,9 +67,12 @@ class IoEngine {
   /// with the kernel. Not needed for requests to work; a refusal is a lost optimisation, kept in notes().
   virtual void attach(FileHandle file, HostSpan buffers) noexcept = 0;
 
-  /// Cancels what it can, waits until nothing is in flight and returns; the kernel touches no buffer after
-  /// it. Completions not reaped yet can still be reaped. Afterwards submit accepts nothing.
-  virtual void close() noexcept = 0;
+  /// Cancels what it can and waits until nothing is in flight: the kernel touches no buffer after it.
+  /// Completions not reaped yet can still be reaped. Afterwards submit accepts nothing.
+  ///
+  /// False when something is in flight still at `deadline`. What that needs of the engine's own is leaked then,
+  /// and the caller must leave the buffers alone for as long as the process lives.
+  [[nodiscard]] virtual bool close(TimePoint deadline) noexcept = 0;
 
   [[nodiscard]] virtual IoLimits limits() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;

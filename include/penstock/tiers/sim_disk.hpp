@@ -69,13 +69,13 @@ class SimEngine final : public IoEngine {
  public:
   SimEngine(SimDisk& disk, const SimClock& clock, std::uint64_t seed, std::uint32_t depth = 16)
       : disk_(disk), clock_(clock), random_(seed), depth_(depth) {}
-  ~SimEngine() override { SimEngine::close(); }
+  ~SimEngine() override { (void)SimEngine::close(forever); }
 
   [[nodiscard]] std::size_t submit(std::span<const IoRequest> requests) noexcept override;
   [[nodiscard]] std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override;
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
-  void close() noexcept override;
+  bool close(TimePoint deadline) noexcept override;
 
   [[nodiscard]] IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = depth_}; }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override {

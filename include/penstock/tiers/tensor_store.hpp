@@ -80,6 +80,8 @@ class TensorStore {
   // Loading: the copy takes the address range and, on success, the newest version.
   void begin_load(TensorId id, Tier tier, Reservation reservation);
   void finish_load(TensorId id, Tier tier, bool succeeded);
+  /// The range of a load that failed, for whoever must keep others off it; before finish_load().
+  [[nodiscard]] Reservation surrender(TensorId id, Tier tier);
 
   // Leases. A copy to overwrite may be absent: it takes the range, or that it has settled in, and becomes
   // dirty at end_exclusive.

@@ -51,6 +51,7 @@ struct PenstockConfig {
   EvictionName eviction = EvictionName::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
+  std::uint32_t io_deadline_seconds = 60;  ///< of one request; past it its swap file is used no more
   std::uint32_t threads = 0;  ///< workers of a rank; 0: cores / local ranks
 };
 

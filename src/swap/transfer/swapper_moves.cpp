@@ -31,6 +31,9 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     const auto& loaded = store_.description(tensor);
     ledger_.read(loaded.purpose, result ? loaded.extent->length : ByteCount());
+    if (!result && result.error().code() == ErrorCode::deadline_exceeded) {
+      quarantined_.push_back(store_.surrender(tensor, Tier::host));
+    }
     store_.finish_load(tensor, Tier::host, result.has_value());
     store_.touch(tensor, Tier::host);
     if (result && discard_if_unwanted(tensor)) return;
@@ -39,6 +42,10 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
       resident_.erase(tensor);
       Error error = result.error();
       if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + loaded.name);
+      if (error.code() == ErrorCode::deadline_exceeded) {
+        error = std::move(error).note("memory  " + to_string(quarantined_.back().size()) +
+                                      " are kept from use: the kernel may still write there");
+      }
       load_errors_.insert_or_assign(tensor, std::move(error));
     }
   };

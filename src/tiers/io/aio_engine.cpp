@@ -35,7 +35,7 @@ class AioEngine final : public IoEngine {
   explicit AioEngine(const AioOptions& options) : options_(options), slots_(options.depth) {
     for (std::uint32_t slot = options.depth; slot > 0; --slot) free_slots_.push_back(slot - 1);
   }
-  ~AioEngine() override { AioEngine::close(); }
+  ~AioEngine() override { (void)AioEngine::close(forever); }
 
   Result<void> open() {
     const int result = ::io_setup(static_cast<int>(options_.depth), &context_);
@@ -87,13 +87,18 @@ class AioEngine final : public IoEngine {
 
   void attach(FileHandle, HostSpan) noexcept override {}
 
-  void close() noexcept override {
-    if (!open_) return;
+  bool close(TimePoint deadline) noexcept override {
+    if (!open_) return in_flight_ == unreaped_.size();
     closing_ = true;
     // The kernel cancels nothing of a file's; what is in flight is waited for.
-    while (in_flight_ > unreaped_.size()) collect(forever);
+    while (in_flight_ > unreaped_.size()) {
+      if (collect(deadline)) continue;
+      open_ = false;  // io_destroy would wait
+      return false;
+    }
     ::io_destroy(context_);
     open_ = false;
+    return true;
   }
 
   IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <string>
 
 namespace penstock::tiers {
 
@@ -68,6 +70,13 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
         .wanted(options_.size)
         .got(buffer.size());
   }
+  if (out_of_use_) {
+    return Error(ErrorCode::failed_state, operation_name(direction))
+        .reason("the file is out of use since a request passed its deadline")
+        .object(properties().name)
+        .at(offset)
+        .note("cause   " + out_of_use_->message());
+  }
   if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
 
   const std::uint32_t slot = free_transfers_.back();
@@ -85,13 +94,12 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
     parts_[part] = {.transfer = slot,
                     .begin = at,
                     .length = std::min(options_.request_max, buffer.size() - at),
-                    .retries = 0,
-                    .in_flight = false};
+                    .retries = 0};
     ++transfers_[slot].parts;
     waiting_.push_back(part);
   }
   const std::uint32_t own = take_part();
-  parts_[own] = {.transfer = slot, .begin = {}, .length = {}, .retries = 0, .in_flight = false};
+  parts_[own] = {.transfer = slot};
   rest(own);
   return ok();
 }
@@ -109,9 +117,44 @@ std::uint32_t BlockFile::take_part() {
 void BlockFile::poll(TimePoint deadline) noexcept {
   submit_parts();
   std::array<IoCompletion, 64> completions;
-  const std::size_t count = engine_->reap(completions, finished_.empty() ? deadline : TimePoint::min());
+  const TimePoint until = finished_.empty() ? std::min(deadline, next_deadline()) : TimePoint::min();
+  const std::size_t count = engine_->reap(completions, until);
   for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+  give_up_overdue_parts();
   if (count > 0) submit_parts();
+}
+
+bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noexcept {
+  return parts_[part].in_flight && !parts_[part].overdue && parts_[part].submitted == submitted;
+}
+
+TimePoint BlockFile::next_deadline() const noexcept {
+  if (flights_.empty() || options_.deadline == forever) return forever;
+  return flights_.front().submitted + options_.deadline;
+}
+
+void BlockFile::give_up_overdue_parts() noexcept {
+  const TimePoint now = options_.clock->now();
+  while (!flights_.empty()) {
+    const auto [index, submitted] = flights_.front();
+    const bool flying = still_flying(index, submitted);
+    if (flying && next_deadline() > now) return;
+    flights_.pop_front();
+    if (!flying) continue;
+    Part& part = parts_[index];
+    Transfer& transfer = transfers_[part.transfer];
+    fail(transfer,
+         Error(ErrorCode::deadline_exceeded, operation_name(transfer.direction))
+             .reason("a request did not complete in time")
+             .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
+                  " s without an answer")
+             .advice("check the drive and the kernel log; this swap file is used no more"),
+         part);
+    if (!out_of_use_) out_of_use_ = transfer.error;
+    part.overdue = true;  // its slot goes with it, until the kernel answers
+    ++overdue_count_;
+    part_has_ended(part.transfer);
+  }
 }
 
 /// Each batch is one call of the engine's, which with io_uring is one system call.
@@ -120,10 +163,14 @@ void BlockFile::submit_parts() noexcept {
   while (true) {
     const std::size_t count = next_batch(batch);
     const std::size_t accepted = count == 0 ? 0 : engine_->submit(std::span(batch).first(count));
+    const TimePoint now = options_.clock->now();
     for (std::size_t i = 0; i < accepted; ++i) {
-      Part& part = parts_[waiting_.front()];
+      const std::uint32_t batch_part = waiting_.front();
+      Part& part = parts_[batch_part];
       waiting_.pop_front();
       part.in_flight = true;
+      part.submitted = now;
+      flights_.push_back({batch_part, now});
       in_flight_ += part.length;
       ++counters_.requests;
     }
@@ -139,8 +186,9 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
     const std::uint32_t index = *at;
     const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
-    // A transfer that has failed moves no further bytes.
-    if (transfer.error) {
+    // A transfer that has failed moves no further bytes, nor does a file that is out of use.
+    if (transfer.error || out_of_use_) {
+      if (!transfer.error) transfers_[part.transfer].error = out_of_use_;
       at = waiting_.erase(at);
       rest(index);
       continue;
@@ -162,9 +210,13 @@ void BlockFile::on_completion(const IoCompletion& completion) noexcept {
   const auto index = static_cast<std::uint32_t>(completion.tag);
   Part& part = parts_[index];
   PENSTOCK_CHECK(part.in_flight);
-  Transfer& transfer = transfers_[part.transfer];
   part.in_flight = false;
   in_flight_ -= part.length;
+  if (part.overdue) {
+    --overdue_count_;
+    return free_parts_.push_back(index);
+  }
+  Transfer& transfer = transfers_[part.transfer];
 
   if (is_transient(completion.result) && part.retries < options_.retries_max) {
     ++part.retries;
@@ -214,10 +266,11 @@ void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept
 }
 
 void BlockFile::rest(std::uint32_t index) noexcept {
-  Part& part = parts_[index];
-  const std::uint32_t slot = part.transfer;
   free_parts_.push_back(index);
+  part_has_ended(parts_[index].transfer);
+}
 
+void BlockFile::part_has_ended(std::uint32_t slot) noexcept {
   Transfer& transfer = transfers_[slot];
   if (--transfer.parts > 0) return;
   finished_.push_back({.tag = transfer.tag,

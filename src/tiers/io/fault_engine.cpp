@@ -130,11 +130,17 @@ std::size_t FaultEngine::reap(std::span<IoCompletion> completions, TimePoint dea
   return count;
 }
 
-void FaultEngine::close() noexcept {
-  if (closed_) return;
+bool FaultEngine::close(TimePoint deadline) noexcept {
+  const bool hangs = std::any_of(held_.begin(), held_.end(), [](const Held& held) { return held.due == at_close; });
+  if (closed_) return !hangs;
   closed_ = true;
-  within_->close();
-  while (free_slots_.size() < slots_.size()) take_from_within(TimePoint::min());
+  const bool at_rest = within_->close(deadline);
+  while (at_rest && free_slots_.size() < slots_.size()) take_from_within(TimePoint::min());
+  if (hangs && deadline != forever) {
+    std::erase_if(held_, [](const Held& held) { return held.due == at_close; });
+    return false;
+  }
+  return at_rest;
 }
 
 }  // namespace penstock::tiers

@@ -109,10 +109,11 @@ std::size_t SimEngine::reap(std::span<IoCompletion> completions, TimePoint) noex
   return count;
 }
 
-void SimEngine::close() noexcept {
+bool SimEngine::close(TimePoint) noexcept {
   closed_ = true;
   for (const Pending& pending : pending_) done_.push_back({pending.request.tag, -ECANCELED});
   pending_.clear();
+  return true;
 }
 
 TimePoint SimEngine::next_due() const noexcept {

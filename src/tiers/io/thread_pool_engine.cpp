@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -30,16 +31,45 @@ std::int64_t run(const IoRequest& request) noexcept {
   return result >= 0 ? result : -errno;
 }
 
+/// What the engine shares with its threads: a thread that the kernel never lets go outlives the engine.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable work, completed;
+  std::deque<IoRequest> queue;
+  std::deque<IoCompletion> done;
+  std::uint32_t in_flight = 0, running = 0;
+  bool closing = false, woken = false;
+
+  void serve() noexcept {
+    std::unique_lock lock(mutex);
+    while (true) {
+      work.wait(lock, [this] { return !queue.empty() || closing; });
+      if (queue.empty()) return;
+      const IoRequest request = queue.front();
+      queue.pop_front();
+      ++running;
+      lock.unlock();
+      const std::int64_t result = run(request);
+      lock.lock();
+      --running;
+      done.push_back({request.tag, result});
+      completed.notify_all();
+    }
+  }
+};
+
 class ThreadPoolEngine final : public IoEngine {
  public:
   explicit ThreadPoolEngine(const ThreadPoolOptions& options) : options_(options) {}
 
-  ~ThreadPoolEngine() override { ThreadPoolEngine::close(); }
+  ~ThreadPoolEngine() override { (void)ThreadPoolEngine::close(forever); }
 
   /// With fewer threads than asked for it works too, with none it does not.
   Result<void> start_threads() {
     try {
-      while (threads_.size() < options_.threads) threads_.emplace_back([this] { serve(); });
+      while (threads_.size() < options_.threads) {
+        threads_.emplace_back([shared = shared_] { shared->serve(); });
+      }
     } catch (const std::system_error& refused) {
       if (threads_.empty()) {
         return Error::from_errno("create_thread_pool_engine", refused.code().value()).object("a thread");
@@ -51,84 +81,78 @@ class ThreadPoolEngine final : public IoEngine {
   }
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
-    const std::lock_guard lock(mutex_);
-    if (closing_) return 0;
-    const std::size_t accepted = std::min<std::size_t>(requests.size(), options_.depth - in_flight_);
-    queue_.insert(queue_.end(), requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(accepted));
-    in_flight_ += static_cast<std::uint32_t>(accepted);
-    work_.notify_all();
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->closing) return 0;
+    const std::size_t accepted =
+        std::min<std::size_t>(requests.size(), options_.depth - shared_->in_flight);
+    shared_->queue.insert(shared_->queue.end(), requests.begin(),
+                          requests.begin() + static_cast<std::ptrdiff_t>(accepted));
+    shared_->in_flight += static_cast<std::uint32_t>(accepted);
+    shared_->work.notify_all();
     return accepted;
   }
 
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
-    std::unique_lock lock(mutex_);
-    const auto ready = [this] { return !done_.empty() || woken_ || closing_; };
-    if (deadline == forever) {
-      completed_.wait(lock, ready);
-    } else if (deadline != TimePoint::min()) {
-      completed_.wait_until(lock, std::chrono::steady_clock::time_point(deadline), ready);
-    }
-    const std::size_t count = std::min(completions.size(), done_.size());
+    std::unique_lock lock(shared_->mutex);
+    wait(lock, deadline, [this] { return !shared_->done.empty() || shared_->woken || shared_->closing; });
+    const std::size_t count = std::min(completions.size(), shared_->done.size());
     for (std::size_t i = 0; i < count; ++i) {
-      completions[i] = done_.front();
-      done_.pop_front();
+      completions[i] = shared_->done.front();
+      shared_->done.pop_front();
     }
-    in_flight_ -= static_cast<std::uint32_t>(count);
-    woken_ = false;
+    shared_->in_flight -= static_cast<std::uint32_t>(count);
+    shared_->woken = false;
     return count;
   }
 
   void wake() noexcept override {
-    const std::lock_guard lock(mutex_);
-    woken_ = true;
-    completed_.notify_all();
+    const std::lock_guard lock(shared_->mutex);
+    shared_->woken = true;
+    shared_->completed.notify_all();
   }
 
   void attach(FileHandle, HostSpan) noexcept override {}
 
-  void close() noexcept override {
+  bool close(TimePoint deadline) noexcept override {
     {
-      const std::lock_guard lock(mutex_);
-      if (closing_) return;
-      closing_ = true;
-      for (const IoRequest& request : queue_) done_.push_back({request.tag, -ECANCELED});
-      queue_.clear();
-      work_.notify_all();
+      std::unique_lock lock(shared_->mutex);
+      if (threads_.empty()) return shared_->running == 0;
+      shared_->closing = true;
+      for (const IoRequest& request : shared_->queue) shared_->done.push_back({request.tag, -ECANCELED});
+      shared_->queue.clear();
+      shared_->work.notify_all();
+      wait(lock, deadline, [this] { return shared_->running == 0; });
+      if (shared_->running > 0) {
+        for (std::thread& thread : threads_) thread.detach();
+        threads_.clear();
+        return false;
+      }
     }
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return true;
   }
 
   IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }
   std::uint32_t in_flight() const noexcept override {
-    const std::lock_guard lock(mutex_);
-    return in_flight_;
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->in_flight;
   }
   const char* name() const noexcept override { return "threads"; }
   std::string notes() const override { return notes_; }
 
  private:
-  void serve() noexcept {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      work_.wait(lock, [this] { return !queue_.empty() || closing_; });
-      if (queue_.empty()) return;
-      const IoRequest request = queue_.front();
-      queue_.pop_front();
-      lock.unlock();
-      const std::int64_t result = run(request);
-      lock.lock();
-      done_.push_back({request.tag, result});
-      completed_.notify_all();
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const Ready& ready) noexcept {
+    if (deadline == forever) {
+      shared_->completed.wait(lock, ready);
+    } else if (deadline != TimePoint::min()) {
+      shared_->completed.wait_until(lock, std::chrono::steady_clock::time_point(deadline), ready);
     }
   }
 
   const ThreadPoolOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable work_, completed_;
-  std::deque<IoRequest> queue_;
-  std::deque<IoCompletion> done_;
-  std::uint32_t in_flight_ = 0;
-  bool closing_ = false, woken_ = false;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::vector<std::thread> threads_;
   std::string notes_;
 };

@@ -95,7 +95,7 @@ int probe_ring(unsigned flags) noexcept {
 class UringEngine final : public IoEngine {
  public:
   explicit UringEngine(const UringOptions& options) : options_(options) {}
-  ~UringEngine() override { UringEngine::close(); }
+  ~UringEngine() override { (void)UringEngine::close(forever); }
 
   Result<void> open() {
     int result = 0;
@@ -176,8 +176,8 @@ class UringEngine final : public IoEngine {
     if (!buffers.empty() && options_.register_buffers) register_slabs(buffers);
   }
 
-  void close() noexcept override {
-    if (!open_) return;
+  bool close(TimePoint deadline) noexcept override {
+    if (!open_) return with_kernel() == 0;
     closing_ = true;
     enable();
     collect();
@@ -189,14 +189,19 @@ class UringEngine final : public IoEngine {
     // The same holds for the read that wake() completes, into a member of this object.
     if (wake_armed_) wake();
     while (with_kernel() > 0 || wake_armed_) {
-      wait(forever);
+      wait(deadline);
       collect();
+      if (with_kernel() > 0 && !wake_armed_ && deadline != forever && Clock::steady().now() >= deadline) {
+        open_ = false;  // the ring stays: it is the kernel's as long as it works for it
+        return false;
+      }
     }
     // Nor does it wait for what is registered: memory would stay locked and a deleted file's space taken.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) ::io_uring_unregister_files(&ring_);
     ::io_uring_queue_exit(&ring_);
     open_ = false;
+    return true;
   }
 
   IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }

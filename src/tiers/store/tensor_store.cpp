@@ -80,6 +80,12 @@ void TensorStore::finish_load(TensorId id, Tier tier, bool succeeded) {
   }
 }
 
+Reservation TensorStore::surrender(TensorId id, Tier tier) {
+  Copy& copy = mutable_copy(id, tier);
+  PENSTOCK_CHECK(copy.state == CopyState::loading);
+  return std::move(copy.reservation);
+}
+
 void TensorStore::add_reader(TensorId id, Tier tier) {
   Copy& copy = mutable_copy(id, tier);
   PENSTOCK_CHECK(current(id, tier) && !copy.exclusive);

@@ -52,6 +52,14 @@ constexpr Key keys[] = {
      .most = 4096,
      .set = [](Draft& d,
                const Value& v) { d.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(v.count); }},
+    {.path = "penstock.io_deadline_seconds",
+     .kind = count,
+     .least = 1,
+     .most = 86'400,
+     .set =
+         [](Draft& d, const Value& v) {
+           d.config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(v.count);
+         }},
     {.path = "penstock.unit_elements_max",
      .kind = count,
      .set = [](Draft& d, const Value& v) { d.config.penstock.unit_elements_max = ElementCount(v.count); }},

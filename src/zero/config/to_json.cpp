@@ -70,6 +70,7 @@ Json::Value to_json(const PenstockConfig& penstock) {
   json["device_budget"] = Json::UInt64(penstock.device_budget.value());
   json["tile_elements"] = Json::UInt64(penstock.tile_elements.value());
   json["tiles_in_flight"] = penstock.tiles_in_flight;
+  json["io_deadline_seconds"] = penstock.io_deadline_seconds;
   json["unit_elements_max"] = Json::UInt64(penstock.unit_elements_max.value());
   json["eviction"] = text(to_string(penstock.eviction));
   json["io_engine"] = text(to_string(penstock.io_engine));

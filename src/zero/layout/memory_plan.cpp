@@ -102,6 +102,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config) const {
                              .capacity = round_up(share, block),
                              .request_max = config.aio_block_size,
                              .in_flight_max = config.aio_block_size * config.aio_queue_depth,
+                             .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),
                              .engine = config.penstock.io_engine});
   }
   return options;

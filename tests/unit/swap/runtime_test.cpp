@@ -6,9 +6,12 @@
 
 #include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
+#include <penstock/tiers/thread_pool_engine.hpp>
+#include <penstock/tiers/uring_engine.hpp>
 
 #include <gtest/gtest.h>
 #include <cerrno>
+#include <chrono>
 #include <vector>
 
 namespace penstock::swap {
@@ -383,6 +386,39 @@ TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
     }
     EXPECT_TRUE(runtime->drain());
     EXPECT_EQ(directory.entry_count(), 0u);
+  }
+}
+
+TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
+  for (const auto make : {+[] { return tiers::create_uring_engine({}); },
+                          +[] { return tiers::create_thread_pool_engine({}); }}) {
+    auto within = make();
+    if (!within) continue;  // no io_uring here
+    test::ScratchDirectory directory;
+    auto faulty = std::make_unique<tiers::FaultEngine>(
+        std::move(*within),
+        tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
+    std::vector<std::unique_ptr<Path>> paths;
+    paths.push_back(Path::create({.directory = directory.path(),
+                                  .capacity = 4_MiB,
+                                  .deadline = std::chrono::milliseconds(20)},
+                                 tiers::real_file_system(), std::move(faulty))
+                        .value());
+    auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
+    const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);
+    write(*runtime, tensor, 1);
+    ASSERT_TRUE(runtime->drain());
+    write(*runtime, other, 1);  // evicts it
+    ASSERT_TRUE(runtime->drain());
+
+    auto hangs = runtime->acquire(tensor, Access::read);
+    auto refused = runtime->acquire(tensor, Access::read);
+
+    ASSERT_FALSE(hangs);
+    EXPECT_EQ(hangs.error().code(), ErrorCode::deadline_exceeded);
+    EXPECT_NE(hangs.error().message().find("are kept from use"), std::string::npos) << hangs.error().message();
+    EXPECT_FALSE(refused);  // the range that the kernel may write to is not handed out again
+    EXPECT_LE(runtime->host_budget().free(), 1_MiB - 700_KiB);
   }
 }
 

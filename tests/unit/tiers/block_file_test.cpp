@@ -2,10 +2,13 @@
 
 #include "kit/pattern.hpp"
 
+#include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -45,7 +48,7 @@ class ScriptedEngine final : public IoEngine {
   }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
-  void close() noexcept override {}
+  bool close(TimePoint) noexcept override { return true; }
   IoLimits limits() const noexcept override { return {1_GiB, 64}; }
   std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(done_.size()); }
   const char* name() const noexcept override { return "scripted"; }
@@ -191,6 +194,70 @@ TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
 
   EXPECT_EQ(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), 4).error().code(),
             ErrorCode::would_block);
+}
+
+TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndUsesTheFileNoMore) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim), {{.occurrence = 1, .effect = Fault::Effect::hang}}, clock);
+  const TimePoint deadline = std::chrono::seconds(5);
+  auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 256_KiB, .request_max = 16_KiB, .deadline = deadline, .clock = &clock})
+                  .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  const HostSpan buffer(memory.get(), 64_KiB);
+
+  ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(4096), buffer, 7));
+  std::optional<BlockFile::Finished> finished;
+  while (!(finished = file.take_finished())) {
+    file.poll(TimePoint::min());
+    const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+    if (due != forever) clock.advance_to(due);
+  }
+
+  EXPECT_EQ(finished->tag, 7u);
+  ASSERT_FALSE(finished->result);
+  EXPECT_EQ(finished->result.error().code(), ErrorCode::deadline_exceeded);
+  const std::string message = finished->result.error().message();
+  for (const char* word : {"simulated file in sim at offset 20480", "5 s without an answer", "try"}) {
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+  }
+  EXPECT_GE(clock.now(), deadline);
+  EXPECT_EQ(file.overdue_count(), 1u);
+  EXPECT_FALSE(file.busy());
+  auto refused = file.start(BlockFile::Direction::read, FileOffset(0), buffer, 8);
+  EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
+  EXPECT_NE(refused.error().message().find("did not complete in time"), std::string::npos);
+  EXPECT_FALSE(engine.close(clock.now()));
+}
+
+TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim),
+                     {{.count = 3, .effect = Fault::Effect::delay, .delay = std::chrono::milliseconds(4900)}}, clock);
+  auto file =
+      BlockFile::create(disk.create_scratch("sim", 64_KiB, DirectIo::preferred).value(), engine,
+                        {.size = 64_KiB, .request_max = 16_KiB, .deadline = std::chrono::seconds(5), .clock = &clock})
+          .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  for (std::uint64_t tag = 0; tag < 3; ++tag) {
+    ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 64_KiB), tag));
+    std::optional<BlockFile::Finished> finished;
+    while (!(finished = file.take_finished())) {
+      file.poll(TimePoint::min());
+      const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+      if (due != forever) clock.advance_to(due);
+    }
+    EXPECT_TRUE(finished->result);
+  }
+  EXPECT_EQ(file.overdue_count(), 0u);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST_F(FaultEngineTest, NeverCompletesWhatHangsUntilItIsClosed) {
   EXPECT_TRUE(run().empty());
   EXPECT_EQ(engine_->in_flight(), 1u);
 
-  engine_->close();
+  EXPECT_TRUE(engine_->close(forever));
 
   EXPECT_EQ(run(), (std::map<std::uint64_t, std::int64_t>{{1, -ECANCELED}}));
   EXPECT_EQ(engine_->in_flight(), 0u);

@@ -218,7 +218,7 @@ TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
 TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
     "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8, "unit_elements_max": 1e6,
-    "eviction": "lru", "io_engine": "threads", "integrity": "off", "threads": 2}})");
+    "eviction": "lru", "io_engine": "threads", "integrity": "off", "io_deadline_seconds": 7, "threads": 2}})");
 
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->penstock.host_budget, 160_MiB);
@@ -229,10 +229,12 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.eviction, EvictionName::lru);
   EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
   EXPECT_EQ(config->penstock.integrity, Integrity::off);
+  EXPECT_EQ(config->penstock.io_deadline_seconds, 7u);
   EXPECT_EQ(config->penstock.threads, 2u);
   for (const char* bad :
        {R"({"host_budget": "160 apples"})", R"({"host_budget": "-1MiB"})", R"({"host_budget": ""})",
-        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"tiles_in_flight": 0})"}) {
+        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"tiles_in_flight": 0})",
+        R"({"io_deadline_seconds": 0})"}) {
     EXPECT_FALSE(read("{\"train_batch_size\": 8, \"penstock\": " + std::string(bad) + "}")) << bad;
   }
 }
@@ -246,7 +248,8 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
     "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95], "eps": 1e-9,
       "weight_decay": 0.1, "bias_correction": false, "adam_w_mode": false}},
     "aio": {"block_size": 262144, "queue_depth": 32},
-    "penstock": {"host_budget": "1.5GiB", "eviction": "lru", "io_engine": "io_uring", "integrity": "off"}})",
+    "penstock": {"host_budget": "1.5GiB", "eviction": "lru", "io_engine": "io_uring", "integrity": "off",
+      "io_deadline_seconds": 5}})",
            3);
   ASSERT_TRUE(config) << config.error().message();
 

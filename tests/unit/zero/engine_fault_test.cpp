@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Sweep{"ShortAndUnaligned", {.effect = Fault::Effect::shorten, .length = 4097_B}, {}},
         Sweep{"ShorterThanABlock", {.effect = Fault::Effect::shorten, .length = 1_B}, {}},
         Sweep{"Late", {.effect = Fault::Effect::delay, .delay = std::chrono::seconds(10)}, {}},
+        Sweep{"Hang", {.effect = Fault::Effect::hang}, {ErrorCode::deadline_exceeded}},
         Sweep{"TornWrite",
               {.operation = IoOperation::write, .effect = Fault::Effect::tear, .length = 4_KiB},
               {ErrorCode::corrupted}},

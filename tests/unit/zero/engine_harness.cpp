@@ -53,6 +53,7 @@ class Rank final : public swap::Driving {
       path.request_max = options_.request_max;
       path.engine = options_.engine;
       if (!options_.seed) continue;
+      path.clock = &clock_;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
       tiers::SimEngine* const simulated = engine.get();
       auto faulty = std::make_unique<tiers::FaultEngine>(
@@ -249,6 +250,8 @@ class Rank final : public swap::Driving {
           for (const Disk& disk : rank->disks_) {
             due = std::min({due, disk.engine->next_due(), disk.faults->next_due()});
           }
+          if (!rank->runtime_) continue;
+          for (const auto& path : rank->runtime_->paths()) due = std::min(due, path->next_deadline());
         }
         if (due != forever && due > clock_.now()) {
           clock_.advance_to(due);
