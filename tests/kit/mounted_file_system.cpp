@@ -1,0 +1,82 @@
+#include "kit/mounted_file_system.hpp"
+
+#include <sys/mount.h>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace penstock::test {
+
+namespace {
+
+// Enough for an ext4 with its journal and a few swap files.
+constexpr const char* size = "64M";
+
+/// Runs a command; its standard output without the newline, or nothing when it fails.
+std::string output_of(const std::string& command) {
+  std::string output;
+  FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
+  if (pipe == nullptr) return {};
+  std::array<char, 256> buffer;
+  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    output.append(buffer.data(), count);
+  }
+  if (::pclose(pipe) != 0) return {};
+  while (!output.empty() && output.back() == '\n') output.pop_back();
+  return output;
+}
+
+}  // namespace
+
+MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mounted") {
+  std::filesystem::create_directory(path_);
+  switch (kind) {
+    case Kind::directory: return;
+    case Kind::ext4: mount_ext4(512); return;
+    case Kind::ext4_4k_sector: mount_ext4(4096); return;
+    case Kind::tmpfs:
+      mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=64m") == 0;
+      break;
+    case Kind::overlay: {
+      std::string options;
+      for (const char* layer : {"lowerdir", "upperdir", "workdir"}) {
+        std::filesystem::create_directory(scratch_.path() / layer);
+        if (!options.empty()) options += ',';
+        options.append(layer).append("=").append((scratch_.path() / layer).string());
+      }
+      mounted_ = ::mount("overlay", path_.c_str(), "overlay", 0, options.c_str()) == 0;
+      break;
+    }
+  }
+  if (!mounted_) skip_reason_ = std::string("mounting is not allowed here: ") + std::strerror(errno);
+}
+
+void MountedFileSystem::mount_ext4(int sector) {
+  const std::string image = (scratch_.path() / "image").string();
+  if (output_of("truncate -s " + std::string(size) + " " + image + " && mkfs.ext4 -q -F -b 4096 " + image + " && echo made")
+          .empty()) {
+    skip_reason_ = "mkfs.ext4 is not to be had";
+    return;
+  }
+  loop_device_ = output_of("losetup --find --show --sector-size " + std::to_string(sector) + " " + image);
+  if (loop_device_.empty()) {
+    skip_reason_ = "no loop device with sectors of " + std::to_string(sector) + " bytes is to be had";
+    return;
+  }
+  mounted_ = ::mount(loop_device_.c_str(), path_.c_str(), "ext4", 0, nullptr) == 0;
+  if (!mounted_) skip_reason_ = std::string("mounting is not allowed here: ") + std::strerror(errno);
+}
+
+MountedFileSystem::~MountedFileSystem() {
+  if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  if (!loop_device_.empty()) (void)output_of("losetup --detach " + loop_device_);
+}
+
+const char* to_string(MountedFileSystem::Kind kind) {
+  constexpr const char* names[] = {"Directory", "Tmpfs", "Ext4", "Ext4With4KiBSectors", "Overlay"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "kit/scratch_directory.hpp"
+
+#include <filesystem>
+#include <string>
+
+namespace penstock::test {
+
+/// A small file system of a kind of its own, mounted for a test and unmounted after it.
+class MountedFileSystem {
+ public:
+  enum class Kind {
+    directory,  ///< none: a directory of the file system that the tests run on
+    tmpfs,
+    ext4,            ///< in a file, through a loop device with sectors of 512 bytes
+    ext4_4k_sector,  ///< the same with 4096
+    overlay,         ///< over the tests' own
+  };
+
+  explicit MountedFileSystem(Kind kind);
+  MountedFileSystem(const MountedFileSystem&) = delete;
+  MountedFileSystem& operator=(const MountedFileSystem&) = delete;
+  ~MountedFileSystem();
+
+  /// Why it could not be mounted; empty when it is.
+  [[nodiscard]] const std::string& skip_reason() const { return skip_reason_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void mount_ext4(int sector);
+
+  ScratchDirectory scratch_;
+  std::filesystem::path path_;
+  std::string loop_device_, skip_reason_;
+  bool mounted_ = false;
+};
+
+[[nodiscard]] const char* to_string(MountedFileSystem::Kind kind);
+
+}  // namespace penstock::test
