@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <time.h>
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 namespace penstock::swap {
 
@@ -36,6 +38,12 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::Fi
 
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::File file,
                                            std::unique_ptr<tiers::IoEngine> engine, std::string choice) {
+  if (!(options.weight > 0) || !std::isfinite(options.weight)) {
+    return Error::invalid_argument("Path::create")
+        .object("weight of " + options.directory.string())
+        .wanted("a finite number above 0")
+        .got(std::to_string(options.weight));
+  }
   auto block_file = BlockFile::create(std::move(file), *engine,
                                       {.size = options.capacity,
                                        .request_max = options.request_max,

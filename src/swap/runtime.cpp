@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <algorithm>
+#include <numeric>
 
 namespace penstock::swap {
 
@@ -79,23 +80,10 @@ Runtime::~Runtime() {
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
   const std::lock_guard lock(mutex_);
   if (on_disk) {
-    const auto roomiest =
-        std::max_element(path_space_.begin(), path_space_.end(),
-                         [](const auto& a, const auto& b) { return a.free_total() < b.free_total(); });
-    const auto range =
-        roomiest == path_space_.end() ? std::nullopt : roomiest->allocate(description.size.value());
-    if (!range) {
-      return Error(ErrorCode::no_space, "Runtime::add")
-          .reason("no swap file has room")
-          .object(description.name)
-          .wanted(description.size)
-          .got(roomiest == path_space_.end() ? std::string("no path")
-                                             : to_string(ByteCount(roomiest->largest_gap())));
-    }
-    description.extent = tiers::Extent{.path = static_cast<std::uint32_t>(roomiest - path_space_.begin()),
-                                       .offset = FileOffset(range->begin),
-                                       .length = ByteCount(range->length)};
-    ledger_.hold(tiers::Tier::nvme, description.purpose, ByteCount(range->length));
+    auto extent = deal(description.size);
+    if (!extent) return std::move(extent).error().object(description.name);
+    description.extent = *extent;
+    ledger_.hold(tiers::Tier::nvme, description.purpose, extent->length);
   }
   const TensorId tensor = store_->add(std::move(description));
   if (!store_->description(tensor).stays_in_memory()) return tensor;
@@ -104,6 +92,30 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
     return settled.error();
   }
   return tensor;
+}
+
+/// From the path that is furthest behind its share of the bytes, of those that have room.
+Result<tiers::Extent> Runtime::deal(ByteCount size) {
+  std::vector<std::uint32_t> order(paths_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto filled = [&](std::uint32_t path) {
+    const ByteCount dealt = ByteCount(path_space_[path].size() - path_space_[path].free_total()) + size;
+    return static_cast<double>(dealt.value()) / paths_[path]->options().weight;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return filled(a) < filled(b); });
+  std::uint64_t largest = 0;
+  for (const std::uint32_t path : order) {
+    if (const auto range = path_space_[path].allocate(size.value())) {
+      return tiers::Extent{
+          .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
+    }
+    largest = std::max(largest, path_space_[path].largest_gap());
+  }
+  return Error(ErrorCode::no_space, "Runtime::add")
+      .reason("no swap file has room")
+      .wanted(size)
+      .got(paths_.empty() ? std::string("no path") : to_string(ByteCount(largest)));
 }
 
 void Runtime::remove(TensorId tensor) {

@@ -97,8 +97,8 @@ class Runtime {
   /// Waits for what is in flight, then stops the threads. No lease lives any more.
   ~Runtime();
 
-  /// Adds a tensor. `on_disk` gives it an extent, on the path that has the most room left; one that is to stay
-  /// in memory has its range there from now on.
+  /// Adds a tensor. `on_disk` gives it an extent, dealt to the paths in proportion to their weights; one that is
+  /// to stay in memory has its range there from now on.
   ///
   /// Errors: no_space, when no path has room (wanted, free); budget_too_small, when host memory has none.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
@@ -168,6 +168,7 @@ class Runtime {
   friend class Lease;
   Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths);
   void run_mover();
+  [[nodiscard]] Result<tiers::Extent> deal(ByteCount size);
   void drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
   Result<void> tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
   void end_lease(tiers::TensorId tensor, Access access) noexcept;

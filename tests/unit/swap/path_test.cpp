@@ -6,6 +6,8 @@
 #include <penstock/tiers/host_arena.hpp>
 
 #include <gtest/gtest.h>
+#include <cmath>
+#include <limits>
 #include <condition_variable>
 #include <map>
 
@@ -90,6 +92,15 @@ TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
 
   for (std::uint64_t i = 0; i < posters * each; ++i) {
     EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(page(i)))) << i;
+  }
+}
+
+TEST(Path, RefusesAWeightThatIsNone) {
+  const test::ScratchDirectory directory;
+  for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    auto path = Path::create({.directory = directory.path(), .capacity = 64_KiB, .weight = weight});
+    ASSERT_FALSE(path) << weight;
+    EXPECT_EQ(path.error().code(), ErrorCode::invalid_argument);
   }
 }
 

@@ -10,8 +10,11 @@
 #include <penstock/tiers/uring_engine.hpp>
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <numeric>
+#include <span>
 #include <vector>
 
 namespace penstock::swap {
@@ -422,7 +425,58 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
   }
 }
 
-TEST(Runtime, DealsExtentsToThePathWithTheMostRoom) {
+/// Several simulated disks of different speed, driven by the test's own thread.
+class Disks final : public Driving {
+ public:
+  Disks(std::span<const double> bandwidths, ByteCount host_budget) {
+    std::vector<std::unique_ptr<Path>> paths;
+    for (const double bandwidth : bandwidths) {
+      disks_.push_back(std::make_unique<tiers::SimDisk>(
+          tiers::SimDisk::Options{.bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
+      auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, /*seed=*/disks_.size());
+      engines_.push_back(engine.get());
+      paths.push_back(Path::create({.directory = "sim", .capacity = 64_MiB, .weight = bandwidth}, *disks_.back(),
+                                   std::move(engine))
+                          .value());
+    }
+    runtime = Runtime::create({.host_budget = host_budget, .driving = this}, std::move(paths)).value();
+  }
+  void idle() override {
+    TimePoint due = forever;
+    for (const tiers::SimEngine* engine : engines_) due = std::min(due, engine->next_due());
+    ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
+    clock.advance_to(due);
+  }
+
+  tiers::SimClock clock;
+
+ private:
+  std::vector<std::unique_ptr<tiers::SimDisk>> disks_;
+  std::vector<tiers::SimEngine*> engines_;
+
+ public:
+  std::unique_ptr<Runtime> runtime;
+};
+
+TEST(Runtime, MovesAtTheSumOfItsPathsSpeedsWhenTheirWeightsAreTheirSpeeds) {
+  for (const std::vector<double>& bandwidths :
+       {std::vector<double>{2, 1}, std::vector<double>{1, 1, 4}, std::vector<double>{1}}) {
+    Disks disks(bandwidths, 50_MiB);
+    Runtime& runtime = *disks.runtime;
+    std::vector<TensorId> tensors;
+    for (int i = 0; i < 48; ++i) tensors.push_back(add(runtime, 1_MiB));
+    const double sum = std::accumulate(bandwidths.begin(), bandwidths.end(), 0.0);
+
+    const TimePoint began = disks.clock.now();
+    for (const TensorId tensor : tensors) write(runtime, tensor, 1);
+    ASSERT_TRUE(runtime.drain());
+
+    const std::chrono::duration<double> took = disks.clock.now() - began;
+    EXPECT_GE(48.0 * 1048576 / took.count() / 1e9, 0.95 * sum) << bandwidths.size() << " paths";
+  }
+}
+
+TEST(Runtime, DealsExtentsWhereThereIsRoom) {
   test::ScratchDirectory one, two;
   auto runtime = Runtime::create({.host_budget = 2_MiB,
                                   .paths = {{.directory = one.path(), .capacity = 1_MiB},
