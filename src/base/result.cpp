@@ -42,8 +42,6 @@ Error Error::from_errno(const char* operation, int errno_value) {
       case EINVAL: return ErrorCode::invalid_argument;
       case EOPNOTSUPP:
       case ENOSYS: return ErrorCode::unsupported;
-      case ETIMEDOUT:
-      case ETIME: return ErrorCode::deadline_exceeded;
       default: return ErrorCode::io;
     }
   }();

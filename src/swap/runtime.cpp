@@ -106,6 +106,7 @@ Result<tiers::Extent> Runtime::deal(ByteCount size) {
                    [&](std::uint32_t a, std::uint32_t b) { return filled(a) < filled(b); });
   std::uint64_t largest = 0;
   for (const std::uint32_t path : order) {
+    if (paths_[path]->out_of_use()) continue;
     if (const auto range = path_space_[path].allocate(size.value())) {
       return tiers::Extent{
           .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
@@ -119,16 +120,21 @@ Result<tiers::Extent> Runtime::deal(ByteCount size) {
 }
 
 void Runtime::remove(TensorId tensor) {
-  std::unique_lock lock(mutex_);
-  swapper_->forget(tensor);  // or a prefetch of it would start while this waits
-  drive_until(lock, [&] { return swapper_->at_rest(tensor); });
-  swapper_->forget(tensor);
-  swapper_->discard(tensor);
-  const tiers::TensorDescription description = store_->remove(tensor);
-  if (!description.extent) return;
-  const tiers::Extent& extent = *description.extent;
-  path_space_[extent.path].release({extent.offset.value(), extent.length.value()});
-  ledger_.give_back(tiers::Tier::nvme, description.purpose, extent.length);
+  {
+    std::unique_lock lock(mutex_);
+    swapper_->forget(tensor);  // or a prefetch of it would start while this waits
+    drive_until(lock, [&] { return swapper_->at_rest(tensor); });
+    swapper_->forget(tensor);
+    swapper_->discard(tensor);
+    const tiers::TensorDescription description = store_->remove(tensor);
+    if (description.extent) {
+      const tiers::Extent& extent = *description.extent;
+      path_space_[extent.path].release({extent.offset.value(), extent.length.value()});
+      ledger_.give_back(tiers::Tier::nvme, description.purpose, extent.length);
+    }
+    swapper_->advance();  // others may have waited for its room, or for the failed store of it to be heard of
+  }
+  wake();
 }
 
 Ticket Runtime::request(TensorId tensor, Access access) {

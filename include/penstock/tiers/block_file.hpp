@@ -41,8 +41,9 @@ class BlockFile {
 
   enum class Direction : std::uint8_t { read, write };
 
-  /// A transfer that has come to rest, with every byte moved or with its first error. After deadline_exceeded
-  /// the kernel may still use its buffer, which must be left alone for as long as the process lives.
+  /// A transfer that has come to rest, with every byte moved or with its first error. deadline_exceeded comes
+  /// before any other, and of this alone: the kernel may still use the buffer, so that of a read must be left
+  /// alone for as long as the process lives.
   struct Finished {
     std::uint64_t tag = 0;
     Direction direction = Direction::read;
@@ -78,6 +79,8 @@ class BlockFile {
   [[nodiscard]] TimePoint next_deadline() const noexcept;
   /// Requests that have passed their deadline and never completed.
   [[nodiscard]] std::uint32_t overdue_count() const { return overdue_count_; }
+  /// Once a request has passed its deadline: every transfer is refused.
+  [[nodiscard]] bool out_of_use() const { return out_of_use_.has_value(); }
 
   [[nodiscard]] const File::Properties& properties() const { return file_.properties(); }
   [[nodiscard]] const FileCounters& counters() const { return counters_; }
@@ -109,6 +112,7 @@ class BlockFile {
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;
   void give_up_overdue_parts() noexcept;
+  [[nodiscard]] Error refusal(Direction direction, FileOffset offset) const;
   [[nodiscard]] bool still_flying(std::uint32_t part, TimePoint submitted) const noexcept;
   void part_has_ended(std::uint32_t transfer) noexcept;
   [[nodiscard]] std::uint32_t take_part();

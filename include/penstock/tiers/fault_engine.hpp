@@ -101,7 +101,7 @@ class FaultEngine final : public IoEngine {
   std::array<std::uint64_t, 3> accepted_{};  // by operation
   std::uint64_t struck_ = 0;
   std::uint32_t in_flight_ = 0;
-  bool closed_ = false;
+  bool closed_ = false, at_rest_ = true;
 };
 
 }  // namespace penstock::tiers

@@ -120,7 +120,7 @@ class Engine {
     std::uint32_t micro_batches = 1;
     std::optional<float> learning_rate;  ///< of this step; default: the configuration's
   };
-  /// A step begins. Errors: invalid_argument, for no micro-batches.
+  /// A step begins. Errors: invalid_argument, for no micro-batches; failed_state, in the middle of a step.
   Result<void> begin_step(const StepOptions& options);
   /// The unit's gathered parameters; what is enqueued on `stream` from now on may read them.
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);

@@ -46,9 +46,12 @@ void Swapper::cancel(Ticket ticket, TensorId tensor, Access access) {
   store_.cancel_exclusive(tensor, Tier::host);
   if (store_.copy(tensor, Tier::host).state == CopyState::absent) {
     resident_.erase(tensor);
-  } else {
-    after_lease(tensor);
+    return;
   }
+  // Its store may have been passed over while the lease was held.
+  const auto& description = store_.description(tensor);
+  if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  after_lease(tensor);
 }
 
 void Swapper::finish(const Request& request, Result<HostSpan> outcome) {

@@ -70,13 +70,7 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
         .wanted(options_.size)
         .got(buffer.size());
   }
-  if (out_of_use_) {
-    return Error(ErrorCode::failed_state, operation_name(direction))
-        .reason("the file is out of use since a request passed its deadline")
-        .object(properties().name)
-        .at(offset)
-        .note("cause   " + out_of_use_->message());
-  }
+  if (out_of_use_) return refusal(direction, offset);
   if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
 
   const std::uint32_t slot = free_transfers_.back();
@@ -118,10 +112,23 @@ void BlockFile::poll(TimePoint deadline) noexcept {
   submit_parts();
   std::array<IoCompletion, 64> completions;
   const TimePoint until = finished_.empty() ? std::min(deadline, next_deadline()) : TimePoint::min();
-  const std::size_t count = engine_->reap(completions, until);
-  for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+  std::size_t count = engine_->reap(completions, until);
+  const bool some = count > 0;
+  // All that has completed is looked at before anything is given up.
+  while (count > 0) {
+    for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+    count = count < completions.size() ? 0 : engine_->reap(completions, TimePoint::min());
+  }
   give_up_overdue_parts();
-  if (count > 0) submit_parts();
+  if (some) submit_parts();
+}
+
+Error BlockFile::refusal(Direction direction, FileOffset offset) const {
+  return Error(ErrorCode::failed_state, operation_name(direction))
+      .reason("the file is out of use since a request passed its deadline")
+      .object(properties().name)
+      .at(offset)
+      .note("cause   " + out_of_use_->message());
 }
 
 bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noexcept {
@@ -143,6 +150,8 @@ void BlockFile::give_up_overdue_parts() noexcept {
     if (!flying) continue;
     Part& part = parts_[index];
     Transfer& transfer = transfers_[part.transfer];
+    // Before any other error of the transfer: whoever owns the buffer must know.
+    transfer.error.reset();
     fail(transfer,
          Error(ErrorCode::deadline_exceeded, operation_name(transfer.direction))
              .reason("a request did not complete in time")
@@ -188,7 +197,9 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
     const Transfer& transfer = transfers_[part.transfer];
     // A transfer that has failed moves no further bytes, nor does a file that is out of use.
     if (transfer.error || out_of_use_) {
-      if (!transfer.error) transfers_[part.transfer].error = out_of_use_;
+      if (!transfer.error) {
+        transfers_[part.transfer].error = refusal(transfer.direction, transfer.offset + part.begin);
+      }
       at = waiting_.erase(at);
       rest(index);
       continue;

@@ -4,6 +4,8 @@
 #include <penstock/tiers/uring_engine.hpp>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -21,11 +23,14 @@ Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth)
   return create_thread_pool_engine({.depth = depth});
 }
 
+// A drive that does not answer by then would not serve a run.
+constexpr TimePoint try_out_deadline = std::chrono::seconds(30);
+
 /// Reads the file's first block: what a filter, a driver or a file system refuses shows here, not in the run.
 Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   constexpr const char* operation = "choose_engine";
   const std::uint64_t size = file.alignment.bytes();
-  const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
+  std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
   if (!block) return Error::from_errno(operation, ENOMEM).wanted(ByteCount(size));
   // Not with the engine that will be used: a ring belongs to the first thread that submits to it.
   auto engine = make(choice, 1);
@@ -39,7 +44,14 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   if ((*engine)->submit({&read, 1}) != 1) {
     return Error::unsupported(operation).reason("no request is accepted").object((*engine)->name());
   }
-  while ((*engine)->reap(completion, forever) == 0) {
+  const TimePoint deadline = Clock::steady().now() + try_out_deadline;
+  while ((*engine)->reap(completion, deadline) == 0) {
+    if (Clock::steady().now() < deadline) continue;
+    if (!(*engine)->close(deadline)) (void)block.release();  // the kernel may still write there
+    return Error(ErrorCode::deadline_exceeded, operation)
+        .reason("a read did not complete in time")
+        .object(std::string((*engine)->name()) + " reading " + file.name)
+        .advice("check the drive and the kernel log");
   }
   if (completion[0].result == static_cast<std::int64_t>(size)) return ok();
   Error error = completion[0].result < 0

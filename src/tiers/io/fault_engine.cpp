@@ -99,7 +99,7 @@ void FaultEngine::take_from_within(TimePoint deadline) noexcept {
       }
       if (fault->effect == Effect::tear || fault->effect == Effect::misdirect) result = length_of(request);
       if (fault->effect == Effect::delay) due += fault->delay;
-      if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read) {
+      if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read && result > 0) {
         const std::uint64_t bit = fault->bit % (request.buffer.size().value() * 8);
         request.buffer.data()[bit / 8] ^= std::byte(1u << bit % 8);
       }
@@ -131,16 +131,16 @@ std::size_t FaultEngine::reap(std::span<IoCompletion> completions, TimePoint dea
 }
 
 bool FaultEngine::close(TimePoint deadline) noexcept {
-  const bool hangs = std::any_of(held_.begin(), held_.end(), [](const Held& held) { return held.due == at_close; });
-  if (closed_) return !hangs;
+  if (closed_) return at_rest_;
   closed_ = true;
-  const bool at_rest = within_->close(deadline);
-  while (at_rest && free_slots_.size() < slots_.size()) take_from_within(TimePoint::min());
-  if (hangs && deadline != forever) {
-    std::erase_if(held_, [](const Held& held) { return held.due == at_close; });
-    return false;
+  at_rest_ = within_->close(deadline);
+  while (at_rest_ && free_slots_.size() < slots_.size()) take_from_within(TimePoint::min());
+  if (deadline != forever) {
+    // What hangs is not cancelled in time.
+    const auto hung = std::erase_if(held_, [](const Held& held) { return held.due == at_close; });
+    at_rest_ &= hung == 0;
   }
-  return at_rest;
+  return at_rest_;
 }
 
 }  // namespace penstock::tiers

@@ -180,6 +180,26 @@ Result<void> Engine::State::step_complete(const char* operation) const {
       .advice("call step() again until it succeeds");
 }
 
+/// No gradient of a step has been reduced, or is being written.
+Result<void> Engine::State::between_steps(const char* operation) const {
+  for (std::uint32_t flat = 0; flat < flats_.size(); ++flat) {
+    if (flats_[flat].landed == 0 && !residency_->is_open(flat)) continue;
+    return Error(ErrorCode::failed_state, operation)
+        .reason("a step is under way")
+        .object(flats_[flat].layout->name)
+        .advice("reduce every unit in every micro-batch, and call step()");
+  }
+  return ok();
+}
+
+/// A failed write-behind can be tried again, unless its swap file is out of use.
+Result<void> Engine::State::heard(Result<void> of_stores) {
+  if (of_stores) return of_stores;
+  const ErrorCode code = of_stores.error().code();
+  const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
+  return for_good ? fail(of_stores.error()) : of_stores;
+}
+
 /// Nothing but step() and initialize() goes on from anything else.
 Result<void> Engine::State::ready(const char* operation) const {
   PENSTOCK_TRY(usable(operation));
@@ -192,7 +212,7 @@ Result<void> Engine::State::ready(const char* operation) const {
 }
 
 Result<void> Engine::State::fail(Error error) {
-  failure_ = error;
+  if (!failure_) failure_ = error;
   communicator_.abort(error);
   order_.break_off(error);
   return error;
@@ -206,6 +226,7 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
 Result<void> Engine::State::initialize(const Fill& fill) {
   PENSTOCK_TRY(usable("Engine::initialize"));
   PENSTOCK_TRY(step_complete("Engine::initialize"));
+  PENSTOCK_TRY(between_steps("Engine::initialize"));
   initialized_ = false;
   PENSTOCK_TRY(residency_->drop_all(*this));
   PENSTOCK_TRY(optimizer_.initialize(
@@ -228,6 +249,7 @@ Result<void> Engine::State::initialize(const Fill& fill) {
 
 Result<void> Engine::State::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
+  PENSTOCK_TRY(between_steps("Engine::begin_step"));
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
   }

@@ -43,6 +43,8 @@ class Engine::State : private FlatResidency::Effects {
   [[nodiscard]] Result<void> usable(const char* operation) const;
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
+  [[nodiscard]] Result<void> between_steps(const char* operation) const;
+  Result<void> heard(Result<void> of_stores);
   Result<void> check_unit(const char* operation, std::uint32_t unit) const;
 
   // gather.cpp

@@ -12,7 +12,7 @@ DeviceTensor Engine::State::at(const tiers::Reservation& range, ElementCount cou
 Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
-  PENSTOCK_TRY(runtime_.check_stores());
+  PENSTOCK_TRY(heard(runtime_.check_stores()));
   PENSTOCK_TRY(planned(residency_->acquire(unit, *this)));
   for (const std::uint32_t flat : shards.needed_by(unit)) PENSTOCK_TRY(wait_for_gather(flats_[flat]));
   for (const std::uint32_t index : shards.needed_by(unit)) {
@@ -49,7 +49,7 @@ Result<void> Engine::State::planned(Result<void> decided) {
 }
 
 Result<void> Engine::State::wait_for_gather(FlatState& flat) {
-  PENSTOCK_TRY(runtime_.wait_until([&] { return flat.gather.ordered || flat.gather.error; }));
+  PENSTOCK_TRY(heard(runtime_.wait_until([&] { return flat.gather.ordered || flat.gather.error; })));
   if (flat.gather.error) return fail(*flat.gather.error);
   return ok();
 }

@@ -44,12 +44,14 @@ Result<void> Engine::State::open_gradient(std::uint32_t index) {
 
 Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::reduce"));
+  PENSTOCK_TRY(check_unit("Engine::reduce", unit));
   for (const std::uint32_t index : shards.needed_by(unit)) {
-    if (!residency_->is_open(index)) {
-      return Error::invalid_argument("Engine::reduce")
-          .reason("reduced without a gradients() before it")
-          .object(options_.model.units[unit].name);
-    }
+    if (residency_->is_open(index)) continue;
+    return Error::invalid_argument("Engine::reduce")
+        .reason("reduced without a gradients() before it")
+        .object(options_.model.units[unit].name);
+  }
+  for (const std::uint32_t index : shards.needed_by(unit)) {
     if (!residency_->close_gradient(index)) continue;
     if (auto recorded = stream.record(*flats_[index].grad_ready); !recorded) return fail(recorded.error());
     start_reduce(flats_[index]);
@@ -78,7 +80,7 @@ void Engine::State::start_reduce(FlatState& flat) {
 
 Result<void> Engine::State::settle(std::uint32_t index) {
   FlatState& flat = flats_[index];
-  PENSTOCK_TRY(runtime_.wait_until([&] { return flat.landing.done; }));
+  PENSTOCK_TRY(heard(runtime_.wait_until([&] { return flat.landing.done; })));
   if (flat.landing.error) return fail(*flat.landing.error);
   return ok();
 }

@@ -12,7 +12,7 @@ Result<StepOutcome> Engine::State::step() {
   PENSTOCK_TRY(usable("Engine::step"));
   if (!verdict_) {
     PENSTOCK_TRY(ready("Engine::step"));
-    PENSTOCK_TRY(runtime_.check_stores());
+    PENSTOCK_TRY(heard(runtime_.check_stores()));
     PENSTOCK_TRY(residency_->settle_all(*this));
     PENSTOCK_TRY(check_all_landed());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
@@ -52,7 +52,9 @@ Result<StepOutcome> Engine::State::step() {
       (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {
     return fail(updated.error()).error();
   }
-  PENSTOCK_TRY(agree(updated));
+  const auto outcome_here = heard(updated);
+  if (failure_) return outcome_here.error();
+  PENSTOCK_TRY(agree(outcome_here));
   outcome.step = ++current_step;
   const MemoryPlan& plan = options_.plan;
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_reads, plan.tile_writes);

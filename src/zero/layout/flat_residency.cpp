@@ -136,6 +136,13 @@ Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
 
 Result<void> FlatResidency::drop_all(Effects& effects) {
   for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
+    if (places_[flat].leases == 0) continue;
+    return Error(ErrorCode::failed_state, "FlatResidency::drop_all")
+        .reason("a unit's lease is still held")
+        .object(shards_.flats()[flat].name)
+        .advice("end every UnitLease before step(), digest() and initialize()");
+  }
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
     if (is_gathered(flat)) PENSTOCK_TRY(drop(flat, effects));
   }
   return ok();

@@ -58,6 +58,7 @@ class FlatResidency {
   [[nodiscard]] bool close_gradient(std::uint32_t flat);
 
   Result<void> settle_all(Effects& effects);
+  /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(Effects& effects);
   /// The order of use begins again.
   void end_step();

@@ -297,6 +297,28 @@ TEST(Runtime, IsNotConcernedWithTheFailedStoreOfWhatWasRemoved) {
   EXPECT_TRUE(holds(runtime, stays, 1));
 }
 
+TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
+  test::ScratchDirectory directory;
+  auto faulty = std::make_unique<tiers::FaultEngine>(
+      tiers::create_thread_pool_engine({}).value(),
+      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, EIO, 2)});
+  std::vector<std::unique_ptr<Path>> paths;
+  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, tiers::real_file_system(),
+                               std::move(faulty))
+                      .value());
+  auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
+  const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
+  write(*runtime, removed, 1);
+  write(*runtime, stays, 1);
+  runtime->wait_for_stores(0);  // both have failed
+
+  runtime->remove(removed);
+
+  (void)runtime->drain();  // it may have failed after the removal, and is then told once
+  EXPECT_TRUE(runtime->drain());
+  EXPECT_TRUE(holds(*runtime, stays, 1));
+}
+
 TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
   Simulation simulation(1, 64_KiB);
   Runtime& runtime = *simulation.runtime;

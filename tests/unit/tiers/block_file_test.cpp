@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
@@ -232,6 +233,42 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndUsesTheFileNoMore) {
   EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
   EXPECT_NE(refused.error().message().find("did not complete in time"), std::string::npos);
   EXPECT_FALSE(engine.close(clock.now()));
+}
+
+TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim), {{.effect = Fault::Effect::hang}, Fault::fail({}, 1, EIO)}, clock);
+  auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 256_KiB,
+                                 .request_max = 16_KiB,
+                                 .in_flight_max = 32_KiB,
+                                 .deadline = std::chrono::seconds(5),
+                                 .clock = &clock})
+                  .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(0), HostSpan(memory.get(), 32_KiB), 1));
+  file.poll(TimePoint::min());
+  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(65536), HostSpan(memory.get() + 32768, 32_KiB), 2));
+  std::vector<ErrorCode> codes(3, ErrorCode::io);
+  for (int finished = 0; finished < 2;) {
+    file.poll(TimePoint::min());
+    if (auto one = file.take_finished()) {
+      codes[one->tag] = one->result ? ErrorCode::invalid_argument : one->result.error().code();
+      ++finished;
+      continue;
+    }
+    const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+    if (due != forever) clock.advance_to(due);
+  }
+
+  EXPECT_EQ(codes[1], ErrorCode::deadline_exceeded);  // the owner of the buffer must know
+  // What was moved before is whole; what the file then refused is no buffer that the kernel has.
+  EXPECT_NE(codes[2], ErrorCode::deadline_exceeded);
+  EXPECT_TRUE(file.out_of_use());
 }
 
 TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {

@@ -149,6 +149,14 @@ TEST_F(FaultEngineTest, NeverCompletesWhatHangsUntilItIsClosed) {
   EXPECT_EQ(engine_->in_flight(), 0u);
 }
 
+TEST_F(FaultEngineTest, SaysEachTimeThatItWasNotAtRestWhenItWasClosed) {
+  plan({{.effect = Effect::hang}});
+  ASSERT_TRUE(submit(IoOperation::read, 0, block(0), 1));
+
+  EXPECT_FALSE(engine_->close(clock_.now()));
+  EXPECT_FALSE(engine_->close(forever));
+}
+
 TEST_F(FaultEngineTest, TakesFurtherFaultsWhileItRuns) {
   plan({});
   EXPECT_EQ(transfer(IoOperation::read, 0, block(0)), 4096);

@@ -103,6 +103,7 @@ class Rank final : public swap::Driving {
       PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
       for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
         PENSTOCK_TRY(run(step, micro, result));
+        if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
       }
       auto outcome = persist(result, [&] { return engine_->step(); });
       if (!outcome) return outcome.error();

@@ -44,6 +44,8 @@ struct RunOptions {
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
   std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
+  /// Called after each micro-batch, on the rank's thread.
+  std::function<void(Engine&)> after_micro_batch;
   /// Called before each step's forward, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 

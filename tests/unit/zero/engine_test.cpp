@@ -325,6 +325,20 @@ TEST(Engine, RefusesToTrainBeforeItIsInitialized) {
   EXPECT_EQ(result.digest, train({}).digest);
 }
 
+TEST(Engine, BeginsNothingElseInTheMiddleOfAStep) {
+  RunOptions options{.config = on_disk()};
+  options.after_micro_batch = [](Engine& engine) {
+    EXPECT_EQ(engine.begin_step({.micro_batches = 1}).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.initialize({}).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.status(), Engine::Status::ready);
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, train({}).digest);
+}
+
 TEST(Engine, TrainsOnOneRankAndOnThree) {
   for (const std::uint32_t ranks : {1u, 3u}) {
     const std::string in_memory = train({.ranks = ranks}).digest;

@@ -89,6 +89,24 @@ TEST(FlatResidency, DropsWhatIsNeededLastAndNeverWhatIsNeededNext) {
   EXPECT_EQ(recorder.decisions, (std::vector<std::string>{"gather 0", "gather 1", "gather 2", "drop 0", "gather 3"}));
 }
 
+TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
+  ModelLayout model;
+  model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
+  const ShardLayout shards(model, 2);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, 8_KiB, ledger);
+  FlatResidency residency(shards, DType::bf16, memory, {0, 0});
+  Recorder recorder(~std::uint64_t{});
+  ASSERT_TRUE(residency.acquire(0, recorder));
+  residency.lease(0);
+
+  EXPECT_EQ(residency.drop_all(recorder).error().code(), ErrorCode::failed_state);
+  EXPECT_TRUE(residency.is_gathered(0));
+  residency.release(0);
+  EXPECT_TRUE(residency.drop_all(recorder));
+  EXPECT_FALSE(residency.is_gathered(0));
+}
+
 TEST(FlatResidency, SaysWhenItsBudgetDoesNotDo) {
   ModelLayout model;
   model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
