@@ -308,8 +308,14 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
                       .value());
   auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
   const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
-  write(*runtime, removed, 1);
-  write(*runtime, stays, 1);
+  {
+    // Both before either has failed: an acquire would be told of it.
+    Lease first = runtime->acquire(removed, Access::overwrite).value();
+    Lease second = runtime->acquire(stays, Access::overwrite).value();
+    for (const auto& [tensor, lease] : {std::pair(removed, &first), std::pair(stays, &second)}) {
+      Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = 1}.fill(lease->bytes());
+    }
+  }
   runtime->wait_for_stores(0);  // both have failed
 
   runtime->remove(removed);
