@@ -1,10 +1,12 @@
 // How fast swap files are read and written through the library, and how near that is to fio on the same
 // files, with the same kind of memory, in the same minutes.
 
+#include "fio.hpp"
 #include "machine.hpp"
 #include "statistics.hpp"
 #include "storage_device.hpp"
-#include "swap_load.hpp"
+
+#include <penstock/swap/path_load.hpp>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -16,8 +18,11 @@
 namespace penstock::bench {
 namespace {
 
+using swap::LoadPattern;
+using swap::PathLoad;
+
 struct Options {
-  SwapLoad::Options load;
+  PathLoad::Options load;
   int rounds = 5;
   double seconds = 1.0;
   bool json = false, fio = false;
@@ -31,7 +36,7 @@ struct Figure {
 };
 
 struct Row {
-  Operation operation;
+  LoadPattern operation;
   Figure ours;
   std::vector<Figure> fio;
 
@@ -56,8 +61,24 @@ const std::vector<FioVariant> fio_variants = {
     {.name = "fio 4 MiB x 4, default buffers", .request_size = 4_MiB, .depth = 4, .huge_pages = false},
 };
 
-const char* to_string(Operation operation) {
-  return operation == Operation::mixed ? "mixed" : fio_word(operation);
+/// fio's word for it.
+const char* fio_word(LoadPattern pattern) {
+  switch (pattern) {
+    case LoadPattern::read: return "read";
+    case LoadPattern::write: return "write";
+    case LoadPattern::mixed:
+    case LoadPattern::swap: break;
+  }
+  return "rw";
+}
+
+Sample to_sample(const swap::LoadSample& sample) {
+  const auto seconds = [](TimePoint time) { return std::chrono::duration<double>(time).count(); };
+  const double gigabytes = static_cast<double>(sample.total().value()) * 1e-9;
+  return {.gb_per_second = sample.bytes_per_second() * 1e-9,
+          .cpu_s_per_gb = seconds(sample.process_cpu) / gigabytes,
+          .driver_s_per_gb = seconds(sample.driver_cpu) / gigabytes,
+          .requests = sample.moved.requests};
 }
 
 Figure summarize(std::string name, const std::vector<Sample>& samples) {
@@ -76,8 +97,15 @@ Figure summarize(std::string name, const std::vector<Sample>& samples) {
           .requests = requests};
 }
 
+const swap::PathOptions& path_options(const PathLoad& load) {
+  return load.paths().front()->options();
+}
+ByteCount file_size(const PathLoad& load) {
+  return path_options(load).capacity;
+}
+
 /// fio opens our own files, which have no name, through this process.
-std::vector<std::string> file_names(const SwapLoad& load) {
+std::vector<std::string> file_names(const PathLoad& load) {
   std::vector<std::string> names;
   for (const auto& path : load.paths()) {
     names.push_back(fmt::format("/proc/{}/fd/{}", ::getpid(), static_cast<int>(path->file().handle)));
@@ -86,7 +114,7 @@ std::vector<std::string> file_names(const SwapLoad& load) {
 }
 
 /// A tmpfs takes O_DIRECT and has nothing but the page cache.
-bool bypasses_page_cache(const SwapLoad& load) {
+bool bypasses_page_cache(const PathLoad& load) {
   return std::all_of(load.paths().begin(), load.paths().end(), [](const auto& path) {
     return path->file().direct && tiers::real_file_system().type_name(path->options().directory) != "tmpfs";
   });
@@ -94,8 +122,8 @@ bool bypasses_page_cache(const SwapLoad& load) {
 
 /// Every contestant at every operation, round by round; who goes first rotates, so that drift of the disk
 /// favours nobody.
-std::vector<Row> measure(SwapLoad& load, const Options& options) {
-  constexpr std::array operations = {Operation::read, Operation::write, Operation::mixed};
+std::vector<Row> measure(PathLoad& load, const Options& options) {
+  constexpr std::array operations = {LoadPattern::read, LoadPattern::write, LoadPattern::mixed};
   const std::vector<std::string> files = file_names(load);
   const bool direct = bypasses_page_cache(load);
   const std::size_t contestants = 1 + (options.fio ? fio_variants.size() : 0);
@@ -107,10 +135,11 @@ std::vector<Row> measure(SwapLoad& load, const Options& options) {
     for (std::size_t o = 0; o < operations.size(); ++o) {
       for (std::size_t i = 0; i < contestants; ++i) {
         const std::size_t who = (i + static_cast<std::size_t>(round)) % contestants;
-        auto sample = who == 0 ? load.run(operations[o], options.seconds)
-                               : run_fio(fio_variants[who - 1], fio_word(operations[o]), files,
-                                         load.file_size(), direct, options.seconds);
-        samples[o][who].push_back(sample.value());
+        const auto duration = std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(options.seconds));
+        samples[o][who].push_back(who == 0 ? to_sample(load.run(operations[o], duration).value())
+                                           : run_fio(fio_variants[who - 1], fio_word(operations[o]), files,
+                                                     file_size(load), direct, options.seconds)
+                                                 .value());
       }
     }
   }
@@ -138,7 +167,7 @@ std::string describe_path(const swap::Path& path) {
                      path.engine_name(), notes);
 }
 
-std::vector<std::string> caveats(const SwapLoad& load) {
+std::vector<std::string> caveats(const PathLoad& load) {
   std::vector<std::string> lines;
   if (!bypasses_page_cache(load)) {
     lines.emplace_back("these are figures of the page cache, not of a disk");
@@ -154,13 +183,13 @@ std::vector<std::string> caveats(const SwapLoad& load) {
   return lines;
 }
 
-void print_figure(const char* operation, const Figure& figure, const std::string& ratio) {
+void print_figure(std::string_view operation, const Figure& figure, const std::string& ratio) {
   fmt::print("{:<6} {:<31} {:7.2f} {:6.1f} % {:10.4f} {:10.4f} {:9} {:>7}\n", operation, figure.name,
              figure.gb_per_second, 100 * figure.spread, figure.driver_s_per_gb, figure.cpu_s_per_gb,
              figure.requests, ratio);
 }
 
-void print(const Machine& machine, const SwapLoad& load, const Options& options,
+void print(const Machine& machine, const PathLoad& load, const Options& options,
            const std::vector<Row>& rows) {
   fmt::print("{}, {}, {} cores, load {:.1f}, huge pages {}\n", machine.kernel, machine.cpu, machine.cores,
              machine.load, machine.huge_pages);
@@ -169,8 +198,8 @@ void print(const Machine& machine, const SwapLoad& load, const Options& options,
              tiers::to_string(load.arena().page_kind()),
              load.arena().notes().empty() ? "" : "; " + load.arena().notes());
   fmt::print("{} a file, written once before; requests of {}, {} in flight; {} rounds of {} s, medians\n",
-             to_string(load.file_size()), to_string(options.load.request_size),
-             to_string(options.load.in_flight), options.rounds, options.seconds);
+             to_string(file_size(load)), to_string(path_options(load).request_max),
+             to_string(path_options(load).in_flight_max), options.rounds, options.seconds);
   for (const std::string& line : caveats(load)) fmt::print("caveat: {}\n", line);
 
   fmt::print("\n{:<6} {:<31} {:>7} {:>8} {:>10} {:>10} {:>9} {:>7}\n", "", "",
@@ -200,7 +229,7 @@ std::string json(const Figure& figure) {
                      figure.cpu_s_per_gb, figure.requests);
 }
 
-std::string json(const Machine& machine, const SwapLoad& load, const Options& options,
+std::string json(const Machine& machine, const PathLoad& load, const Options& options,
                  const std::vector<Row>& rows) {
   std::string text = fmt::format(
       R"({{"bench": "nvme_swap", "kernel": {}, "cpu": {}, "cores": {}, "load": {:.1f}, "direct": {}, )"
@@ -208,7 +237,7 @@ std::string json(const Machine& machine, const SwapLoad& load, const Options& op
       R"("seconds": {}, "paths": [)",
       json_text(machine.kernel), json_text(machine.cpu), machine.cores, machine.load,
       bypasses_page_cache(load), json_text(tiers::to_string(load.arena().page_kind())),
-      load.file_size().value(), options.load.request_size.value(), options.load.in_flight.value(),
+      file_size(load).value(), path_options(load).request_max.value(), path_options(load).in_flight_max.value(),
       options.rounds, options.seconds);
   const auto append = [&](std::string_view separator, const std::string& item) {
     text += (text.back() == '[' ? "" : std::string(separator)) + item;
@@ -233,10 +262,11 @@ std::string json(const Machine& machine, const SwapLoad& load, const Options& op
 
 int run(int argc, char** argv) {
   Options options;
-  std::uint64_t file_size = (1_GiB).value(), request_size = (1_MiB).value(), in_flight = (16_MiB).value();
+  std::uint64_t file_size = (1_GiB).value(), request_size = (4_MiB).value(), in_flight = (16_MiB).value();
+  std::vector<std::filesystem::path> directories;
   std::string engine = "auto";
   CLI::App app("Reads and writes swap files as the library does, and beside it as fio does");
-  app.add_option("--path", options.load.directories, "directories, one swap file in each")
+  app.add_option("--path", directories, "directories, one swap file in each")
       ->required()
       ->check(CLI::ExistingDirectory);
   const CLI::AsSizeValue bytes(/*kb_is_1000=*/false);
@@ -263,14 +293,17 @@ int run(int argc, char** argv) {
   app.add_flag("--json", options.json, "print one line of JSON");
   app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
   CLI11_PARSE(app, argc, argv);
-  options.load.engine = engines.at(engine);
-  options.load.file_size = ByteCount(file_size);
-  options.load.request_size = ByteCount(request_size);
-  options.load.in_flight = ByteCount(in_flight);
+  for (const auto& directory : directories) {
+    options.load.paths.push_back({.directory = directory,
+                                  .capacity = ByteCount(file_size),
+                                  .request_max = ByteCount(request_size),
+                                  .in_flight_max = ByteCount(in_flight),
+                                  .engine = engines.at(engine)});
+  }
 
   const Machine machine = describe_machine();
   if (options.fio) fio_version().value();
-  const auto load = SwapLoad::create(options.load).value();
+  const auto load = PathLoad::create(options.load).value();
   const std::vector<Row> rows = measure(*load, options);
   if (options.json) {
     fmt::print("{}\n", json(machine, *load, options, rows));

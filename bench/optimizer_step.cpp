@@ -3,10 +3,10 @@
 #include "machine.hpp"
 #include "statistics.hpp"
 #include "storage_device.hpp"
-#include "swap_load.hpp"
 
 #include <penstock/cpu_adam/isa.hpp>
 #include <penstock/kernels/host_compute.hpp>
+#include <penstock/swap/path_load.hpp>
 #include <penstock/tiers/host_device.hpp>
 #include <penstock/zero/engine.hpp>
 
@@ -142,7 +142,7 @@ Result<void> run(const Arguments& arguments) {
 
   auto stepper = Stepper::create(arguments);
   if (!stepper) return stepper.error();
-  auto load = SwapLoad::create({.directories = {arguments.path}, .file_size = 1_GiB, .request_size = 4_MiB});
+  auto load = swap::PathLoad::create({.paths = {{.directory = arguments.path, .capacity = 1_GiB}}});
   if (!load) return load.error();
   const swap::Path& path = *(*stepper)->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}, checksums {}{}\n", path.engine_name(),
@@ -159,14 +159,14 @@ Result<void> run(const Arguments& arguments) {
   fmt::print("{:>6}{:>10}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "step s", "read", "written", "GB/s",
              "disk GB/s", "ratio");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    auto before = (*load)->run(Operation::mixed, 0.6);
+    auto before = (*load)->run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
     if (!before) return before.error();
     auto timing = (*stepper)->step();
     if (!timing) return timing.error();
-    auto after = (*load)->run(Operation::mixed, 0.6);
+    auto after = (*load)->run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
     if (!after) return after.error();
     if (round == 0) continue;  // warm-up
-    const double limit = (before->gb_per_second + after->gb_per_second) / 2;
+    const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
     const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->seconds / 1e9;
     rates.push_back(rate);
     limits.push_back(limit);

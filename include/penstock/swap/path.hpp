@@ -19,7 +19,7 @@ struct PathOptions {
   std::filesystem::path directory;
   ByteCount capacity;                ///< size of the swap file, reserved at create
   double weight = 1;                 ///< > 0: its share of the extents, beside the other paths' weights
-  ByteCount request_max = 1_MiB;     ///< longest single request
+  ByteCount request_max = 4_MiB;     ///< longest single request
   ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most
   TimePoint deadline = std::chrono::seconds(60);  ///< of one request; past it the path is used no more
   const Clock* clock = &Clock::steady();           ///< the engine's own; outlives it

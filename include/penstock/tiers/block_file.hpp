@@ -4,6 +4,7 @@
 #include <penstock/base/time.hpp>
 #include <penstock/tiers/file_system.hpp>
 #include <penstock/tiers/io_engine.hpp>
+#include <penstock/tiers/latency_histogram.hpp>
 
 #include <chrono>
 #include <deque>
@@ -18,6 +19,11 @@ struct FileCounters {
   std::uint64_t requests = 0;
   std::uint64_t retries = 0;          ///< transient errors that were tried again
   std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
+  LatencyHistogram latency;           ///< from a request's submission until its completion is reaped
+
+  FileCounters& operator+=(const FileCounters& other) noexcept;
+  /// What was counted since `earlier`, which is an earlier state of these.
+  FileCounters& operator-=(const FileCounters& earlier) noexcept;
 };
 
 /// One scratch file on one path, read and written in exact lengths.
@@ -31,7 +37,7 @@ class BlockFile {
  public:
   struct Options {
     ByteCount size;                    ///< what was reserved of the file
-    ByteCount request_max = 1_MiB;     ///< a transfer is cut at this length
+    ByteCount request_max = 4_MiB;     ///< a transfer is cut at this length
     ByteCount in_flight_max = 16_MiB;  ///< over all transfers of this file
     std::uint32_t retries_max = 3;      ///< of EAGAIN and the like, for one part; corruption is not retried
     std::uint32_t transfers_max = 256;  ///< transfers accepted at a time
@@ -107,7 +113,7 @@ class BlockFile {
   BlockFile(File file, IoEngine& engine, const Options& options);
   void submit_parts() noexcept;
   [[nodiscard]] std::size_t next_batch(std::span<IoRequest> batch) noexcept;
-  void on_completion(const IoCompletion& completion) noexcept;
+  void on_completion(const IoCompletion& completion, TimePoint now) noexcept;
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;

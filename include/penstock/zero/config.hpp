@@ -72,8 +72,8 @@ struct Config {
   OptimizerConfig optimizer;
   float gradient_clipping = 1.0f;                 ///< maximum norm; 0 = off
   float loss_scale = 1.0f;                        ///< static; 1 without fp16
-  ByteCount aio_block_size = ByteCount(1 << 20);  ///< longest request
-  std::uint32_t aio_queue_depth = 16;             ///< requests of that length in flight
+  ByteCount aio_block_size = 4_MiB;   ///< longest request
+  std::uint32_t aio_queue_depth = 4;  ///< requests of that length in flight; not given: 16 MiB of them
   PenstockConfig penstock;
   /// What the reader should know: keys without effect here, defaults that stand for "auto" or for
   /// DeepSpeed's.

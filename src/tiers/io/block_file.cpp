@@ -32,6 +32,26 @@ Error truncated(BlockFile::Direction direction, ByteCount moved) {
 
 }  // namespace
 
+FileCounters& FileCounters::operator+=(const FileCounters& other) noexcept {
+  bytes_read += other.bytes_read;
+  bytes_written += other.bytes_written;
+  requests += other.requests;
+  retries += other.retries;
+  short_transfers += other.short_transfers;
+  latency += other.latency;
+  return *this;
+}
+
+FileCounters& FileCounters::operator-=(const FileCounters& earlier) noexcept {
+  bytes_read -= earlier.bytes_read;
+  bytes_written -= earlier.bytes_written;
+  requests -= earlier.requests;
+  retries -= earlier.retries;
+  short_transfers -= earlier.short_transfers;
+  latency -= earlier.latency;
+  return *this;
+}
+
 Result<BlockFile> BlockFile::create(File file, IoEngine& engine, const Options& options) {
   const Alignment alignment = file.properties().alignment;
   if (options.request_max.is_zero() || !is_aligned(options.request_max, alignment)) {
@@ -116,7 +136,8 @@ void BlockFile::poll(TimePoint deadline) noexcept {
   const bool some = count > 0;
   // All that has completed is looked at before anything is given up.
   while (count > 0) {
-    for (std::size_t i = 0; i < count; ++i) on_completion(completions[i]);
+    const TimePoint now = options_.clock->now();
+    for (std::size_t i = 0; i < count; ++i) on_completion(completions[i], now);
     count = count < completions.size() ? 0 : engine_->reap(completions, TimePoint::min());
   }
   give_up_overdue_parts();
@@ -217,12 +238,13 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   return count;
 }
 
-void BlockFile::on_completion(const IoCompletion& completion) noexcept {
+void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noexcept {
   const auto index = static_cast<std::uint32_t>(completion.tag);
   Part& part = parts_[index];
   PENSTOCK_CHECK(part.in_flight);
   part.in_flight = false;
   in_flight_ -= part.length;
+  counters_.latency.record(now - part.submitted);
   if (part.overdue) {
     --overdue_count_;
     return free_parts_.push_back(index);

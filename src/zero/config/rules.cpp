@@ -110,11 +110,15 @@ void apply_offload(const OffloadConfig& offload, const std::string& block, std::
   }
 }
 
-void apply_machine(const Config& config, Reader& reader) {
+void apply_machine(Draft& draft, Reader& reader) {
+  Config& config = draft.config;
   if (config.penstock.tile_elements.value() % 16384 != 0) {
     reader.report("penstock.tile_elements",
                   "wanted a multiple of 16384, got " + std::to_string(config.penstock.tile_elements.value()));
   }
+  // What saturates a drive is bytes in flight: short requests need more of them.
+  config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
   if (!is_aligned(config.aio_block_size, Alignment(4096))) {
     reader.report("aio.block_size",
                   "wanted a multiple of 4096 bytes, got " + std::to_string(config.aio_block_size.value()));
@@ -132,7 +136,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
                 "zero_optimization.cpu_offload_param", reader);
   apply_offload(draft.config.offload_optimizer, "zero_optimization.offload_optimizer",
                 "zero_optimization.cpu_offload", reader);
-  apply_machine(draft.config, reader);
+  apply_machine(draft, reader);
 }
 
 }  // namespace penstock::zero::config

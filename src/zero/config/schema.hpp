@@ -54,6 +54,7 @@ struct Draft {
   std::optional<DType> communication_dtype, grad_accum_dtype;
   std::string optimizer_type;
   bool adam_w_mode = true;
+  std::optional<std::uint32_t> aio_queue_depth;
 };
 
 struct Key {

@@ -20,7 +20,7 @@ constexpr Key keys[] = {
      .kind = count,
      .least = 1,
      .most = 4096,
-     .set = [](Draft& d, const Value& v) { d.config.aio_queue_depth = static_cast<std::uint32_t>(v.count); }},
+     .set = [](Draft& d, const Value& v) { d.aio_queue_depth = static_cast<std::uint32_t>(v.count); }},
     {.path = "aio.intra_op_parallelism", .kind = count, .status = no_effect, .why = one_driver, .least = 1},
     {.path = "aio.single_submit", .kind = flag, .status = no_effect, .why = one_driver},
     {.path = "aio.overlap_events", .kind = flag, .status = no_effect, .why = one_driver},

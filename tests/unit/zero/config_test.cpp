@@ -239,6 +239,13 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   }
 }
 
+TEST(Config, KeepsSixteenMebibytesInFlightWhateverTheRequestSize) {
+  EXPECT_EQ(read(R"({"train_batch_size": 1})")->aio_queue_depth, 4u);
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576}})")->aio_queue_depth, 16u);
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 67108864}})")->aio_queue_depth, 1u);
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576, "queue_depth": 3}})")->aio_queue_depth, 3u);
+}
+
 TEST(Config, WritesWhatItReadsBackUnchanged) {
   const auto config =
       read(R"({"train_batch_size": 96, "gradient_accumulation_steps": 2, "gradient_clipping": 0.3,

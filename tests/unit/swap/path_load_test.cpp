@@ -1,0 +1,97 @@
+#include <penstock/swap/path_load.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <atomic>
+#include <chrono>
+
+namespace penstock::swap {
+namespace {
+
+constexpr TimePoint briefly = std::chrono::milliseconds(10);
+
+class PathLoadTest : public testing::Test {
+ protected:
+  PathOptions path(ByteCount capacity = 4_MiB) {
+    return {.directory = directory_.path(), .capacity = capacity, .request_max = 64_KiB, .in_flight_max = 256_KiB};
+  }
+
+  test::ScratchDirectory directory_;
+};
+
+TEST_F(PathLoadTest, MovesOnlyWhatItsPatternSays) {
+  auto load = PathLoad::create({.paths = {path()}}).value();
+
+  const LoadSample read = load->run(LoadPattern::read, briefly).value();
+  const LoadSample write = load->run(LoadPattern::write, briefly).value();
+  const LoadSample mixed = load->run(LoadPattern::mixed, briefly).value();
+
+  EXPECT_GT(read.moved.bytes_read, 0_B);
+  EXPECT_EQ(read.moved.bytes_written, 0_B);
+  EXPECT_EQ(write.moved.bytes_read, 0_B);
+  EXPECT_GT(write.moved.bytes_written, 0_B);
+  const auto half = static_cast<double>(mixed.moved.bytes_read.value());
+  EXPECT_NEAR(half, static_cast<double>(mixed.moved.bytes_written.value()), 65536.0);
+  EXPECT_GE(read.elapsed, briefly);
+  EXPECT_EQ(read.moved.latency.count(), read.moved.requests);
+  EXPECT_EQ(read.total(), read.bytes.at(0));
+}
+
+TEST_F(PathLoadTest, WritesEveryByteBeforeTheFirstRun) {
+  const auto load = PathLoad::create({.paths = {path()}}).value();
+
+  EXPECT_EQ(load->paths()[0]->counters().bytes_written, 4_MiB);
+}
+
+TEST_F(PathLoadTest, SwapsWhatItHasReadThroughTheCallersHands) {
+  std::atomic<std::uint64_t> calls = 0;
+  const auto between = [&](HostSpan bytes) -> Result<void> {
+    EXPECT_EQ(bytes.size(), 128_KiB);
+    ++calls;
+    return ok();
+  };
+  auto load = PathLoad::create({.paths = {path()}, .transfer = 128_KiB, .between = between}).value();
+
+  const LoadSample swapped = load->run(LoadPattern::swap, briefly).value();
+
+  EXPECT_EQ(swapped.moved.bytes_read, swapped.moved.bytes_written);
+  EXPECT_EQ(swapped.moved.bytes_read, 128_KiB * calls);
+}
+
+TEST_F(PathLoadTest, KeepsEveryPathBusy) {
+  auto load = PathLoad::create({.paths = {path(), path()}}).value();
+
+  const LoadSample sample = load->run(LoadPattern::mixed, briefly).value();
+
+  ASSERT_EQ(sample.bytes.size(), 2u);
+  EXPECT_GT(sample.bytes[0], 0_B);
+  EXPECT_GT(sample.bytes[1], 0_B);
+  EXPECT_EQ(sample.bytes[0] + sample.bytes[1], sample.total());
+}
+
+TEST_F(PathLoadTest, StopsAtTheFirstErrorAndCanRunAgain) {
+  int left = 3;
+  const auto between = [&](HostSpan) -> Result<void> {
+    if (left-- > 0) return ok();
+    return Error::invalid_argument("between");
+  };
+  auto load = PathLoad::create({.paths = {path()}, .between = between}).value();
+
+  const auto failed = load->run(LoadPattern::swap, std::chrono::hours(1));
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(load->run(LoadPattern::read, briefly));
+}
+
+TEST_F(PathLoadTest, RefusesAFileThatCannotKeepItsQueueFull) {
+  const auto load = PathLoad::create({.paths = {path(512_KiB)}});
+
+  ASSERT_FALSE(load);
+  EXPECT_EQ(load.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(load.error().message().find("768.0 KiB"), std::string::npos) << load.error().message();
+}
+
+}  // namespace
+}  // namespace penstock::swap
