@@ -140,7 +140,6 @@ bool Path::turn(TimePoint deadline) {
 
   const std::lock_guard lock(mutex_);
   counters_ = file_.counters();
-  out_of_use_ = file_.out_of_use();
   std::move(finished.begin(), finished.end(), std::back_inserter(outcomes_));
   return !finished.empty();
 }
@@ -172,11 +171,6 @@ TimePoint Path::driver_cpu_time() const {
     return TimePoint::zero();
   }
   return std::chrono::seconds(used.tv_sec) + TimePoint(used.tv_nsec);
-}
-
-bool Path::out_of_use() const {
-  const std::lock_guard lock(mutex_);
-  return out_of_use_;
 }
 
 tiers::FileCounters Path::counters() const {

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <algorithm>
-#include <numeric>
 
 namespace penstock::swap {
 
@@ -12,6 +11,17 @@ using tiers::TensorId;
 namespace {
 // How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
 constexpr TimePoint poll_interval = std::chrono::microseconds(50);
+
+ExtentDealer make_dealer(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<ExtentDealer::PathRoom> rooms;
+  Alignment alignment;
+  for (const auto& path : paths) {
+    rooms.push_back({.weight = path->options().weight, .capacity = path->options().capacity});
+    alignment = std::max(alignment, path->alignment());
+  }
+  return ExtentDealer(rooms, alignment);
+}
+
 }  // namespace
 
 void Lease::end() noexcept {
@@ -42,15 +52,13 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
       paths_(std::move(paths)),
       budget_(std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.host_budget, ledger_)),
       store_(std::make_unique<tiers::TensorStore>()),
+      dealer_(make_dealer(paths_)),
       transfers_(paths_) {
   for (const auto& path : paths_) {
-    path_space_.emplace_back(
-        path->options().capacity.value() / path->alignment().bytes() * path->alignment().bytes(),
-        path->alignment().bytes());
     if (!arena_.bytes().empty()) path->attach(arena_.bytes());
   }
   swapper_ = std::make_unique<Swapper>(
-      *store_, *budget_, transfers_, ledger_,
+      *store_, *budget_, dealer_, transfers_, ledger_,
       Swapper::Options{
           .arena = arena_.bytes(),
           .policy = options_.eviction == Eviction::lru ? make_lru_policy() : make_planned_policy(),
@@ -80,7 +88,7 @@ Runtime::~Runtime() {
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
   const std::lock_guard lock(mutex_);
   if (on_disk) {
-    auto extent = deal(description.size);
+    auto extent = dealer_.deal(description.size);
     if (!extent) return std::move(extent).error().object(description.name);
     description.extent = *extent;
     ledger_.hold(tiers::Tier::nvme, description.purpose, extent->length);
@@ -94,43 +102,15 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
   return tensor;
 }
 
-/// From the path that is furthest behind its share of the bytes, of those that have room.
-Result<tiers::Extent> Runtime::deal(ByteCount size) {
-  std::vector<std::uint32_t> order(paths_.size());
-  std::iota(order.begin(), order.end(), 0u);
-  const auto filled = [&](std::uint32_t path) {
-    const ByteCount dealt = ByteCount(path_space_[path].size() - path_space_[path].free_total()) + size;
-    return static_cast<double>(dealt.value()) / paths_[path]->options().weight;
-  };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return filled(a) < filled(b); });
-  std::uint64_t largest = 0;
-  for (const std::uint32_t path : order) {
-    if (paths_[path]->out_of_use()) continue;
-    if (const auto range = path_space_[path].allocate(size.value())) {
-      return tiers::Extent{
-          .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
-    }
-    largest = std::max(largest, path_space_[path].largest_gap());
-  }
-  return Error(ErrorCode::no_space, "Runtime::add")
-      .reason("no swap file has room")
-      .wanted(size)
-      .got(paths_.empty() ? std::string("no path") : to_string(ByteCount(largest)));
-}
-
 void Runtime::remove(TensorId tensor) {
   {
     std::unique_lock lock(mutex_);
     swapper_->forget(tensor);  // or a prefetch of it would start while this waits
     drive_until(lock, [&] { return swapper_->at_rest(tensor); });
     swapper_->forget(tensor);
-    swapper_->discard(tensor);
-    const tiers::TensorDescription description = store_->remove(tensor);
+    const tiers::TensorDescription description = swapper_->remove(tensor);
     if (description.extent) {
-      const tiers::Extent& extent = *description.extent;
-      path_space_[extent.path].release({extent.offset.value(), extent.length.value()});
-      ledger_.give_back(tiers::Tier::nvme, description.purpose, extent.length);
+      ledger_.give_back(tiers::Tier::nvme, description.purpose, description.extent->length);
     }
     swapper_->advance();  // others may have waited for its room, or for the failed store of it to be heard of
   }
@@ -227,6 +207,11 @@ void Runtime::wait_for_stores(std::size_t count) {
 
 Result<void> Runtime::drain() {
   return wait_until([this] { return swapper_->drained(); });
+}
+
+std::vector<std::string> Runtime::take_messages() {
+  const std::lock_guard lock(mutex_);
+  return swapper_->take_messages();
 }
 
 Result<void> Runtime::check_stores() {

@@ -74,8 +74,6 @@ class Path {
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
-  /// A request has passed its deadline: every transfer is refused from there on.
-  [[nodiscard]] bool out_of_use() const;
   /// For whoever calls drive(): when a request passes its deadline.
   [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
@@ -99,7 +97,6 @@ class Path {
   std::vector<tiers::BlockFile::Finished> outcomes_;
   tiers::FileCounters counters_;  // the driver's, as of its last turn
   bool stopping_ = false, closed_ = false, at_rest_ = true;
-  bool out_of_use_ = false;  // the file's word, as of the driver's last turn
   std::thread driver_;
 };
 

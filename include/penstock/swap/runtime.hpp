@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/swap/extent_dealer.hpp>
 #include <penstock/swap/path.hpp>
 #include <penstock/swap/swapper.hpp>
 #include <penstock/swap/transfer_engine.hpp>
@@ -82,7 +83,8 @@ struct RuntimeOptions {
 /// *mover* advances the moves, without the mutex: a thread of its own, or, when `driving` is given, whoever
 /// waits. Each path has a driver thread beside it. Engines attach to a runtime and go before it.
 ///
-/// A write-behind that fails leaves its tensor dirty in memory. Its error is told once, to the next call that
+/// A write-behind that fails on one path goes to another one that has room; see Swapper. Where there is none it
+/// leaves its tensor dirty in memory. Its error is told once, to the next call that
 /// says so (acquire, drain, wait_until, check_stores), which may then be made again; the tensor is stored
 /// again from there on. Until it is told, what needs room waits.
 ///
@@ -125,10 +127,14 @@ class Runtime {
   /// Whether every write-behind that has ended has succeeded. Errors: the first that failed, once.
   Result<void> check_stores();
 
-  /// What to say of a block that does not verify, where the caller checks it in a pass of its own.
+  /// What has happened to the paths since the last call and was returned to nobody as an error, a line each:
+  /// stores that went elsewhere, paths taken out of use and drained.
+  [[nodiscard]] std::vector<std::string> take_messages();
+
+  /// A block does not verify, where the caller checks it in a pass of its own: what to say of it.
   [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) {
     const std::lock_guard lock(mutex_);
-    return swapper_->corrupted(tensor, block);
+    return swapper_->note_corrupted(tensor, block);
   }
   /// The checksums of a tensor, for such a pass. They stay where they are until it is removed.
   [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor) {
@@ -168,7 +174,6 @@ class Runtime {
   friend class Lease;
   Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths);
   void run_mover();
-  [[nodiscard]] Result<tiers::Extent> deal(ByteCount size);
   void drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
   Result<void> tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
   void end_lease(tiers::TensorId tensor, Access access) noexcept;
@@ -179,9 +184,9 @@ class Runtime {
   tiers::Ledger ledger_;
   tiers::HostArena arena_;
   std::vector<std::unique_ptr<Path>> paths_;
-  std::vector<tiers::RangeAllocator> path_space_;
   std::unique_ptr<tiers::MemoryBudget> budget_;
   std::unique_ptr<tiers::TensorStore> store_;
+  ExtentDealer dealer_;
   TransferEngine transfers_;
   std::unique_ptr<Swapper> swapper_;
 

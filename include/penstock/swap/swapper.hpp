@@ -4,6 +4,7 @@
 #include <penstock/base/ticket.hpp>
 #include <penstock/swap/access_trace.hpp>
 #include <penstock/swap/eviction_policy.hpp>
+#include <penstock/swap/extent_dealer.hpp>
 #include <penstock/swap/transfer_engine.hpp>
 #include <penstock/tiers/memory_budget.hpp>
 #include <penstock/tiers/tensor_store.hpp>
@@ -26,6 +27,9 @@ enum class Access : std::uint8_t { read, modify, overwrite };
 /// copy that must go is chosen by the policy; a dirty one is stored first. It moves nothing itself: it hands
 /// out Moves.
 ///
+/// A store that fails on one path goes to another one that has room. A path that keeps failing, or hangs, is
+/// taken out of use, and what can be read of it is moved to the others. take_messages() tells of it.
+///
 /// Owned by whoever holds the coordinator's lock. Nothing here blocks.
 class Swapper {
  public:
@@ -38,8 +42,8 @@ class Swapper {
   };
 
   /// Everything outlives it.
-  Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, TransferEngine& transfers,
-          tiers::Ledger& ledger, Options options);
+  Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentDealer& dealer,
+          TransferEngine& transfers, tiers::Ledger& ledger, Options options);
 
   /// A tensor that stays in memory takes its range now, and keeps it until forget().
   ///
@@ -70,6 +74,8 @@ class Swapper {
   /// Nobody asks for `tensor` any more: nothing that was intended with it is done, and a failed store of it is
   /// nobody's concern. Unleased.
   void forget(tiers::TensorId tensor);
+  /// The tensor, at rest and forgotten, goes from store, memory and disk.
+  tiers::TensorDescription remove(tiers::TensorId tensor);
 
   /// Grants what can be granted and makes the moves that are needed.
   void advance();
@@ -86,10 +92,11 @@ class Swapper {
   /// Its error, once. The tensor is dirty and in memory still, and is stored again.
   [[nodiscard]] std::optional<Error> take_store_error();
 
-  /// What to say of a block that does not verify.
-  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const {
-    return corrupted(store_.description(tensor), block);
-  }
+  /// What has happened to the paths since the last call, a line each.
+  [[nodiscard]] std::vector<std::string> take_messages();
+
+  /// A block does not verify, which is a fault of its path's: what to say of it.
+  [[nodiscard]] Error note_corrupted(tiers::TensorId tensor, std::size_t block);
 
   [[nodiscard]] const AccessTrace& trace() const { return trace_; }
 
@@ -115,13 +122,28 @@ class Swapper {
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation);
   void start_store(tiers::TensorId tensor);
+  void start_stores();
+  [[nodiscard]] std::optional<tiers::Reservation> reserve_idle(tiers::TensorId tensor);
   void serve_prefetches();
   void fail_starved_request();
   [[nodiscard]] bool discard_if_unwanted(tiers::TensorId tensor);
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
 
+  // Paths that fail.
+  void note_fault(tiers::TensorId tensor, const Error& error);
+  void retire(std::uint32_t path, const std::string& file, const Error& error);
+  [[nodiscard]] bool store_elsewhere(tiers::TensorId tensor, const Error& error);
+  [[nodiscard]] bool move_extent(tiers::TensorId tensor);
+  void move_off_retired_path(tiers::TensorId tensor);
+  void move_resident(tiers::TensorId tensor);
+  void drain_paths();
+  void note_unreadable(tiers::TensorId tensor);
+  bool end_draining(tiers::TensorId tensor);
+  void settle_retired(tiers::TensorId tensor, std::uint32_t path, ByteCount moved);
+
   tiers::TensorStore& store_;
   tiers::MemoryBudget& budget_;
+  ExtentDealer& dealer_;
   TransferEngine& transfers_;
   tiers::Ledger& ledger_;
   Options options_;
@@ -140,6 +162,17 @@ class Swapper {
     Error error;
   };
   std::optional<StoreError> store_error_;
+  struct RetiredPath {
+    std::string file;
+    std::set<tiers::TensorId> left;  // whose extents are there, and that may still be moved
+    ByteCount moved;
+    std::vector<std::string> unreadable;
+  };
+  std::map<std::uint32_t, RetiredPath> retired_;
+  std::map<tiers::TensorId, std::set<std::uint32_t>> failed_on_;  // paths, since its last store that succeeded
+  std::deque<tiers::TensorId> to_move_;                           // off paths that are out of use
+  std::optional<tiers::TensorId> draining_;  // being loaded, and then stored, to that end
+  std::vector<std::string> messages_;
   std::uint32_t next_ticket_ = 0;
   std::size_t stores_in_flight_ = 0;
 };

@@ -66,8 +66,8 @@ class BlockFile {
   /// of properties().alignment.
   ///
   /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
-  /// transfers_max are under way; failed_state, once a request has passed its deadline: it may still reach the
-  /// disk, so that nothing that is written there can be relied on.
+  /// transfers_max are under way; failed_state, for a write once any request has passed its deadline, and for a
+  /// read once a read has: a write that hangs may still reach the disk, but what was written before can be read.
   [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
@@ -85,8 +85,10 @@ class BlockFile {
   [[nodiscard]] TimePoint next_deadline() const noexcept;
   /// Requests that have passed their deadline and never completed.
   [[nodiscard]] std::uint32_t overdue_count() const { return overdue_count_; }
-  /// Once a request has passed its deadline: every transfer is refused.
-  [[nodiscard]] bool out_of_use() const { return out_of_use_.has_value(); }
+  /// A request has passed its deadline, so that such transfers are refused.
+  [[nodiscard]] bool refuses(Direction direction) const {
+    return direction == Direction::read ? read_hangs_ : hang_.has_value();
+  }
 
   [[nodiscard]] const File::Properties& properties() const { return file_.properties(); }
   [[nodiscard]] const FileCounters& counters() const { return counters_; }
@@ -129,7 +131,8 @@ class BlockFile {
   FileCounters counters_;
   ByteCount in_flight_;
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
-  std::optional<Error> out_of_use_;  // the first request that passed its deadline
+  std::optional<Error> hang_;  // the first request that passed its deadline
+  bool read_hangs_ = false;    // a read did
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;

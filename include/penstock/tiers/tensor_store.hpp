@@ -22,7 +22,7 @@ struct Extent {
   ByteCount length;
 };
 
-/// What a tensor is, fixed when it is added.
+/// What a tensor is, fixed when it is added, but for where it lives on disk.
 struct TensorDescription {
   std::string name;  ///< for messages: "block3 optimizer tile 7"
   Purpose purpose = Purpose::scratch;
@@ -68,6 +68,8 @@ class TensorStore {
   [[nodiscard]] const TensorDescription& description(TensorId id) const { return at(id).description; }
   [[nodiscard]] const Copy& copy(TensorId id, Tier tier) const;
   [[nodiscard]] BlockTable& blocks(TensorId id) { return at(id).blocks; }
+  /// The tensors whose extents are in the file of `path`.
+  [[nodiscard]] std::vector<TensorId> in_extents_of(std::uint32_t path) const;
   [[nodiscard]] std::size_t tensor_count() const { return tensors_.size() - free_.size(); }
   /// The version of the newest copy; 0 when the tensor was never written.
   [[nodiscard]] std::uint64_t newest(TensorId id) const;
@@ -97,6 +99,10 @@ class TensorStore {
   // Storing to the extent: captures the version that it writes.
   void begin_store(TensorId id, Tier from);
   void finish_store(TensorId id, Tier from, bool succeeded);
+
+  /// The tensor is at `extent` from now on, of the old one's length, and nothing is there yet: the copy in memory,
+  /// not being loaded or stored, is the only one and dirty. Returns the old extent, whose contents are given up.
+  Extent relocate(TensorId id, const Extent& extent);
 
   /// The unleased copy goes, with its address range. What it held must exist elsewhere; with `discard` the
   /// contents are given up, and so is the copy in the extent.

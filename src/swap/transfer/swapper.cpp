@@ -9,9 +9,14 @@ using tiers::CopyState;
 using tiers::TensorId;
 using tiers::Tier;
 
-Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, TransferEngine& transfers,
-                 tiers::Ledger& ledger, Options options)
-    : store_(store), budget_(budget), transfers_(transfers), ledger_(ledger), options_(std::move(options)) {}
+Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentDealer& dealer,
+                 TransferEngine& transfers, tiers::Ledger& ledger, Options options)
+    : store_(store),
+      budget_(budget),
+      dealer_(dealer),
+      transfers_(transfers),
+      ledger_(ledger),
+      options_(std::move(options)) {}
 
 Result<void> Swapper::settle(TensorId tensor) {
   while (true) {
@@ -102,6 +107,7 @@ void Swapper::discard(TensorId tensor) {
   }
   store_.drop(tensor, Tier::host, /*discard=*/true);
   resident_.erase(tensor);
+  end_draining(tensor);
 }
 
 bool Swapper::at_rest(TensorId tensor) const {
@@ -110,12 +116,24 @@ bool Swapper::at_rest(TensorId tensor) const {
 }
 
 void Swapper::forget(TensorId tensor) {
-  for (auto* queue : {&prefetches_, &to_store_}) std::erase(*queue, tensor);
+  for (auto* queue : {&prefetches_, &to_store_, &to_move_}) std::erase(*queue, tensor);
+  failed_on_.erase(tensor);
+  end_draining(tensor);
   std::erase(failed_stores_, tensor);
   load_errors_.erase(tensor);
   trace_.forget(tensor);
   // Others whose stores failed with it are tried again, and speak for themselves.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
+}
+
+tiers::TensorDescription Swapper::remove(TensorId tensor) {
+  discard(tensor);
+  tiers::TensorDescription description = store_.remove(tensor);
+  if (const auto& extent = description.extent) {
+    dealer_.give_back(*extent);
+    settle_retired(tensor, extent->path, ByteCount());
+  }
+  return description;
 }
 
 bool Swapper::discard_if_unwanted(TensorId tensor) {
@@ -145,14 +163,17 @@ void Swapper::prefetch(TensorId tensor) {
   }
 }
 
-void Swapper::advance() {
+void Swapper::start_stores() {
   while (!to_store_.empty()) {
     const TensorId tensor = to_store_.front();
     to_store_.pop_front();
     const tiers::Copy& copy = store_.copy(tensor, Tier::host);
     if (copy.state == CopyState::dirty && !copy.exclusive) start_store(tensor);
   }
+}
 
+void Swapper::advance() {
+  start_stores();
   // A request that waits for room holds back the room of all that came later, not what is resident.
   bool may_reserve = !store_failed();
   for (auto request = requests_.begin(); request != requests_.end();) {
@@ -166,6 +187,8 @@ void Swapper::advance() {
   }
   if (may_reserve) {
     serve_prefetches();
+    drain_paths();
+    start_stores();
   } else {
     prefetches_.clear();
     if (!store_failed()) fail_starved_request();
@@ -287,16 +310,19 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
   return true;
 }
 
+/// For what nobody asks for yet: never at the cost of something that is used sooner.
+std::optional<tiers::Reservation> Swapper::reserve_idle(TensorId tensor) {
+  const std::uint64_t next_use = trace_.next_use(tensor);
+  return next_use == AccessTrace::never ? reserve_free(tensor) : reserve(tensor, next_use + 1);
+}
+
 void Swapper::serve_prefetches() {
   while (!prefetches_.empty()) {
     const TensorId tensor = prefetches_.front();
     const bool needed =
         store_.copy(tensor, Tier::host).state == CopyState::absent && store_.current(tensor, Tier::nvme);
     if (needed) {
-      // Never at the cost of something that is used sooner.
-      const std::uint64_t next_use = trace_.next_use(tensor);
-      auto reservation =
-          next_use == AccessTrace::never ? reserve_free(tensor) : reserve(tensor, next_use + 1);
+      auto reservation = reserve_idle(tensor);
       if (!reservation) return;
       start_load(tensor, std::move(*reservation));
     }

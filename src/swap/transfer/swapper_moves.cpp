@@ -4,6 +4,7 @@
 
 namespace penstock::swap {
 
+using tiers::CopyState;
 using tiers::TensorId;
 using tiers::Tier;
 
@@ -36,18 +37,21 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
     }
     store_.finish_load(tensor, Tier::host, result.has_value());
     store_.touch(tensor, Tier::host);
-    if (result && discard_if_unwanted(tensor)) return;
-    if (!result) {
-      unwanted_.erase(tensor);
-      resident_.erase(tensor);
-      Error error = result.error();
-      if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + loaded.name);
-      if (error.code() == ErrorCode::deadline_exceeded) {
-        error = std::move(error).note("memory  " + to_string(quarantined_.back().size()) +
-                                      " are kept from use: the kernel may still write there");
-      }
-      load_errors_.insert_or_assign(tensor, std::move(error));
+    if (result) {
+      if (!discard_if_unwanted(tensor)) move_resident(tensor);
+      return;
     }
+    note_unreadable(tensor);
+    note_fault(tensor, result.error());
+    unwanted_.erase(tensor);
+    resident_.erase(tensor);
+    Error error = result.error();
+    if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + loaded.name);
+    if (error.code() == ErrorCode::deadline_exceeded) {
+      error = std::move(error).note("memory  " + to_string(quarantined_.back().size()) +
+                                    " are kept from use: the kernel may still write there");
+    }
+    load_errors_.insert_or_assign(tensor, std::move(error));
   };
   transfers_.announce();
   moves_.push_back(std::move(move));
@@ -66,6 +70,7 @@ Error Swapper::corrupted(const tiers::TensorDescription& description, std::size_
 }
 
 void Swapper::start_store(TensorId tensor) {
+  move_off_retired_path(tensor);
   store_.begin_store(tensor, Tier::host);
   ++stores_in_flight_;
   const auto& description = store_.description(tensor);
@@ -89,7 +94,7 @@ void Swapper::start_store(TensorId tensor) {
     const auto& stored = store_.description(tensor);
     store_.finish_store(tensor, Tier::host, result.has_value());
     if (!result) {
-      if (discard_if_unwanted(tensor)) return;
+      if (discard_if_unwanted(tensor) || store_elsewhere(tensor, result.error())) return;
       failed_stores_.push_back(tensor);
       if (store_error_) return;  // the first is what the caller hears
       Error error = result.error();
@@ -97,8 +102,12 @@ void Swapper::start_store(TensorId tensor) {
       return;
     }
     ledger_.wrote(stored.purpose, stored.extent->length);
+    failed_on_.erase(tensor);
     if (discard_if_unwanted(tensor)) return;
-    if (!stored.retain && !store_.copy(tensor, Tier::host).leased()) {
+    move_resident(tensor);
+    if (store_.copy(tensor, Tier::host).state == CopyState::dirty) return;  // moved: it is stored again
+    const bool drained = end_draining(tensor);
+    if ((drained || !stored.retain) && !store_.copy(tensor, Tier::host).leased()) {
       store_.drop(tensor, Tier::host);
       resident_.erase(tensor);
     }

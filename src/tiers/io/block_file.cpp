@@ -90,7 +90,7 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
         .wanted(options_.size)
         .got(buffer.size());
   }
-  if (out_of_use_) return refusal(direction, offset);
+  if (refuses(direction)) return refusal(direction, offset);
   if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
 
   const std::uint32_t slot = free_transfers_.back();
@@ -146,10 +146,10 @@ void BlockFile::poll(TimePoint deadline) noexcept {
 
 Error BlockFile::refusal(Direction direction, FileOffset offset) const {
   return Error(ErrorCode::failed_state, operation_name(direction))
-      .reason("the file is out of use since a request passed its deadline")
+      .reason("refused since a request passed its deadline")
       .object(properties().name)
       .at(offset)
-      .note("cause   " + out_of_use_->message());
+      .note("cause   " + hang_->message());
 }
 
 bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noexcept {
@@ -178,9 +178,10 @@ void BlockFile::give_up_overdue_parts() noexcept {
              .reason("a request did not complete in time")
              .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
                   " s without an answer")
-             .advice("check the drive and the kernel log; this swap file is used no more"),
+             .advice("check the drive and the kernel log; nothing more is written to this swap file"),
          part);
-    if (!out_of_use_) out_of_use_ = transfer.error;
+    if (!hang_) hang_ = transfer.error;
+    read_hangs_ |= transfer.direction == Direction::read;
     part.overdue = true;  // its slot goes with it, until the kernel answers
     ++overdue_count_;
     part_has_ended(part.transfer);
@@ -216,8 +217,8 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
     const std::uint32_t index = *at;
     const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
-    // A transfer that has failed moves no further bytes, nor does a file that is out of use.
-    if (transfer.error || out_of_use_) {
+    // A transfer that has failed moves no further bytes.
+    if (transfer.error || refuses(transfer.direction)) {
       if (!transfer.error) {
         transfers_[part.transfer].error = refusal(transfer.direction, transfer.offset + part.begin);
       }

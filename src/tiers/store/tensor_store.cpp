@@ -152,6 +152,26 @@ void TensorStore::finish_store(TensorId id, Tier from, bool succeeded) {
   stored.version = copy.version;
 }
 
+std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
+  std::vector<TensorId> found;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& extent = tensors_[i].description.extent;  // none where the tensor was removed
+    if (extent && extent->path == path) found.push_back(TensorId(i));
+  }
+  return found;
+}
+
+Extent TensorStore::relocate(TensorId id, const Extent& extent) {
+  TensorDescription& description = at(id).description;
+  Copy& copy = mutable_copy(id, Tier::host);
+  PENSTOCK_CHECK(description.extent && description.extent->length == extent.length);
+  PENSTOCK_CHECK(copy.state != CopyState::loading && copy.state != CopyState::storing);
+  PENSTOCK_CHECK(copy.state != CopyState::absent || mutable_copy(id, Tier::nvme).state == CopyState::absent);
+  if (copy.state == CopyState::clean) copy.state = CopyState::dirty;
+  clear(id, Tier::nvme);
+  return std::exchange(*description.extent, extent);
+}
+
 void TensorStore::drop(TensorId id, Tier tier, bool discard) {
   const Copy& copy = mutable_copy(id, tier);
   PENSTOCK_CHECK(!copy.leased());

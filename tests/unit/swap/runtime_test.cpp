@@ -1,106 +1,33 @@
-#include <penstock/swap/runtime.hpp>
+#include "runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/tiers/fault_engine.hpp>
-#include <penstock/tiers/sim_disk.hpp>
 #include <penstock/tiers/thread_pool_engine.hpp>
 #include <penstock/tiers/uring_engine.hpp>
 
 #include <gtest/gtest.h>
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <numeric>
-#include <span>
 #include <vector>
 
 namespace penstock::swap {
 namespace {
 
-using test::Pattern;
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
 using tiers::Purpose;
 using tiers::TensorId;
-
-/// A runtime over a simulated disk, driven by the test's own thread.
-class Simulation final : public Driving {
- public:
-  Simulation(std::uint64_t seed, ByteCount host_budget, Eviction eviction = Eviction::planned)
-      : random_(seed) {
-    auto engine = std::make_unique<tiers::SimEngine>(disk, clock_, seed);
-    engine_ = engine.get();
-    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock_);
-    faults_ = faulty.get();
-    std::vector<std::unique_ptr<Path>> paths;
-    paths.push_back(
-        Path::create({.directory = "sim", .capacity = 8_MiB, .request_max = 16_KiB}, disk, std::move(faulty))
-            .value());
-    runtime = Runtime::create(
-                  {.host_budget = host_budget, .eviction = eviction, .lookahead = 64_KiB, .driving = this},
-                  std::move(paths))
-                  .value();
-  }
-  void idle() override {
-    const TimePoint due = next_due();
-    ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
-    clock_.advance_to(due);
-  }
-
-  /// Until nothing more happens by itself.
-  void run() {
-    while (runtime->poll() || next_due() != forever) {
-      if (next_due() != forever) clock_.advance_to(next_due());
-    }
-  }
-  /// The disk's next `count` requests fail.
-  void fail_requests(std::uint64_t count) {
-    faults_->add(tiers::Fault::fail({}, faults_->accepted(), EIO, count));
-  }
-
-  tiers::SimDisk disk{{}};
-
- private:
-  TimePoint next_due() const { return std::min(engine_->next_due(), faults_->next_due()); }
-
-  test::SeededRandom random_;
-  tiers::SimClock clock_;
-  tiers::SimEngine* engine_ = nullptr;
-  tiers::FaultEngine* faults_ = nullptr;
-
- public:
-  std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
-};
-
-TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true, bool write_behind = true) {
-  return runtime
-      .add({.name = "tensor",
-            .purpose = Purpose::parameter_shard,
-            .size = size,
-            .block = 8_KiB,
-            .write_behind = write_behind},
-           on_disk)
-      .value();
-}
-
-void write(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
-  Lease lease = runtime.acquire(tensor, Access::overwrite).value();
-  Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.fill(lease.bytes());
-}
-
-bool holds(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
-  Lease lease = runtime.acquire(tensor, Access::read).value();
-  return !Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.first_difference(
-      lease.bytes());
-}
 
 TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const bool lru = seed % 2 == 0;
-    Simulation simulation(seed, 192_KiB, lru ? Eviction::lru : Eviction::planned);
+    Simulation simulation(
+        {.seed = seed, .host_budget = 192_KiB, .eviction = lru ? Eviction::lru : Eviction::planned});
     Runtime& runtime = *simulation.runtime;
-    test::SeededRandom random(seed);
+    penstock::test::SeededRandom random(seed);
     std::vector<TensorId> tensors;
     std::vector<std::uint64_t> generations(12, 0);
     for (std::size_t i = 0; i < generations.size(); ++i) {
@@ -126,7 +53,7 @@ TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
 }
 
 TEST(Runtime, NamesTheHoldersWhenNothingCouldEverFreeTheRoom) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId first = add(runtime, 40_KiB), second = add(runtime, 40_KiB);
   Lease held = runtime.acquire(first, Access::overwrite).value();
@@ -142,14 +69,14 @@ TEST(Runtime, NamesTheHoldersWhenNothingCouldEverFreeTheRoom) {
 }
 
 TEST(Runtime, RefusesToReadWhatWasNeverWritten) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   const TensorId tensor = add(*simulation.runtime, 4_KiB);
 
   EXPECT_EQ(simulation.runtime->acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);
 }
 
 TEST(Runtime, NestsReadLeasesAndKeepsAModifyOut) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId tensor = add(runtime, 4_KiB, /*on_disk=*/false);
   write(runtime, tensor, 1);
@@ -167,7 +94,7 @@ TEST(Runtime, NestsReadLeasesAndKeepsAModifyOut) {
 }
 
 TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
-  Simulation simulation(1, 96_KiB);
+  Simulation simulation({.host_budget = 96_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId victim = add(runtime, 40_KiB), other = add(runtime, 60_KiB);
   write(runtime, victim, 1);
@@ -175,7 +102,7 @@ TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
   write(runtime, other, 1);  // evicts the victim
   ASSERT_TRUE(runtime.drain());
   const auto& extent = *runtime.store().description(victim).extent;
-  simulation.disk.bytes(tiers::FileHandle{1000}).data()[extent.offset.value() + 20'000] ^= std::byte{4};
+  simulation.file().data()[extent.offset.value() + 20'000] ^= std::byte{4};
 
   auto read = runtime.acquire(victim, Access::read);
 
@@ -185,57 +112,8 @@ TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
   EXPECT_TRUE(holds(runtime, other, 1));
 }
 
-TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
-  Simulation simulation(1, 96_KiB);
-  Runtime& runtime = *simulation.runtime;
-  const TensorId tensor = add(runtime, 40_KiB), other = add(runtime, 80_KiB);
-  simulation.fail_requests(1);
-  write(runtime, tensor, 1);
-
-  auto failed = runtime.drain();
-  auto drained = runtime.drain();
-
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().code(), ErrorCode::io);
-  EXPECT_NE(failed.error().message().find("tensor stays in memory, not yet stored"), std::string::npos)
-      << failed.error().message();
-  EXPECT_TRUE(drained);
-  write(runtime, other, 1);  // evicts it
-  EXPECT_TRUE(holds(runtime, tensor, 1));
-}
-
-TEST(Runtime, LetsRequestsWaitForTheRoomOfAFailedStoreUntilSomebodyHasHeard) {
-  Simulation simulation(1, 64_KiB);
-  Runtime& runtime = *simulation.runtime;
-  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false), next = add(runtime, 40_KiB);
-  write(runtime, dirty, 1);
-  simulation.fail_requests(3);
-
-  const Ticket ticket = runtime.request(next, Access::overwrite);  // needs the room of what must be stored
-  simulation.run();
-
-  EXPECT_FALSE(runtime.take(ticket, next, Access::overwrite));  // neither refused nor tried for ever
-  EXPECT_EQ(runtime.check_stores().error().code(), ErrorCode::io);
-  simulation.run();
-  EXPECT_TRUE(runtime.check_stores());
-  EXPECT_TRUE(runtime.take(ticket, next, Access::overwrite).value());
-  EXPECT_TRUE(holds(runtime, dirty, 1));
-}
-
-TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
-  Simulation simulation(1, 64_KiB);
-  Runtime& runtime = *simulation.runtime;
-  const TensorId tensor = add(runtime, 4_KiB);
-  simulation.fail_requests(1);
-  write(runtime, tensor, 1);
-  simulation.run();
-
-  EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::io);
-  EXPECT_TRUE(holds(runtime, tensor, 1));
-}
-
 TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
-  Simulation simulation(1, 96_KiB);
+  Simulation simulation({.host_budget = 96_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId stays = add(runtime, 8_KiB, /*on_disk=*/false);
   write(runtime, stays, 1);
@@ -258,7 +136,7 @@ TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
 }
 
 TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
-  test::ScratchDirectory directory;
+  penstock::test::ScratchDirectory directory;
   auto runtime = Runtime::create({.host_budget = 1_MiB,
                                   .paths = {{.directory = directory.path(), .capacity = 16_MiB}},
                                   .lookahead = 1_MiB})
@@ -281,70 +159,8 @@ TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
   EXPECT_EQ(runtime->host_budget().free(), 1_MiB);
 }
 
-TEST(Runtime, IsNotConcernedWithTheFailedStoreOfWhatWasRemoved) {
-  Simulation simulation(1, 64_KiB);
-  Runtime& runtime = *simulation.runtime;
-  const TensorId removed = add(runtime, 4_KiB), stays = add(runtime, 4_KiB);
-  simulation.fail_requests(2);
-  write(runtime, removed, 1);
-  write(runtime, stays, 1);
-  simulation.run();
-
-  runtime.remove(removed);
-
-  simulation.run();
-  EXPECT_TRUE(runtime.drain());  // what failed with it was stored again
-  EXPECT_TRUE(holds(runtime, stays, 1));
-}
-
-TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
-  test::ScratchDirectory directory;
-  auto faulty = std::make_unique<tiers::FaultEngine>(
-      tiers::create_thread_pool_engine({}).value(),
-      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, EIO, 2)});
-  std::vector<std::unique_ptr<Path>> paths;
-  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, tiers::real_file_system(),
-                               std::move(faulty))
-                      .value());
-  auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
-  const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
-  {
-    // Both before either has failed: an acquire would be told of it.
-    Lease first = runtime->acquire(removed, Access::overwrite).value();
-    Lease second = runtime->acquire(stays, Access::overwrite).value();
-    for (const auto& [tensor, lease] : {std::pair(removed, &first), std::pair(stays, &second)}) {
-      Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = 1}.fill(lease->bytes());
-    }
-  }
-  runtime->wait_for_stores(0);  // both have failed
-
-  runtime->remove(removed);
-
-  (void)runtime->drain();  // it may have failed after the removal, and is then told once
-  EXPECT_TRUE(runtime->drain());
-  EXPECT_TRUE(holds(*runtime, stays, 1));
-}
-
-TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
-  Simulation simulation(1, 64_KiB);
-  Runtime& runtime = *simulation.runtime;
-  const TensorId tensor = add(runtime, 40_KiB), dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
-  write(runtime, tensor, 1);
-  ASSERT_TRUE(runtime.drain());
-  write(runtime, dirty, 2);  // evicts it
-  simulation.fail_requests(3);
-
-  auto failed = runtime.acquire(tensor, Access::overwrite);  // needs the room of what cannot be stored
-
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().code(), ErrorCode::io);
-  simulation.run();
-  EXPECT_TRUE(holds(runtime, tensor, 1));
-  EXPECT_TRUE(holds(runtime, dirty, 2));
-}
-
 TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId stored = add(runtime, 40_KiB), never_written = add(runtime, 4_KiB);
   write(runtime, stored, 1);
@@ -363,7 +179,7 @@ TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
 }
 
 TEST(Runtime, StaysWholeWhenATensorThatIsToStayFindsNoRoom) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
   write(runtime, dirty, 1);
@@ -377,7 +193,7 @@ TEST(Runtime, StaysWholeWhenATensorThatIsToStayFindsNoRoom) {
 }
 
 TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
-  Simulation simulation(1, 64_KiB);
+  Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId stays = add(runtime, 40_KiB, /*on_disk=*/false), streams = add(runtime, 24_KiB);
   EXPECT_EQ(runtime.add({.name = "too much", .size = 28_KiB}, false).error().code(),
@@ -396,7 +212,7 @@ TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
 TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
   for (const auto engine :
        {tiers::EngineChoice::automatic, tiers::EngineChoice::libaio, tiers::EngineChoice::threads}) {
-    test::ScratchDirectory directory;
+    penstock::test::ScratchDirectory directory;
     auto runtime =
         Runtime::create({.host_budget = 4_MiB,
                          .paths = {{.directory = directory.path(), .capacity = 16_MiB, .engine = engine}},
@@ -425,7 +241,7 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
                           +[] { return tiers::create_thread_pool_engine({}); }}) {
     auto within = make();
     if (!within) continue;  // no io_uring here
-    test::ScratchDirectory directory;
+    penstock::test::ScratchDirectory directory;
     auto faulty = std::make_unique<tiers::FaultEngine>(
         std::move(*within),
         tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
@@ -451,76 +267,6 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
     EXPECT_FALSE(refused);  // the range that the kernel may write to is not handed out again
     EXPECT_LE(runtime->host_budget().free(), 1_MiB - 700_KiB);
   }
-}
-
-/// Several simulated disks of different speed, driven by the test's own thread.
-class Disks final : public Driving {
- public:
-  Disks(std::span<const double> bandwidths, ByteCount host_budget) {
-    std::vector<std::unique_ptr<Path>> paths;
-    for (const double bandwidth : bandwidths) {
-      disks_.push_back(std::make_unique<tiers::SimDisk>(
-          tiers::SimDisk::Options{.bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
-      auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, /*seed=*/disks_.size());
-      engines_.push_back(engine.get());
-      paths.push_back(Path::create({.directory = "sim", .capacity = 64_MiB, .weight = bandwidth}, *disks_.back(),
-                                   std::move(engine))
-                          .value());
-    }
-    runtime = Runtime::create({.host_budget = host_budget, .driving = this}, std::move(paths)).value();
-  }
-  void idle() override {
-    TimePoint due = forever;
-    for (const tiers::SimEngine* engine : engines_) due = std::min(due, engine->next_due());
-    ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
-    clock.advance_to(due);
-  }
-
-  tiers::SimClock clock;
-
- private:
-  std::vector<std::unique_ptr<tiers::SimDisk>> disks_;
-  std::vector<tiers::SimEngine*> engines_;
-
- public:
-  std::unique_ptr<Runtime> runtime;
-};
-
-TEST(Runtime, MovesAtTheSumOfItsPathsSpeedsWhenTheirWeightsAreTheirSpeeds) {
-  for (const std::vector<double>& bandwidths :
-       {std::vector<double>{2, 1}, std::vector<double>{1, 1, 4}, std::vector<double>{1}}) {
-    Disks disks(bandwidths, 50_MiB);
-    Runtime& runtime = *disks.runtime;
-    std::vector<TensorId> tensors;
-    for (int i = 0; i < 48; ++i) tensors.push_back(add(runtime, 1_MiB));
-    const double sum = std::accumulate(bandwidths.begin(), bandwidths.end(), 0.0);
-
-    const TimePoint began = disks.clock.now();
-    for (const TensorId tensor : tensors) write(runtime, tensor, 1);
-    ASSERT_TRUE(runtime.drain());
-
-    const std::chrono::duration<double> took = disks.clock.now() - began;
-    EXPECT_GE(48.0 * 1048576 / took.count() / 1e9, 0.95 * sum) << bandwidths.size() << " paths";
-  }
-}
-
-TEST(Runtime, DealsExtentsWhereThereIsRoom) {
-  test::ScratchDirectory one, two;
-  auto runtime = Runtime::create({.host_budget = 2_MiB,
-                                  .paths = {{.directory = one.path(), .capacity = 1_MiB},
-                                            {.directory = two.path(), .capacity = 3_MiB}}})
-                     .value();
-  std::array<int, 2> dealt{};
-  for (int i = 0; i < 4; ++i) {
-    const TensorId tensor = add(*runtime, 1_MiB);
-    ++dealt[runtime->store().description(tensor).extent->path];
-    write(*runtime, tensor, 1);
-    EXPECT_TRUE(holds(*runtime, tensor, 1));
-  }
-
-  EXPECT_EQ(dealt[0], 1);
-  EXPECT_EQ(dealt[1], 3);
-  EXPECT_EQ(runtime->add({.name = "one more", .size = 1_MiB}, true).error().code(), ErrorCode::no_space);
 }
 
 }  // namespace

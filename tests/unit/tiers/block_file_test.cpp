@@ -197,12 +197,14 @@ TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
             ErrorCode::would_block);
 }
 
-TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndUsesTheFileNoMore) {
+TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
   SimDisk disk({});
   SimClock clock;
   auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
   const SimEngine& times = *sim;
-  FaultEngine engine(std::move(sim), {{.occurrence = 1, .effect = Fault::Effect::hang}}, clock);
+  FaultEngine engine(std::move(sim), {{.occurrence = 1, .effect = Fault::Effect::hang},
+                                        {.operation = IoOperation::read, .occurrence = 1, .effect = Fault::Effect::hang}},
+                     clock);
   const TimePoint deadline = std::chrono::seconds(5);
   auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
                                 {.size = 256_KiB, .request_max = 16_KiB, .deadline = deadline, .clock = &clock})
@@ -211,13 +213,18 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndUsesTheFileNoMore) {
       static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
   const HostSpan buffer(memory.get(), 64_KiB);
 
-  ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(4096), buffer, 7));
-  std::optional<BlockFile::Finished> finished;
-  while (!(finished = file.take_finished())) {
-    file.poll(TimePoint::min());
-    const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
-    if (due != forever) clock.advance_to(due);
-  }
+  const auto transfer = [&](BlockFile::Direction direction, std::uint64_t offset, HostSpan bytes) {
+    EXPECT_TRUE(file.start(direction, FileOffset(offset), bytes, 7));
+    std::optional<BlockFile::Finished> finished;
+    while (!(finished = file.take_finished())) {
+      file.poll(TimePoint::min());
+      const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+      if (due != forever) clock.advance_to(due);
+    }
+    return finished;
+  };
+
+  const auto finished = transfer(BlockFile::Direction::write, 4096, buffer);
 
   EXPECT_EQ(finished->tag, 7u);
   ASSERT_FALSE(finished->result);
@@ -229,9 +236,14 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndUsesTheFileNoMore) {
   EXPECT_GE(clock.now(), deadline);
   EXPECT_EQ(file.overdue_count(), 1u);
   EXPECT_FALSE(file.busy());
-  auto refused = file.start(BlockFile::Direction::read, FileOffset(0), buffer, 8);
+  auto refused = file.start(BlockFile::Direction::write, FileOffset(0), buffer, 8);
   EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
   EXPECT_NE(refused.error().message().find("did not complete in time"), std::string::npos);
+  // What was written before can be read, until a read hangs too.
+  EXPECT_TRUE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_FALSE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_EQ(file.start(BlockFile::Direction::read, FileOffset(0), buffer, 8).error().code(),
+            ErrorCode::failed_state);
   EXPECT_FALSE(engine.close(clock.now()));
 }
 
@@ -268,7 +280,7 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
   EXPECT_EQ(codes[1], ErrorCode::deadline_exceeded);  // the owner of the buffer must know
   // What was moved before is whole; what the file then refused is no buffer that the kernel has.
   EXPECT_NE(codes[2], ErrorCode::deadline_exceeded);
-  EXPECT_TRUE(file.out_of_use());
+  EXPECT_TRUE(file.refuses(BlockFile::Direction::read) && file.refuses(BlockFile::Direction::write));
 }
 
 TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/tiers/range_allocator.hpp>
+#include <penstock/tiers/tensor_store.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace penstock::swap {
+
+/// Which byte range of which path's swap file a tensor gets: of all paths in use, each holds bytes in proportion
+/// to its weight. Faults lower a weight and then end a path's use; nothing else changes a weight.
+///
+/// Owned by whoever holds the coordinator's lock.
+class ExtentDealer {
+ public:
+  struct PathRoom {
+    double weight = 1;   ///< > 0
+    ByteCount capacity;  ///< of its swap file
+  };
+  /// The fault that ends a path's use, where another path is left.
+  static constexpr std::uint32_t faults_max = 3;
+
+  /// Extents are multiples of `alignment`, the largest that any path asks for, so that a tensor may move.
+  ExtentDealer(std::span<const PathRoom> paths, Alignment alignment);
+
+  /// From the path that is furthest behind its share of the bytes, of those in use that have room and that
+  /// `avoid(path)` does not exclude.
+  ///
+  /// Errors: no_space (wanted, the largest gap).
+  [[nodiscard]] Result<tiers::Extent> deal(ByteCount size, const std::function<bool(std::uint32_t)>& avoid = {});
+  void give_back(const tiers::Extent& extent);
+
+  /// Halves the path's weight. True when the path has had its last fault and another one is left.
+  [[nodiscard]] bool note_fault(std::uint32_t path);
+  /// Nothing is dealt from the path any more.
+  void take_out_of_use(std::uint32_t path) { paths_[path].in_use = false; }
+  [[nodiscard]] bool in_use(std::uint32_t path) const { return paths_[path].in_use; }
+  [[nodiscard]] std::uint32_t fault_count(std::uint32_t path) const { return paths_[path].faults; }
+  [[nodiscard]] double weight(std::uint32_t path) const { return paths_[path].weight; }
+  /// Whether a path other than `path` is in use.
+  [[nodiscard]] bool has_another(std::uint32_t path) const;
+
+ private:
+  struct Room {
+    double weight;
+    tiers::RangeAllocator space;
+    std::uint32_t faults = 0;
+    bool in_use = true;
+  };
+  [[nodiscard]] double filled(const Room& room, ByteCount size) const;
+
+  std::vector<Room> paths_;
+};
+
+}  // namespace penstock::swap

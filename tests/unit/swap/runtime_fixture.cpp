@@ -1,0 +1,90 @@
+#include "runtime_fixture.hpp"
+
+#include "kit/pattern.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cerrno>
+
+namespace penstock::swap::test {
+
+using penstock::test::Pattern;
+using tiers::TensorId;
+
+Simulation::Simulation(const Options& options) {
+  std::vector<std::unique_ptr<Path>> paths;
+  for (const double bandwidth : options.bandwidths) {
+    disks_.push_back(std::make_unique<tiers::SimDisk>(
+        tiers::SimDisk::Options{.bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
+    auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, options.seed + disks_.size() - 1);
+    engines_.push_back(engine.get());
+    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock);
+    faults_.push_back(faulty.get());
+    paths.push_back(Path::create({.directory = std::string("disk").append(std::to_string(disks_.size())),
+                                  .capacity = options.capacity,
+                                  .weight = bandwidth,
+                                  .request_max = options.request_max,
+                                  .clock = &clock},
+                                 *disks_.back(), std::move(faulty))
+                        .value());
+    paths_.push_back(paths.back().get());
+  }
+  runtime = Runtime::create({.host_budget = options.host_budget,
+                             .eviction = options.eviction,
+                             .lookahead = 64_KiB,
+                             .driving = this},
+                            std::move(paths))
+                .value();
+}
+
+TimePoint Simulation::next_due() const {
+  TimePoint due = forever;
+  for (const auto* engine : engines_) due = std::min(due, engine->next_due());
+  for (const auto* faulty : faults_) due = std::min(due, faulty->next_due());
+  for (const auto* path : paths_) due = std::min(due, path->next_deadline());
+  return due;
+}
+
+void Simulation::idle() {
+  const TimePoint due = next_due();
+  ASSERT_NE(due, forever) << "nothing is in flight and somebody waits";
+  clock.advance_to(due);
+}
+
+void Simulation::run() {
+  while (runtime->poll() || next_due() != forever) {
+    if (next_due() != forever) clock.advance_to(next_due());
+  }
+}
+
+void Simulation::fail_requests(std::uint64_t count, std::size_t path) {
+  faults(path).add(tiers::Fault::fail({}, faults(path).accepted(), EIO, count));
+}
+
+HostSpan Simulation::file(std::size_t path) {
+  return disks_[path]->bytes(runtime->paths()[path]->file().handle);
+}
+
+TensorId add(Runtime& runtime, ByteCount size, bool on_disk, bool write_behind) {
+  return runtime
+      .add({.name = "tensor",
+            .purpose = tiers::Purpose::parameter_shard,
+            .size = size,
+            .block = 8_KiB,
+            .write_behind = write_behind},
+           on_disk)
+      .value();
+}
+
+void write(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
+  Lease lease = runtime.acquire(tensor, Access::overwrite).value();
+  Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.fill(lease.bytes());
+}
+
+bool holds(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
+  Lease lease = runtime.acquire(tensor, Access::read).value();
+  return !Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.first_difference(
+      lease.bytes());
+}
+
+}  // namespace penstock::swap::test

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/fault_engine.hpp>
+#include <penstock/tiers/sim_disk.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace penstock::swap::test {
+
+/// A runtime over simulated disks, each behind a FaultEngine, driven by the test's own thread.
+class Simulation final : public Driving {
+ public:
+  struct Options {
+    std::uint64_t seed = 1;
+    ByteCount host_budget;
+    Eviction eviction = Eviction::planned;
+    std::vector<double> bandwidths = {1};  ///< GB/s of each disk, and its path's weight
+    ByteCount capacity = 8_MiB;            ///< of each swap file
+    ByteCount request_max = 16_KiB;
+  };
+  explicit Simulation(const Options& options);
+
+  void idle() override;
+  /// Until nothing more happens by itself.
+  void run();
+
+  [[nodiscard]] tiers::FaultEngine& faults(std::size_t path = 0) { return *faults_[path]; }
+  /// The next `count` requests to a path fail.
+  void fail_requests(std::uint64_t count, std::size_t path = 0);
+  /// The bytes of a path's swap file.
+  [[nodiscard]] HostSpan file(std::size_t path = 0);
+
+  tiers::SimClock clock;
+
+ private:
+  [[nodiscard]] TimePoint next_due() const;
+
+  std::vector<std::unique_ptr<tiers::SimDisk>> disks_;
+  std::vector<tiers::SimEngine*> engines_;
+  std::vector<tiers::FaultEngine*> faults_;
+  std::vector<const Path*> paths_;
+
+ public:
+  std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
+};
+
+[[nodiscard]] tiers::TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true, bool write_behind = true);
+/// Fills the tensor with a pattern of its own and of `generation`.
+void write(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation);
+/// Whether it holds that pattern.
+[[nodiscard]] bool holds(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation);
+
+}  // namespace penstock::swap::test

@@ -1,0 +1,134 @@
+#include "runtime_fixture.hpp"
+
+#include "kit/pattern.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/thread_pool_engine.hpp>
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <vector>
+
+namespace penstock::swap {
+namespace {
+
+using penstock::test::Pattern;
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
+using tiers::TensorId;
+
+TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
+  Simulation simulation({.host_budget = 96_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 40_KiB), other = add(runtime, 80_KiB);
+  simulation.fail_requests(1);
+  write(runtime, tensor, 1);
+
+  auto failed = runtime.drain();
+  auto drained = runtime.drain();
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  EXPECT_NE(failed.error().message().find("tensor stays in memory, not yet stored"), std::string::npos)
+      << failed.error().message();
+  EXPECT_TRUE(drained);
+  write(runtime, other, 1);  // evicts it
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST(Runtime, LetsRequestsWaitForTheRoomOfAFailedStoreUntilSomebodyHasHeard) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false), next = add(runtime, 40_KiB);
+  write(runtime, dirty, 1);
+  simulation.fail_requests(3);
+
+  const Ticket ticket = runtime.request(next, Access::overwrite);  // needs the room of what must be stored
+  simulation.run();
+
+  EXPECT_FALSE(runtime.take(ticket, next, Access::overwrite));  // neither refused nor tried for ever
+  EXPECT_EQ(runtime.check_stores().error().code(), ErrorCode::io);
+  simulation.run();
+  EXPECT_TRUE(runtime.check_stores());
+  EXPECT_TRUE(runtime.take(ticket, next, Access::overwrite).value());
+  EXPECT_TRUE(holds(runtime, dirty, 1));
+}
+
+TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB);
+  simulation.fail_requests(1);
+  write(runtime, tensor, 1);
+  simulation.run();
+
+  EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::io);
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST(Runtime, IsNotConcernedWithTheFailedStoreOfWhatWasRemoved) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId removed = add(runtime, 4_KiB), stays = add(runtime, 4_KiB);
+  simulation.fail_requests(2);
+  write(runtime, removed, 1);
+  write(runtime, stays, 1);
+  simulation.run();
+
+  runtime.remove(removed);
+
+  simulation.run();
+  EXPECT_TRUE(runtime.drain());  // what failed with it was stored again
+  EXPECT_TRUE(holds(runtime, stays, 1));
+}
+
+TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
+  penstock::test::ScratchDirectory directory;
+  auto faulty = std::make_unique<tiers::FaultEngine>(
+      tiers::create_thread_pool_engine({}).value(),
+      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, EIO, 2)});
+  std::vector<std::unique_ptr<Path>> paths;
+  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, tiers::real_file_system(),
+                               std::move(faulty))
+                      .value());
+  auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
+  const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
+  {
+    // Both before either has failed: an acquire would be told of it.
+    Lease first = runtime->acquire(removed, Access::overwrite).value();
+    Lease second = runtime->acquire(stays, Access::overwrite).value();
+    for (const auto& [tensor, lease] : {std::pair(removed, &first), std::pair(stays, &second)}) {
+      Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = 1}.fill(lease->bytes());
+    }
+  }
+  runtime->wait_for_stores(0);  // both have failed
+
+  runtime->remove(removed);
+
+  (void)runtime->drain();  // it may have failed after the removal, and is then told once
+  EXPECT_TRUE(runtime->drain());
+  EXPECT_TRUE(holds(*runtime, stays, 1));
+}
+
+TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 40_KiB), dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
+  write(runtime, tensor, 1);
+  ASSERT_TRUE(runtime.drain());
+  write(runtime, dirty, 2);  // evicts it
+  simulation.fail_requests(3);
+
+  auto failed = runtime.acquire(tensor, Access::overwrite);  // needs the room of what cannot be stored
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  simulation.run();
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+  EXPECT_TRUE(holds(runtime, dirty, 2));
+}
+
+}  // namespace
+}  // namespace penstock::swap
