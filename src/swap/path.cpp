@@ -21,46 +21,34 @@ std::uint32_t queue_depth(const PathOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& options) {
-  auto file = tiers::real_file_system().create_scratch(options.directory, options.capacity, options.direct_io);
-  if (!file) return file.error();
-  auto chosen = tiers::choose_engine(options.engine, queue_depth(options), file->properties());
-  if (!chosen) return chosen.error();
-  return create(options, std::move(*file), std::move(chosen->engine), std::move(chosen->reason));
-}
-
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::FileSystem& file_system,
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& options,
                                            std::unique_ptr<tiers::IoEngine> engine) {
-  auto file = file_system.create_scratch(options.directory, options.capacity, options.direct_io);
-  if (!file) return file.error();
-  return create(options, std::move(*file), std::move(engine), {});
-}
-
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& options, tiers::File file,
-                                           std::unique_ptr<tiers::IoEngine> engine, std::string choice) {
   if (!(options.weight > 0) || !std::isfinite(options.weight)) {
     return Error::invalid_argument("Path::create")
         .object("weight of " + options.directory.string())
         .wanted("a finite number above 0")
         .got(std::to_string(options.weight));
   }
-  auto block_file = BlockFile::create(std::move(file), *engine,
+  auto file = options.file_system->create_scratch(options.directory, options.capacity, options.direct_io);
+  if (!file) return file.error();
+  auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
+                       : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
+  if (!chosen) return chosen.error();
+  auto block_file = BlockFile::create(std::move(*file), *chosen->engine,
                                       {.size = options.capacity,
                                        .request_max = options.request_max,
                                        .in_flight_max = options.in_flight_max,
                                        .deadline = options.deadline,
                                        .clock = options.clock});
   if (!block_file) return block_file.error();
-  return std::unique_ptr<Path>(
-      new Path(options, std::move(engine), std::move(*block_file), std::move(choice)));
+  return std::unique_ptr<Path>(new Path(options, std::move(*chosen), std::move(*block_file)));
 }
 
-Path::Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, BlockFile file,
-           std::string choice)
+Path::Path(const PathOptions& options, tiers::ChosenEngine chosen, BlockFile file)
     : options_(options),
-      engine_(std::move(engine)),
+      engine_(std::move(chosen.engine)),
       file_(std::move(file)),
-      choice_(std::move(choice)),
+      choice_(std::move(chosen.reason)),
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {

@@ -25,6 +25,7 @@ struct PathOptions {
   const Clock* clock = &Clock::steady();           ///< the engine's own; outlives it
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives it
 };
 
 /// One directory on one drive: its swap file, its engine, its driver.
@@ -41,12 +42,12 @@ class Path {
     std::uint64_t tag = 0;
   };
 
-  /// Errors: those of FileSystem::create_scratch, choose_engine and BlockFile::create.
-  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
-  /// The same over a file system and an engine of the caller's, such as simulated ones.
+  /// `engine` is one of the caller's for files of that file system, such as a simulated one; null: one is chosen.
+  ///
+  /// Errors: invalid_argument, of the weight; those of FileSystem::create_scratch, choose_engine and
+  /// BlockFile::create.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options,
-                                                            tiers::FileSystem& file_system,
-                                                            std::unique_ptr<tiers::IoEngine> engine);
+                                                            std::unique_ptr<tiers::IoEngine> engine = nullptr);
   /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
   ~Path();
 
@@ -78,10 +79,7 @@ class Path {
   [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
  private:
-  static Result<std::unique_ptr<Path>> create(const PathOptions& options, tiers::File file,
-                                              std::unique_ptr<tiers::IoEngine> engine, std::string choice);
-  Path(const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine, tiers::BlockFile file,
-       std::string choice);
+  Path(const PathOptions& options, tiers::ChosenEngine chosen, tiers::BlockFile file);
   bool turn(TimePoint deadline);
   void close_engine() noexcept;
 

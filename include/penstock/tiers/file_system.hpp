@@ -41,6 +41,12 @@ class File {
 
   [[nodiscard]] FileHandle handle() const { return properties_.handle; }
   [[nodiscard]] const Properties& properties() const { return properties_; }
+  /// The same file, of which a file system that stands before another one says something else.
+  [[nodiscard]] File described_as(Properties properties) && {
+    properties.handle = properties_.handle;
+    properties_ = std::move(properties);
+    return std::move(*this);
+  }
 
  private:
   void swap(File& other) noexcept {
@@ -75,6 +81,12 @@ class FileSystem {
 
   /// "ext4", "tmpfs", …, or the file system's magic number in hexadecimal.
   virtual std::string type_name(const std::filesystem::path& directory) = 0;
+
+ protected:
+  // What create_scratch says, worded once for every file system.
+  [[nodiscard]] static Error refused(const std::filesystem::path& directory, ByteCount size, int errno_value,
+                                     const Result<ByteCount>& free);
+  [[nodiscard]] static Error no_direct_io(const std::filesystem::path& directory, const std::string& why);
 
  private:
   friend class File;

@@ -22,6 +22,21 @@ File::~File() {
   if (file_system_ != nullptr) file_system_->close(properties_.handle);
 }
 
+Error FileSystem::refused(const std::filesystem::path& directory, ByteCount size, int errno_value,
+                          const Result<ByteCount>& free) {
+  Error error =
+      Error::from_errno("FileSystem::create_scratch", errno_value).object(directory.string()).wanted(size);
+  if (free) error = std::move(error).got(to_string(*free) + " free");
+  return std::move(error).advice("free space on that file system or name another directory");
+}
+
+Error FileSystem::no_direct_io(const std::filesystem::path& directory, const std::string& why) {
+  return Error::unsupported("FileSystem::create_scratch")
+      .reason("no direct I/O on this file system: " + why)
+      .object(directory.string())
+      .advice("choose a directory on ext4 or XFS, or allow buffered I/O");
+}
+
 namespace {
 
 // What a 4Kn drive needs; never less, so that a layout survives a move to one.
@@ -69,10 +84,7 @@ class RealFileSystem final : public FileSystem {
       properties.direct = properties.direct_note.empty();
     }
     if (direct == DirectIo::required && !properties.direct) {
-      return Error::unsupported("FileSystem::create_scratch")
-          .reason("no direct I/O on this file system: " + properties.direct_note)
-          .object(directory.string())
-          .advice("choose a directory on ext4 or XFS, or allow buffered I/O");
+      return no_direct_io(directory, properties.direct_note);
     }
     properties.handle = FileHandle(fd.release());
     return File(*this, std::move(properties));
@@ -144,12 +156,8 @@ class RealFileSystem final : public FileSystem {
       result = ::ftruncate(fd, static_cast<off_t>(size.value()));
     }
     if (result == 0) return ok();
-
     const int cause = errno;
-    Error error =
-        Error::from_errno("FileSystem::create_scratch", cause).object(directory.string()).wanted(size);
-    if (auto free = free_space(directory)) error = std::move(error).got(to_string(*free) + " free");
-    return std::move(error).advice("free space on that file system or name another directory");
+    return refused(directory, size, cause, free_space(directory));
   }
 
   /// Switches the page cache off; returns why that is not possible, or nothing.

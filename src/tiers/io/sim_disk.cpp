@@ -9,12 +9,7 @@ namespace penstock::tiers {
 
 Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, ByteCount size,
                                      DirectIo direct) {
-  if (size > options_.capacity - used_) {
-    return Error::from_errno("SimDisk::create_scratch", ENOSPC)
-        .object(directory.string())
-        .wanted(size)
-        .got(to_string(options_.capacity - used_) + " free");
-  }
+  if (size > options_.capacity - used_) return refused(directory, size, ENOSPC, free_space(directory));
   const FileHandle handle{next_handle_++};
   files_[handle].resize(size.value());
   used_ += size;

@@ -24,8 +24,9 @@ Simulation::Simulation(const Options& options) {
                                   .capacity = options.capacity,
                                   .weight = bandwidth,
                                   .request_max = options.request_max,
-                                  .clock = &clock},
-                                 *disks_.back(), std::move(faulty))
+                                  .clock = &clock,
+                                  .file_system = disks_.back().get()},
+                                 std::move(faulty))
                         .value());
     paths_.push_back(paths.back().get());
   }

@@ -90,8 +90,7 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
       tiers::create_thread_pool_engine({}).value(),
       tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, EIO, 2)});
   std::vector<std::unique_ptr<Path>> paths;
-  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, tiers::real_file_system(),
-                               std::move(faulty))
+  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, std::move(faulty))
                       .value());
   auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
   const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);

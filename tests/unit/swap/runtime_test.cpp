@@ -249,7 +249,7 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
     paths.push_back(Path::create({.directory = directory.path(),
                                   .capacity = 4_MiB,
                                   .deadline = std::chrono::milliseconds(20)},
-                                 tiers::real_file_system(), std::move(faulty))
+                                 std::move(faulty))
                         .value());
     auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);

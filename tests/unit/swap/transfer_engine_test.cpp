@@ -51,7 +51,8 @@ class TransferEngineTest : public testing::Test {
     faults_ = faulty.get();
     std::vector<std::unique_ptr<Path>> paths;
     paths.push_back(
-        Path::create({.directory = "sim", .capacity = 1_MiB, .request_max = 16_KiB}, disk_, std::move(faulty))
+        Path::create(
+            {.directory = "sim", .capacity = 1_MiB, .request_max = 16_KiB, .file_system = &disk_}, std::move(faulty))
             .value());
     return paths;
   }

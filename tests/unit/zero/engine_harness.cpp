@@ -54,12 +54,13 @@ class Rank final : public swap::Driving {
       path.engine = options_.engine;
       if (!options_.seed) continue;
       path.clock = &clock_;
+      path.file_system = &disk_;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
       tiers::SimEngine* const simulated = engine.get();
       auto faulty = std::make_unique<tiers::FaultEngine>(
           std::move(engine), rank_ == 0 ? options_.faults : tiers::FaultPlan{}, clock_);
       disks_.push_back({simulated, faulty.get()});
-      auto created = swap::Path::create(path, disk_, std::move(faulty));
+      auto created = swap::Path::create(path, std::move(faulty));
       if (!created) return created.error();
       paths.push_back(std::move(*created));
     }

@@ -1,0 +1,79 @@
+#include "runtime_fixture.hpp"
+
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/fault_file_system.hpp>
+
+#include <gtest/gtest.h>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+
+namespace penstock::swap {
+namespace {
+
+using test::add;
+using test::holds;
+using test::write;
+using tiers::TensorId;
+
+/// Descriptors of this process, files of the kernel's such as rings included.
+std::size_t open_descriptor_count() {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+TEST(Runtime, LeavesNothingOpenWhenOneOfItsSwapFilesCannotBeMade) {
+  using Faults = tiers::FileSystemFault;
+  const std::array<penstock::test::ScratchDirectory, 4> directories;
+  for (const auto& [error, code] : {std::pair(ENOSPC, ErrorCode::no_space), std::pair(EACCES, ErrorCode::permission),
+                                    std::pair(EMFILE, ErrorCode::io)}) {
+    for (std::uint64_t refused = 0;; ++refused) {
+      tiers::FaultFileSystem file_system(tiers::real_file_system(),
+                                         {Faults::fail(Faults::Operation::create_scratch, refused, error)});
+      RuntimeOptions options{.host_budget = 2_MiB};
+      for (const auto& directory : directories) {
+        options.paths.push_back({.directory = directory.path(), .capacity = 1_MiB, .file_system = &file_system});
+      }
+      const std::size_t before = open_descriptor_count();
+
+      auto runtime = Runtime::create(options);
+
+      if (refused == directories.size()) {
+        EXPECT_TRUE(runtime);  // the whole passes
+        break;
+      }
+      ASSERT_FALSE(runtime);
+      EXPECT_EQ(runtime.error().code(), code);
+      EXPECT_NE(runtime.error().message().find(directories.at(refused).path().string()), std::string::npos)
+          << runtime.error().message();
+      EXPECT_EQ(open_descriptor_count(), before);
+      {
+        auto again = Runtime::create(options).value();  // the fault has passed
+        const TensorId tensor = add(*again, 1_MiB), other = add(*again, 1_MiB), evicts = add(*again, 1_MiB);
+        for (const TensorId each : {tensor, other, evicts}) write(*again, each, 1);
+        EXPECT_TRUE(holds(*again, tensor, 1));
+      }
+      EXPECT_EQ(open_descriptor_count(), before);
+    }
+  }
+}
+
+TEST(Runtime, SaysOfEachPathThatItsFileSystemHasNoDirectIo) {
+  const penstock::test::ScratchDirectory directory;
+  tiers::FaultFileSystem file_system(tiers::real_file_system(),
+                                     {{.effect = tiers::FileSystemFault::Effect::buffered}});
+  const PathOptions path{.directory = directory.path(), .capacity = 1_MiB, .file_system = &file_system};
+
+  auto runtime = Runtime::create({.host_budget = 2_MiB, .paths = {path, path}}).value();
+
+  EXPECT_NE(runtime->paths()[0]->notes().find("buffered I/O: "), std::string::npos) << runtime->paths()[0]->notes();
+  const TensorId tensor = add(*runtime, 1_MiB);
+  ASSERT_EQ(runtime->store().description(tensor).extent->path, 0u);
+  write(*runtime, tensor, 1);
+  EXPECT_TRUE(runtime->drain());
+  EXPECT_TRUE(holds(*runtime, tensor, 1));
+}
+
+}  // namespace
+}  // namespace penstock::swap
