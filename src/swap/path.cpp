@@ -66,10 +66,11 @@ void Path::attach(HostSpan buffers) {
 }
 
 std::string Path::notes() const {
-  const bool fell_back = !file_.properties().direct && options_.direct_io != tiers::DirectIo::off;
+  const tiers::File::Properties& file = file_.properties();
   std::string notes;
-  for (const std::string& line :
-       {choice_, fell_back ? "buffered I/O: " + file_.properties().direct_note : "", engine_notes_}) {
+  for (const std::string& line : {choice_, file.direct_note.empty() ? "" : "buffered I/O: " + file.direct_note,
+                                  file.reserve_note.empty() ? "" : "space not reserved: " + file.reserve_note,
+                                  engine_notes_}) {
     if (!line.empty()) notes += (notes.empty() ? "" : "; ") + line;
   }
   return notes;

@@ -34,8 +34,9 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
   std::filesystem::create_directory(path_);
   switch (kind) {
     case Kind::directory: return;
-    case Kind::ext4: mount_ext4(512); return;
-    case Kind::ext4_4k_sector: mount_ext4(4096); return;
+    case Kind::ext4: mount_image("ext4", 512); return;
+    case Kind::ext4_4k_sector: mount_image("ext4", 4096); return;
+    case Kind::ext2: mount_image("ext2", 512); return;
     case Kind::tmpfs:
       mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=64m") == 0;
       break;
@@ -53,11 +54,12 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
   if (!mounted_) skip_reason_ = std::string("mounting is not allowed here: ") + std::strerror(errno);
 }
 
-void MountedFileSystem::mount_ext4(int sector) {
+void MountedFileSystem::mount_image(const std::string& type, int sector) {
   const std::string image = (scratch_.path() / "image").string();
-  if (output_of("truncate -s " + std::string(size) + " " + image + " && mkfs.ext4 -q -F -b 4096 " + image + " && echo made")
-          .empty()) {
-    skip_reason_ = "mkfs.ext4 is not to be had";
+  const std::string make = std::string("truncate -s ").append(size) + " " + image + " && mkfs." + type +
+                           " -q -F -b 4096 " + image + " && echo made";
+  if (output_of(make).empty()) {
+    skip_reason_ = "mkfs." + type + " is not to be had";
     return;
   }
   loop_device_ = output_of("losetup --find --show --sector-size " + std::to_string(sector) + " " + image);
@@ -65,7 +67,7 @@ void MountedFileSystem::mount_ext4(int sector) {
     skip_reason_ = "no loop device with sectors of " + std::to_string(sector) + " bytes is to be had";
     return;
   }
-  mounted_ = ::mount(loop_device_.c_str(), path_.c_str(), "ext4", 0, nullptr) == 0;
+  mounted_ = ::mount(loop_device_.c_str(), path_.c_str(), type.c_str(), 0, nullptr) == 0;
   if (!mounted_) skip_reason_ = std::string("mounting is not allowed here: ") + std::strerror(errno);
 }
 
@@ -75,7 +77,7 @@ MountedFileSystem::~MountedFileSystem() {
 }
 
 const char* to_string(MountedFileSystem::Kind kind) {
-  constexpr const char* names[] = {"Directory", "Tmpfs", "Ext4", "Ext4With4KiBSectors", "Overlay"};
+  constexpr const char* names[] = {"Directory", "Tmpfs", "Ext4", "Ext4With4KiBSectors", "Ext2", "Overlay"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -15,6 +15,7 @@ class MountedFileSystem {
     tmpfs,
     ext4,            ///< in a file, through a loop device with sectors of 512 bytes
     ext4_4k_sector,  ///< the same with 4096
+    ext2,            ///< the same as the first, without extents: nothing can be reserved
     overlay,         ///< over the tests' own
   };
 
@@ -28,7 +29,7 @@ class MountedFileSystem {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
-  void mount_ext4(int sector);
+  void mount_image(const std::string& type, int sector);
 
   ScratchDirectory scratch_;
   std::filesystem::path path_;

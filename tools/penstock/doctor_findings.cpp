@@ -173,6 +173,11 @@ std::vector<Finding> examine_path(const std::filesystem::path& directory) {
                         "every byte passes through the page cache, which competes for memory",
                         "use a directory on ext4 or xfs on the drive itself"});
   }
+  if (!properties.reserve_note.empty()) {
+    findings.push_back({State::reduced, "reserved space" + on, properties.reserve_note,
+                        "a disk that others fill shows in the middle of a run",
+                        "keep the swap files' size free, or use a directory on ext4 or xfs"});
+  }
   if (const auto free = file_system.free_space(directory)) {
     findings.push_back({.capability = "free space" + on, .found = to_string(*free)});
   } else {

@@ -69,7 +69,7 @@ class Path {
   [[nodiscard]] const PathOptions& options() const { return options_; }
   [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
   [[nodiscard]] const char* engine_name() const { return engine_->name(); }
-  /// What was probed and refused: engine, registration, direct I/O. Empty when nothing was.
+  /// What was probed and refused: engine, registration, direct I/O, reserved space. Empty when nothing was.
   [[nodiscard]] std::string notes() const;
   [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
   /// CPU time that the driver thread has used. Zero without one.

@@ -23,10 +23,11 @@ class File {
  public:
   struct Properties {
     FileHandle handle = FileHandle::none;
-    std::string name;         ///< for messages: the path, or "scratch file in DIR"
-    bool direct = false;      ///< the page cache is bypassed
-    Alignment alignment;      ///< of memory, offset and length, for direct I/O
-    std::string direct_note;  ///< why it is not direct, when that was preferred
+    std::string name;          ///< for messages: the path, or "scratch file in DIR"
+    bool direct = false;       ///< the page cache is bypassed
+    Alignment alignment;       ///< of memory, offset and length, for direct I/O
+    std::string direct_note;   ///< why it is not direct, when that was preferred
+    std::string reserve_note;  ///< why its bytes are not reserved; empty when they are
   };
 
   File() = default;
@@ -69,14 +70,16 @@ class FileSystem {
 
   /// Opens a file in `directory` that has no name, so that the kernel removes it whatever kills the process
   /// (O_TMPFILE, else unlinked right after it was made), readable by its owner alone, with all of `size`
-  /// reserved. The alignment is the file system's own answer, checked by a read.
+  /// reserved, or free where the file system cannot reserve. The alignment is the file system's own answer,
+  /// checked by a read.
   ///
   /// Errors: not_found and permission, of the directory; no_space (wanted, free); unsupported, when
   /// DirectIo::required meets a file system that has none.
   virtual Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                                       DirectIo direct) = 0;
 
-  /// Bytes that an unprivileged process can still write under `directory`.
+  /// Bytes that an unprivileged process can still write under `directory`; the length of the longest file where
+  /// there is no limit.
   virtual Result<ByteCount> free_space(const std::filesystem::path& directory) = 0;
 
   /// "ext4", "tmpfs", …, or the file system's magic number in hexadecimal.

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 namespace penstock::tiers {
@@ -72,13 +73,15 @@ class RealFileSystem final : public FileSystem {
     auto opened = open_unnamed(directory);
     if (!opened) return opened.error();
     OwnedFd fd = std::move(*opened);
-    PENSTOCK_TRY(reserve(fd.get(), directory, size));
+    auto reserve_note = reserve(fd.get(), directory, size);
+    if (!reserve_note) return reserve_note.error();
 
     File::Properties properties{.handle = FileHandle::none,
                                 .name = "scratch file in " + directory.string(),
                                 .direct = false,
                                 .alignment = Alignment(alignment_min),
-                                .direct_note = {}};
+                                .direct_note = {},
+                                .reserve_note = std::move(*reserve_note)};
     if (direct != DirectIo::off) {
       properties.direct_note = enable_direct(fd.get(), properties.alignment);
       properties.direct = properties.direct_note.empty();
@@ -95,6 +98,8 @@ class RealFileSystem final : public FileSystem {
     if (::statfs(directory.c_str(), &status) != 0) {
       return Error::from_errno("FileSystem::free_space", errno).object(directory.string());
     }
+    // A tmpfs without a size.
+    if (status.f_blocks == 0) return ByteCount(std::numeric_limits<off_t>::max());
     return ByteCount(status.f_bavail * static_cast<std::uint64_t>(status.f_bsize));
   }
 
@@ -138,7 +143,8 @@ class RealFileSystem final : public FileSystem {
     return fd;
   }
 
-  Result<void> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
+  /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
+  Result<std::string> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
     // Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
     rlimit longest{};
     if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && size.value() > longest.rlim_cur) {
@@ -149,13 +155,17 @@ class RealFileSystem final : public FileSystem {
           .got(ByteCount(longest.rlim_cur))
           .advice("raise the limit on file sizes (ulimit -f)");
     }
+    // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
+    const auto free = free_space(directory);
+    if (free && *free < size) return refused(directory, size, ENOSPC, free);
     int result = 0;
     do result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value()));
     while (result != 0 && errno == EINTR);
-    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+    if (result == 0) return std::string();
+    if (errno == EOPNOTSUPP || errno == ENOSYS) {
       result = ::ftruncate(fd, static_cast<off_t>(size.value()));
+      if (result == 0) return std::string("the file system has no fallocate");
     }
-    if (result == 0) return ok();
     const int cause = errno;
     return refused(directory, size, cause, free_space(directory));
   }

@@ -17,7 +17,8 @@ Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, Byt
                       .name = "simulated file in " + directory.string(),
                       .direct = direct != DirectIo::off,
                       .alignment = options_.alignment,
-                      .direct_note = {}});
+                      .direct_note = {},
+                      .reserve_note = {}});
 }
 
 Result<ByteCount> SimDisk::free_space(const std::filesystem::path&) {

@@ -1,9 +1,11 @@
 #include <penstock/tiers/file_system.hpp>
 
 #include "kit/child_process.hpp"
+#include "kit/mounted_file_system.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -23,6 +25,7 @@ TEST(RealFileSystem, MakesAScratchFileThatHasNoNameAndItsBytesReserved) {
   EXPECT_EQ(status.st_nlink, 0u);
   EXPECT_EQ(directory.entry_count(), 0u);
   EXPECT_TRUE(file.properties().direct || !file.properties().direct_note.empty());
+  EXPECT_EQ(file.properties().reserve_note, "");
 }
 
 TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
@@ -47,6 +50,37 @@ TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
   EXPECT_EQ(file.error().code(), ErrorCode::no_space);
   EXPECT_NE(file.error().message().find(" free"), std::string::npos) << file.error().message();
   EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(RealFileSystem, SaysThatNothingIsReservedWhereThatCannotBeAndTakesNoMoreThanIsFree) {
+  const test::MountedFileSystem ext2(test::MountedFileSystem::Kind::ext2);
+  if (!ext2.skip_reason().empty()) GTEST_SKIP() << ext2.skip_reason();
+  const ByteCount free = real_file_system().free_space(ext2.path()).value();
+
+  auto file = real_file_system().create_scratch(ext2.path(), 4_MiB, DirectIo::preferred);
+  auto too_long = real_file_system().create_scratch(ext2.path(), free + 1_B, DirectIo::preferred);
+
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_EQ(file->properties().reserve_note, "the file system has no fallocate");
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file->handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 4 << 20);
+  ASSERT_FALSE(too_long);
+  EXPECT_EQ(too_long.error().code(), ErrorCode::no_space);
+  for (const std::string& words : {ext2.path().string(), to_string(free) + " free", std::string("wanted ")}) {
+    EXPECT_NE(too_long.error().message().find(words), std::string::npos) << too_long.error().message();
+  }
+}
+
+TEST(RealFileSystem, TakesAFileSystemThatHasNoLimitAtItsWord) {
+  const test::MountedFileSystem tmpfs(test::MountedFileSystem::Kind::tmpfs);
+  if (!tmpfs.skip_reason().empty()) GTEST_SKIP() << tmpfs.skip_reason();
+  ASSERT_EQ(::mount(nullptr, tmpfs.path().c_str(), nullptr, MS_REMOUNT, "size=0"), 0);
+
+  auto file = real_file_system().create_scratch(tmpfs.path(), 1_MiB, DirectIo::off);
+
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_EQ(file->properties().reserve_note, "");
 }
 
 TEST(RealFileSystem, SurvivesALimitOnFileSizes) {
