@@ -6,6 +6,7 @@
 #include <penstock/tiers/io_engine.hpp>
 #include <penstock/tiers/latency_histogram.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -19,6 +20,7 @@ struct FileCounters {
   std::uint64_t requests = 0;
   std::uint64_t retries = 0;          ///< transient errors that were tried again
   std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
+  std::uint64_t subdivided = 0;       ///< requests that were cut in two after EIO
   LatencyHistogram latency;           ///< from a request's submission until its completion is reaped
 
   FileCounters& operator+=(const FileCounters& other) noexcept;
@@ -31,6 +33,10 @@ struct FileCounters {
 /// Splits a transfer to the engine's limits, resumes short ones, retries transient errors a bounded number
 /// of times, and reports a transfer only once every part of it has come to rest. Every engine gets this
 /// treatment here, once. It judges lengths and results, never payload.
+///
+/// A request that ends with EIO is cut in two, whose halves are tried one after the other, down to one block of
+/// the file's alignment: what was too long for the drive gets through, and the error of what cannot be moved
+/// names that very block, which is found among n in 2·log2(n) further requests at most.
 ///
 /// Owned by one thread, the one that owns the engine. Nothing here blocks but create().
 class BlockFile {
@@ -106,16 +112,20 @@ class BlockFile {
   struct Part {
     std::uint32_t transfer = 0;
     ByteCount begin, length;  // within the transfer; shrinks from the front as bytes arrive
+    ByteCount request_max;    // its bytes are asked for in pieces of that: all at once until EIO
     std::uint32_t retries = 0;
     bool in_flight = false;
     bool overdue = false;  // its transfer has gone without it
     TimePoint submitted{};
+
+    [[nodiscard]] ByteCount request_length() const { return std::min(length, request_max); }
   };
 
   BlockFile(File file, IoEngine& engine, const Options& options);
   void submit_parts() noexcept;
   [[nodiscard]] std::size_t next_batch(std::span<IoRequest> batch) noexcept;
   void on_completion(const IoCompletion& completion, TimePoint now) noexcept;
+  [[nodiscard]] bool subdivide(Part& part) noexcept;
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;

@@ -38,6 +38,7 @@ FileCounters& FileCounters::operator+=(const FileCounters& other) noexcept {
   requests += other.requests;
   retries += other.retries;
   short_transfers += other.short_transfers;
+  subdivided += other.subdivided;
   latency += other.latency;
   return *this;
 }
@@ -48,6 +49,7 @@ FileCounters& FileCounters::operator-=(const FileCounters& earlier) noexcept {
   requests -= earlier.requests;
   retries -= earlier.retries;
   short_transfers -= earlier.short_transfers;
+  subdivided -= earlier.subdivided;
   latency -= earlier.latency;
   return *this;
 }
@@ -108,7 +110,7 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
     parts_[part] = {.transfer = slot,
                     .begin = at,
                     .length = std::min(options_.request_max, buffer.size() - at),
-                    .retries = 0};
+                    .request_max = options_.request_max};
     ++transfers_[slot].parts;
     waiting_.push_back(part);
   }
@@ -202,7 +204,7 @@ void BlockFile::submit_parts() noexcept {
       part.in_flight = true;
       part.submitted = now;
       flights_.push_back({batch_part, now});
-      in_flight_ += part.length;
+      in_flight_ += part.request_length();
       ++counters_.requests;
     }
     if (accepted < batch.size()) return;
@@ -226,13 +228,14 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
       rest(index);
       continue;
     }
-    if (!in_flight.is_zero() && in_flight + part.length > options_.in_flight_max) break;
-    in_flight += part.length;
+    const ByteCount length = part.request_length();
+    if (!in_flight.is_zero() && in_flight + length > options_.in_flight_max) break;
+    in_flight += length;
     batch[count++] = {
         .operation = transfer.direction == Direction::read ? IoOperation::read : IoOperation::write,
         .file = file_.handle(),
         .offset = transfer.offset + part.begin,
-        .buffer = transfer.buffer.subspan(part.begin, part.length),
+        .buffer = transfer.buffer.subspan(part.begin, length),
         .tag = index};
     ++at;
   }
@@ -244,7 +247,8 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   Part& part = parts_[index];
   PENSTOCK_CHECK(part.in_flight);
   part.in_flight = false;
-  in_flight_ -= part.length;
+  const ByteCount asked = part.request_length();
+  in_flight_ -= asked;
   counters_.latency.record(now - part.submitted);
   if (part.overdue) {
     --overdue_count_;
@@ -257,6 +261,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
     ++counters_.retries;
     return resume(index);
   }
+  if (completion.result == -EIO && subdivide(part)) return resume(index);
   if (completion.result < 0) {
     fail(transfer,
          Error::from_errno(operation_name(transfer.direction), static_cast<int>(-completion.result)), part);
@@ -269,14 +274,14 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   }
 
   const ByteCount moved(static_cast<std::uint64_t>(completion.result));
-  PENSTOCK_CHECK(moved <= part.length);
+  PENSTOCK_CHECK(moved <= asked);
   ByteCount& counter = transfer.direction == Direction::read ? counters_.bytes_read : counters_.bytes_written;
   if (moved == part.length) {
     counter += moved;
     return rest(index);
   }
+  if (moved < asked) ++counters_.short_transfers;
   // The remainder must stay aligned: what came beyond the last whole block is moved again.
-  ++counters_.short_transfers;
   const std::uint64_t block = properties().alignment.bytes();
   const ByteCount kept(moved.value() / block * block);
   if (kept.is_zero() && ++part.retries > options_.retries_max) {
@@ -289,6 +294,16 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   resume(index);
 }
 
+/// False for a piece that is one block.
+bool BlockFile::subdivide(Part& part) noexcept {
+  const Alignment alignment = properties().alignment;
+  const ByteCount asked = part.request_length();
+  if (asked <= ByteCount(alignment.bytes())) return false;
+  part.request_max = round_up(asked / 2, alignment);
+  ++counters_.subdivided;
+  return true;
+}
+
 void BlockFile::resume(std::uint32_t part) noexcept {
   waiting_.push_front(part);
 }
@@ -296,7 +311,7 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
   if (transfer.error) return;  // the first is what the caller hears
   transfer.error =
-      std::move(error).object(properties().name).at(transfer.offset + part.begin).wanted(part.length);
+      std::move(error).object(properties().name).at(transfer.offset + part.begin).wanted(part.request_length());
 }
 
 void BlockFile::rest(std::uint32_t index) noexcept {

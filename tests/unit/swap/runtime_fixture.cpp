@@ -59,7 +59,7 @@ void Simulation::run() {
 }
 
 void Simulation::fail_requests(std::uint64_t count, std::size_t path) {
-  faults(path).add(tiers::Fault::fail({}, faults(path).accepted(), EIO, count));
+  faults(path).add(tiers::Fault::fail({}, faults(path).accepted(), ENODEV, count));
 }
 
 HostSpan Simulation::file(std::size_t path) {

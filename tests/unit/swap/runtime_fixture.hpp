@@ -28,7 +28,7 @@ class Simulation final : public Driving {
   void run();
 
   [[nodiscard]] tiers::FaultEngine& faults(std::size_t path = 0) { return *faults_[path]; }
-  /// The next `count` requests to a path fail.
+  /// The next `count` requests to a path fail, with an error that no shorter request would be spared.
   void fail_requests(std::uint64_t count, std::size_t path = 0);
   /// The bytes of a path's swap file.
   [[nodiscard]] HostSpan file(std::size_t path = 0);

@@ -87,7 +87,8 @@ class FailingPath : public testing::Test {
     simulation_.faults(0).add({.operation = operation,
                                .occurrence = accepted(0, operation),
                                .count = count,
-                               .effect = effect});
+                               .effect = effect,
+                               .error = ENODEV});
   }
   bool told(std::string_view words) {
     for (std::string& line : runtime_.take_messages()) messages_ += line.append("\n");
@@ -270,7 +271,8 @@ TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
         faults.add({.operation = tiers::IoOperation::write,
                     .occurrence = faults.accepted(tiers::IoOperation::write),
                     .count = 1'000'000,
-                    .effect = i == 60 ? Effect::fail : Effect::hang});
+                    .effect = i == 60 ? Effect::fail : Effect::hang,
+                    .error = ENODEV});
       }
       const std::size_t which = random.below(tensors.size());
       runtime.use(tensors[which]);

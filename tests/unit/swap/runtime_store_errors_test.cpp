@@ -88,7 +88,7 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
   penstock::test::ScratchDirectory directory;
   auto faulty = std::make_unique<tiers::FaultEngine>(
       tiers::create_thread_pool_engine({}).value(),
-      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, EIO, 2)});
+      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, ENODEV, 2)});
   std::vector<std::unique_ptr<Path>> paths;
   paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, std::move(faulty))
                       .value());

@@ -184,7 +184,7 @@ TEST_F(TransferEngineTest, WritesAndReadsExtentsAndGivesEachOutcomeToItsHop) {
   transfer(tiers::BlockFile::Direction::write, one, a);
   transfer(tiers::BlockFile::Direction::write, two, b);
   drive();
-  faults_->add(tiers::Fault::fail({}, faults_->accepted(), EIO));  // the first request of the next transfer
+  faults_->add(tiers::Fault::fail({}, faults_->accepted(), ENODEV));  // the first request of the next transfer
   transfer(tiers::BlockFile::Direction::read, two, b);
   drive();
   transfer(tiers::BlockFile::Direction::read, one, c);

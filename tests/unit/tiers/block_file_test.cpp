@@ -1,6 +1,7 @@
 #include <penstock/tiers/block_file.hpp>
 
 #include "kit/pattern.hpp"
+#include "scripted_engine.hpp"
 
 #include <penstock/tiers/fault_engine.hpp>
 #include <penstock/tiers/sim_disk.hpp>
@@ -10,8 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -19,50 +18,6 @@ namespace penstock::tiers {
 namespace {
 
 using test::Pattern;
-
-/// Answers requests from memory at once, except where the test says otherwise.
-class ScriptedEngine final : public IoEngine {
- public:
-  using Script = std::function<std::optional<std::int64_t>(const IoRequest&, std::size_t index)>;
-
-  std::size_t submit(std::span<const IoRequest> requests) noexcept override {
-    for (const IoRequest& request : requests) {
-      largest = std::max(largest, request.buffer.size());
-      auto scripted = script ? script(request, count) : std::nullopt;
-      const auto result = scripted.value_or(static_cast<std::int64_t>(request.buffer.size().value()));
-      for (std::int64_t i = 0; i < result; ++i) {
-        std::byte& stored = stored_[request.offset.value() + static_cast<std::uint64_t>(i)];
-        std::byte& buffered = request.buffer.data()[i];
-        (request.operation == IoOperation::read ? buffered : stored) =
-            request.operation == IoOperation::read ? stored : buffered;
-      }
-      done_.push_back({request.tag, result});
-      ++count;
-    }
-    return requests.size();
-  }
-  std::size_t reap(std::span<IoCompletion> completions, TimePoint) noexcept override {
-    const std::size_t reaped = std::min(completions.size(), done_.size());
-    for (std::size_t i = 0; i < reaped; ++i) completions[i] = done_[i];
-    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(reaped));
-    return reaped;
-  }
-  void wake() noexcept override {}
-  void attach(FileHandle, HostSpan) noexcept override {}
-  bool close(TimePoint) noexcept override { return true; }
-  IoLimits limits() const noexcept override { return {1_GiB, 64}; }
-  std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(done_.size()); }
-  const char* name() const noexcept override { return "scripted"; }
-  std::string notes() const override { return {}; }
-
-  Script script;
-  std::size_t count = 0;
-  ByteCount largest;
-
- private:
-  std::map<std::uint64_t, std::byte> stored_;
-  std::vector<IoCompletion> done_;
-};
 
 class BlockFileTest : public testing::Test {
  protected:
@@ -152,7 +107,7 @@ TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
 
 TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
   engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
-    if (index == 1) return -EIO;
+    if (index == 1) return -ENODEV;
     return std::nullopt;
   };
 
@@ -161,7 +116,7 @@ TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().message(),
             "input/output error: simulated file in sim at offset 24576, wanted 16.0 KiB (16384 B): "
-            "Input/output error [BlockFile::write]");
+            "No such device [BlockFile::write]");
   EXPECT_EQ(engine_.in_flight(), 0u);
   engine_.script = nullptr;
   EXPECT_TRUE(run(BlockFile::Direction::write, 8192, bytes(64_KiB)));
@@ -252,7 +207,7 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
   SimClock clock;
   auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
   const SimEngine& times = *sim;
-  FaultEngine engine(std::move(sim), {{.effect = Fault::Effect::hang}, Fault::fail({}, 1, EIO)}, clock);
+  FaultEngine engine(std::move(sim), {{.effect = Fault::Effect::hang}, Fault::fail({}, 1, ENODEV)}, clock);
   auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
                                 {.size = 256_KiB,
                                  .request_max = 16_KiB,

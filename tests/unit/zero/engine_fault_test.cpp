@@ -76,7 +76,9 @@ using tiers::IoOperation;
 INSTANTIATE_TEST_SUITE_P(
     Effects, EngineFaultSweep,
     testing::Values(
-        Sweep{"Eio", Fault::fail({}, 0, EIO), {ErrorCode::io}},
+        Sweep{"EioOfOneRequest", Fault::fail({}, 0, EIO), {ErrorCode::io}},  // where that is one block
+        Sweep{"EioOfAllItsPieces", Fault::fail({}, 0, EIO, 12), {ErrorCode::io}},
+        Sweep{"Enodev", Fault::fail({}, 0, ENODEV), {ErrorCode::io}},
         Sweep{"EnospcOfAWrite", Fault::fail(IoOperation::write, 0, ENOSPC), {ErrorCode::no_space}},
         Sweep{"Ecanceled", Fault::fail({}, 0, ECANCELED), {ErrorCode::io}},
         Sweep{"Eopnotsupp", Fault::fail({}, 0, EOPNOTSUPP), {ErrorCode::unsupported}},
@@ -109,7 +111,7 @@ void go_on_after_each_fault(const ModelLayout& model, std::uint64_t step, std::u
   std::uint64_t resumed = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += step) {
     RunOptions options = on_simulated_disks(model);
-    options.faults = {tiers::Fault::fail({}, request, EIO, count)};
+    options.faults = {tiers::Fault::fail({}, request, ENODEV, count)};
     options.attempts = 40;
     const RunResult run = train(options);
     // A gather whose shard cannot be read fails the engine. A write that fails never does: its bytes are in
@@ -129,7 +131,7 @@ TEST(EngineFault, RefusesEverythingButStepWhileAStepIsIncomplete) {
   std::uint32_t incomplete = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += stride) {
     RunOptions options = on_simulated_disks();
-    options.faults = {Fault::fail({}, request, EIO)};
+    options.faults = {Fault::fail({}, request, ENODEV)};
     options.attempts = 3;
     options.when_incomplete = [&](Engine& engine, tiers::Stream& stream) {
       ++incomplete;
