@@ -91,7 +91,7 @@ class Stepper {
     auto plan = zero::plan_memory(config, model, 1, 1);
     if (!plan) return plan.error();
     plan_ = *plan;
-    auto runtime = swap::Runtime::create(plan_.runtime_options(config));
+    auto runtime = swap::Runtime::create(plan_.runtime_options(config, 0));
     if (!runtime) return runtime.error();
     runtime_ = std::move(*runtime);
     device_ = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = plan_.device_budget});

@@ -12,17 +12,23 @@ using penstock::Result;
 using penstock::swap::LoadPattern;
 using penstock::swap::PathLoad;
 
-Result<std::optional<DiskLimit>> measure_disk(penstock::swap::PathOptions options, ByteCount size) {
+Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOptions> paths, ByteCount size) {
   constexpr auto duration = std::chrono::milliseconds(300);
   const ByteCount tile(3 << 20);
-  auto free = penstock::tiers::real_file_system().free_space(options.directory);
-  if (!free) return free.error();
-  options.capacity = std::min(size, *free / 2);
-  if (options.capacity < tile * 32) return std::optional<DiskLimit>();
-  auto load = PathLoad::create({.paths = {options}, .transfer = tile});
+  for (auto& path : paths) {
+    auto free = path.file_system->free_space(path.directory);
+    if (!free) return free.error();
+    path.capacity = std::min(size, *free / 2);
+    path.weight = 1;
+    if (path.capacity < tile * 32) return std::optional<DiskLimit>();
+  }
+  auto load = PathLoad::create({.paths = std::move(paths), .transfer = tile});
   if (!load) return load.error();
 
-  DiskLimit limit{.direct = (*load)->paths().front()->file().direct};
+  const auto opened = (*load)->paths();
+  DiskLimit limit{.direct = std::all_of(opened.begin(), opened.end(), [](const auto& path) {
+                    return path->file().direct;
+                  })};
   const auto run = [&](LoadPattern pattern, double& rate) -> Result<void> {
     auto sample = (*load)->run(pattern, duration);
     if (!sample) return sample.error();

@@ -82,7 +82,7 @@ Result<void> RankTrainer::open() {
   auto workers = Workers::create({.threads = threads == 0 ? share : threads});
   if (!workers) return workers.error();
   workers_.emplace(std::move(*workers));
-  swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config);
+  swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config, options_.rank);
   runtime_options.executor = &*workers_;
   auto runtime = swap::Runtime::create(runtime_options);
   if (!runtime) return runtime.error();
@@ -149,6 +149,7 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   report.outcome = *outcome;
   report.step_seconds = seconds(Clock::steady().now() - began);
   report.stall_seconds = seconds(runtime_->stall_time() - stalled_before);
+  report.messages = runtime_->take_messages();
   return report;
 }
 

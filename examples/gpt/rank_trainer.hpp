@@ -25,6 +25,7 @@ struct StepReport {
   penstock::zero::StepOutcome outcome;
   double step_seconds = 0;   ///< inside Engine::step
   double stall_seconds = 0;  ///< of this rank's trainer thread, waiting for bytes
+  std::vector<std::string> messages;  ///< what became of failing paths
 };
 
 /// One rank that embeds Penstock: its runtime, its engine, and the loop of a training step.

@@ -62,6 +62,9 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
       auto done = trainers[rank]->step(step);
       if (!done) return done.error();
+      for (const std::string& message : done->messages) {
+        std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
+      }
       reports[rank] = *done;
       arrived.arrive_and_wait();
       if (rank == 0 && !failed) report.step(step, reports, trainers);
@@ -118,7 +121,7 @@ int run(const Arguments& arguments) {
   if (!plan) return fail(plan.error(), "cannot start");
   std::optional<DiskLimit> limit;
   if (!plan->swap_bytes.is_zero()) {
-    auto measured = measure_disk(plan->runtime_options(*config).paths.front(), ByteCount(384 << 20));
+    auto measured = measure_disk(plan->runtime_options(*config, 0).paths, ByteCount(384 << 20));
     if (!measured) return fail(measured.error(), "cannot use the swap directory");
     limit = *measured;
     if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");

@@ -29,8 +29,10 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options,
         .wanted("a finite number above 0")
         .got(std::to_string(options.weight));
   }
-  auto file = options.file_system->create_scratch(options.directory, options.capacity, options.direct_io);
+  const ByteCount reserved = options.reserved.is_zero() ? options.capacity : options.reserved;
+  auto file = options.file_system->create_scratch(options.directory, reserved, options.direct_io);
   if (!file) return file.error();
+  if (reserved < options.capacity) PENSTOCK_TRY(file->extend(options.capacity));
   auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
                        : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
   if (!chosen) return chosen.error();

@@ -29,6 +29,9 @@ void Lease::end() noexcept {
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
+  if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
+    PENSTOCK_TRY(share_out(options.swap_need, options.paths));
+  }
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {
     auto created = Path::create(path);

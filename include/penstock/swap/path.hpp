@@ -17,7 +17,8 @@ namespace penstock::swap {
 
 struct PathOptions {
   std::filesystem::path directory;
-  ByteCount capacity;                ///< size of the swap file, reserved at create
+  ByteCount capacity;                ///< the longest that the swap file may become
+  ByteCount reserved;                ///< of that, taken from the disk at create; 0: all
   double weight = 1;                 ///< > 0: its share of the extents, beside the other paths' weights
   ByteCount request_max = 4_MiB;     ///< longest single request
   ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most

@@ -2,6 +2,7 @@
 
 #include <penstock/swap/extent_dealer.hpp>
 #include <penstock/swap/path.hpp>
+#include <penstock/swap/share_out.hpp>
 #include <penstock/swap/swapper.hpp>
 #include <penstock/swap/transfer_engine.hpp>
 #include <penstock/tiers/device.hpp>
@@ -71,6 +72,8 @@ struct RuntimeOptions {
   ByteCount host_budget;  ///< host memory of this rank, all of it taken at create
   tiers::Pinning pinning = tiers::Pinning::none;
   std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
+  /// Not zero: what share_out() sizes the paths for, whose own sizes do not count then.
+  SwapNeed swap_need;
   Eviction eviction = Eviction::planned;
   ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
   Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives it
@@ -91,7 +94,7 @@ struct RuntimeOptions {
 /// Safe from any thread. acquire(), remove(), drain() and the calls named wait block.
 class Runtime {
  public:
-  /// Errors: no_space and permission, of the arena; those of Path::create, naming the directory.
+  /// Errors: no_space and permission, of the arena; those of share_out() and of Path::create, naming the directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
   /// The same over paths of the caller's, such as simulated ones; options.paths is not used.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,

@@ -59,7 +59,9 @@ class FaultFileSystem final : public FileSystem {
  private:
   [[nodiscard]] std::optional<FileSystemFault> strike(Operation operation);
   [[nodiscard]] std::uint64_t count_of(std::optional<Operation> operation) const;
-  void close(FileHandle) noexcept override {}  // never asked: each file closes with the one within
+  // Never asked: each file belongs to the one within.
+  void close(FileHandle) noexcept override {}
+  Result<void> extend(const File::Properties&, ByteCount) override { return ok(); }
 
   FileSystem& within_;
   const FileSystemFaultPlan plan_;

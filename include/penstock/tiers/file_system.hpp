@@ -42,6 +42,10 @@ class File {
 
   [[nodiscard]] FileHandle handle() const { return properties_.handle; }
   [[nodiscard]] const Properties& properties() const { return properties_; }
+  /// Makes it longer, up to `size`. What is added is not reserved: writing there may find the disk full.
+  ///
+  /// Errors: no_space, when no file may be that long; those of the file system.
+  Result<void> extend(ByteCount size);
   /// The same file, of which a file system that stands before another one says something else.
   [[nodiscard]] File described_as(Properties properties) && {
     properties.handle = properties_.handle;
@@ -94,6 +98,7 @@ class FileSystem {
  private:
   friend class File;
   virtual void close(FileHandle handle) noexcept = 0;
+  virtual Result<void> extend(const File::Properties& file, ByteCount size) = 0;
 };
 
 /// The machine's own file systems. One instance, stateless.

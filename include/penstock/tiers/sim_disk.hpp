@@ -51,11 +51,16 @@ class SimDisk final : public FileSystem {
  private:
   friend class SimEngine;
   void close(FileHandle handle) noexcept override;
+  Result<void> extend(const File::Properties& file, ByteCount size) override;
 
   Options options_;
   int next_handle_ = 1000;  // far from real descriptors, so that a mix-up fails
   ByteCount used_;
-  std::map<FileHandle, std::vector<std::byte>> files_;
+  struct OpenFile {
+    std::vector<std::byte> bytes;
+    ByteCount reserved;
+  };
+  std::map<FileHandle, OpenFile> files_;
 };
 
 /// An engine over a SimDisk. Completion times follow its latency and bandwidth, their order a seed.

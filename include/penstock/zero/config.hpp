@@ -51,6 +51,9 @@ struct PenstockConfig {
   EvictionName eviction = EvictionName::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
+  std::vector<double> path_weights;  ///< of the directories of nvme_path, in their order; empty: measured at start
+  std::vector<std::uint32_t> path_nodes;  ///< the NUMA node of each; empty: as sysfs says
+  std::vector<std::uint32_t> rank_nodes;  ///< that of each rank of the machine; empty: as sysfs says
   std::uint32_t io_deadline_seconds = 60;  ///< of one request; past it its swap file is used no more
   std::uint32_t threads = 0;  ///< workers of a rank; 0: cores / local ranks
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/numa.hpp>
 #include <penstock/zero/config.hpp>
 #include <penstock/zero/model_layout.hpp>
 
@@ -14,7 +15,9 @@ struct MemoryPlan {
   ByteCount device_budget;   ///< of this rank
   ByteCount device_minimum;  ///< likewise
   ByteCount swap_bytes;      ///< of this rank's swap files, all paths together
+  ByteCount swap_tensor_max; ///< of the largest tensor in them
 
+  std::uint32_t local_ranks = 1;  ///< that share this machine
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< they spill when the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
@@ -37,15 +40,19 @@ struct MemoryPlan {
     return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
   }
 
-  /// What Runtime::create needs: budget, and the swap bytes divided over the configured directories.
-  [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config) const;
+  /// What Runtime::create needs, of rank number `local_rank` on this machine: the budget, and those of the configured
+  /// directories that are on the rank's NUMA node (all of them where none is, or where nothing is known). A rank's
+  /// node is that of the cores that this thread may run on; where those are of several nodes, ranks are spread evenly.
+  [[nodiscard]] swap::RuntimeOptions runtime_options(
+      const Config& config, std::uint32_t local_rank,
+      const tiers::NumaTopology& topology = tiers::NumaTopology::read()) const;
 };
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without budgets in the
 /// configuration it takes what everything needs that is not offloaded further.
 ///
 /// Errors: invalid_argument, of the layout; invalid_config, for a tile size that is no multiple of
-/// block_elements, or nvme without a path; budget_too_small, with the minimum and what it is made of.
+/// block_elements, nvme without a path, or lists in `penstock` that are not one number a path or rank; budget_too_small, with the minimum and what it is made of.
 [[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
                                              std::uint32_t ranks, std::uint32_t local_ranks);
 

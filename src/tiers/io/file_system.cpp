@@ -38,6 +38,10 @@ Error FileSystem::no_direct_io(const std::filesystem::path& directory, const std
       .advice("choose a directory on ext4 or XFS, or allow buffered I/O");
 }
 
+Result<void> File::extend(ByteCount size) {
+  return file_system_->extend(properties_, size);
+}
+
 namespace {
 
 // What a 4Kn drive needs; never less, so that a layout survives a move to one.
@@ -126,6 +130,24 @@ class RealFileSystem final : public FileSystem {
     if (handle != FileHandle::none) ::close(static_cast<int>(handle));
   }
 
+  Result<void> extend(const File::Properties& file, ByteCount size) override {
+    PENSTOCK_TRY(check_length(file.name, size));
+    if (::ftruncate(static_cast<int>(file.handle), static_cast<off_t>(size.value())) == 0) return ok();
+    return Error::from_errno("File::extend", errno).object(file.name).wanted(size);
+  }
+
+  /// Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
+  static Result<void> check_length(const std::string& file, ByteCount size) {
+    rlimit longest{};
+    if (::getrlimit(RLIMIT_FSIZE, &longest) != 0 || size.value() <= longest.rlim_cur) return ok();
+    return Error(ErrorCode::no_space, "FileSystem::create_scratch")
+        .reason("RLIMIT_FSIZE allows no file of that length")
+        .object(file)
+        .wanted(size)
+        .got(ByteCount(longest.rlim_cur))
+        .advice("raise the limit on file sizes (ulimit -f)");
+  }
+
   static Result<OwnedFd> open_unnamed(const std::filesystem::path& directory) {
     OwnedFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (fd.is_open()) return fd;
@@ -145,16 +167,7 @@ class RealFileSystem final : public FileSystem {
 
   /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
   Result<std::string> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
-    // Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
-    rlimit longest{};
-    if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && size.value() > longest.rlim_cur) {
-      return Error(ErrorCode::no_space, "FileSystem::create_scratch")
-          .reason("RLIMIT_FSIZE allows no file of that length")
-          .object(directory.string())
-          .wanted(size)
-          .got(ByteCount(longest.rlim_cur))
-          .advice("raise the limit on file sizes (ulimit -f)");
-    }
+    if (auto allowed = check_length(directory.string(), size); !allowed) return allowed.error();
     // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
     const auto free = free_space(directory);
     if (free && *free < size) return refused(directory, size, ENOSPC, free);

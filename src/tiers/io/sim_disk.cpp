@@ -11,7 +11,7 @@ Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, Byt
                                      DirectIo direct) {
   if (size > options_.capacity - used_) return refused(directory, size, ENOSPC, free_space(directory));
   const FileHandle handle{next_handle_++};
-  files_[handle].resize(size.value());
+  files_[handle] = {.bytes = std::vector<std::byte>(size.value()), .reserved = size};
   used_ += size;
   return File(*this, {.handle = handle,
                       .name = "simulated file in " + directory.string(),
@@ -26,14 +26,19 @@ Result<ByteCount> SimDisk::free_space(const std::filesystem::path&) {
 }
 
 HostSpan SimDisk::bytes(FileHandle file) {
-  return HostSpan(std::span(files_.at(file)));
+  return HostSpan(std::span(files_.at(file).bytes));
 }
 
 void SimDisk::close(FileHandle handle) noexcept {
   const auto found = files_.find(handle);
   PENSTOCK_CHECK(found != files_.end());
-  used_ -= ByteCount(found->second.size());
+  used_ -= found->second.reserved;
   files_.erase(found);
+}
+
+Result<void> SimDisk::extend(const File::Properties& file, ByteCount size) {
+  files_.at(file.handle).bytes.resize(size.value());
+  return ok();
 }
 
 std::uint64_t SimEngine::random() noexcept {
@@ -68,7 +73,7 @@ std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
   if (request.operation == IoOperation::flush) return 0;
   const auto found = disk_.files_.find(request.file);
   if (found == disk_.files_.end()) return -EBADF;
-  std::vector<std::byte>& file = found->second;
+  std::vector<std::byte>& file = found->second.bytes;
 
   const Alignment alignment = disk_.options().alignment;
   if (!is_aligned(request.buffer.data(), alignment) || !is_aligned(request.buffer.size(), alignment) ||

@@ -119,6 +119,14 @@ void apply_machine(Draft& draft, Reader& reader) {
   // What saturates a drive is bytes in flight: short requests need more of them.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
+  const std::size_t paths = std::max(config.offload_param.nvme_paths.size(), config.offload_optimizer.nvme_paths.size());
+  const auto one_for_each_path = [&](std::string_view path, std::size_t count) {
+    if (count == 0 || count == paths) return;
+    reader.report(path, "wanted one number for each directory of nvme_path, " + std::to_string(paths) + ", got " +
+                            std::to_string(count));
+  };
+  one_for_each_path("penstock.path_weights", config.penstock.path_weights.size());
+  one_for_each_path("penstock.path_nodes", config.penstock.path_nodes.size());
   if (!is_aligned(config.aio_block_size, Alignment(4096))) {
     reader.report("aio.block_size",
                   "wanted a multiple of 4096 bytes, got " + std::to_string(config.aio_block_size.value()));

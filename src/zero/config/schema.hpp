@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
   real,     ///< a finite number
   text,     ///< one of the choices, in any case; any string where there are none
   paths,    ///< a string or a list of strings
-  pair,     ///< two numbers
+  numbers,  ///< a list of numbers, of `length` where that is given
   bytes,    ///< an integer, or a string such as "160MiB"
   block,    ///< an object of keys listed here
   feature,  ///< an object that is not read, as long as it is empty or says "enabled": false
@@ -41,7 +41,7 @@ struct Value {
   double real = 0;
   std::string text;                ///< the choice as the schema spells it
   std::vector<std::string> texts;  ///< of `paths`
-  double pair[2] = {0, 0};
+  std::vector<double> numbers;
 };
 
 /// What was read, before the rules that join several keys.
@@ -64,7 +64,9 @@ struct Key {
   std::string_view why = {};       ///< no_effect and removed: the reason, for a person
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
   std::string_view choices = {};   ///< text: "none|cpu|nvme"
-  double least = 0, most = std::numeric_limits<double>::infinity();  ///< of count, real, pair and bytes
+  double least = 0, most = std::numeric_limits<double>::infinity();  ///< of count, real, numbers and bytes
+  std::size_t length = 0;                                            ///< of numbers; 0: any
+  bool whole = false;                                                ///< of numbers: without fractions
   bool nullable = false;                                             ///< null means the default
   bool has_default = true;  ///< "auto" means the default; false: the trainer must have replaced it
   void (*set)(Draft&, const Value&) = nullptr;

@@ -10,6 +10,10 @@ using enum Status;
 constexpr double uint32_max = 4294967295.0;
 constexpr std::string_view one_driver = "each path has one driver thread, and penstock.io_engine its engine";
 
+std::vector<std::uint32_t> to_nodes(const std::vector<double>& numbers) {
+  return {numbers.begin(), numbers.end()};
+}
+
 constexpr Key keys[] = {
     {.path = "aio", .kind = block, .nullable = true},
     {.path = "aio.block_size",
@@ -52,6 +56,21 @@ constexpr Key keys[] = {
      .most = 4096,
      .set = [](Draft& d,
                const Value& v) { d.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(v.count); }},
+    {.path = "penstock.path_weights",
+     .kind = numbers,
+     .least = 1e-6,
+     .most = 1e6,
+     .set = [](Draft& d, const Value& v) { d.config.penstock.path_weights = v.numbers; }},
+    {.path = "penstock.path_nodes",
+     .kind = numbers,
+     .most = 1023,
+     .whole = true,
+     .set = [](Draft& d, const Value& v) { d.config.penstock.path_nodes = to_nodes(v.numbers); }},
+    {.path = "penstock.rank_nodes",
+     .kind = numbers,
+     .most = 1023,
+     .whole = true,
+     .set = [](Draft& d, const Value& v) { d.config.penstock.rank_nodes = to_nodes(v.numbers); }},
     {.path = "penstock.io_deadline_seconds",
      .kind = count,
      .least = 1,

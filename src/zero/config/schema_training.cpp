@@ -91,12 +91,13 @@ constexpr Key keys[] = {
      .most = float_max,
      .set = [](Draft& d, const Value& v) { d.config.optimizer.learning_rate = static_cast<float>(v.real); }},
     {.path = "optimizer.params.betas",
-     .kind = pair,
+     .kind = numbers,
      .most = 1,
+     .length = 2,
      .set =
          [](Draft& d, const Value& v) {
-           d.config.optimizer.beta1 = static_cast<float>(v.pair[0]);
-           d.config.optimizer.beta2 = static_cast<float>(v.pair[1]);
+           d.config.optimizer.beta1 = static_cast<float>(v.numbers[0]);
+           d.config.optimizer.beta2 = static_cast<float>(v.numbers[1]);
          }},
     {.path = "optimizer.params.eps",
      .kind = real,

@@ -70,6 +70,9 @@ Json::Value to_json(const PenstockConfig& penstock) {
   json["device_budget"] = Json::UInt64(penstock.device_budget.value());
   json["tile_elements"] = Json::UInt64(penstock.tile_elements.value());
   json["tiles_in_flight"] = penstock.tiles_in_flight;
+  for (const double weight : penstock.path_weights) json["path_weights"].append(weight);
+  for (const std::uint32_t node : penstock.path_nodes) json["path_nodes"].append(node);
+  for (const std::uint32_t node : penstock.rank_nodes) json["rank_nodes"].append(node);
   json["io_deadline_seconds"] = penstock.io_deadline_seconds;
   json["unit_elements_max"] = Json::UInt64(penstock.unit_elements_max.value());
   json["eviction"] = text(to_string(penstock.eviction));

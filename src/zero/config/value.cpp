@@ -131,14 +131,18 @@ tl::expected<Value, std::string> read_paths(const Json::Value& json) {
   return value;
 }
 
-tl::expected<Value, std::string> read_pair(const Key& key, const Json::Value& json) {
+tl::expected<Value, std::string> read_numbers(const Key& key, const Json::Value& json) {
   Value value;
-  bool usable = json.isArray() && json.size() == 2;
-  for (Json::ArrayIndex i = 0; usable && i < 2; ++i) {
-    usable = json[i].isNumeric() && in_range(key, json[i].asDouble());
-    if (usable) value.pair[i] = json[i].asDouble();
-  }
-  if (!usable) return wanted("two numbers" + range_text(key), json);
+  const auto add = [&](const Json::Value& number) {
+    const bool usable = number.isNumeric() && in_range(key, number.asDouble()) &&
+                        (!key.whole || number.asDouble() == std::floor(number.asDouble()));
+    if (usable) value.numbers.push_back(number.asDouble());
+    return usable;
+  };
+  const bool usable = json.isArray() && (key.length == 0 ? !json.empty() : json.size() == key.length) &&
+                      std::all_of(json.begin(), json.end(), add);
+  const std::string what = key.length == 2 ? "two numbers" : key.whole ? "a list of integers" : "a list of numbers";
+  if (!usable) return wanted(what + range_text(key), json);
   return value;
 }
 
@@ -184,7 +188,7 @@ tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& j
     case Kind::real: return read_real(key, json);
     case Kind::text: return read_text(key, json);
     case Kind::paths: return read_paths(json);
-    case Kind::pair: return read_pair(key, json);
+    case Kind::numbers: return read_numbers(key, json);
     case Kind::bytes: return read_bytes(key, json);
     case Kind::block:
     case Kind::feature: break;

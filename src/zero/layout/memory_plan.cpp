@@ -85,21 +85,49 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
       room > without ? std::min(plan.tiles_ahead, limited((room - without) / (largest.tile + need))) : 0;
 }
 
+std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
+                                                        std::span<const std::filesystem::path> directories,
+                                                        const tiers::NumaTopology& topology) {
+  const auto& given = config.penstock.path_nodes;
+  std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
+  if (!given.empty()) return nodes;
+  for (const auto& directory : directories) nodes.push_back(topology.node_of_directory(directory));
+  return nodes;
+}
+
+std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank, std::uint32_t local_ranks,
+                                          const tiers::NumaTopology& topology) {
+  if (!config.penstock.rank_nodes.empty()) return config.penstock.rank_nodes[local_rank];
+  if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
+  return topology.node(local_rank * topology.node_count() / local_ranks);
+}
+
+/// A list in `penstock` that has one number for each of something.
+Result<void> check_count(const char* key, std::size_t count, std::size_t wanted, const char* of_what) {
+  if (count == 0 || count == wanted) return ok();
+  return Error::invalid_config("plan_memory")
+      .object(key)
+      .wanted(std::to_string(wanted).append(", one for each ").append(of_what))
+      .got(std::to_string(count).append(" numbers"));
+}
+
 }  // namespace
 
-swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config) const {
+swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank,
+                                                 const tiers::NumaTopology& topology) const {
   swap::RuntimeOptions options{.host_budget = host_budget};
   options.pinning = config.offload_param.pin_memory ? tiers::Pinning::preferred : tiers::Pinning::none;
   options.eviction =
       config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
   options.lookahead = host_budget / 4;
-  const auto& paths = shards_on_disk ? config.offload_param.nvme_paths : config.offload_optimizer.nvme_paths;
+  const auto& directories = shards_on_disk ? config.offload_param.nvme_paths : config.offload_optimizer.nvme_paths;
   if (swap_bytes.is_zero()) return options;
-  // Whole tensors are dealt to paths, so each takes its share and one tensor of the largest kind more.
-  const ByteCount share = paths.size() == 1 ? swap_bytes : swap_bytes / paths.size() + host_staging;
-  for (const auto& path : paths) {
-    options.paths.push_back({.directory = path,
-                             .capacity = round_up(share, block),
+  options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
+  const auto& weights = config.penstock.path_weights;
+  for (const std::size_t i : tiers::paths_of_node(nodes_of_paths(config, directories, topology),
+                                                  node_of_rank(config, local_rank, local_ranks, topology))) {
+    options.paths.push_back({.directory = directories[i],
+                             .weight = weights.empty() ? 0 : weights[i],
                              .request_max = config.aio_block_size,
                              .in_flight_max = config.aio_block_size * config.aio_queue_depth,
                              .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),
@@ -133,6 +161,14 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
         .reason("offload_param and offload_optimizer name different directories")
         .advice("give both the same nvme_path; a list names several directories");
   }
+
+  const PenstockConfig& own = config.penstock;
+  const std::size_t path_count =
+      (plan.shards_on_disk ? config.offload_param : config.offload_optimizer).nvme_paths.size();
+  PENSTOCK_TRY(check_count("penstock.path_weights", own.path_weights.size(), path_count, "directory of nvme_path"));
+  PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), path_count, "directory of nvme_path"));
+  PENSTOCK_TRY(check_count("penstock.rank_nodes", own.rank_nodes.size(), local_ranks, "rank of this machine"));
+  plan.local_ranks = local_ranks;
 
   const ShardLayout shards(model, ranks);
   ByteCount shard_bytes, gradient_bytes, tile_bytes_all, tile_largest, shard_largest, gradient_largest;
@@ -213,6 +249,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
+  plan.swap_tensor_max = std::max({streamed.tile, streamed.shard, streamed.gradient});
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 
   PENSTOCK_TRY(plan_device(plan, config, shards, model));

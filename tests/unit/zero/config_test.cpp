@@ -246,6 +246,21 @@ TEST(Config, KeepsSixteenMebibytesInFlightWhateverTheRequestSize) {
   EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576, "queue_depth": 3}})")->aio_queue_depth, 3u);
 }
 
+TEST(Config, WantsOneNumberForEachPath) {
+  const auto config = read(R"({"train_batch_size": 1, "zero_optimization": {
+    "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "/b"]}},
+    "penstock": {"path_weights": [1, 2, 3], "path_nodes": [0]}})");
+
+  ASSERT_FALSE(config);
+  const std::string message = config.error().message();
+  EXPECT_NE(message.find("wanted one number for each directory of nvme_path, 2, got 3"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("penstock.path_nodes"), std::string::npos) << message;
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "penstock": {"path_weights": [0, 1]}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "penstock": {"path_nodes": [0.5]}})"));
+}
+
 TEST(Config, WritesWhatItReadsBackUnchanged) {
   const auto config =
       read(R"({"train_batch_size": 96, "gradient_accumulation_steps": 2, "gradient_clipping": 0.3,
@@ -256,7 +271,7 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
       "weight_decay": 0.1, "bias_correction": false, "adam_w_mode": false}},
     "aio": {"block_size": 262144, "queue_depth": 32},
     "penstock": {"host_budget": "1.5GiB", "eviction": "lru", "io_engine": "io_uring", "integrity": "off",
-      "io_deadline_seconds": 5}})",
+      "io_deadline_seconds": 5, "path_weights": [2.5, 1], "path_nodes": [0, 1], "rank_nodes": [1]}})",
            3);
   ASSERT_TRUE(config) << config.error().message();
 

@@ -156,5 +156,39 @@ TEST(EngineFault, GoesOnWhileFlatsAreDroppedAndGradientsSpilled) {
   go_on_after_each_fault(test::deep_model(), 4 * stride, 12);
 }
 
+/// Whatever the moment, the run goes on with what the other path has room for.
+TEST(EngineFault, ComputesTheSameBitsWhenOneOfTwoDisksStopsTakingWrites) {
+  const auto two_disks = [] {
+    RunOptions options = on_simulated_disks();
+    options.paths = 2;
+    return options;
+  };
+  const RunResult clean = train(two_disks());
+  ASSERT_FALSE(clean.error) << clean.error->message();
+  EXPECT_EQ(clean.digest, train(on_simulated_disks()).digest);
+  std::uint64_t taken_out = 0, struck = 0;
+  for (const auto effect : {Fault::Effect::fail, Fault::Effect::hang}) {
+    for (std::uint64_t write = 0;; write += 2 * stride) {
+      RunOptions options = two_disks();
+      options.faults = {{.operation = IoOperation::write,
+                         .occurrence = write,
+                         .count = 1'000'000,
+                         .effect = effect,
+                         .error = ENODEV}};
+      const RunResult run = train(options);
+      ASSERT_FALSE(run.error) << "write " << write << ": " << run.error->message();
+      EXPECT_EQ(run.digest, clean.digest) << "write " << write;
+      if (run.struck == 0) break;
+      ++struck;
+      EXPECT_FALSE(run.messages.empty());
+      for (const std::string& line : run.messages) {
+        if (line.find("is out of use") != line.npos) ++taken_out;
+      }
+    }
+  }
+  EXPECT_GT(struck, 4u);
+  EXPECT_GT(taken_out, struck / 2);
+}
+
 }  // namespace
 }  // namespace penstock::zero

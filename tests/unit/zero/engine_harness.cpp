@@ -38,7 +38,7 @@ class Rank final : public swap::Driving {
   Result<void> open(InProcessGroup& group, const std::filesystem::path& directory, RunResult& result) {
     Config config = options_.config;
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
-      if (offload->device == OffloadDevice::nvme) offload->nvme_paths = {directory};
+      if (offload->device == OffloadDevice::nvme) offload->nvme_paths.assign(options_.paths, directory);
     }
     config.gradient_accumulation_steps =
         options_.configured_micro_batches.value_or(options_.micro_batches);
@@ -47,18 +47,23 @@ class Rank final : public swap::Driving {
     if (!plan) return plan.error();
     host_budget = plan->host_budget;
 
-    auto runtime_options = plan->runtime_options(config);
-    std::vector<std::unique_ptr<swap::Path>> paths;
+    auto runtime_options = plan->runtime_options(config, rank_);
     for (auto& path : runtime_options.paths) {
+      path.weight = 1;
       path.request_max = options_.request_max;
       path.engine = options_.engine;
+      if (options_.seed) path.file_system = &disk_, path.clock = &clock_;
+    }
+    if (!runtime_options.paths.empty()) {
+      PENSTOCK_TRY(swap::share_out(runtime_options.swap_need, runtime_options.paths));
+    }
+    std::vector<std::unique_ptr<swap::Path>> paths;
+    for (const auto& path : runtime_options.paths) {
       if (!options_.seed) continue;
-      path.clock = &clock_;
-      path.file_system = &disk_;
       auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
       tiers::SimEngine* const simulated = engine.get();
       auto faulty = std::make_unique<tiers::FaultEngine>(
-          std::move(engine), rank_ == 0 ? options_.faults : tiers::FaultPlan{}, clock_);
+          std::move(engine), rank_ == 0 && disks_.empty() ? options_.faults : tiers::FaultPlan{}, clock_);
       disks_.push_back({simulated, faulty.get()});
       auto created = swap::Path::create(path, std::move(faulty));
       if (!created) return created.error();
@@ -131,6 +136,7 @@ class Rank final : public swap::Driving {
     PENSTOCK_CHECK(settle());
     engine_.reset();
     PENSTOCK_CHECK(runtime_->store().tensor_count() == 0);  // it gives back what it added
+    for (std::string& message : runtime_->take_messages()) result.messages.push_back(std::move(message));
     for (const Disk& disk : disks_) {
       result.requests += disk.faults->accepted();
       result.struck += disk.faults->struck();

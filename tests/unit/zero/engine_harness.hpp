@@ -39,7 +39,8 @@ struct RunOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
-  /// What rank 0's simulated disk meets.
+  std::uint32_t paths = 1;  ///< swap files of each rank
+  /// What rank 0's first simulated disk meets.
   tiers::FaultPlan faults;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
@@ -61,9 +62,10 @@ struct RunResult {
   ByteCount bytes_read, bytes_written;         ///< of all ranks
   ByteCount host_peak, host_budget;            ///< of a rank, at most
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
-  std::uint64_t requests = 0;                 ///< of rank 0's disk
+  std::uint64_t requests = 0;                 ///< of rank 0's disks
   std::uint64_t struck = 0;                   ///< faults that have struck
   std::uint32_t repeated = 0;  ///< calls that were made again, by any rank
+  std::vector<std::string> messages;  ///< the runtimes', of all ranks
 };
 
 /// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a

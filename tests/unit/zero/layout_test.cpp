@@ -2,6 +2,8 @@
 
 #include <penstock/zero/memory_plan.hpp>
 
+#include "kit/scratch_directory.hpp"
+
 #include <gtest/gtest.h>
 
 namespace penstock::zero {
@@ -55,7 +57,69 @@ TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code(), ErrorCode::invalid_config);
   config.offload_param.device = OffloadDevice::cpu;  // its path is left over: the optimizer's counts
-  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->runtime_options(config).paths[0].directory, "b");
+  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->runtime_options(config, 0).paths[0].directory, "b");
+}
+
+TEST(MemoryPlan, GivesARankThePathsOfItsNode) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b", "c"}};
+  config.penstock.host_budget = {};
+  config.penstock.path_weights = {1, 2, 3};
+  config.penstock.path_nodes = {0, 1, 1};
+  config.penstock.rank_nodes = {1, 0, 7};
+  const auto plan = plan_memory(config, test::small_model(), 3, 3);
+  ASSERT_TRUE(plan) << plan.error().message();
+
+  const auto directories = [&](std::uint32_t local_rank) {
+    std::string names;
+    for (const auto& path : plan->runtime_options(config, local_rank).paths) {
+      names += path.directory.string().append(std::to_string(static_cast<int>(path.weight)));
+    }
+    return names;
+  };
+
+  EXPECT_EQ(directories(0), "b2c3");
+  EXPECT_EQ(directories(1), "a1");
+  EXPECT_EQ(directories(2), "a1b2c3");  // no path is of its node
+}
+
+TEST(MemoryPlan, SpreadsRanksThatMayRunAnywhereOverTheNodes) {
+  const penstock::test::ScratchDirectory machine;  // two nodes whose cores are none of ours
+  for (const char* node : {"node0", "node1"}) {
+    std::filesystem::create_directories(machine.path() / "devices/system/node" / node);
+  }
+  const auto topology = tiers::NumaTopology::read(machine.path());
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
+  config.penstock.host_budget = {};
+  config.penstock.path_nodes = {0, 1};
+  const auto plan = plan_memory(config, test::small_model(), 4, 4).value();
+
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto paths = plan.runtime_options(config, rank, topology).paths;
+    ASSERT_EQ(paths.size(), 1u);
+    EXPECT_EQ(paths[0].directory, rank < 2 ? "a" : "b") << rank;
+  }
+}
+
+TEST(MemoryPlan, RefusesListsThatAreNotOneNumberForEachPathOrRank) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
+  config.penstock.host_budget = {};
+  const auto refusal = [&] {
+    const auto plan = plan_memory(config, test::small_model(), 2, 2);
+    const std::string message = plan ? "accepted" : plan.error().message();
+    config.penstock.path_weights.clear(), config.penstock.path_nodes.clear(), config.penstock.rank_nodes.clear();
+    return message;
+  };
+
+  config.penstock.path_weights = {1};
+  EXPECT_NE(refusal().find("penstock.path_weights"), std::string::npos);
+  config.penstock.path_nodes = {1, 2, 3};
+  EXPECT_NE(refusal().find("penstock.path_nodes"), std::string::npos);
+  config.penstock.rank_nodes = {0};
+  EXPECT_NE(refusal().find("penstock.rank_nodes"), std::string::npos);
+  EXPECT_EQ(refusal(), "accepted");
 }
 
 TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <penstock/swap/path.hpp>
+
+#include <span>
+#include <vector>
+
+namespace penstock::swap {
+
+/// What is to be held on disk by all paths together.
+struct SwapNeed {
+  ByteCount total;
+  ByteCount tensor_max;  ///< the largest single tensor: each path holds whole ones
+};
+
+/// Sizes the swap files of several paths. Each reserves its share of the need, by weight, or what is free there if
+/// that is less and the others have room for the rest; and may grow, unreserved, to hold all of it, for paths that
+/// fail. Weights of zero, on any path, are measured first; see measure_weights().
+///
+/// Blocks. Errors: no_space (wanted, free, each path); those of measure_weights() and FileSystem::free_space.
+[[nodiscard]] Result<void> share_out(const SwapNeed& need, std::vector<PathOptions>& paths);
+
+/// The paths' speeds beside each other: each path's share of what all of them read and write in a fraction of a
+/// second, with everything running at once, as it will. Speeds that differ by less than a quarter are taken for
+/// equal: that much is noise in so short a time.
+///
+/// Blocks. Errors: those of PathLoad.
+[[nodiscard]] Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths);
+
+/// What measure_weights() makes of speeds; a pure function. The slowest path has the weight 1.
+[[nodiscard]] std::vector<double> weights_of(std::span<const double> speeds);
+
+}  // namespace penstock::swap
