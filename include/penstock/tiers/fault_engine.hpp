@@ -91,6 +91,7 @@ class FaultEngine final : public IoEngine {
   [[nodiscard]] bool pass_on(const IoRequest& request, const std::optional<Fault>& fault) noexcept;
   void hold(std::uint64_t tag, std::int64_t result, TimePoint due) { held_.push_back({{tag, result}, due}); }
   void take_from_within(TimePoint deadline) noexcept;
+  [[nodiscard]] std::int64_t whole(const IoRequest& request) const noexcept;
 
   std::unique_ptr<IoEngine> within_;
   FaultPlan plan_;

@@ -32,7 +32,7 @@ struct IoCompletion {
 };
 
 struct IoLimits {
-  ByteCount request_max;    ///< longest single request
+  ByteCount request_max;    ///< a longer request completes short, with that much moved
   std::uint32_t depth = 0;  ///< requests in flight at most
 };
 

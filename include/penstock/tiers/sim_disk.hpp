@@ -82,7 +82,7 @@ class SimEngine final : public IoEngine {
   void attach(FileHandle, HostSpan) noexcept override {}
   bool close(TimePoint deadline) noexcept override;
 
-  [[nodiscard]] IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = depth_}; }
+  [[nodiscard]] IoLimits limits() const noexcept override { return {.request_max = request_max, .depth = depth_}; }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override {
     return static_cast<std::uint32_t>(pending_.size() + done_.size());
   }
@@ -93,6 +93,7 @@ class SimEngine final : public IoEngine {
   [[nodiscard]] TimePoint next_due() const noexcept;
 
  private:
+  static constexpr ByteCount request_max = 1_GiB;
   struct Pending {
     IoRequest request;
     TimePoint due;

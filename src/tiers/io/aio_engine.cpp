@@ -30,6 +30,8 @@ namespace penstock::tiers {
 
 namespace {
 
+constexpr ByteCount request_max = 1_GiB;
+
 class AioEngine final : public IoEngine {
  public:
   explicit AioEngine(const AioOptions& options) : options_(options), slots_(options.depth) {
@@ -102,7 +104,7 @@ class AioEngine final : public IoEngine {
     return true;
   }
 
-  IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }
+  IoLimits limits() const noexcept override { return {.request_max = request_max, .depth = options_.depth}; }
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
   const char* name() const noexcept override { return "libaio"; }
   std::string notes() const override { return {}; }
@@ -120,13 +122,14 @@ class AioEngine final : public IoEngine {
     slot.tag = request.tag;
     const int fd = static_cast<int>(request.file);
     const auto offset = static_cast<long long>(request.offset.value());
+    const std::uint64_t length = std::min(request.buffer.size(), request_max).value();
     iocb* const control = &slot.control;
     switch (request.operation) {
       case IoOperation::read:
-        ::io_prep_pread(control, fd, request.buffer.data(), request.buffer.size().value(), offset);
+        ::io_prep_pread(control, fd, request.buffer.data(), length, offset);
         break;
       case IoOperation::write:
-        ::io_prep_pwrite(control, fd, request.buffer.data(), request.buffer.size().value(), offset);
+        ::io_prep_pwrite(control, fd, request.buffer.data(), length, offset);
         break;
       case IoOperation::flush: ::io_prep_fdsync(control, fd); break;
     }

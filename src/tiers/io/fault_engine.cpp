@@ -8,15 +8,16 @@ namespace penstock::tiers {
 namespace {
 // What is held until the engine is closed.
 constexpr TimePoint at_close = forever;
-
-std::int64_t length_of(const IoRequest& request) {
-  return static_cast<std::int64_t>(request.buffer.size().value());
-}
 }  // namespace
 
 FaultEngine::FaultEngine(std::unique_ptr<IoEngine> within, FaultPlan plan, const Clock& clock)
     : within_(std::move(within)), plan_(std::move(plan)), clock_(clock), slots_(within_->limits().depth) {
   for (auto slot = static_cast<std::uint32_t>(slots_.size()); slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+/// What a request reports that is said to have moved all that one can.
+std::int64_t FaultEngine::whole(const IoRequest& request) const noexcept {
+  return static_cast<std::int64_t>(std::min(request.buffer.size(), limits().request_max).value());
 }
 
 std::uint64_t FaultEngine::accepted(std::optional<IoOperation> operation) const noexcept {
@@ -49,7 +50,7 @@ bool FaultEngine::start(const IoRequest& request) noexcept {
   } else if (fault && fault->effect == Effect::hang) {
     hold(request.tag, -ECANCELED, at_close);
   } else if (fault && fault->effect == Effect::lose && request.operation == IoOperation::write) {
-    hold(request.tag, length_of(request), now);
+    hold(request.tag, whole(request), now);
   } else if (!pass_on(request, fault)) {
     return false;
   }
@@ -70,7 +71,7 @@ bool FaultEngine::pass_on(const IoRequest& request, const std::optional<Fault>& 
     changed.buffer = request.buffer.subspan(
         ByteCount(), std::min(round_up(fault->length, Alignment(4096)), request.buffer.size()));
     if (changed.buffer.empty()) {
-      hold(request.tag, fault->effect == Effect::tear ? length_of(request) : 0, clock_.now());
+      hold(request.tag, fault->effect == Effect::tear ? whole(request) : 0, clock_.now());
       return true;
     }
   }
@@ -97,7 +98,7 @@ void FaultEngine::take_from_within(TimePoint deadline) noexcept {
       if (fault->effect == Effect::shorten) {
         result = std::min(result, static_cast<std::int64_t>(fault->length.value()));
       }
-      if (fault->effect == Effect::tear || fault->effect == Effect::misdirect) result = length_of(request);
+      if (fault->effect == Effect::tear || fault->effect == Effect::misdirect) result = whole(request);
       if (fault->effect == Effect::delay) due += fault->delay;
       if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read && result > 0) {
         const std::uint64_t bit = fault->bit % (request.buffer.size().value() * 8);

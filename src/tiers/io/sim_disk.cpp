@@ -82,7 +82,7 @@ std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
   }
   if (request.offset.value() >= file.size()) return request.operation == IoOperation::read ? 0 : -ENOSPC;
   const std::uint64_t length =
-      std::min<std::uint64_t>(request.buffer.size().value(), file.size() - request.offset.value());
+      std::min<std::uint64_t>({request.buffer.size().value(), request_max.value(), file.size() - request.offset.value()});
   std::byte* at = file.data() + request.offset.value();
   if (request.operation == IoOperation::read) {
     std::memcpy(request.buffer.data(), at, length);

@@ -15,17 +15,16 @@ namespace penstock::tiers {
 
 namespace {
 
+constexpr ByteCount request_max = 1_GiB;
+
 std::int64_t run(const IoRequest& request) noexcept {
   const int fd = static_cast<int>(request.file);
   const auto offset = static_cast<off_t>(request.offset.value());
+  const std::uint64_t length = std::min(request.buffer.size(), request_max).value();
   ssize_t result = 0;
   switch (request.operation) {
-    case IoOperation::read:
-      result = ::pread(fd, request.buffer.data(), request.buffer.size().value(), offset);
-      break;
-    case IoOperation::write:
-      result = ::pwrite(fd, request.buffer.data(), request.buffer.size().value(), offset);
-      break;
+    case IoOperation::read: result = ::pread(fd, request.buffer.data(), length, offset); break;
+    case IoOperation::write: result = ::pwrite(fd, request.buffer.data(), length, offset); break;
     case IoOperation::flush: result = ::fdatasync(fd); break;
   }
   return result >= 0 ? result : -errno;
@@ -133,7 +132,7 @@ class ThreadPoolEngine final : public IoEngine {
     return true;
   }
 
-  IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }
+  IoLimits limits() const noexcept override { return {.request_max = request_max, .depth = options_.depth}; }
   std::uint32_t in_flight() const noexcept override {
     const std::lock_guard lock(shared_->mutex);
     return shared_->in_flight;

@@ -37,6 +37,8 @@ namespace {
 // liburing keeps ~0 for its own timeouts.
 constexpr std::uint64_t wake_tag = ~0ull - 2;
 constexpr std::uint64_t cancel_tag = ~0ull - 1;
+// Far below what the kernel's 32 bits of length can say.
+constexpr ByteCount request_max = 1_GiB;
 // The kernel refuses a longer registered buffer.
 constexpr ByteCount slab_max = 1_GiB;
 // How often in a row the kernel may have no memory for a request before the request fails.
@@ -147,9 +149,11 @@ class UringEngine final : public IoEngine {
       send();  // what an earlier call could not
       collect();
       if (unreaped_.empty() && !completions.empty()) {
-        if (!woken_ && deadline != TimePoint::min()) {
+        // A signal ends a wait too, and is nothing that the caller has asked for.
+        while (unreaped_.empty() && !woken_ && deadline != TimePoint::min()) {
           wait(deadline);
           collect();
+          if (deadline != forever && Clock::steady().now() >= deadline) break;
         }
         woken_ = false;
       }
@@ -204,7 +208,7 @@ class UringEngine final : public IoEngine {
     return true;
   }
 
-  IoLimits limits() const noexcept override { return {.request_max = 1_GiB, .depth = options_.depth}; }
+  IoLimits limits() const noexcept override { return {.request_max = request_max, .depth = options_.depth}; }
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
   const char* name() const noexcept override { return "io_uring"; }
   std::string notes() const override { return notes_; }
@@ -268,7 +272,7 @@ class UringEngine final : public IoEngine {
 
   void prepare(io_uring_sqe& sqe, const IoRequest& request) noexcept {
     const auto [index, fixed_file] = file_index(request.file);
-    const auto length = static_cast<unsigned>(request.buffer.size().value());
+    const auto length = static_cast<unsigned>(std::min(request.buffer.size(), request_max).value());
     const int slab = slab_index(request.buffer);
     switch (request.operation) {
       case IoOperation::read:
@@ -318,6 +322,7 @@ class UringEngine final : public IoEngine {
     pollfd event{.fd = wake_fd_.get(), .events = POLLIN, .revents = 0};
     if (::ppoll(&event, 1, deadline == forever ? nullptr : &timeout, nullptr) == 1) {
       (void)!::read(wake_fd_.get(), &wake_value_, sizeof wake_value_);
+      woken_ = true;
     }
   }
 

@@ -108,6 +108,14 @@ TEST_F(FaultEngineTest, MisdirectsAWriteAndLosesAnother) {
   EXPECT_TRUE(Pattern{.tensor = 1}.first_difference(on_disk(20480)));
 }
 
+TEST_F(FaultEngineTest, ReportsOfAWriteBeyondTheLimitNoMoreThanThat) {
+  plan({{.effect = Effect::lose}, {.occurrence = 1, .effect = Effect::tear}});
+  const HostSpan too_long(memory_.get(), 3_GiB);  // nothing looks at its bytes
+
+  EXPECT_EQ(transfer(IoOperation::write, 0, too_long), 1 << 30);
+  EXPECT_EQ(transfer(IoOperation::write, 0, too_long), 1 << 30);
+}
+
 TEST_F(FaultEngineTest, FlipsOneBitOfARead) {
   plan({{.operation = IoOperation::read, .effect = Effect::flip_bit, .bit = 8 * 1000 + 3}});
   Pattern{.tensor = 1}.fill(block(0));
