@@ -20,6 +20,10 @@ struct Pattern {
   /// The first position whose byte differs, none when all match.
   [[nodiscard]] std::optional<std::uint64_t> first_difference(ConstHostSpan span,
                                                               std::uint64_t first = 0) const;
+
+ private:
+  /// Eight bytes, beginning at position 8 * index.
+  [[nodiscard]] std::uint64_t word(std::uint64_t index) const;
 };
 
 }  // namespace penstock::test
