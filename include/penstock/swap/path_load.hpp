@@ -38,18 +38,26 @@ struct LoadSample {
 /// of the queue, as they do in an optimizer step. Owned by one thread. run() blocks.
 class PathLoad {
  public:
+  /// The bytes of one transfer, and where they stand: in which path's file, and at which offset of it.
+  struct Piece {
+    std::size_t path = 0;
+    FileOffset offset;
+    HostSpan bytes;
+  };
   struct Options {
     std::vector<PathOptions> paths;  ///< capacity: of each file, rounded down to whole transfers
     ByteCount transfer;              ///< of one transfer, such as a tile's; 0: as request_max
     std::uint32_t spare = 2;         ///< transfers at hand beside those that fill the queue
-    /// Given what the swap pattern has read; called on the thread that runs the load.
-    std::function<Result<void>(HostSpan)> between;
+    /// Fills each piece before it is written for the first time; without it the files hold noise.
+    std::function<Result<void>(const Piece&)> initial;
+    /// Given what the swap pattern has read, before it is written; called on the thread that runs the load.
+    std::function<Result<void>(const Piece&)> between;
   };
 
   /// Reserves the files, takes the memory, starts the drivers and writes every byte once.
   ///
-  /// Errors: those of Path::create and HostArena::create; of the first write that fails; invalid_argument,
-  /// when a file has no room for the transfers that fill its queue twice.
+  /// Errors: those of Path::create, HostArena::create and Options::initial; of the first write that fails;
+  /// invalid_argument, when a file has no room for the transfers that fill its queue twice.
   [[nodiscard]] static Result<std::unique_ptr<PathLoad>> create(Options options);
   ~PathLoad();
 
@@ -80,8 +88,8 @@ class PathLoad {
   Result<void> go_on(std::size_t lane, const tiers::BlockFile::Finished& finished, LoadPattern pattern, bool more);
   [[nodiscard]] tiers::BlockFile::Direction next_direction(const Lane& lane, LoadPattern pattern) const;
   void wait_for_outcomes();
-  template <typename More>
-  Result<void> drive(LoadPattern pattern, const More& more);
+  template <typename GoOn>
+  Result<void> drive(const GoOn& go_on);
   [[nodiscard]] LoadSample state() const;
 
   Options options_;

@@ -136,7 +136,7 @@ Result<void> PathLoad::go_on(std::size_t index, const BlockFile::Finished& finis
   Lane& lane = lanes_[index];
   const std::size_t slot = finished.tag;
   if (pattern == LoadPattern::swap && finished.direction == Direction::read) {
-    if (options_.between) PENSTOCK_TRY(options_.between(lane.slots[slot]));
+    if (options_.between) PENSTOCK_TRY(options_.between({index, lane.read_from[slot], lane.slots[slot]}));
     post_at(index, slot, Direction::write, lane.read_from[slot]);
   } else if (more) {
     post(index, slot, next_direction(lane, pattern));
@@ -144,10 +144,10 @@ Result<void> PathLoad::go_on(std::size_t index, const BlockFile::Finished& finis
   return ok();
 }
 
-/// Until nothing is in flight; after an error nothing more is posted. `more(lane)` says whether a free slot is
-/// to go on.
-template <typename More>
-Result<void> PathLoad::drive(LoadPattern pattern, const More& more) {
+/// Until nothing is in flight. `go_on(lane, finished)` may post what a free slot does next; after an error
+/// nothing more is posted.
+template <typename GoOn>
+Result<void> PathLoad::drive(const GoOn& go_on) {
   Result<void> outcome;
   while (std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.busy > 0; })) {
     wait_for_outcomes();
@@ -157,7 +157,7 @@ Result<void> PathLoad::drive(LoadPattern pattern, const More& more) {
       for (const BlockFile::Finished& finished : outcomes_) {
         --lanes_[index].busy;
         if (!outcome) continue;
-        outcome = finished.result ? go_on(index, finished, pattern, more(index)) : finished.result;
+        outcome = finished.result ? go_on(index, finished) : finished.result;
       }
     }
   }
@@ -180,7 +180,9 @@ Result<LoadSample> PathLoad::run(LoadPattern pattern, TimePoint duration) {
     lane.next_read = FileOffset((lane.next_write.value() + (transfer_ * lane.slots.size()).value()) % lane.size.value());
     for (std::size_t slot = 0; slot < lane.slots.size(); ++slot) post(index, slot, next_direction(lane, pattern));
   }
-  PENSTOCK_TRY(drive(pattern, [&](std::size_t) { return now() - began < duration; }));
+  PENSTOCK_TRY(drive([&](std::size_t index, const BlockFile::Finished& finished) {
+    return go_on(index, finished, pattern, now() - began < duration);
+  }));
 
   LoadSample sample = state();
   sample.elapsed = now() - began;
@@ -193,11 +195,21 @@ Result<LoadSample> PathLoad::run(LoadPattern pattern, TimePoint duration) {
 
 Result<void> PathLoad::prewrite() {
   std::vector<std::uint64_t> left;
+  for (const Lane& lane : lanes_) left.push_back(lane.size / transfer_);
+  const auto write_next = [&](std::size_t index, std::size_t slot) -> Result<void> {
+    if (left[index] == 0) return ok();
+    --left[index];
+    const Lane& lane = lanes_[index];
+    if (options_.initial) PENSTOCK_TRY(options_.initial({index, lane.next_write, lane.slots[slot]}));
+    post(index, slot, Direction::write);
+    return ok();
+  };
   for (std::size_t index = 0; index < lanes_.size(); ++index) {
-    left.push_back(lanes_[index].size / transfer_ - lanes_[index].slots.size());
-    for (std::size_t slot = 0; slot < lanes_[index].slots.size(); ++slot) post(index, slot, Direction::write);
+    for (std::size_t slot = 0; slot < lanes_[index].slots.size(); ++slot) PENSTOCK_TRY(write_next(index, slot));
   }
-  return drive(LoadPattern::write, [&](std::size_t index) { return left[index] > 0 && left[index]-- > 0; });
+  return drive([&](std::size_t index, const BlockFile::Finished& finished) {
+    return write_next(index, finished.tag);
+  });
 }
 
 /// What all counters stand at.

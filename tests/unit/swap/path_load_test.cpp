@@ -46,8 +46,8 @@ TEST_F(PathLoadTest, WritesEveryByteBeforeTheFirstRun) {
 
 TEST_F(PathLoadTest, SwapsWhatItHasReadThroughTheCallersHands) {
   std::atomic<std::uint64_t> calls = 0;
-  const auto between = [&](HostSpan bytes) -> Result<void> {
-    EXPECT_EQ(bytes.size(), 128_KiB);
+  const auto between = [&](const PathLoad::Piece& piece) -> Result<void> {
+    EXPECT_EQ(piece.bytes.size(), 128_KiB);
     ++calls;
     return ok();
   };
@@ -57,6 +57,39 @@ TEST_F(PathLoadTest, SwapsWhatItHasReadThroughTheCallersHands) {
 
   EXPECT_EQ(swapped.moved.bytes_read, swapped.moved.bytes_written);
   EXPECT_EQ(swapped.moved.bytes_read, 128_KiB * calls);
+}
+
+TEST_F(PathLoadTest, HandsEachPieceOverAsItStandsInItsFile) {
+  const auto identity = [](const PathLoad::Piece& piece) { return piece.path * 1'000'000'000 + piece.offset.value(); };
+  const auto initial = [&](const PathLoad::Piece& piece) -> Result<void> {
+    for (std::uint64_t& word : piece.bytes.as<std::uint64_t>()) word = identity(piece);
+    return ok();
+  };
+  std::atomic<std::uint64_t> seen = 0;
+  const auto between = [&](const PathLoad::Piece& piece) -> Result<void> {
+    EXPECT_EQ(piece.bytes.as<std::uint64_t>().back(), identity(piece));
+    ++seen;
+    return ok();
+  };
+  auto load = PathLoad::create({.paths = {path(), path()}, .initial = initial, .between = between}).value();
+
+  load->run(LoadPattern::swap, briefly).value();
+  load->run(LoadPattern::swap, briefly).value();  // what was written back stands where it came from
+
+  EXPECT_GT(seen, 0u);
+}
+
+TEST_F(PathLoadTest, IsNotMadeWhenItsFilesCannotBeFilled) {
+  int left = 9;
+  const auto initial = [&](const PathLoad::Piece&) -> Result<void> {
+    if (left-- > 0) return ok();
+    return Error::invalid_argument("initial");
+  };
+
+  const auto load = PathLoad::create({.paths = {path()}, .initial = initial});
+
+  ASSERT_FALSE(load);
+  EXPECT_EQ(load.error().code(), ErrorCode::invalid_argument);
 }
 
 TEST_F(PathLoadTest, KeepsEveryPathBusy) {
@@ -72,7 +105,7 @@ TEST_F(PathLoadTest, KeepsEveryPathBusy) {
 
 TEST_F(PathLoadTest, StopsAtTheFirstErrorAndCanRunAgain) {
   int left = 3;
-  const auto between = [&](HostSpan) -> Result<void> {
+  const auto between = [&](const PathLoad::Piece&) -> Result<void> {
     if (left-- > 0) return ok();
     return Error::invalid_argument("between");
   };
