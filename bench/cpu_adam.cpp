@@ -4,8 +4,8 @@
 #include <penstock/cpu_adam/adam.hpp>
 
 #include "huge_buffer.hpp"
-#include "machine.hpp"
-#include "statistics.hpp"
+#include "measure/machine.hpp"
+#include "measure/statistics.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -20,6 +20,10 @@
 
 namespace penstock::bench {
 namespace {
+
+using measure::Machine;
+using measure::median;
+using measure::spread;
 
 constexpr double bytes_per_element = 28.0;  // state 12, gradient 2 read; state 12, parameter 2 written
 
@@ -200,7 +204,7 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const Isa isa = isa_name.empty() ? best_isa().isa : isas.at(isa_name);
 
-  const Machine machine = describe_machine();
+  const Machine machine = measure::describe_machine();
   const Tensors tensors{ElementCount(elements)};
   Workers all = Workers::create({.threads = std::max(1u, std::thread::hardware_concurrency())}).value();
   fill(tensors, all);

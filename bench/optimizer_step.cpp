@@ -1,8 +1,8 @@
 // optimizer_step: how fast Engine::step() updates a model whose optimizer states are on disk, as a fraction
 // of the disk's own mixed limit for the bytes it must move, measured in turns with it.
-#include "machine.hpp"
-#include "statistics.hpp"
-#include "storage_device.hpp"
+#include "measure/machine.hpp"
+#include "measure/statistics.hpp"
+#include "measure/storage_device.hpp"
 
 #include <penstock/cpu_adam/isa.hpp>
 #include <penstock/kernels/host_compute.hpp>
@@ -15,6 +15,9 @@
 
 namespace penstock::bench {
 namespace {
+
+using measure::median;
+using measure::spread;
 
 struct Arguments {
   std::filesystem::path path = ".";
@@ -133,11 +136,10 @@ class Stepper {
 };
 
 Result<void> run(const Arguments& arguments) {
-  const Machine machine = describe_machine();
-  const StorageDevice storage = describe_storage(arguments.path);
-  fmt::print("{}, {} cores, load {:.1f}; {} on {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
-             tiers::real_file_system().type_name(arguments.path), storage.name.empty() ? "?" : storage.name,
-             to_string(best_isa().isa));
+  const measure::Machine machine = measure::describe_machine();
+  const measure::StorageDevice storage = measure::describe_storage(arguments.path);
+  fmt::print("{}, {} cores, load {:.1f}; {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
+             measure::to_string(storage, arguments.path), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
 
   auto stepper = Stepper::create(arguments);

@@ -1,5 +1,5 @@
 #include "kit/scratch_directory.hpp"
-#include "run_program.hpp"
+#include "run_penstock.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>

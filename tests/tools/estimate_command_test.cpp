@@ -1,5 +1,5 @@
 #include "kit/golden.hpp"
-#include "run_program.hpp"
+#include "run_penstock.hpp"
 
 #include <gtest/gtest.h>
 #include <cstdio>

@@ -14,7 +14,8 @@ struct ProgramResult {
   [[nodiscard]] Json::Value json() const;
 };
 
-/// Runs the command line with these arguments, no shell between, and waits for it.
-[[nodiscard]] ProgramResult run_penstock(const std::vector<std::string>& arguments);
+/// Runs `program` with these arguments, no shell between, and waits for it.
+[[nodiscard]] ProgramResult run_program(const std::string& program,
+                                        const std::vector<std::string>& arguments);
 
 }  // namespace penstock::test

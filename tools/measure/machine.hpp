@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-namespace penstock::bench {
+namespace penstock::measure {
 
 /// What a figure means nothing without.
 struct Machine {
@@ -37,4 +37,4 @@ inline Machine describe_machine() {
   return machine;
 }
 
-}  // namespace penstock::bench
+}  // namespace penstock::measure

@@ -1,4 +1,4 @@
-#include "run_program.hpp"
+#include "kit/run_program.hpp"
 
 #include "kit/scratch_directory.hpp"
 
@@ -31,10 +31,10 @@ Json::Value ProgramResult::json() const {
   return reader->parse(out.data(), out.data() + out.size(), &value, nullptr) ? value : Json::Value();
 }
 
-ProgramResult run_penstock(const std::vector<std::string>& arguments) {
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments) {
   ScratchDirectory directory;
   const std::filesystem::path out = directory.path() / "out", err = directory.path() / "err";
-  std::vector<std::string> words{PENSTOCK_PROGRAM};
+  std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -46,7 +46,7 @@ ProgramResult run_penstock(const std::vector<std::string>& arguments) {
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), flags, 0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), flags, 0600);
   pid_t process = 0;
-  const int spawned = posix_spawn(&process, PENSTOCK_PROGRAM, &actions, nullptr, argv.data(), environ);
+  const int spawned = posix_spawn(&process, program.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   PENSTOCK_CHECK(spawned == 0);
 

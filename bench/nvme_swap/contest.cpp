@@ -1,0 +1,256 @@
+#include "contest.hpp"
+
+#include "fio.hpp"
+#include "measure/storage_device.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace penstock::bench {
+
+using swap::LoadPattern;
+using swap::PathLoad;
+
+namespace {
+
+Sample to_sample(const swap::LoadSample& load) {
+  const auto seconds = [](TimePoint time) { return std::chrono::duration<double>(time).count(); };
+  const auto percentile = [&](double fraction) {
+    return seconds(load.moved.latency.percentile(fraction)) * 1e6;
+  };
+  const double gigabytes = static_cast<double>(load.total().value()) * 1e-9;
+  return {.gb_per_second = load.bytes_per_second() * 1e-9,
+          .cpu_s_per_gb = seconds(load.process_cpu) / gigabytes,
+          .driver_s_per_gb = seconds(load.driver_cpu) / gigabytes,
+          .p50_us = percentile(0.5),
+          .p99_us = percentile(0.99),
+          .p999_us = percentile(0.999),
+          .requests = load.moved.requests};
+}
+
+Contestant ours(PathLoad& load, const Setting& setting, std::size_t index, LoadPattern pattern) {
+  const char* engine = load.paths().front()->engine_name();
+  return {.name = fmt::format("penstock {} {} x {}", engine, to_string(setting.request_size),
+                              ceil_divide(setting.in_flight.value(), setting.request_size.value())),
+          .engine = engine,
+          .request_size = setting.request_size,
+          .in_flight = setting.in_flight,
+          .setting = index,
+          .run = [&load, pattern](double seconds) -> Result<Sample> {
+            const std::chrono::duration<double> duration(seconds);
+            const auto sample = load.run(pattern, std::chrono::duration_cast<TimePoint>(duration));
+            if (!sample) return sample.error();
+            return to_sample(*sample);
+          }};
+}
+
+/// fio opens our own files, which have no name, through this process.
+std::vector<std::string> file_names(const PathLoad& load) {
+  std::vector<std::string> names;
+  for (const auto& path : load.paths()) {
+    names.push_back(fmt::format("/proc/{}/fd/{}", ::getpid(), static_cast<int>(path->file().handle)));
+  }
+  return names;
+}
+
+const char* fio_word(LoadPattern pattern) {
+  switch (pattern) {
+    case LoadPattern::read: return "read";
+    case LoadPattern::write: return "write";
+    case LoadPattern::mixed:
+    case LoadPattern::swap: break;
+  }
+  return "rw";
+}
+
+/// Where the format is not implemented yet, its bytes a parameter are known all the same.
+Result<ByteCount> moved_tile(const SwapOptions& swap) {
+  const auto bytes = tile_bytes(swap.format, swap.tile_elements);
+  if (bytes) return round_up(*bytes, Alignment(4096));
+  const bool computes =
+      std::any_of(swap.hands.begin(), swap.hands.end(), [](const Hands& hands) { return hands.compute; });
+  if (bytes.error().code() != ErrorCode::unsupported) return bytes.error();
+  if (computes) return Error(bytes.error()).advice("move its bytes alone, with --compute off");
+  constexpr double bytes_per_parameter[] = {12, 10, 6, 4.03};
+  const double exact = bytes_per_parameter[static_cast<std::size_t>(swap.format)] *
+                       static_cast<double>(swap.tile_elements.value());
+  return round_up(ByteCount(static_cast<std::uint64_t>(std::ceil(exact))), Alignment(4096));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Contest>> Contest::create(const Options& options) {
+  std::unique_ptr<Contest> contest(new Contest(options));
+  PENSTOCK_TRY(contest->look_at_directories());
+  PENSTOCK_TRY(contest->make_events());
+  return contest;
+}
+
+Result<void> Contest::look_at_directories() {
+  for (const std::filesystem::path& directory : options_.directories) {
+    const auto why = measure::page_cache_because(directory);
+    if (!why) return why.error();
+    if (!*why) continue;
+    if (!options_.allow_page_cache) {
+      return Error::unsupported("nvme_swap")
+          .reason("the page cache is not bypassed here, so no figure would be a disk's: " + **why)
+          .object(directory.string())
+          .advice(
+              "name a directory on ext4 or xfs on the drive itself, or measure the page cache with "
+              "--allow-page-cache");
+    }
+    cached_because_.push_back(directory.string() + ": " + **why);
+  }
+  return ok();
+}
+
+Result<void> Contest::make_events() {
+  const auto wanted = [&](LoadPattern pattern) {
+    return std::find(options_.operations.begin(), options_.operations.end(), pattern) !=
+           options_.operations.end();
+  };
+  std::size_t loads_of_each = 1;  // for read, write and mixed
+  if (wanted(LoadPattern::swap)) {
+    const auto tile = moved_tile(options_.swap);
+    if (!tile) return tile.error();
+    tile_size_ = *tile;
+    loads_of_each += options_.swap.hands.size();
+    auto workers = Workers::create({.threads = options_.swap.threads});
+    if (!workers) return workers.error();
+    workers_ = std::make_unique<Workers>(std::move(*workers));
+  }
+  const std::size_t files = options_.settings.size() * loads_of_each;
+  if (auto room = measure::check_free_space(options_.directories, options_.file_size * files); !room) {
+    return Error(room.error())
+        .note(fmt::format("files of {}, {} in each directory: one for each contestant of ours",
+                          to_string(options_.file_size), files))
+        .advice("shorten --file-size, or the lists of --engine, --request-size and --in-flight");
+  }
+
+  std::vector<PathLoad*> plain;
+  for (const Setting& setting : options_.settings) {
+    auto load = make_load(setting, ByteCount(), nullptr);
+    if (!load) return load.error();
+    plain.push_back(*load);
+  }
+  for (const LoadPattern operation : options_.operations) {
+    Event& event = events_.emplace_back(Event{.operation = operation});
+    for (std::size_t i = 0; i < options_.settings.size(); ++i) {
+      if (operation == LoadPattern::swap) {
+        PENSTOCK_TRY(add_swap(event, i));
+      } else {
+        event.contestants.push_back(ours(*plain[i], options_.settings[i], i, operation));
+      }
+    }
+    if (options_.fio && operation != LoadPattern::swap) PENSTOCK_TRY(add_fio(event));
+    event.samples.resize(event.contestants.size());
+  }
+  return ok();
+}
+
+Result<PathLoad*> Contest::make_load(const Setting& setting, ByteCount transfer, TileUpdate* update) {
+  std::fprintf(stderr, "writing file %zu of each directory\n", loads_.size() + 1);
+  PathLoad::Options options{.transfer = transfer};
+  for (const std::filesystem::path& directory : options_.directories) {
+    options.paths.push_back({.directory = directory,
+                             .capacity = options_.file_size,
+                             .request_max = setting.request_size,
+                             .in_flight_max = setting.in_flight,
+                             .engine = setting.engine});
+  }
+  if (update != nullptr) {
+    options.initial = [update](const PathLoad::Piece& piece) { return update->initialize(piece); };
+    options.between = [update](const PathLoad::Piece& piece) { return update->update(piece); };
+  }
+  auto load = PathLoad::create(std::move(options));
+  if (!load) return load.error();
+  return loads_.emplace_back(std::move(*load)).get();
+}
+
+Result<void> Contest::add_swap(Event& event, std::size_t setting) {
+  for (const Hands& hands : options_.swap.hands) {
+    TileUpdate* update = nullptr;
+    if (hands.compute) {
+      auto created = TileUpdate::create({.format = options_.swap.format,
+                                         .elements = options_.swap.tile_elements,
+                                         .integrity = hands.integrity,
+                                         .workers = workers_.get()});
+      if (!created) return created.error();
+      update = updates_.emplace_back(std::move(*created)).get();
+    }
+    auto load = make_load(options_.settings[setting], tile_size_, update);
+    if (!load) return load.error();
+    Contestant contestant = ours(**load, options_.settings[setting], setting, LoadPattern::swap);
+    contestant.hands = hands;
+    contestant.name += hands.compute ? " + Adam" : "";
+    contestant.name += hands.integrity ? " + checksums" : "";
+    event.contestants.push_back(std::move(contestant));
+  }
+  return ok();
+}
+
+/// What does not run here, such as io_uring in a container that filters it, is left out and said.
+Result<void> Contest::add_fio(Event& event) {
+  PENSTOCK_TRY(fio_version());
+  const PathLoad& load = *loads_.front();
+  const ByteCount size = load.paths().front()->options().capacity;
+  const char* operation = fio_word(event.operation);
+  Result<void> outcome = Error::unsupported("nvme_swap").reason("no engine of fio's runs here");
+  for (const FioVariant& variant : fio_variants()) {
+    const auto run = [variant, operation, size, files = file_names(load), direct = direct()](double seconds) {
+      return run_fio(variant, operation, files, size, direct, seconds);
+    };
+    if (auto tried = run(0.05); !tried) {
+      notes_.push_back(
+          fmt::format("{}, {}: left out, since {}", variant.name(), operation, tried.error().message()));
+      outcome = outcome ? outcome : Result<void>(tried.error());
+      continue;
+    }
+    outcome = ok();
+    event.contestants.push_back({.name = variant.name(),
+                                 .engine = variant.engine,
+                                 .request_size = variant.request_size,
+                                 .in_flight = variant.request_size * variant.depth,
+                                 .is_fio = true,
+                                 .run = run});
+  }
+  return outcome;
+}
+
+Result<void> Contest::measure() {
+  for (int round = 0; round < options_.rounds; ++round) {
+    std::fprintf(stderr, "round %d/%d\n", round + 1, options_.rounds);
+    for (Event& event : events_) {
+      const std::size_t contestants = event.contestants.size();
+      for (std::size_t i = 0; i < contestants; ++i) {
+        const std::size_t who = (i + static_cast<std::size_t>(round)) % contestants;
+        const auto sample = event.contestants[who].run(options_.seconds);
+        if (!sample) return sample.error();
+        event.samples[who].push_back(*sample);
+      }
+    }
+  }
+  return ok();
+}
+
+std::vector<std::string> Contest::caveats() const {
+  std::vector<std::string> lines;
+  for (const std::string& why : cached_because_) {
+    lines.push_back("these are figures of the page cache, not of a disk: " + why);
+  }
+  for (const std::filesystem::path& directory : options_.directories) {
+    const measure::StorageDevice device = measure::describe_storage(directory);
+    if (!device.virtual_because) continue;
+    lines.push_back(
+        fmt::format("{}: {}; its host may cache and throttle, so that the ratio says more than "
+                    "the rate",
+                    directory.string(), *device.virtual_because));
+  }
+  lines.insert(lines.end(), notes_.begin(), notes_.end());
+  return lines;
+}
+
+}  // namespace penstock::bench

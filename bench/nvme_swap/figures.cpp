@@ -1,0 +1,100 @@
+#include "figures.hpp"
+
+#include <algorithm>
+
+namespace penstock::bench {
+
+using measure::median;
+
+namespace {
+
+std::vector<double> each(const std::vector<Sample>& samples, double Sample::*member) {
+  std::vector<double> values;
+  for (const Sample& sample : samples) values.push_back(sample.*member);
+  return values;
+}
+
+std::vector<double> rates(const std::vector<Sample>& samples) {
+  return each(samples, &Sample::gb_per_second);
+}
+
+Figure summarize(const Event& event, std::size_t who) {
+  const Contestant& contestant = event.contestants[who];
+  const std::vector<Sample>& samples = event.samples[who];
+  std::uint64_t requests = 0;
+  for (const Sample& sample : samples) requests += sample.requests;
+  return {.operation = std::string(to_string(event.operation)),
+          .contestant = contestant.name,
+          .engine = contestant.engine,
+          .request_size = contestant.request_size,
+          .in_flight = contestant.in_flight,
+          .is_fio = contestant.is_fio,
+          .hands = contestant.hands,
+          .gb_per_second = measure::center(rates(samples)),
+          .cpu_s_per_gb = median(each(samples, &Sample::cpu_s_per_gb)),
+          .driver_s_per_gb = median(each(samples, &Sample::driver_s_per_gb)),
+          .p50_us = median(each(samples, &Sample::p50_us)),
+          .p99_us = median(each(samples, &Sample::p99_us)),
+          .p999_us = median(each(samples, &Sample::p999_us)),
+          .requests = requests};
+}
+
+/// The samples of the first contestant that `is` what is looked for.
+template <typename Is>
+const std::vector<Sample>* find(const Event& event, const Is& is) {
+  for (std::size_t who = 0; who < event.contestants.size(); ++who) {
+    if (is(event.contestants[who])) return &event.samples[who];
+  }
+  return nullptr;
+}
+
+const std::vector<Sample>* best_of_fio(const Event& event) {
+  const std::vector<Sample>* best = nullptr;
+  for (std::size_t who = 0; who < event.contestants.size(); ++who) {
+    if (!event.contestants[who].is_fio) continue;
+    const auto& samples = event.samples[who];
+    if (best == nullptr || median(rates(samples)) > median(rates(*best))) best = &samples;
+  }
+  return best;
+}
+
+std::optional<measure::Center> ratio(const std::vector<Sample>& of, const std::vector<Sample>* to) {
+  if (to == nullptr) return std::nullopt;
+  return measure::center(measure::ratios(rates(of), rates(*to)));
+}
+
+void compare_swap(const Contest& contest, const Event& event, std::size_t who, Figure& figure) {
+  const Contestant& contestant = event.contestants[who];
+  const double tile = static_cast<double>(contest.tile_size().value());
+  const double elements = static_cast<double>(contest.options().swap.tile_elements.value());
+  // A parameter's bytes move twice.
+  figure.parameters_g_per_second = figure.gb_per_second.median / 2 / tile * elements;
+  for (const Event& other : contest.events()) {
+    if (other.operation != swap::LoadPattern::mixed) continue;
+    figure.to_mixed = ratio(event.samples[who], find(other, [&](const Contestant& one) {
+                              return !one.is_fio && one.setting == contestant.setting;
+                            }));
+  }
+  if (!contestant.hands.integrity) return;
+  figure.to_unchecked =
+      ratio(event.samples[who], find(event, [&](const Contestant& one) {
+              return one.setting == contestant.setting && one.hands.compute && !one.hands.integrity;
+            }));
+}
+
+}  // namespace
+
+std::vector<Figure> figures(const Contest& contest) {
+  std::vector<Figure> all;
+  for (const Event& event : contest.events()) {
+    const std::vector<Sample>* fio = best_of_fio(event);
+    for (std::size_t who = 0; who < event.contestants.size(); ++who) {
+      Figure& figure = all.emplace_back(summarize(event, who));
+      figure.to_fio = ratio(event.samples[who], fio);
+      if (event.operation == swap::LoadPattern::swap) compare_swap(contest, event, who, figure);
+    }
+  }
+  return all;
+}
+
+}  // namespace penstock::bench

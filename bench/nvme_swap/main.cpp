@@ -1,0 +1,40 @@
+// nvme_swap: how fast swap files are read, written and swapped through the library, and how near that is to
+// fio on the same files, with the same kind of memory, in the same minutes.
+
+#include "contest.hpp"
+#include "options.hpp"
+#include "report.hpp"
+
+namespace penstock::bench {
+namespace {
+
+Result<void> run(const Options& options) {
+  const measure::Machine machine = measure::describe_machine();
+  const auto contest = Contest::create(options);
+  if (!contest) return contest.error();
+  std::FILE* const header = options.output == Output::csv ? stderr : stdout;
+  if (options.output != Output::json) print_header(header, **contest, machine);
+  PENSTOCK_TRY((*contest)->measure());
+
+  const std::vector<Figure> all = figures(**contest);
+  switch (options.output) {
+    case Output::table: print_table(all, (*contest)->direct()); break;
+    case Output::json: print_json(**contest, machine, all); break;
+    case Output::csv: print_csv(all, (*contest)->direct()); break;
+  }
+  return ok();
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  int status = 0;
+  const auto options = penstock::bench::parse_options(argc, argv, status);
+  if (!options) return status;
+  if (auto done = penstock::bench::run(*options); !done) {
+    std::fprintf(stderr, "error: %s\n", done.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,155 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <thread>
+
+namespace penstock::bench {
+
+namespace {
+
+using swap::LoadPattern;
+
+const std::map<std::string, tiers::EngineChoice> engines = {{"auto", tiers::EngineChoice::automatic},
+                                                            {"io_uring", tiers::EngineChoice::io_uring},
+                                                            {"libaio", tiers::EngineChoice::libaio},
+                                                            {"threads", tiers::EngineChoice::threads}};
+const std::map<std::string, LoadPattern> patterns = {{"read", LoadPattern::read},
+                                                     {"write", LoadPattern::write},
+                                                     {"mixed", LoadPattern::mixed},
+                                                     {"swap", LoadPattern::swap}};
+const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
+                                                    {"split", StateFormat::split},
+                                                    {"split_bf16", StateFormat::split_bf16},
+                                                    {"split_q8", StateFormat::split_q8}};
+const std::map<std::string, std::vector<bool>> switches = {
+    {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
+
+struct Words {
+  std::vector<std::string> engines = {"auto"}, operations = {"read", "write", "mixed"};
+  std::vector<std::uint64_t> request_sizes = {(4_MiB).value()}, in_flight = {(16_MiB).value()};
+  std::string format = "fp32", compute = "both", integrity = "both";
+  std::uint64_t file_size = (1_GiB).value(), tile_elements = 262'144;
+  bool json = false, csv = false;
+};
+
+std::vector<Setting> settings(const Words& words) {
+  std::vector<Setting> all;
+  for (const std::string& engine : words.engines) {
+    for (const std::uint64_t request_size : words.request_sizes) {
+      for (const std::uint64_t in_flight : words.in_flight) {
+        all.push_back({engines.at(engine), ByteCount(request_size), ByteCount(in_flight)});
+      }
+    }
+  }
+  return all;
+}
+
+/// In the order of the patterns; swap brings along mixed, which is its limit.
+std::vector<LoadPattern> operations(const Words& words) {
+  const auto wanted = [&](const char* word) {
+    return std::find(words.operations.begin(), words.operations.end(), word) != words.operations.end();
+  };
+  std::vector<LoadPattern> all;
+  if (wanted("read") || wanted("all")) all.push_back(LoadPattern::read);
+  if (wanted("write") || wanted("all")) all.push_back(LoadPattern::write);
+  if (wanted("mixed") || wanted("swap") || wanted("all")) all.push_back(LoadPattern::mixed);
+  if (wanted("swap") || wanted("all")) all.push_back(LoadPattern::swap);
+  return all;
+}
+
+std::vector<Hands> hands(const Words& words) {
+  std::vector<Hands> all;
+  for (const bool compute : switches.at(words.compute)) {
+    if (!compute) all.push_back({});
+    for (const bool integrity : switches.at(words.integrity)) {
+      if (compute) all.push_back({.compute = true, .integrity = integrity});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv, int& status) {
+  Options options;
+  Words words;
+  options.swap.threads = std::max(1u, std::thread::hardware_concurrency());
+  CLI::App app("Moves swap files as the library does, and beside it as fio does");
+  const CLI::AsSizeValue bytes(/*kb_is_1000=*/false);
+  app.add_option("--path", options.directories, "directories, a swap file of each contestant in each")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--file-size", words.file_size, "of each file, such as 1GiB")
+      ->capture_default_str()
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--operation", words.operations,
+                 "read, write, mixed (one of each in turn), swap (a tile is read, updated and written back; "
+                 "measures mixed too, its limit) or all")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::IsMember({"read", "write", "mixed", "swap", "all"}));
+  app.add_option("--engine", words.engines, "a list of auto, io_uring, libaio and threads, side by side")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::IsMember(engines));
+  app.add_option("--request-size", words.request_sizes, "longest request; a list is a sweep")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--in-flight", words.in_flight, "bytes in flight on each path; a list is a sweep")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->transform(bytes)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--format", words.format, "of the optimizer state that swap moves")
+      ->capture_default_str()
+      ->check(CLI::IsMember(formats));
+  app.add_option("--tile-elements", words.tile_elements, "parameters of a tile")
+      ->capture_default_str()
+      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 32));
+  app.add_option("--compute", words.compute,
+                 "swap with the Adam step between read and write: on, off or both")
+      ->capture_default_str()
+      ->check(CLI::IsMember(switches));
+  app.add_option("--integrity", words.integrity,
+                 "blocks verified before and sealed after that step: on, off or both")
+      ->capture_default_str()
+      ->check(CLI::IsMember(switches));
+  app.add_option("--threads", options.swap.threads, "that compute")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1024u));
+  app.add_option("--rounds", options.rounds, "interleaved rounds")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--seconds", options.seconds, "of each run of a round")
+      ->capture_default_str()
+      ->check(CLI::Range(0.05, 3600.0));
+  app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
+  app.add_flag("--allow-page-cache", options.allow_page_cache,
+               "measure where the page cache is not bypassed, and say so of every figure");
+  CLI::Option* json = app.add_flag("--json", words.json, "print one line of JSON");
+  app.add_flag("--csv", words.csv,
+               "print CSV, a line for each figure; what it was measured on goes to standard error")
+      ->excludes(json);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    status = app.exit(error) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+
+  options.file_size = ByteCount(words.file_size);
+  options.settings = settings(words);
+  options.operations = operations(words);
+  options.swap.format = formats.at(words.format);
+  options.swap.tile_elements = ElementCount(words.tile_elements);
+  options.swap.hands = hands(words);
+  options.output = words.json ? Output::json : words.csv ? Output::csv : Output::table;
+  return options;
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,64 @@
+#include "measure/storage_device.hpp"
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+namespace penstock::bench {
+
+namespace {
+
+/// A line for those that are alike.
+void print_loads(std::FILE* to, const Contest& contest) {
+  std::size_t alike = 0;
+  for (std::size_t i = 0; i < contest.loads().size(); ++i) {
+    ++alike;
+    const std::string line = describe_load(*contest.loads()[i]);
+    if (i + 1 < contest.loads().size() && describe_load(*contest.loads()[i + 1]) == line) continue;
+    fmt::print(to, "{} file{}: {}\n", alike, alike == 1 ? "" : "s", line);
+    alike = 0;
+  }
+}
+
+}  // namespace
+
+std::string describe_directory(const swap::Path& path) {
+  const std::filesystem::path& directory = path.options().directory;
+  return fmt::format("{}: {}, {}, alignment {} B", directory.string(),
+                     measure::to_string(measure::describe_storage(directory), directory),
+                     path.file().direct ? "direct I/O" : "BUFFERED I/O", path.alignment().bytes());
+}
+
+std::string describe_load(const swap::PathLoad& load) {
+  const swap::Path& path = *load.paths().front();
+  const bool ring = path.engine_name() == std::string_view("io_uring");
+  const std::string notes = !path.notes().empty() ? ": " + path.notes()
+                            : ring                ? ": files and buffers registered"
+                                                  : "";
+  const tiers::HostArena& arena = load.arena();
+  return fmt::format("{}, requests of {}, {} in flight, transfers of {}{}; buffers {} on {}{}",
+                     path.engine_name(), to_string(path.options().request_max),
+                     to_string(path.options().in_flight_max), to_string(load.transfer()), notes,
+                     to_string(arena.bytes().size()), tiers::to_string(arena.page_kind()),
+                     arena.notes().empty() ? "" : " (" + arena.notes() + ")");
+}
+
+void print_header(std::FILE* to, const Contest& contest, const measure::Machine& machine) {
+  const Options& options = contest.options();
+  fmt::print(to, "{}, {}, {} cores, load {:.1f}, transparent huge pages {}\n", machine.kernel, machine.cpu,
+             machine.cores, machine.load, machine.huge_pages);
+  for (const auto& path : contest.loads().front()->paths()) fmt::print(to, "{}\n", describe_directory(*path));
+  print_loads(to, contest);
+  fmt::print(
+      to,
+      "files of {}, {} in each directory, each written once before; fio works on the first; {} rounds of "
+      "{} s, medians\n",
+      to_string(options.file_size), contest.loads().size(), options.rounds, options.seconds);
+  if (!contest.tile_size().is_zero()) {
+    fmt::print(to, "swap: tiles of {} parameters, {} in format {}, {} threads compute\n",
+               to_string(options.swap.tile_elements), to_string(contest.tile_size()),
+               to_string(options.swap.format), options.swap.threads);
+  }
+  for (const std::string& line : contest.caveats()) fmt::print(to, "caveat: {}\n", line);
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::bench {
+
+/// What one run of one contestant came to; measured of fio and of ourselves alike.
+struct Sample {
+  double gb_per_second = 0;                    ///< 1 GB is 1e9 bytes
+  double cpu_s_per_gb = 0;                     ///< user and system, of the whole process
+  double driver_s_per_gb = 0;                  ///< of our driver threads alone; 0 for fio
+  double p50_us = 0, p99_us = 0, p999_us = 0;  ///< of requests, from submission to completion
+  std::uint64_t requests = 0;
+};
+
+}  // namespace penstock::bench

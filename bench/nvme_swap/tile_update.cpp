@@ -1,0 +1,113 @@
+#include "tile_update.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace penstock::bench {
+
+namespace {
+
+/// A trainer's gradients and parameters come from memory, not from a cache: more of them than one holds.
+constexpr ByteCount stream_bytes = 64_MiB;
+
+/// So many neighbouring tiles begin with different parameters, so that one in another's place shows.
+constexpr std::uint64_t distinct_tiles = 1024;
+
+/// Counted from the start of its file.
+std::uint64_t index_of(const swap::PathLoad::Piece& piece) {
+  return piece.offset.value() / piece.bytes.size().value();
+}
+
+class BlockSeal final : public BlockObserver {
+ public:
+  BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}
+  bool before_update(std::size_t block, ConstHostSpan bytes) noexcept override {
+    return blocks_.verify(block, bytes);
+  }
+  void after_update(std::size_t block, ConstHostSpan bytes) noexcept override {
+    blocks_.seal(block, bytes, step_);
+  }
+
+ private:
+  tiers::BlockTable& blocks_;
+  std::uint64_t step_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TileUpdate>> TileUpdate::create(const Options& options) {
+  const auto tile = tile_bytes(options.format, options.elements);
+  if (!tile) return tile.error();
+  const auto block = block_bytes(options.format, std::min(options.elements, block_elements));
+  if (!block) return block.error();
+  const ByteCount stream = size_of(DType::bf16) * options.elements.value();
+  auto arena = tiers::HostArena::create({.size = std::max(stream_bytes, stream) * 2});
+  if (!arena) return arena.error();
+  // Of magnitude 2^-7 to 2^-6, in bf16.
+  std::uint32_t bits = 1;
+  for (std::uint16_t& gradient : arena->bytes().as<std::uint16_t>()) {
+    bits = bits * 1664525 + 1013904223;
+    gradient = static_cast<std::uint16_t>((bits >> 16 & 0x8000) | 0x3c00 | (bits >> 16 & 0x7f));
+  }
+  return std::unique_ptr<TileUpdate>(new TileUpdate(options, *tile, *block, std::move(*arena)));
+}
+
+TileUpdate::TileUpdate(const Options& options, ByteCount tile, ByteCount block, tiers::HostArena arena)
+    : options_(options), tile_(tile), block_(block), arena_(std::move(arena)) {
+  for (std::uint64_t i = 0; i < options_.elements.value() + distinct_tiles; ++i) {
+    initial_.push_back(1.0f + static_cast<float>(i % distinct_tiles) / distinct_tiles);
+  }
+}
+
+/// The load's pieces are of one size and begin with their tile; what follows it pads them for direct I/O.
+TileUpdate::Tile& TileUpdate::tile_of(const swap::PathLoad::Piece& piece) {
+  if (tiles_.size() <= piece.path) tiles_.resize(piece.path + 1);
+  std::vector<Tile>& tiles = tiles_[piece.path];
+  const std::uint64_t index = index_of(piece);
+  while (tiles.size() <= index) {
+    const std::uint64_t owner = piece.path << 32 | tiles.size();
+    tiles.push_back({.blocks = tiers::BlockTable(owner, tile_, block_)});
+  }
+  return tiles[index];
+}
+
+AdamTile TileUpdate::view(const swap::PathLoad::Piece& piece) const {
+  const ByteCount stream = size_of(DType::bf16) * options_.elements.value(), half = arena_.bytes().size() / 2;
+  const ByteCount begin = stream * (index_of(piece) % (half / stream));
+  return {.state = piece.bytes.subspan(ByteCount(), tile_),
+          .gradient = arena_.bytes().subspan(begin, stream),
+          .parameter = arena_.bytes().subspan(half + begin, stream),
+          .elements = options_.elements,
+          .format = options_.format};
+}
+
+Result<void> TileUpdate::initialize(const swap::PathLoad::Piece& piece) {
+  Tile& tile = tile_of(piece);
+  const AdamTile adam = view(piece);
+  const auto initial =
+      std::span<const float>(initial_).subspan(index_of(piece) % distinct_tiles, options_.elements.value());
+  PENSTOCK_TRY(initialize_tile(ConstHostSpan(initial), DType::fp32, adam, options_.workers));
+  if (options_.integrity) tile.blocks.seal_all(adam.state, 0);
+  return ok();
+}
+
+Result<void> TileUpdate::update(const swap::PathLoad::Piece& piece) {
+  Tile& tile = tile_of(piece);
+  BlockSeal seal(tile.blocks, tile.step + 1);
+  const auto outcome =
+      adam_step({.weight_decay = 0.01f}, tile.step + 1, 1.0f, view(piece),
+                {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr});
+  if (!outcome) return outcome.error();
+  if (outcome->first_rejected_block) {
+    return Error(ErrorCode::corrupted, "nvme_swap")
+        .reason("a block that was read back is not what was written")
+        .object("path " + std::to_string(piece.path) + ", block " +
+                std::to_string(*outcome->first_rejected_block) + " of the tile")
+        .at(piece.offset)
+        .advice("check the drive and the kernel log");
+  }
+  ++tile.step;
+  return ok();
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace penstock::measure {
+
+/// `values` is not empty.
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/// (third quartile - first quartile) / median.
+inline double spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[values.size() * 3 / 4] - values[values.size() / 4]) / median(values);
+}
+
+/// A median and how far its values lie apart.
+struct Center {
+  double median = 0, spread = 0;
+};
+inline Center center(const std::vector<double>& values) {
+  return {median(values), spread(values)};
+}
+
+/// of[i] / to[i]: what two contestants did in the same round, so that drift from round to round cancels out.
+inline std::vector<double> ratios(const std::vector<double>& of, const std::vector<double>& to) {
+  std::vector<double> values;
+  for (std::size_t i = 0; i < of.size(); ++i) values.push_back(of[i] / to[i]);
+  return values;
+}
+
+}  // namespace penstock::measure

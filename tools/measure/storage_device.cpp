@@ -1,0 +1,119 @@
+#include "storage_device.hpp"
+
+#include <penstock/tiers/file_system.hpp>
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <fstream>
+#include <map>
+#include <vector>
+
+namespace penstock::measure {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line.substr(0, line.find_last_not_of(' ') + 1);
+}
+
+/// A partition's disk; a mapped device's first disk.
+fs::path whole_disk(fs::path device) {
+  std::error_code error;
+  if (fs::exists(device / "partition", error)) device = device.parent_path();
+  for (const auto& below : fs::directory_iterator(device / "slaves", error)) {
+    return whole_disk(fs::canonical(below.path(), error));
+  }
+  return device;
+}
+
+bool runs_under_a_hypervisor() {
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line);) {
+    if (line.starts_with("flags")) return line.find(" hypervisor") != std::string::npos;
+  }
+  return false;
+}
+
+/// "259:2" of the file system that holds the directory, empty where it cannot be looked at.
+std::string device_number(const fs::path& directory) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) return {};
+  return std::to_string(major(status.st_dev)).append(":").append(std::to_string(minor(status.st_dev)));
+}
+
+}  // namespace
+
+StorageDevice describe_storage(const fs::path& directory) {
+  StorageDevice device{.id = device_number(directory)};
+  std::error_code error;
+  fs::path disk = fs::canonical("/sys/dev/block/" + device.id, error);
+  if (error) {
+    device.virtual_because = "no block device of this machine's is behind the directory";
+    return device;
+  }
+  disk = whole_disk(disk);
+  device.id = device.name = disk.filename();
+  device.model = first_line(disk / "device/model");
+  const std::string driver = fs::read_symlink(disk / "device/driver", error).filename();
+  if (device.model.empty()) device.model = driver;
+
+  if (driver.starts_with("virtio") || device.name.starts_with("vd")) {
+    device.virtual_because = "a virtio disk";
+  } else if (driver == "vbd" || device.name.starts_with("xvd")) {
+    device.virtual_because = "a Xen disk";
+  } else if (device.name.starts_with("loop") || device.name.starts_with("zram") ||
+             device.name.starts_with("ram")) {
+    device.virtual_because = "not a drive but memory or another file";
+  } else if (runs_under_a_hypervisor()) {
+    device.virtual_because = "a disk of a virtual machine";
+  }
+  if (first_line(disk / "loop/dio") == "0") {
+    device.cached_because = device.name + " is a loop device whose own file is read and written through it";
+  }
+  return device;
+}
+
+std::string to_string(const StorageDevice& device, const fs::path& directory) {
+  std::string text = tiers::real_file_system().type_name(directory);
+  if (device.name.empty()) return text + " on no block device";
+  text += " on " + device.name;
+  if (!device.model.empty()) text += " (" + device.model + ")";
+  return text;
+}
+
+Result<std::optional<std::string>> page_cache_because(const fs::path& directory) {
+  const auto file = tiers::real_file_system().create_scratch(directory, 1_MiB, tiers::DirectIo::preferred);
+  if (!file) return file.error();
+  if (!file->properties().direct) return std::optional(file->properties().direct_note);
+  // It accepts O_DIRECT, and has nothing else.
+  if (tiers::real_file_system().type_name(directory) == "tmpfs") {
+    return std::optional<std::string>("a tmpfs is in memory");
+  }
+  return describe_storage(directory).cached_because;
+}
+
+Result<void> check_free_space(std::span<const fs::path> directories, ByteCount each) {
+  std::map<std::string, std::vector<fs::path>> file_systems;
+  for (const fs::path& directory : directories) file_systems[device_number(directory)].push_back(directory);
+  for (const auto& [number, shared] : file_systems) {
+    const auto free = tiers::real_file_system().free_space(shared.front());
+    if (!free) return free.error();
+    const ByteCount needed = each * shared.size();
+    if (needed <= *free) continue;
+    std::string names;
+    for (const fs::path& directory : shared) names += (names.empty() ? "" : ", ") + directory.string();
+    return Error(ErrorCode::no_space, "check_free_space")
+        .reason("the files to measure with do not fit")
+        .object(names)
+        .wanted(needed)
+        .got(*free);
+  }
+  return ok();
+}
+
+}  // namespace penstock::measure
