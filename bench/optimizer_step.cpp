@@ -12,12 +12,16 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <map>
 
 namespace penstock::bench {
 namespace {
 
 using measure::median;
 using measure::spread;
+
+const std::map<std::string, std::vector<bool>> switches = {
+    {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
 
 struct Arguments {
   std::filesystem::path path = ".";
@@ -28,15 +32,15 @@ struct Arguments {
   std::uint64_t host_mib = 0;
   std::uint32_t threads = 2;
   std::uint32_t rounds = 5;
-  bool integrity = true;
+  std::string integrity = "on";
 };
 
 /// One rank that does nothing but optimizer steps.
 class Stepper {
  public:
-  static Result<std::unique_ptr<Stepper>> create(const Arguments& arguments) {
+  static Result<std::unique_ptr<Stepper>> create(const Arguments& arguments, bool integrity) {
     std::unique_ptr<Stepper> stepper(new Stepper);
-    PENSTOCK_TRY(stepper->open(arguments));
+    PENSTOCK_TRY(stepper->open(arguments, integrity));
     return stepper;
   }
   ~Stepper() {
@@ -74,14 +78,14 @@ class Stepper {
  private:
   Stepper() = default;
 
-  Result<void> open(const Arguments& arguments) {
+  Result<void> open(const Arguments& arguments, bool integrity) {
     zero::Config config;
     config.offload_param.device = zero::OffloadDevice::cpu;
     config.offload_optimizer = {.device = zero::OffloadDevice::nvme, .nvme_paths = {arguments.path}};
     config.penstock.tile_elements = ElementCount(arguments.tile_elements);
     config.penstock.tiles_in_flight = arguments.tiles_in_flight;
     config.penstock.host_budget = ByteCount(arguments.host_mib << 20);
-    config.penstock.integrity = arguments.integrity ? zero::Integrity::checksum : zero::Integrity::off;
+    config.penstock.integrity = integrity ? zero::Integrity::checksum : zero::Integrity::off;
     zero::ModelLayout model;
     for (std::uint64_t left = arguments.parameters; left > 0;) {
       const std::uint64_t count = std::min(left, arguments.unit_parameters);
@@ -135,6 +139,31 @@ class Stepper {
   std::unique_ptr<zero::Engine> engine_;
 };
 
+struct Contestant {
+  const char* checksums;
+  std::unique_ptr<Stepper> stepper;
+  std::vector<double> rates, limits, ratios;
+};
+
+/// One step between two looks at the disk's limit; round 0 warms up.
+Result<void> take_part(Contestant& contestant, swap::PathLoad& load, std::uint32_t round) {
+  const auto before = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+  if (!before) return before.error();
+  const auto timing = contestant.stepper->step();
+  if (!timing) return timing.error();
+  const auto after = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+  if (!after) return after.error();
+  if (round == 0) return ok();
+  const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
+  const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->seconds / 1e9;
+  contestant.rates.push_back(rate);
+  contestant.limits.push_back(limit);
+  contestant.ratios.push_back(rate / limit);
+  fmt::print("{:>6}{:>10}{:>10.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.checksums,
+             timing->seconds, to_string(timing->read), to_string(timing->written), rate, limit, rate / limit);
+  return ok();
+}
+
 Result<void> run(const Arguments& arguments) {
   const measure::Machine machine = measure::describe_machine();
   const measure::StorageDevice storage = measure::describe_storage(arguments.path);
@@ -142,42 +171,43 @@ Result<void> run(const Arguments& arguments) {
              measure::to_string(storage, arguments.path), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
 
-  auto stepper = Stepper::create(arguments);
-  if (!stepper) return stepper.error();
+  std::vector<Contestant> contestants;
+  for (const bool integrity : switches.at(arguments.integrity)) {
+    auto stepper = Stepper::create(arguments, integrity);
+    if (!stepper) return stepper.error();
+    contestants.push_back({.checksums = integrity ? "on" : "off", .stepper = std::move(*stepper)});
+  }
   auto load = swap::PathLoad::create({.paths = {{.directory = arguments.path, .capacity = 1_GiB}}});
   if (!load) return load.error();
-  const swap::Path& path = *(*stepper)->runtime().paths().front();
+  const swap::Path& path = *contestants.front().stepper->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}, checksums {}{}\n", path.engine_name(),
-             path.file().direct ? "yes" : "NO", arguments.integrity ? "on" : "off",
+             path.file().direct ? "yes" : "NO", arguments.integrity,
              path.notes().empty() ? "" : "; " + path.notes());
-  const auto& plan = (*stepper)->plan();
+  const auto& plan = contestants.front().stepper->plan();
   const ByteCount per_step = plan.tile_reads + plan.tile_writes;
   fmt::print(
       "{} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a parameter)\n\n",
       to_string(ElementCount(arguments.parameters)), plan.tiles_in_host, plan.tiles, to_string(per_step),
       static_cast<double>(per_step.value()) / static_cast<double>(arguments.parameters));
 
-  std::vector<double> rates, limits, ratios;
-  fmt::print("{:>6}{:>10}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "step s", "read", "written", "GB/s",
-             "disk GB/s", "ratio");
+  fmt::print("{:>6}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "checksums", "step s", "read",
+             "written", "GB/s", "disk GB/s", "ratio");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    auto before = (*load)->run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
-    if (!before) return before.error();
-    auto timing = (*stepper)->step();
-    if (!timing) return timing.error();
-    auto after = (*load)->run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
-    if (!after) return after.error();
-    if (round == 0) continue;  // warm-up
-    const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
-    const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->seconds / 1e9;
-    rates.push_back(rate);
-    limits.push_back(limit);
-    ratios.push_back(rate / limit);
-    fmt::print("{:>6}{:>10.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, timing->seconds,
-               to_string(timing->read), to_string(timing->written), rate, limit, rate / limit);
+    for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
+      Contestant& contestant = contestants[(i + round) % contestants.size()];
+      PENSTOCK_TRY(take_part(contestant, **load, round));
+    }
   }
-  fmt::print("{:>6}{:>46.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median", median(rates),
-             median(limits), median(ratios), 100 * spread(ratios));
+  for (const Contestant& one : contestants) {
+    fmt::print("{:>6}{:>10}{:>46.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median",
+               one.checksums, median(one.rates), median(one.limits), median(one.ratios),
+               100 * spread(one.ratios));
+  }
+  if (contestants.size() == 2) {
+    const auto ratio = measure::center(measure::ratios(contestants[1].rates, contestants[0].rates));
+    fmt::print("with checksums: {:.3f} of the rate without, the median of {} rounds, spread {:.0f} %\n",
+               ratio.median, arguments.rounds, 100 * ratio.spread);
+  }
   return ok();
 }
 
@@ -198,8 +228,15 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", arguments.rounds, "timed rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_flag("!--no-checksums", arguments.integrity, "integrity off");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--integrity", arguments.integrity,
+                 "checksums on, off, or both: two models, in turns, and the ratio of their rates")
+      ->capture_default_str()
+      ->check(CLI::IsMember(penstock::bench::switches));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (auto done = penstock::bench::run(arguments); !done) {
     fmt::print(stderr, "error: {}\n", done.error().message());
     return 1;
