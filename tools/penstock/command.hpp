@@ -20,6 +20,7 @@ enum ExitStatus : int {
 void add_config_command(CLI::App& app, ExitStatus& status);
 void add_doctor_command(CLI::App& app, ExitStatus& status);
 void add_estimate_command(CLI::App& app, ExitStatus& status);
+void add_tune_command(CLI::App& app, ExitStatus& status);
 
 /// Prints the error on standard error and says which status it means.
 inline ExitStatus fail(const Error& error) {
@@ -29,10 +30,16 @@ inline ExitStatus fail(const Error& error) {
   return usage ? bad_usage : failed;
 }
 
-inline void print_json(const Json::Value& json) {
+/// Numbers as they were written, 0.1 rather than 0.10000000000000001; on one line without an indentation.
+inline std::string json_text(const Json::Value& json, const char* indentation) {
   Json::StreamWriterBuilder writer;
-  writer["indentation"] = "  ";
-  fmt::print("{}\n", Json::writeString(writer, json));
+  writer["indentation"] = indentation;
+  writer["precision"] = 15;
+  return Json::writeString(writer, json);
+}
+
+inline void print_json(const Json::Value& json) {
+  fmt::print("{}\n", json_text(json, "  "));
 }
 
 }  // namespace penstock::tool

@@ -13,6 +13,7 @@ int run(int argc, char** argv) {
   add_estimate_command(app, status);
   add_config_command(app, status);
   add_doctor_command(app, status);
+  add_tune_command(app, status);
 
   try {
     app.parse(argc, argv);

@@ -1,0 +1,79 @@
+#include "kit/scratch_directory.hpp"
+#include "measure/storage_device.hpp"
+#include "run_penstock.hpp"
+
+#include <penstock/tiers/file_system.hpp>
+#include <penstock/zero/config.hpp>
+
+#include <gtest/gtest.h>
+
+namespace penstock::test {
+namespace {
+
+class TuneCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto why = measure::page_cache_because(one_.path()).value())
+      GTEST_SKIP() << one_.path() << ": " << *why;
+    const std::filesystem::path both[] = {one_.path(), other_.path()};
+    if (auto room = measure::check_free_space(both, 3_GiB); !room) GTEST_SKIP() << room.error().message();
+  }
+
+  ScratchDirectory one_, other_;
+};
+
+TEST_F(TuneCommand, PrintsABlockThatAConfigurationTakes) {
+  const auto result = run_penstock({"tune", "--path", one_.path().string(), "--seconds", "1"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* said : {"chosen: ", "sure to ", "spread", " depth"}) {
+    EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
+  }
+  EXPECT_NE(result.err.find(" of 1 s: "), std::string::npos) << "progress: " << result.err;
+  const std::size_t block = result.out.find("\n{");
+  ASSERT_NE(block, std::string::npos) << result.out;
+  const auto config =
+      zero::Config::from_text("{\"train_batch_size\": 8, " + result.out.substr(block + 2), "pasted", 1);
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_GE(config->aio_block_size, 1_MiB);
+  EXPECT_LE(config->aio_block_size * config->aio_queue_depth, 64_MiB);
+  EXPECT_EQ(one_.entry_count(), 0u);
+}
+
+TEST_F(TuneCommand, GivesDirectoriesOfOneDeviceEqualWeights) {
+  const auto result = run_penstock(
+      {"tune", "--path", one_.path().string(), "--path", other_.path().string(), "--seconds", "1", "--json"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  const Json::Value json = result.json();
+  ASSERT_EQ(json["paths"].size(), 2u) << result.out;
+  const Json::Value& weights = json["config"]["penstock"]["path_weights"];
+  ASSERT_EQ(weights.size(), 2u);
+  EXPECT_EQ(weights[0], 0.5);
+  EXPECT_EQ(weights[1], 0.5);
+  EXPECT_EQ(json["config"]["aio"]["block_size"].asUInt64() * json["config"]["aio"]["queue_depth"].asUInt64() %
+                (1 << 20),
+            0u);
+  EXPECT_GT(json["read_gb_per_s"].asDouble(), 0);
+  EXPECT_GT(json["resolution"].asDouble(), 0);
+  EXPECT_NE(result.out.find("is on the same device as"), std::string::npos) << json["notes"];
+}
+
+TEST(TuneCommandOnATmpfs, DoesNotTuneForThePageCache) {
+  if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
+
+  const auto result = run_penstock({"tune", "--path", "/dev/shm", "--seconds", "1"});
+
+  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("page cache"), std::string::npos) << result.err;
+}
+
+TEST(TuneCommandLine, RefusesBadArguments) {
+  EXPECT_EQ(run_penstock({"tune"}).status, 2);
+  EXPECT_EQ(run_penstock({"tune", "--path", "/nonexistent/penstock"}).status, 2);
+  EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--seconds", "0"}).status, 2);
+}
+
+}  // namespace
+}  // namespace penstock::test

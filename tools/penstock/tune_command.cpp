@@ -1,0 +1,188 @@
+#include "command.hpp"
+#include "measure/statistics.hpp"
+#include "measure/storage_device.hpp"
+#include "tune_measure.hpp"
+
+#include <algorithm>
+#include <memory>
+
+namespace penstock::tool {
+
+namespace {
+
+struct TuneOptions {
+  std::vector<std::filesystem::path> directories;
+  double seconds = 60;
+  bool json = false;
+};
+
+/// What was found, with what the output says of it.
+struct Report {
+  std::vector<std::filesystem::path> directories;
+  std::vector<measure::StorageDevice> devices;
+  std::vector<double> weights;
+  Tuned tuned;
+
+  [[nodiscard]] const Candidate& chosen() const { return tuned.tried[tuned.choice.index].candidate; }
+};
+
+std::uint64_t depth(const Candidate& candidate) {
+  return ceil_divide(candidate.in_flight.value(), candidate.request_size.value());
+}
+
+/// The block that a configuration takes; DeepSpeed reads its `aio`.
+Json::Value to_config(const Report& report) {
+  Json::Value config;
+  config["aio"]["block_size"] = Json::UInt64(report.chosen().request_size.value());
+  config["aio"]["queue_depth"] = Json::UInt64(depth(report.chosen()));
+  if (report.weights.size() > 1) {
+    for (const double weight : report.weights) config["penstock"]["path_weights"].append(weight);
+  }
+  return config;
+}
+
+/// Why these weights, where that is not plain; why a figure may not be a drive's.
+std::vector<std::string> remarks(const Report& report) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < report.directories.size(); ++i) {
+    std::string sharers;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (report.devices[j].id == report.devices[i].id) sharers = report.directories[j].string();
+    }
+    if (!sharers.empty()) {
+      lines.push_back(fmt::format("{} is on the same device as {}: they share what it can do, in equal parts",
+                                  report.directories[i].string(), sharers));
+    }
+    if (report.devices[i].virtual_because) {
+      lines.push_back(fmt::format("{}: {}; its host may cache and throttle", report.directories[i].string(),
+                                  *report.devices[i].virtual_because));
+    }
+  }
+  if (report.tuned.left_out > 0) {
+    lines.push_back(
+        fmt::format("there was no time for {} settings; give it more with --seconds", report.tuned.left_out));
+  }
+  return lines;
+}
+
+std::string how_sure(const Report& report) {
+  const Choice& choice = report.tuned.choice;
+  const measure::Center mixed = measure::center(report.chosen().rates);
+  const std::size_t rounds = report.chosen().rates.size();
+  std::string text = fmt::format(
+      "sure to {:.0f} %: differences below that are not resolved in {} round{} of spread {:.0f} %",
+      100 * choice.resolution, rounds, rounds == 1 ? "" : "s", 100 * mixed.spread);
+  if (choice.as_good.size() > 1) {
+    text += fmt::format("; {} settings do as well within it, and this one has the least in flight",
+                        choice.as_good.size());
+  }
+  if (rounds < 5) text += "; too few rounds to say more, give it more time with --seconds";
+  return text;
+}
+
+void print_report(const Report& report) {
+  const Tuned& tuned = report.tuned;
+  for (std::size_t i = 0; i < report.directories.size(); ++i) {
+    fmt::print("{}: {}, {:.2f} GB/s mixed{}\n", report.directories[i].string(),
+               measure::to_string(report.devices[i], report.directories[i]), tuned.path_rates[i] * 1e-9,
+               report.weights.size() > 1 ? fmt::format(", weight {:.3f}", report.weights[i]) : "");
+  }
+  fmt::print("engine {}{}\n\n{:>9} {:>10} {:>6} {:>7} {:>8} {:>7}\n", tuned.engine,
+             tuned.notes.empty() ? "" : "; " + tuned.notes, "request", "in flight", "depth", "GB/s", "spread",
+             "rounds");
+  for (std::size_t i = 0; i < tuned.tried.size(); ++i) {
+    const auto& [candidate, final] = tuned.tried[i];
+    const measure::Center rate = measure::center(candidate.rates);
+    const auto& as_good = tuned.choice.as_good;
+    const bool good = std::find(as_good.begin(), as_good.end(), i) != as_good.end();
+    fmt::print("{:>9} {:>10} {:>6} {:>7.2f} {:>6.1f} % {:>7}{}\n", to_string(candidate.request_size),
+               to_string(candidate.in_flight), depth(candidate), rate.median * 1e-9, 100 * rate.spread,
+               candidate.rates.size(),
+               i == tuned.choice.index ? "  chosen"
+               : good                  ? "  as good"
+                                       : "");
+  }
+  fmt::print("\nchosen: {} x {}, mixed {:.2f} GB/s, read {:.2f}, write {:.2f}\n",
+             to_string(report.chosen().request_size), depth(report.chosen()),
+             measure::median(report.chosen().rates) * 1e-9, tuned.read * 1e-9, tuned.write * 1e-9);
+  fmt::print("{}\n", how_sure(report));
+  for (const std::string& line : remarks(report)) fmt::print("note: {}\n", line);
+  fmt::print("\n{}\n", json_text(to_config(report), ""));
+}
+
+Json::Value to_json(const Report& report) {
+  const Tuned& tuned = report.tuned;
+  Json::Value json;
+  json["config"] = to_config(report);
+  json["engine"] = tuned.engine;
+  json["mixed_gb_per_s"] = measure::median(report.chosen().rates) * 1e-9;
+  json["read_gb_per_s"] = tuned.read * 1e-9;
+  json["write_gb_per_s"] = tuned.write * 1e-9;
+  json["spread"] = measure::spread(report.chosen().rates);
+  json["resolution"] = tuned.choice.resolution;
+  json["rounds"] = Json::UInt64(report.chosen().rates.size());
+  json["settings_left_out"] = Json::UInt64(tuned.left_out);
+  for (std::size_t i = 0; i < report.directories.size(); ++i) {
+    Json::Value path;
+    path["directory"] = report.directories[i].string();
+    path["device"] = report.devices[i].id;
+    path["mixed_gb_per_s"] = tuned.path_rates[i] * 1e-9;
+    path["weight"] = report.weights[i];
+    json["paths"].append(path);
+  }
+  for (const auto& [candidate, final] : tuned.tried) {
+    const measure::Center rate = measure::center(candidate.rates);
+    Json::Value setting;
+    setting["request_bytes"] = Json::UInt64(candidate.request_size.value());
+    setting["in_flight_bytes"] = Json::UInt64(candidate.in_flight.value());
+    setting["mixed_gb_per_s"] = rate.median * 1e-9;
+    setting["spread"] = rate.spread;
+    setting["rounds"] = Json::UInt64(candidate.rates.size());
+    setting["final"] = final;
+    json["settings"].append(setting);
+  }
+  json["notes"] = Json::arrayValue;
+  for (const std::string& line : remarks(report)) json["notes"].append(line);
+  return json;
+}
+
+ExitStatus run(const TuneOptions& options) {
+  auto tuned = tune(options.directories, options.seconds);
+  if (!tuned) {
+    fail(tuned.error());
+    return failed;
+  }
+  Report report{.directories = options.directories, .tuned = std::move(*tuned)};
+  std::vector<std::string> ids;
+  for (const std::filesystem::path& directory : options.directories) {
+    report.devices.push_back(measure::describe_storage(directory));
+    ids.push_back(report.devices.back().id);
+  }
+  report.weights = path_weights(report.tuned.path_rates, ids);
+  if (options.json)
+    print_json(to_json(report));
+  else
+    print_report(report);
+  return done;
+}
+
+}  // namespace
+
+void add_tune_command(CLI::App& app, ExitStatus& status) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* command = app.add_subcommand(
+      "tune", "Measure which requests serve the drives of a run best, and print that for its configuration");
+  command
+      ->add_option("--path", options->directories,
+                   "The directories of nvme_path, in its order; all are measured at once")
+      ->type_name("DIR")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--seconds", options->seconds, "About how long it takes")
+      ->check(CLI::Range(1.0, 100.0))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &status] { status = run(*options); });
+}
+
+}  // namespace penstock::tool

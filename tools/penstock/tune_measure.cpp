@@ -1,0 +1,209 @@
+#include "tune_measure.hpp"
+
+#include "measure/statistics.hpp"
+#include "measure/storage_device.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cstdio>
+
+namespace penstock::tool {
+
+using measure::median;
+using swap::LoadPattern;
+using swap::PathLoad;
+
+namespace {
+
+// Each has room to fill the longest queue twice; the larger is less of it in a drive's cache.
+constexpr ByteCount file_sizes[] = {256_MiB, 160_MiB};
+constexpr std::size_t finalists = 5;
+// When each part of the work is to be over, as a share of the time.
+constexpr double files_written = 0.35, all_measured = 0.55, best_measured = 0.9, all_done = 1;
+
+/// What serves most disks comes first: there may not be time for all.
+std::vector<Candidate> candidates() {
+  std::vector<Candidate> all;
+  for (const ByteCount in_flight : {16_MiB, 32_MiB, 64_MiB, 8_MiB}) {
+    for (const ByteCount request_size : {4_MiB, 1_MiB, 2_MiB, 8_MiB}) {
+      if (request_size < in_flight) all.push_back({request_size, in_flight, {}});
+    }
+  }
+  return all;
+}
+
+class Search {
+ public:
+  Search(const std::vector<std::filesystem::path>& directories, double seconds)
+      : directories_(directories), seconds_(seconds), began_(Clock::steady().now()) {}
+
+  Result<Tuned> run() {
+    PENSTOCK_TRY(refuse_page_cache());
+    PENSTOCK_TRY(write_files());
+    PENSTOCK_TRY(measure_all());
+    PENSTOCK_TRY(measure_best());
+    PENSTOCK_TRY(measure_directions());
+    return std::move(tuned_);
+  }
+
+ private:
+  /// One candidate, its files, and what each path did in each round.
+  struct Entry {
+    Candidate candidate;
+    std::unique_ptr<PathLoad> load;
+    std::vector<std::vector<double>> path_rates{};
+  };
+
+  [[nodiscard]] double elapsed() const {
+    return std::chrono::duration<double>(Clock::steady().now() - began_).count();
+  }
+  [[nodiscard]] bool time_until(double share) const { return elapsed() < seconds_ * share; }
+  void progress(const std::string& doing) const {
+    fmt::print(stderr, "{:3.0f} of {:.0f} s: {}\n", elapsed(), seconds_, doing);
+  }
+
+  Result<void> refuse_page_cache() const {
+    for (const std::filesystem::path& directory : directories_) {
+      const auto why = measure::page_cache_because(directory);
+      if (!why) return why.error();
+      if (!*why) continue;
+      return Error::unsupported("tune")
+          .reason("the page cache is not bypassed here, so nothing measured would be a disk's: " + **why)
+          .object(directory.string())
+          .advice("name a directory on ext4 or xfs on the drive itself");
+    }
+    return ok();
+  }
+
+  Result<ByteCount> file_size(std::size_t files) const {
+    Result<void> room;
+    for (const ByteCount size : file_sizes) {
+      room = measure::check_free_space(directories_, size * files);
+      if (room) return size;
+    }
+    return Error(room.error()).advice("free space, or name directories on a drive that has some");
+  }
+
+  Result<void> write_files() {
+    const std::vector<Candidate> all = candidates();
+    const auto size = file_size(all.size());
+    if (!size) return size.error();
+    for (const Candidate& candidate : all) {
+      if (!entries_.empty() && !time_until(files_written)) break;
+      progress(
+          fmt::format("writing files of {}, {} of {}", to_string(*size), entries_.size() + 1, all.size()));
+      PathLoad::Options options;
+      for (const std::filesystem::path& directory : directories_) {
+        options.paths.push_back({.directory = directory,
+                                 .capacity = *size,
+                                 .request_max = candidate.request_size,
+                                 .in_flight_max = candidate.in_flight});
+      }
+      auto load = PathLoad::create(std::move(options));
+      if (!load) return load.error();
+      entries_.push_back({.candidate = candidate, .load = std::move(*load)});
+    }
+    tuned_.left_out = all.size() - entries_.size();
+    const swap::Path& path = *entries_.front().load->paths().front();
+    tuned_.engine = path.engine_name();
+    tuned_.notes = path.notes();
+    return ok();
+  }
+
+  /// A run of `pattern`, noted as another round of the entry's.
+  Result<void> measure(Entry& entry, LoadPattern pattern, double duration) {
+    const auto sample = entry.load->run(
+        pattern, std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(duration)));
+    if (!sample) return sample.error();
+    entry.candidate.rates.push_back(sample->bytes_per_second());
+    const double seconds = std::chrono::duration<double>(sample->elapsed).count();
+    std::vector<double>& rates = entry.path_rates.emplace_back();
+    for (const ByteCount bytes : sample->bytes) rates.push_back(static_cast<double>(bytes.value()) / seconds);
+    return ok();
+  }
+
+  /// Rounds over the first `count` entries, in rotating order, until `share` of the time is over; a round
+  /// that does not come to its end is dropped, unless it is the first. Returns how many entries that one
+  /// reached.
+  Result<std::size_t> rounds(std::size_t count, std::size_t wanted, double share) {
+    for (Entry& entry : entries_) entry.candidate.rates.clear(), entry.path_rates.clear();
+    const double slice = std::max(0.02, (seconds_ * share - elapsed()) / static_cast<double>(count * wanted));
+    std::size_t finished = 0;
+    for (; finished < wanted && (finished == 0 || time_until(share)); ++finished) {
+      std::size_t reached = 0;
+      for (; reached < count && (reached == 0 || time_until(share)); ++reached) {
+        PENSTOCK_TRY(measure(entries_[(reached + finished) % count], LoadPattern::mixed, slice));
+      }
+      if (reached < count && finished == 0) return reached;
+      if (reached < count) break;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      entries_[i].candidate.rates.resize(finished);
+      entries_[i].path_rates.resize(finished);
+    }
+    return count;
+  }
+
+  Result<void> measure_all() {
+    progress(fmt::format("measuring {} settings", entries_.size()));
+    const auto reached = rounds(entries_.size(), 4, all_measured);
+    if (!reached) return reached.error();
+    tuned_.left_out += entries_.size() - *reached;
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(*reached), entries_.end());
+    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      return median(a.candidate.rates) > median(b.candidate.rates);
+    });
+    for (const Entry& entry : entries_) tuned_.tried.push_back({.candidate = entry.candidate});
+    return ok();
+  }
+
+  Result<void> measure_best() {
+    const std::size_t count = std::min(finalists, entries_.size());
+    progress(fmt::format("measuring the best {} again", count));
+    const auto reached = rounds(count, 9, best_measured);
+    if (!reached) return reached.error();
+    std::vector<Candidate> measured;
+    for (std::size_t i = 0; i < *reached; ++i) {
+      tuned_.tried[i] = {.candidate = entries_[i].candidate, .final = true};
+      measured.push_back(entries_[i].candidate);
+    }
+    tuned_.choice = choose(measured);
+    const Entry& chosen = entries_[tuned_.choice.index];
+    for (std::size_t path = 0; path < directories_.size(); ++path) {
+      std::vector<double> rates;
+      for (const std::vector<double>& round : chosen.path_rates) rates.push_back(round[path]);
+      tuned_.path_rates.push_back(median(rates));
+    }
+    return ok();
+  }
+
+  Result<void> measure_directions() {
+    progress("measuring reads and writes of the chosen one");
+    Entry& chosen = entries_[tuned_.choice.index];
+    const double slice = std::max(0.02, (seconds_ * all_done - elapsed()) / 10);
+    std::vector<double> read, write;
+    for (int round = 0; round < 5 && (round == 0 || time_until(all_done)); ++round) {
+      PENSTOCK_TRY(measure(chosen, LoadPattern::read, slice));
+      read.push_back(chosen.candidate.rates.back());
+      PENSTOCK_TRY(measure(chosen, LoadPattern::write, slice));
+      write.push_back(chosen.candidate.rates.back());
+    }
+    tuned_.read = median(read);
+    tuned_.write = median(write);
+    return ok();
+  }
+
+  const std::vector<std::filesystem::path>& directories_;
+  double seconds_;
+  TimePoint began_;
+  std::vector<Entry> entries_;
+  Tuned tuned_;
+};
+
+}  // namespace
+
+Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds) {
+  return Search(directories, seconds).run();
+}
+
+}  // namespace penstock::tool
