@@ -1,36 +1,78 @@
 #include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
+#include <penstock/tiers/file_system.hpp>
+
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <fstream>
+#include <map>
 #include <set>
 
 namespace penstock::test {
 namespace {
 
-TEST(Doctor, SaysWhatThisMachineCanDoAndWhatFollowsWhereItCannot) {
-  ScratchDirectory directory;
-
-  const auto result = run_penstock({"doctor", "--json", "--path", directory.path().string()});
-
-  EXPECT_EQ(result.status, 0) << result.out << result.err;
-  const Json::Value findings = result.json();
-  std::set<std::string> capabilities;
+/// By capability; each has one finding.
+std::map<std::string, Json::Value> by_capability(const Json::Value& findings) {
+  std::map<std::string, Json::Value> all;
   for (const Json::Value& finding : findings) {
-    capabilities.insert(finding["capability"].asString());
-    EXPECT_NE(finding["found"].asString(), "") << finding;
-    EXPECT_EQ(finding["consequence"].asString().empty(), finding["state"] == "used") << finding;
+    EXPECT_TRUE(all.emplace(finding["capability"].asString(), finding).second) << finding;
   }
-  for (const std::string& each :
-       {std::string("io_uring"), std::string("memlock limit"), std::string("huge pages"), std::string("SIMD"),
-        std::string("CUDA"), std::string("NCCL"), std::string("MPI"),
-        "direct I/O of " + directory.path().string(), "free space of " + directory.path().string()}) {
-    EXPECT_TRUE(capabilities.contains(each)) << each;
-  }
-  EXPECT_EQ(directory.entry_count(), 0u);
+  return all;
 }
 
-TEST(Doctor, FailsWhenAPathCannotHoldSwapFiles) {
+class Doctor : public testing::Test {
+ protected:
+  std::string directory() const { return directory_.path().string(); }
+  /// A configuration that swaps to `path`, with more keys of the block "penstock".
+  std::string config(const std::string& path, const std::string& penstock = "") {
+    const std::filesystem::path file = files_.path() / "ds_config.json";
+    std::ofstream(file) << R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer":)"
+                        << R"({"device": "nvme", "nvme_path": ")" << path << R"("}}, "penstock": {)"
+                        << penstock << "}}";
+    return file.string();
+  }
+
+  ScratchDirectory directory_, files_;
+};
+
+TEST_F(Doctor, SaysOfEachCapabilityWhetherItIsUsedWhyNotAndWhatToDo) {
+  const auto result = run_penstock({"doctor", "--json", "--path", directory()});
+
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  const auto findings = by_capability(result.json());
+  const std::set<std::string> states{"used", "unused", "reduced", "unknown"};
+  for (const auto& [capability, finding] : findings) {
+    EXPECT_TRUE(states.contains(finding["state"].asString())) << finding;
+    EXPECT_NE(finding["found"].asString(), "") << finding;
+    EXPECT_EQ(finding["why"].asString().empty(), finding["state"] == "used") << finding;
+    EXPECT_TRUE(finding["state"] != "reduced" || !finding["remedy"].asString().empty()) << finding;
+  }
+  for (const std::string capability : {"io_uring", "registered buffers", "libaio", "threads", "memlock limit",
+                                       "huge pages", "host memory", "SIMD", "GPU", "NCCL", "MPI", "NUMA"}) {
+    EXPECT_TRUE(findings.contains(capability)) << capability;
+  }
+  for (const std::string of_path : {"swap files", "direct I/O", "reserved space", "free space", "engine"}) {
+    EXPECT_TRUE(findings.contains(of_path + " of " + directory())) << of_path;
+  }
+  EXPECT_EQ(directory_.entry_count(), 0u);
+}
+
+TEST_F(Doctor, GivesEachCapabilityOneLineEvenWhereAnErrorHasMany) {
+  const std::vector<std::string> words{
+      "doctor", "--path", directory(), "--path", "/nonexistent/penstock", "--config", config(directory())};
+  auto with_json = words;
+  with_json.push_back("--json");
+
+  const auto lines = run_penstock(words);
+  const auto json = run_penstock(with_json);
+
+  EXPECT_EQ(static_cast<Json::ArrayIndex>(std::count(lines.out.begin(), lines.out.end(), '\n')),
+            json.json().size())
+      << lines.out;
+}
+
+TEST_F(Doctor, FailsWhenAPathCannotHoldSwapFiles) {
   const auto result = run_penstock({"doctor", "--path", "/nonexistent/penstock"});
 
   EXPECT_EQ(result.status, 1);
@@ -38,15 +80,56 @@ TEST(Doctor, FailsWhenAPathCannotHoldSwapFiles) {
       << result.out;
 }
 
-TEST(Doctor, GivesEachCapabilityOneLine) {
-  ScratchDirectory directory;
-  const std::vector<std::string> path{"--path", directory.path().string()};
+TEST_F(Doctor, LooksAtThePathsOfAConfigurationAsItsRunWouldMoveThem) {
+  const auto result =
+      run_penstock({"doctor", "--json", "--config", config(directory(), R"("io_engine": "threads")")});
+  const auto missing = run_penstock({"doctor", "--config", config("/nonexistent/penstock")});
 
-  const auto lines = run_penstock({"doctor", path[0], path[1]});
-  const auto json = run_penstock({"doctor", path[0], path[1], "--json"});
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  const auto findings = by_capability(result.json());
+  ASSERT_TRUE(findings.contains("engine of " + directory())) << result.out;
+  EXPECT_EQ(findings.at("engine of " + directory())["found"], "threads, as the configuration says");
+  EXPECT_EQ(missing.status, 1);
+  EXPECT_NE(missing.out.find("unusable  swap files of /nonexistent/penstock"), std::string::npos)
+      << missing.out;
+}
 
-  EXPECT_EQ(static_cast<Json::ArrayIndex>(std::count(lines.out.begin(), lines.out.end(), '\n')),
-            json.json().size());
+TEST_F(Doctor, SaysThatTheSwapSpaceOfAConfigurationIsNotKnownWithoutItsModel) {
+  const std::string file = config(directory());
+
+  const auto findings = by_capability(run_penstock({"doctor", "--json", "--config", file}).json());
+
+  ASSERT_TRUE(findings.contains("swap space of " + file));
+  EXPECT_EQ(findings.at("swap space of " + file)["state"], "unknown");
+}
+
+TEST_F(Doctor, FailsWhenAConfigurationCannotWorkHere) {
+  const auto misspelled =
+      run_penstock({"doctor", "--json", "--config", config(directory(), R"("io_engin": 1)")});
+  const auto greedy =
+      run_penstock({"doctor", "--config", config(directory(), R"("host_budget": "4000TiB")")});
+  const auto absent = run_penstock({"doctor", "--config", "/nonexistent/ds_config.json"});
+
+  EXPECT_EQ(misspelled.status, 1);
+  EXPECT_NE(misspelled.out.find("penstock.io_engin"), std::string::npos) << misspelled.out;
+  EXPECT_TRUE(misspelled.json().isArray()) << misspelled.out;
+  EXPECT_EQ(greedy.status, 1);
+  EXPECT_NE(greedy.out.find("unusable  host budget of "), std::string::npos) << greedy.out;
+  EXPECT_EQ(absent.status, 1);
+}
+
+TEST_F(Doctor, SaysWhereThePageCacheAnswersForTheDisk) {
+  if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
+
+  const auto result = run_penstock({"doctor", "--json", "--path", "/dev/shm"});
+
+  EXPECT_EQ(result.status, 0) << "it works, at a price";
+  EXPECT_EQ(by_capability(result.json())["direct I/O of /dev/shm"]["state"], "reduced");
+}
+
+TEST_F(Doctor, RefusesBadArguments) {
+  EXPECT_EQ(run_penstock({"doctor", "--paths", "/tmp"}).status, 2);
+  EXPECT_EQ(run_penstock({"doctor", "--world-size", "0"}).status, 2);
 }
 
 }  // namespace

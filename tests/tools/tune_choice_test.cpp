@@ -1,4 +1,4 @@
-#include "penstock/tune_choice.hpp"
+#include "tune/choice.hpp"
 
 #include <gtest/gtest.h>
 #include <numeric>

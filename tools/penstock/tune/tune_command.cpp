@@ -1,7 +1,7 @@
 #include "command.hpp"
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
-#include "tune_measure.hpp"
+#include "search.hpp"
 
 #include <algorithm>
 #include <memory>

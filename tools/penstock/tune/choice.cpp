@@ -1,4 +1,4 @@
-#include "tune_choice.hpp"
+#include "choice.hpp"
 
 #include "measure/statistics.hpp"
 

@@ -1,4 +1,4 @@
-#include "tune_measure.hpp"
+#include "search.hpp"
 
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"

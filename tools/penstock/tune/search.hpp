@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tune_choice.hpp"
+#include "choice.hpp"
 
 #include <penstock/swap/path_load.hpp>
 

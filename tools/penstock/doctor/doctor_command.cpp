@@ -1,5 +1,5 @@
 #include "command.hpp"
-#include "doctor_findings.hpp"
+#include "findings.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -9,7 +9,9 @@ namespace penstock::tool {
 namespace {
 
 struct DoctorOptions {
-  std::vector<std::string> paths;
+  std::vector<std::filesystem::path> paths;
+  std::string config;
+  std::uint32_t world_size = 1;
   bool json = false;
 };
 
@@ -20,7 +22,7 @@ Json::Value to_json(const std::vector<Finding>& findings) {
     entry["capability"] = finding.capability;
     entry["state"] = to_string(finding.state);
     entry["found"] = finding.found;
-    entry["consequence"] = finding.consequence;
+    entry["why"] = finding.why;
     entry["remedy"] = finding.remedy;
     json.append(entry);
   }
@@ -32,7 +34,7 @@ void print_lines(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) width = std::max(width, finding.capability.size());
   for (const Finding& finding : findings) {
     fmt::print("{:<9} {:<{}}  {}", to_string(finding.state), finding.capability, width, finding.found);
-    if (!finding.consequence.empty()) fmt::print("; {}", finding.consequence);
+    if (!finding.why.empty()) fmt::print("; {}", finding.why);
     if (!finding.remedy.empty()) fmt::print("; try: {}", finding.remedy);
     fmt::print("\n");
   }
@@ -40,8 +42,15 @@ void print_lines(const std::vector<Finding>& findings) {
 
 ExitStatus examine(const DoctorOptions& options) {
   std::vector<Finding> findings = examine_machine();
-  for (const std::string& path : options.paths) {
-    for (Finding& finding : examine_path(path)) findings.push_back(std::move(finding));
+  std::vector<swap::PathOptions> paths;
+  for (const std::filesystem::path& directory : options.paths) paths.push_back({.directory = directory});
+  const auto append = [&](const std::vector<Finding>& more) {
+    findings.insert(findings.end(), more.begin(), more.end());
+  };
+  if (!options.config.empty()) append(examine_config(options.config, options.world_size, paths));
+  for (swap::PathOptions& path : paths) {
+    path.capacity = 4_MiB;  // enough to see what a file can do there
+    append(examine_path(path));
   }
   if (options.json)
     print_json(to_json(findings));
@@ -61,6 +70,13 @@ void add_doctor_command(CLI::App& app, ExitStatus& status) {
       "doctor", "What this machine can do for swapping, what follows from it and what to do about it");
   command->add_option("--path", options->paths, "A directory that is to hold swap files; may be repeated")
       ->type_name("DIR");
+  command
+      ->add_option("--config", options->config,
+                   "A ds_config.json whose settings and paths are to work on this machine")
+      ->type_name("FILE");
+  command->add_option("--world-size", options->world_size, "Ranks of its run")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &status] { status = examine(*options); });
 }

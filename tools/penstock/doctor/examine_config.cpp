@@ -1,0 +1,69 @@
+#include "findings.hpp"
+
+#include <penstock/tiers/host_arena.hpp>
+
+#include <algorithm>
+
+namespace penstock::tool {
+
+namespace {
+
+using State = Finding::State;
+
+std::string how_to_estimate(const std::filesystem::path& file) {
+  return "penstock estimate --config " + file.string() + " --params N --largest-layer N";
+}
+
+Finding examine_host_budget(const zero::Config& config, const std::filesystem::path& file) {
+  Finding finding{.capability = "host budget of " + file.string()};
+  const ByteCount budget = config.penstock.host_budget, available = tiers::available_host_memory();
+  if (budget.is_zero()) {
+    finding.state = State::unknown;
+    finding.found = "not given";
+    finding.why = "it is planned from the model, which is not known here";
+    finding.remedy = how_to_estimate(file);
+    return finding;
+  }
+  finding.found = to_string(budget) + ", and " + to_string(available) + " are available";
+  if (budget <= available) return finding;
+  finding.state = State::unusable;
+  finding.why = "the run would be refused its memory";
+  finding.remedy = "lower penstock.host_budget, or stop what else holds memory";
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint32_t world_size,
+                                    std::vector<swap::PathOptions>& paths) {
+  const std::string of = " of " + file.string();
+  const auto config = zero::Config::from_file(file, world_size);
+  if (!config) {
+    return {{State::unusable, "settings" + of, one_line(config.error()), "no run can begin with it",
+             "correct what is named; penstock config check FILE prints a line for each"}};
+  }
+  std::size_t count = 0;
+  for (const zero::OffloadConfig* offload : {&config->offload_param, &config->offload_optimizer}) {
+    if (offload->device != zero::OffloadDevice::nvme) continue;
+    for (const std::filesystem::path& directory : offload->nvme_paths) {
+      ++count;
+      auto path = std::find_if(paths.begin(), paths.end(),
+                               [&](const swap::PathOptions& one) { return one.directory == directory; });
+      if (path == paths.end()) path = paths.insert(path, {.directory = directory});
+      path->request_max = config->aio_block_size;
+      path->in_flight_max = config->aio_block_size * config->aio_queue_depth;
+      path->engine = config->penstock.io_engine;
+    }
+  }
+  return {
+      {.capability = "settings" + of,
+       .found =
+           "stage " + std::to_string(config->stage) + ", " + std::to_string(count) + " directories named"},
+      examine_host_budget(*config, file),
+      {State::unknown, "swap space" + of, "not known without a model",
+       "what a run keeps on its paths depends on the model, and free space is not compared to it",
+       how_to_estimate(file)},
+  };
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,199 @@
+#include "findings.hpp"
+
+#include <penstock/cpu_adam/isa.hpp>
+#include <penstock/tiers/aio_engine.hpp>
+#if PENSTOCK_HAS_CUDA
+#include <penstock/tiers/cuda_device.hpp>
+#endif
+#include <penstock/tiers/host_arena.hpp>
+#include <penstock/tiers/uring_engine.hpp>
+
+#include <sys/resource.h>
+#include <cstdlib>
+#include <filesystem>
+
+namespace penstock::tool {
+
+namespace {
+
+using State = Finding::State;
+
+/// The ring itself, and whether the kernel keeps buffers pinned for it.
+std::vector<Finding> examine_io_uring() {
+  Finding ring{.capability = "io_uring"}, buffers{.capability = "registered buffers"};
+  const auto engine = tiers::create_uring_engine({.depth = 8});
+  if (!engine) {
+    ring.state = buffers.state = State::reduced;
+    ring.found = one_line(engine.error());
+    ring.why = "libaio, or blocking reads and writes on threads instead, with more CPU time";
+    ring.remedy = "set kernel.io_uring_disabled to 0, and allow io_uring in the container's seccomp profile";
+    buffers.found = "no ring to register them with";
+    buffers.why = "the kernel pins pages at each request, with a little more CPU time";
+    buffers.remedy = "see io_uring";
+    return {ring, buffers};
+  }
+  ring.found = "works";
+  const auto arena = tiers::HostArena::create({.size = 4_MiB});
+  if (!arena) {
+    buffers.state = State::unknown;
+    buffers.found = one_line(arena.error());
+    buffers.why = "there is no memory to try it with";
+    return {ring, buffers};
+  }
+  (*engine)->attach(tiers::FileHandle::none, arena->bytes());
+  buffers.found = (*engine)->notes();
+  (void)(*engine)->close(forever);  // nothing was asked of it
+  if (buffers.found.empty()) {
+    buffers.found = "works";
+    return {ring, buffers};
+  }
+  buffers.state = State::reduced;
+  buffers.why = "the kernel pins pages at each request, with a little more CPU time";
+  buffers.remedy = "raise RLIMIT_MEMLOCK (ulimit -l)";
+  return {ring, buffers};
+}
+
+/// Tried only where what comes before it does not work.
+Finding examine_libaio(const Finding& io_uring) {
+  Finding finding{.capability = "libaio", .found = "works"};
+  const bool needed = io_uring.state != State::used;
+  const auto engine = tiers::create_aio_engine({.depth = 8});
+  if (!engine) {
+    finding.state = State::reduced;
+    finding.found = one_line(engine.error());
+    finding.why = needed ? "threads serve instead, with more CPU time" : "none while io_uring works";
+    finding.remedy = "raise fs.aio-max-nr, or allow io_setup in the container's seccomp profile";
+  } else if (!needed) {
+    finding.state = State::unused;
+    finding.why = "io_uring serves; penstock.io_engine \"libaio\" asks for it";
+  }
+  return finding;
+}
+
+Finding examine_threads(const Finding& io_uring, const Finding& libaio) {
+  Finding finding{.capability = "threads", .found = "always there"};
+  if (io_uring.state != State::used && libaio.state != State::used) return finding;
+  finding.state = State::unused;
+  finding.why = "a ring or libaio takes less CPU time; penstock.io_engine \"threads\" asks for them";
+  return finding;
+}
+
+Finding examine_memlock() {
+  Finding finding{.capability = "memlock limit"};
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    finding.found = "unlimited";
+    return finding;
+  }
+  finding.found = to_string(ByteCount(limit.rlim_cur));
+  // A privileged user is above the limit, which only trying tells. Large ones are taken at their word.
+  if (limit.rlim_cur < (256_MiB).value()) {
+    const ByteCount beyond = ByteCount(limit.rlim_cur) + 2_MiB;
+    const auto arena = tiers::HostArena::create({.size = beyond, .pinning = tiers::Pinning::preferred});
+    if (arena && arena->pinned()) {
+      finding.found += ", which does not bind this user";
+      return finding;
+    }
+  }
+  finding.state = State::reduced;
+  finding.why = "host memory beyond it is not pinned, and the kernel may swap it";
+  finding.remedy = "raise RLIMIT_MEMLOCK (ulimit -l) past penstock.host_budget";
+  return finding;
+}
+
+Finding examine_huge_pages() {
+  Finding finding{.capability = "huge pages"};
+  const auto arena = tiers::HostArena::create({.size = 4_MiB});
+  if (!arena) {
+    finding.state = State::unusable;
+    finding.found = one_line(arena.error());
+    finding.why = "no host memory can be had";
+    finding.remedy = "stop what else holds memory";
+    return finding;
+  }
+  finding.found = arena->page_kind() == tiers::PageKind::base ? arena->notes()
+                                                              : std::string(to_string(arena->page_kind()));
+  if (arena->page_kind() != tiers::PageKind::base) return finding;
+  finding.state = State::reduced;
+  finding.why = "requests are cut in four and cost several times the CPU time";
+  finding.remedy = "write madvise to /sys/kernel/mm/transparent_hugepage/enabled";
+  return finding;
+}
+
+Finding examine_simd() {
+  const IsaChoice choice = best_isa();
+  Finding finding{.capability = "SIMD", .found = std::string(to_string(choice.isa))};
+  if (!choice.reason.empty()) finding.found += ", " + std::string(choice.reason);
+  if (choice.isa == Isa::scalar) {
+    finding.state = State::reduced;
+    finding.why = "Adam on the host is several times slower; its bits are the same";
+  }
+  return finding;
+}
+
+Finding examine_gpu() {
+  constexpr const char* why = "the host serves as the device";
+#if PENSTOCK_HAS_CUDA
+  const auto count = tiers::cuda_device_count();
+  if (count && *count > 0) return {.capability = "GPU", .found = std::to_string(*count) + " with CUDA"};
+  return {State::reduced, "GPU", count ? "none" : one_line(count.error()), why,
+          "load the NVIDIA driver, and give the container its devices"};
+#else
+  return {State::reduced, "GPU", "no CUDA in this build", why, "build with PENSTOCK_CUDA=ON"};
+#endif
+}
+
+Finding examine_nccl(const Finding& gpu) {
+  if (!PENSTOCK_HAS_NCCL) {
+    return {State::reduced, "NCCL", "not in this build", "no collectives between GPUs of several processes",
+            "install libnccl-dev and build again"};
+  }
+  if (gpu.state == State::used) return {.capability = "NCCL", .found = "built"};
+  return {State::unused, "NCCL", "built", "there is no GPU to reduce on", ""};
+}
+
+Finding examine_mpi() {
+  if (!PENSTOCK_HAS_MPI) {
+    return {State::reduced, "MPI", "not in this build", "no collectives between hosts",
+            "install libopenmpi-dev and build again"};
+  }
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
+    return {.capability = "MPI", .found = "built, and mpirun has started this"};
+  }
+  return {State::unused, "MPI", "built", "mpirun has not started this", "mpirun -n RANKS"};
+}
+
+Finding examine_numa() {
+  std::error_code error;
+  std::size_t nodes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/devices/system/node", error)) {
+    const std::string name = entry.path().filename();
+    nodes += name.starts_with("node") && name.size() > 4 && name[4] >= '0' && name[4] <= '9';
+  }
+  if (nodes <= 1) return {.capability = "NUMA", .found = "one node: all memory is equally near"};
+  return {State::unused, "NUMA", std::to_string(nodes) + " nodes",
+          "threads and memory are left where the kernel puts them",
+          "start each rank on its drives' node: numactl --cpunodebind=N --membind=N; the number is in "
+          "/sys/block/DRIVE/device/numa_node"};
+}
+
+}  // namespace
+
+std::vector<Finding> examine_machine() {
+  std::vector<Finding> findings = examine_io_uring();
+  const Finding io_uring = findings.front(), libaio = examine_libaio(io_uring), gpu = examine_gpu();
+  findings.insert(findings.end(), {libaio,
+                                   examine_threads(io_uring, libaio),
+                                   examine_memlock(),
+                                   examine_huge_pages(),
+                                   {.capability = "host memory",
+                                    .found = to_string(tiers::available_host_memory()) + " available"},
+                                   examine_simd(),
+                                   gpu,
+                                   examine_nccl(gpu),
+                                   examine_mpi(),
+                                   examine_numa()});
+  return findings;
+}
+
+}  // namespace penstock::tool
