@@ -170,6 +170,9 @@ Result<void> run(const Arguments& arguments) {
   fmt::print("{}, {} cores, load {:.1f}; {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
              measure::to_string(storage, arguments.path), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
+  const auto cached = measure::page_cache_because(arguments.path);
+  if (!cached) return cached.error();
+  if (*cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", **cached);
 
   std::vector<Contestant> contestants;
   for (const bool integrity : switches.at(arguments.integrity)) {

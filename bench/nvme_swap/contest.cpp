@@ -85,6 +85,8 @@ Result<ByteCount> moved_tile(const SwapOptions& swap) {
 Result<std::unique_ptr<Contest>> Contest::create(const Options& options) {
   std::unique_ptr<Contest> contest(new Contest(options));
   PENSTOCK_TRY(contest->look_at_directories());
+  PENSTOCK_TRY(contest->prepare_swap());
+  PENSTOCK_TRY(contest->check_room());
   PENSTOCK_TRY(contest->make_events());
   return contest;
 }
@@ -107,29 +109,35 @@ Result<void> Contest::look_at_directories() {
   return ok();
 }
 
-Result<void> Contest::make_events() {
-  const auto wanted = [&](LoadPattern pattern) {
-    return std::find(options_.operations.begin(), options_.operations.end(), pattern) !=
-           options_.operations.end();
-  };
-  std::size_t loads_of_each = 1;  // for read, write and mixed
-  if (wanted(LoadPattern::swap)) {
-    const auto tile = moved_tile(options_.swap);
-    if (!tile) return tile.error();
-    tile_size_ = *tile;
-    loads_of_each += options_.swap.hands.size();
-    auto workers = Workers::create({.threads = options_.swap.threads});
-    if (!workers) return workers.error();
-    workers_ = std::make_unique<Workers>(std::move(*workers));
-  }
-  const std::size_t files = options_.settings.size() * loads_of_each;
-  if (auto room = measure::check_free_space(options_.directories, options_.file_size * files); !room) {
-    return Error(room.error())
-        .note(fmt::format("files of {}, {} in each directory: one for each contestant of ours",
-                          to_string(options_.file_size), files))
-        .advice("shorten --file-size, or the lists of --engine, --request-size and --in-flight");
-  }
+bool Contest::wanted(LoadPattern pattern) const {
+  return std::find(options_.operations.begin(), options_.operations.end(), pattern) !=
+         options_.operations.end();
+}
 
+Result<void> Contest::prepare_swap() {
+  if (!wanted(LoadPattern::swap)) return ok();
+  const auto tile = moved_tile(options_.swap);
+  if (!tile) return tile.error();
+  tile_size_ = *tile;
+  auto workers = Workers::create({.threads = options_.swap.threads});
+  if (!workers) return workers.error();
+  workers_ = std::make_unique<Workers>(std::move(*workers));
+  return ok();
+}
+
+Result<void> Contest::check_room() const {
+  // Read, write and mixed share one.
+  const std::size_t of_each = 1 + (wanted(LoadPattern::swap) ? options_.swap.hands.size() : 0);
+  const std::size_t files = options_.settings.size() * of_each;
+  const auto room = measure::check_free_space(options_.directories, options_.file_size * files);
+  if (room) return ok();
+  return Error(room.error())
+      .note(fmt::format("files of {}, {} in each directory: one for each contestant of ours",
+                        to_string(options_.file_size), files))
+      .advice("shorten --file-size, or the lists of --engine, --request-size and --in-flight");
+}
+
+Result<void> Contest::make_events() {
   std::vector<PathLoad*> plain;
   for (const Setting& setting : options_.settings) {
     auto load = make_load(setting, ByteCount(), nullptr);

@@ -57,6 +57,9 @@ class Contest {
  private:
   explicit Contest(Options options) : options_(std::move(options)) {}
   Result<void> look_at_directories();
+  [[nodiscard]] bool wanted(swap::LoadPattern pattern) const;
+  Result<void> prepare_swap();
+  [[nodiscard]] Result<void> check_room() const;
   Result<void> make_events();
   Result<swap::PathLoad*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
   Result<void> add_swap(Event& event, std::size_t setting);

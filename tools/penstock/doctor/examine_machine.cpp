@@ -6,6 +6,7 @@
 #include <penstock/tiers/cuda_device.hpp>
 #endif
 #include <penstock/tiers/host_arena.hpp>
+#include <penstock/tiers/numa.hpp>
 #include <penstock/tiers/uring_engine.hpp>
 
 #include <sys/resource.h>
@@ -164,17 +165,15 @@ Finding examine_mpi() {
 }
 
 Finding examine_numa() {
-  std::error_code error;
-  std::size_t nodes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/devices/system/node", error)) {
-    const std::string name = entry.path().filename();
-    nodes += name.starts_with("node") && name.size() > 4 && name[4] >= '0' && name[4] <= '9';
+  const auto topology = tiers::NumaTopology::read();
+  if (topology.node_count() <= 1) return {.capability = "NUMA", .found = "one node: all memory is equally near"};
+  Finding finding{.capability = "NUMA", .found = std::to_string(topology.node_count()).append(" nodes")};
+  if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) {
+    finding.found.append(", this process on node ").append(std::to_string(*node));
+    return finding;
   }
-  if (nodes <= 1) return {.capability = "NUMA", .found = "one node: all memory is equally near"};
-  return {State::unused, "NUMA", std::to_string(nodes) + " nodes",
-          "threads and memory are left where the kernel puts them",
-          "start each rank on its drives' node: numactl --cpunodebind=N --membind=N; the number is in "
-          "/sys/block/DRIVE/device/numa_node"};
+  return {State::reduced, finding.capability, finding.found, "this process may run on any of them, so that its ranks "
+          "are spread over the nodes' paths evenly", "start each rank on a node: numactl --cpunodebind=N --membind=N"};
 }
 
 }  // namespace

@@ -3,12 +3,21 @@
 
 #include <penstock/tiers/choose_engine.hpp>
 #include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/numa.hpp>
 
 namespace penstock::tool {
 
 namespace {
 
 using State = Finding::State;
+
+/// ", on NUMA node 1", where the machine has several and says it.
+std::string node_of(const std::filesystem::path& directory) {
+  const auto topology = tiers::NumaTopology::read();
+  const auto node = topology.node_of_directory(directory);
+  if (topology.node_count() <= 1 || !node) return {};
+  return std::string(", on NUMA node ").append(std::to_string(*node));
+}
 
 Finding examine_direct_io(const tiers::File::Properties& file, const std::filesystem::path& directory) {
   Finding finding{.capability = "direct I/O of " + directory.string()};
@@ -74,7 +83,7 @@ std::vector<Finding> examine_path(const swap::PathOptions& options) {
   }
   return {
       {.capability = "swap files" + on,
-       .found = measure::to_string(measure::describe_storage(directory), directory)},
+       .found = measure::to_string(measure::describe_storage(directory), directory).append(node_of(directory))},
       examine_direct_io(file->properties(), directory),
       examine_reserved(file->properties(), on),
       examine_free_space(directory),
