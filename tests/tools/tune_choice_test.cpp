@@ -36,7 +36,6 @@ TEST(TuneChoice, TakesTheLeastInFlightOfThoseThatDoAsWell) {
 
   const Choice choice = choose(candidates);
 
-  EXPECT_EQ(choice.best, 0u);
   EXPECT_EQ(choice.index, 2u) << "of two with as much in flight, the longer requests";
   EXPECT_EQ(choice.as_good, (std::vector<std::size_t>{0, 1, 2}));
 }
@@ -60,6 +59,12 @@ TEST(TuneChoice, SeesThroughADriftThatAllShare) {
   const Candidate candidates[] = {slow, fast};
 
   EXPECT_EQ(choose(candidates).index, 1u);
+}
+
+TEST(TuneChoice, ComparesWhatWasDoneInTheSameRound) {
+  const Candidate candidates[] = {{4_MiB, 16_MiB, {2, 20, 200}}, {1_MiB, 16_MiB, {1, 30, 100}}};
+
+  EXPECT_EQ(standings(candidates), (std::vector<double>{1.0, 0.5}));
 }
 
 TEST(TuneChoice, HasNoChoiceOfOne) {

@@ -9,30 +9,46 @@ namespace penstock::tool {
 
 using measure::median;
 
-Choice choose(std::span<const Candidate> candidates) {
-  Choice choice{.resolution = 0.01};
-  for (std::size_t i = 1; i < candidates.size(); ++i) {
-    if (median(candidates[i].rates) > median(candidates[choice.best].rates)) choice.best = i;
+namespace {
+
+/// Rates of one candidate, each to its round's mean over all candidates.
+std::vector<double> relative_rates(std::span<const Candidate> candidates, const Candidate& of) {
+  std::vector<double> relative;
+  for (std::size_t round = 0; round < of.rates.size(); ++round) {
+    double total = 0;
+    for (const Candidate& candidate : candidates) total += candidate.rates[round];
+    relative.push_back(of.rates[round] / total * static_cast<double>(candidates.size()));
   }
-  const Candidate& best = candidates[choice.best];
+  return relative;
+}
+
+}  // namespace
+
+std::vector<double> standings(std::span<const Candidate> candidates) {
+  std::vector<double> all;
+  for (const Candidate& candidate : candidates) all.push_back(median(relative_rates(candidates, candidate)));
+  const double best = *std::max_element(all.begin(), all.end());
+  for (double& standing : all) standing /= best;
+  return all;
+}
+
+Choice choose(std::span<const Candidate> candidates) {
   std::vector<double> errors;
   for (const Candidate& candidate : candidates) {
-    if (&candidate == &best) continue;
     const double rounds = static_cast<double>(candidate.rates.size());
-    errors.push_back(2 * measure::spread(measure::ratios(candidate.rates, best.rates)) / std::sqrt(rounds));
+    errors.push_back(3 * measure::spread(relative_rates(candidates, candidate)) / std::sqrt(rounds));
   }
-  if (!errors.empty()) choice.resolution = std::max(choice.resolution, median(errors));
+  Choice choice{.resolution = std::max(0.01, median(errors))};
 
-  choice.index = choice.best;
+  const std::vector<double> all = standings(candidates);
   const auto cheaper = [](const Candidate& one, const Candidate& other) {
     return one.in_flight != other.in_flight ? one.in_flight < other.in_flight
                                             : one.request_size > other.request_size;
   };
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const double kept = median(measure::ratios(candidates[i].rates, best.rates));
-    if (kept < 1 - choice.resolution) continue;
+    if (all[i] < 1 - choice.resolution) continue;
+    if (choice.as_good.empty() || cheaper(candidates[i], candidates[choice.index])) choice.index = i;
     choice.as_good.push_back(i);
-    if (cheaper(candidates[i], candidates[choice.index])) choice.index = i;
   }
   return choice;
 }

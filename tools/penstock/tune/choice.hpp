@@ -14,19 +14,22 @@ struct Candidate {
   std::vector<double> rates;
 };
 
+/// How each candidate stands beside the others: the median over the rounds of its rate to the round's mean,
+/// so that drift from round to round cancels out; 1 for the best. There is a candidate, and each has a round.
+[[nodiscard]] std::vector<double> standings(std::span<const Candidate> candidates);
+
 struct Choice {
-  std::size_t index = 0;             ///< of the candidate to configure
-  std::size_t best = 0;              ///< of the one with the highest median
-  double resolution = 0;             ///< what is lost of a rate unnoticed, such as 0.02
-  std::vector<std::size_t> as_good;  ///< within the resolution of the best, which is one of them
+  std::size_t index = 0;  ///< of the candidate to configure
+  double resolution = 0;  ///< what is lost of a rate unnoticed, such as 0.02
+  std::vector<std::size_t>
+      as_good;  ///< within the resolution of the best; it and the chosen one are among them
 };
 
-/// Of all candidates that do as well as the best, the one with the least in flight, then with the longest
+/// Of all candidates that stand as well as the best, the one with the least in flight, then with the longest
 /// requests: both cost least, and noise must not decide for a corner.
 ///
-/// Candidates are compared to the best round by round, so that drift cancels out. The resolution is twice the
-/// standard error of such a comparison's median (about spread / sqrt(rounds)), that of most candidates, and
-/// 1 % at least. There is a candidate, and each has a round.
+/// The resolution is three times spread / sqrt(rounds) of what standings() takes the median of, which is
+/// about two standard errors of a difference; that of most candidates, and 1 % at least.
 [[nodiscard]] Choice choose(std::span<const Candidate> candidates);
 
 /// Each path's share of the bytes: in proportion to `rates`, which were measured at once. Paths of one device

@@ -52,12 +52,19 @@ class Search {
     Candidate candidate;
     std::unique_ptr<PathLoad> load;
     std::vector<std::vector<double>> path_rates{};
+    double standing = 0;  // at first
   };
 
   [[nodiscard]] double elapsed() const {
     return std::chrono::duration<double>(Clock::steady().now() - began_).count();
   }
   [[nodiscard]] bool time_until(double share) const { return elapsed() < seconds_ * share; }
+  /// How long one of `count` runs may take that are to be over by then. Many short ones say more than few
+  /// long ones, since what disturbs a disk comes and goes; too short, and they say how a queue fills and
+  /// empties.
+  [[nodiscard]] double slice_of(double share, std::size_t count) const {
+    return std::clamp((seconds_ * share - elapsed()) / static_cast<double>(count), 0.02, 0.15);
+  }
   void progress(const std::string& doing) const {
     fmt::print(stderr, "{:3.0f} of {:.0f} s: {}\n", elapsed(), seconds_, doing);
   }
@@ -125,11 +132,11 @@ class Search {
   /// Rounds over the first `count` entries, in rotating order, until `share` of the time is over; a round
   /// that does not come to its end is dropped, unless it is the first. Returns how many entries that one
   /// reached.
-  Result<std::size_t> rounds(std::size_t count, std::size_t wanted, double share) {
+  Result<std::size_t> rounds(std::size_t count, double share) {
     for (Entry& entry : entries_) entry.candidate.rates.clear(), entry.path_rates.clear();
-    const double slice = std::max(0.02, (seconds_ * share - elapsed()) / static_cast<double>(count * wanted));
+    const double slice = slice_of(share, 5 * count);
     std::size_t finished = 0;
-    for (; finished < wanted && (finished == 0 || time_until(share)); ++finished) {
+    for (; finished == 0 || time_until(share); ++finished) {
       std::size_t reached = 0;
       for (; reached < count && (reached == 0 || time_until(share)); ++reached) {
         PENSTOCK_TRY(measure(entries_[(reached + finished) % count], LoadPattern::mixed, slice));
@@ -146,25 +153,32 @@ class Search {
 
   Result<void> measure_all() {
     progress(fmt::format("measuring {} settings", entries_.size()));
-    const auto reached = rounds(entries_.size(), 4, all_measured);
+    const auto reached = rounds(entries_.size(), all_measured);
     if (!reached) return reached.error();
     tuned_.left_out += entries_.size() - *reached;
     entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(*reached), entries_.end());
-    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-      return median(a.candidate.rates) > median(b.candidate.rates);
-    });
-    for (const Entry& entry : entries_) tuned_.tried.push_back({.candidate = entry.candidate});
+    sort_by_standing();
+    for (const Entry& entry : entries_) tuned_.tried.push_back({.at_first = entry.candidate, .at_last = {}});
     return ok();
+  }
+
+  void sort_by_standing() {
+    std::vector<Candidate> measured;
+    for (const Entry& entry : entries_) measured.push_back(entry.candidate);
+    const std::vector<double> all = standings(measured);
+    for (std::size_t i = 0; i < entries_.size(); ++i) entries_[i].standing = all[i];
+    std::stable_sort(entries_.begin(), entries_.end(),
+                     [](const Entry& a, const Entry& b) { return a.standing > b.standing; });
   }
 
   Result<void> measure_best() {
     const std::size_t count = std::min(finalists, entries_.size());
     progress(fmt::format("measuring the best {} again", count));
-    const auto reached = rounds(count, 9, best_measured);
+    const auto reached = rounds(count, best_measured);
     if (!reached) return reached.error();
     std::vector<Candidate> measured;
     for (std::size_t i = 0; i < *reached; ++i) {
-      tuned_.tried[i] = {.candidate = entries_[i].candidate, .final = true};
+      tuned_.tried[i].at_last = entries_[i].candidate;
       measured.push_back(entries_[i].candidate);
     }
     tuned_.choice = choose(measured);
@@ -180,9 +194,9 @@ class Search {
   Result<void> measure_directions() {
     progress("measuring reads and writes of the chosen one");
     Entry& chosen = entries_[tuned_.choice.index];
-    const double slice = std::max(0.02, (seconds_ * all_done - elapsed()) / 10);
+    const double slice = slice_of(all_done, 10);
     std::vector<double> read, write;
-    for (int round = 0; round < 5 && (round == 0 || time_until(all_done)); ++round) {
+    while (read.empty() || time_until(all_done)) {
       PENSTOCK_TRY(measure(chosen, LoadPattern::read, slice));
       read.push_back(chosen.candidate.rates.back());
       PENSTOCK_TRY(measure(chosen, LoadPattern::write, slice));

@@ -14,10 +14,10 @@ namespace penstock::tool {
 /// What a search came to.
 struct Tuned {
   struct Tried {
-    Candidate candidate;
-    bool final = false;  ///< measured again among the best; the rates are those rounds'
+    Candidate at_first;  ///< all of them, in the same rounds
+    Candidate at_last;   ///< the best of those, in rounds of their own; the others have no rates
   };
-  std::vector<Tried> tried;
+  std::vector<Tried> tried;        ///< the best first, as they stood at first
   std::size_t left_out = 0;        ///< candidates for which there was no time
   Choice choice;                   ///< among the finalists: indices of `tried`
   double read = 0, write = 0;      ///< bytes a second of the chosen one, all paths together

@@ -23,7 +23,7 @@ struct Report {
   std::vector<double> weights;
   Tuned tuned;
 
-  [[nodiscard]] const Candidate& chosen() const { return tuned.tried[tuned.choice.index].candidate; }
+  [[nodiscard]] const Candidate& chosen() const { return tuned.tried[tuned.choice.index].at_last; }
 };
 
 std::uint64_t depth(const Candidate& candidate) {
@@ -76,8 +76,38 @@ std::string how_sure(const Report& report) {
     text += fmt::format("; {} settings do as well within it, and this one has the least in flight",
                         choice.as_good.size());
   }
-  if (rounds < 5) text += "; too few rounds to say more, give it more time with --seconds";
+  if (choice.resolution > 0.1) {
+    text += "; that is not much: let nothing else use the disk, or give it more time with --seconds";
+  }
   return text;
+}
+
+/// Each setting's figures at first and, of the best, at last; rates of different times do not compare.
+void print_settings(const Tuned& tuned) {
+  std::vector<Candidate> first, last;
+  for (const Tuned::Tried& one : tuned.tried) {
+    first.push_back(one.at_first);
+    if (!one.at_last.rates.empty()) last.push_back(one.at_last);
+  }
+  const std::vector<double> first_standing = standings(first), last_standing = standings(last);
+  fmt::print("{:>9} {:>10} {:>6} | {:>7} {:>8} {:>7} | {:>7} {:>8} {:>7}\n", "request", "in flight", "depth",
+             "GB/s", "spread", "to best", "GB/s", "spread", "to best");
+  const auto figures = [](const Candidate& candidate, double standing) {
+    const measure::Center rate = measure::center(candidate.rates);
+    return fmt::format(" | {:>7.2f} {:>6.1f} % {:>7.3f}", rate.median * 1e-9, 100 * rate.spread, standing);
+  };
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const auto& as_good = tuned.choice.as_good;
+    const bool good = std::find(as_good.begin(), as_good.end(), i) != as_good.end();
+    fmt::print("{:>9} {:>10} {:>6}{}{}{}\n", to_string(first[i].request_size), to_string(first[i].in_flight),
+               depth(first[i]), figures(first[i], first_standing[i]),
+               i < last.size() ? figures(last[i], last_standing[i]) : "",
+               i == tuned.choice.index ? "  chosen"
+               : good                  ? "  as good"
+                                       : "");
+  }
+  fmt::print("{} rounds over all, then {} over the best {}\n", first.front().rates.size(),
+             last.front().rates.size(), last.size());
 }
 
 void print_report(const Report& report) {
@@ -87,27 +117,23 @@ void print_report(const Report& report) {
                measure::to_string(report.devices[i], report.directories[i]), tuned.path_rates[i] * 1e-9,
                report.weights.size() > 1 ? fmt::format(", weight {:.3f}", report.weights[i]) : "");
   }
-  fmt::print("engine {}{}\n\n{:>9} {:>10} {:>6} {:>7} {:>8} {:>7}\n", tuned.engine,
-             tuned.notes.empty() ? "" : "; " + tuned.notes, "request", "in flight", "depth", "GB/s", "spread",
-             "rounds");
-  for (std::size_t i = 0; i < tuned.tried.size(); ++i) {
-    const auto& [candidate, final] = tuned.tried[i];
-    const measure::Center rate = measure::center(candidate.rates);
-    const auto& as_good = tuned.choice.as_good;
-    const bool good = std::find(as_good.begin(), as_good.end(), i) != as_good.end();
-    fmt::print("{:>9} {:>10} {:>6} {:>7.2f} {:>6.1f} % {:>7}{}\n", to_string(candidate.request_size),
-               to_string(candidate.in_flight), depth(candidate), rate.median * 1e-9, 100 * rate.spread,
-               candidate.rates.size(),
-               i == tuned.choice.index ? "  chosen"
-               : good                  ? "  as good"
-                                       : "");
-  }
+  fmt::print("engine {}{}\n\n", tuned.engine, tuned.notes.empty() ? "" : "; " + tuned.notes);
+  print_settings(tuned);
   fmt::print("\nchosen: {} x {}, mixed {:.2f} GB/s, read {:.2f}, write {:.2f}\n",
              to_string(report.chosen().request_size), depth(report.chosen()),
              measure::median(report.chosen().rates) * 1e-9, tuned.read * 1e-9, tuned.write * 1e-9);
   fmt::print("{}\n", how_sure(report));
   for (const std::string& line : remarks(report)) fmt::print("note: {}\n", line);
   fmt::print("\n{}\n", json_text(to_config(report), ""));
+}
+
+Json::Value to_json(const Candidate& candidate) {
+  const measure::Center rate = measure::center(candidate.rates);
+  Json::Value json;
+  json["mixed_gb_per_s"] = rate.median * 1e-9;
+  json["spread"] = rate.spread;
+  json["rounds"] = Json::UInt64(candidate.rates.size());
+  return json;
 }
 
 Json::Value to_json(const Report& report) {
@@ -130,15 +156,12 @@ Json::Value to_json(const Report& report) {
     path["weight"] = report.weights[i];
     json["paths"].append(path);
   }
-  for (const auto& [candidate, final] : tuned.tried) {
-    const measure::Center rate = measure::center(candidate.rates);
+  for (const Tuned::Tried& one : tuned.tried) {
     Json::Value setting;
-    setting["request_bytes"] = Json::UInt64(candidate.request_size.value());
-    setting["in_flight_bytes"] = Json::UInt64(candidate.in_flight.value());
-    setting["mixed_gb_per_s"] = rate.median * 1e-9;
-    setting["spread"] = rate.spread;
-    setting["rounds"] = Json::UInt64(candidate.rates.size());
-    setting["final"] = final;
+    setting["request_bytes"] = Json::UInt64(one.at_first.request_size.value());
+    setting["in_flight_bytes"] = Json::UInt64(one.at_first.in_flight.value());
+    setting["at_first"] = to_json(one.at_first);
+    if (!one.at_last.rates.empty()) setting["at_last"] = to_json(one.at_last);
     json["settings"].append(setting);
   }
   json["notes"] = Json::arrayValue;
