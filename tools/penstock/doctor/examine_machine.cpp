@@ -11,7 +11,6 @@
 
 #include <sys/resource.h>
 #include <cstdlib>
-#include <filesystem>
 
 namespace penstock::tool {
 
