@@ -84,6 +84,7 @@ Result<void> RankTrainer::open() {
   workers_.emplace(std::move(*workers));
   swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config, options_.rank);
   runtime_options.executor = &*workers_;
+  if (options_.adjust_runtime) options_.adjust_runtime(runtime_options);
   auto runtime = swap::Runtime::create(runtime_options);
   if (!runtime) return runtime.error();
   runtime_ = std::move(*runtime);

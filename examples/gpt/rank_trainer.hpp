@@ -11,6 +11,7 @@
 #include <penstock/tiers/device.hpp>
 #include <penstock/zero/engine.hpp>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,6 +41,8 @@ class RankTrainer {
     penstock::zero::InProcessGroup* group = nullptr;
     std::uint32_t rank = 0;
     MakeDevice make_device;
+    /// Set: has the last word on the runtime's options, such as faults for its paths.
+    std::function<void(penstock::swap::RuntimeOptions&)> adjust_runtime;
   };
   [[nodiscard]] static penstock::Result<std::unique_ptr<RankTrainer>> create(const Options& options);
   ~RankTrainer();

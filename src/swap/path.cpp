@@ -36,6 +36,7 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options,
   auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
                        : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
   if (!chosen) return chosen.error();
+  if (options.decorate) chosen->engine = options.decorate(std::move(chosen->engine));
   auto block_file = BlockFile::create(std::move(*file), *chosen->engine,
                                       {.size = options.capacity,
                                        .request_max = options.request_max,

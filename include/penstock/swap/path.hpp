@@ -27,6 +27,8 @@ struct PathOptions {
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives it
+  /// Set: is given the engine, and what it returns takes its place: a FaultEngine over it, in an embedder's own tests.
+  std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
 };
 
 /// One directory on one drive: its swap file, its engine, its driver.
