@@ -49,6 +49,16 @@ TEST_F(TuneCommand, GivesDirectoriesOfOneDeviceEqualWeights) {
   ASSERT_EQ(json["paths"].size(), 2u) << result.out;
   const Json::Value& weights = json["config"]["penstock"]["path_weights"];
   ASSERT_EQ(weights.size(), 2u);
+  Json::Value config = json["config"];
+  config["train_batch_size"] = 8;
+  config["zero_optimization"]["stage"] = 3;
+  config["zero_optimization"]["offload_optimizer"]["device"] = "nvme";
+  for (const auto& path : {one_.path(), other_.path()}) {
+    config["zero_optimization"]["offload_optimizer"]["nvme_path"].append(path.string());
+  }
+  const auto taken = zero::Config::from_text(config.toStyledString(), "pasted", 1);
+  ASSERT_TRUE(taken) << taken.error().message();
+  EXPECT_EQ(taken->penstock.path_weights, (std::vector<double>{0.5, 0.5}));
   EXPECT_EQ(weights[0], 0.5);
   EXPECT_EQ(weights[1], 0.5);
   EXPECT_EQ(json["config"]["aio"]["block_size"].asUInt64() * json["config"]["aio"]["queue_depth"].asUInt64() %
