@@ -3,28 +3,33 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 namespace penstock::swap {
 
 ExtentDealer::ExtentDealer(std::span<const PathRoom> paths, Alignment alignment) {
   for (const PathRoom& path : paths) {
     const std::uint64_t size = path.capacity.value() / alignment.bytes() * alignment.bytes();
-    paths_.push_back({.weight = path.weight, .space = tiers::RangeAllocator(size, alignment.bytes())});
+    paths_.push_back({.weight = path.weight,
+                      .reserved = path.reserved.value(),
+                      .space = tiers::RangeAllocator(size, alignment.bytes())});
   }
 }
 
-/// The path's bytes with `size` more, in units of its weight.
-double ExtentDealer::filled(const Room& room, ByteCount size) const {
-  const std::uint64_t dealt = room.space.size() - room.space.free_total() + size.value();
-  return static_cast<double>(dealt) / room.weight;
+/// The path's bytes with `size` more.
+std::uint64_t ExtentDealer::dealt_with(const Room& room, ByteCount size) {
+  return room.space.size() - room.space.free_total() + size.value();
 }
 
 Result<tiers::Extent> ExtentDealer::deal(ByteCount size, const std::function<bool(std::uint32_t)>& avoid) {
   std::vector<std::uint32_t> order(paths_.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return filled(paths_[a], size) < filled(paths_[b], size);
-  });
+  const auto rank = [&](std::uint32_t path) {
+    const Room& room = paths_[path];
+    const std::uint64_t bytes = dealt_with(room, size);
+    return std::pair(bytes > room.reserved, static_cast<double>(bytes) / room.weight);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
   std::uint64_t largest = 0;
   for (const std::uint32_t path : order) {
     Room& room = paths_[path];

@@ -21,18 +21,28 @@ std::uint32_t queue_depth(const PathOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& options,
+Result<void> check_weight(const PathOptions& path) {
+  if (path.weight > 0 && std::isfinite(path.weight)) return ok();
+  return Error::invalid_argument("Path::create")
+      .object("weight of " + path.directory.string())
+      .wanted("a finite number above 0")
+      .got(std::to_string(path.weight));
+}
+
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted,
                                            std::unique_ptr<tiers::IoEngine> engine) {
-  if (!(options.weight > 0) || !std::isfinite(options.weight)) {
-    return Error::invalid_argument("Path::create")
-        .object("weight of " + options.directory.string())
-        .wanted("a finite number above 0")
-        .got(std::to_string(options.weight));
-  }
-  const ByteCount reserved = options.reserved.is_zero() ? options.capacity : options.reserved;
+  PENSTOCK_TRY(check_weight(wanted));
+  PathOptions options = wanted;
+  const ByteCount reserved = options.reserved.value_or(options.capacity);
   auto file = options.file_system->create_scratch(options.directory, reserved, options.direct_io);
   if (!file) return file.error();
-  if (reserved < options.capacity) PENSTOCK_TRY(file->extend(options.capacity));
+  std::string growth_note;
+  if (reserved < options.capacity) {
+    if (auto extended = file->extend(options.capacity); !extended) {
+      growth_note = "may not grow: " + extended.error().message();
+      options.capacity = reserved;
+    }
+  }
   auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
                        : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
   if (!chosen) return chosen.error();
@@ -44,14 +54,16 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& options,
                                        .deadline = options.deadline,
                                        .clock = options.clock});
   if (!block_file) return block_file.error();
-  return std::unique_ptr<Path>(new Path(options, std::move(*chosen), std::move(*block_file)));
+  return std::unique_ptr<Path>(
+      new Path(std::move(options), std::move(*chosen), std::move(*block_file), std::move(growth_note)));
 }
 
-Path::Path(const PathOptions& options, tiers::ChosenEngine chosen, BlockFile file)
-    : options_(options),
+Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std::string growth_note)
+    : options_(std::move(options)),
       engine_(std::move(chosen.engine)),
       file_(std::move(file)),
       choice_(std::move(chosen.reason)),
+      growth_note_(std::move(growth_note)),
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {
@@ -73,7 +85,7 @@ std::string Path::notes() const {
   std::string notes;
   for (const std::string& line : {choice_, file.direct_note.empty() ? "" : "buffered I/O: " + file.direct_note,
                                   file.reserve_note.empty() ? "" : "space not reserved: " + file.reserve_note,
-                                  engine_notes_}) {
+                                  growth_note_, engine_notes_}) {
     if (!line.empty()) notes += (notes.empty() ? "" : "; ") + line;
   }
   return notes;

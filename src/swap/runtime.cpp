@@ -16,7 +16,9 @@ ExtentDealer make_dealer(std::span<const std::unique_ptr<Path>> paths) {
   std::vector<ExtentDealer::PathRoom> rooms;
   Alignment alignment;
   for (const auto& path : paths) {
-    rooms.push_back({.weight = path->options().weight, .capacity = path->options().capacity});
+    rooms.push_back({.weight = path->options().weight,
+                     .capacity = path->options().capacity,
+                     .reserved = path->options().reserved.value_or(path->options().capacity)});
     alignment = std::max(alignment, path->alignment());
   }
   return ExtentDealer(rooms, alignment);
@@ -30,7 +32,9 @@ void Lease::end() noexcept {
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
-    PENSTOCK_TRY(share_out(options.swap_need, options.paths));
+    auto messages = share_out(options.swap_need, options.paths);
+    if (!messages) return messages.error();
+    options.messages = std::move(*messages);
   }
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {
@@ -67,7 +71,8 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
           .policy = options_.eviction == Eviction::lru ? make_lru_policy() : make_planned_policy(),
           .lookahead = options_.lookahead,
           .executor = executor_,
-          .wake = [this] { wake(); }});
+          .wake = [this] { wake(); },
+          .messages = std::move(options_.messages)});
   if (options_.driving == nullptr) {
     for (const auto& path : paths_) path->start_driver([this] { wake(); });
     mover_ = std::thread([this] { run_mover(); });
@@ -75,6 +80,10 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
 }
 
 Runtime::~Runtime() {
+  {
+    const std::lock_guard lock(mutex_);
+    swapper_->stop();
+  }
   // A store that fails here was reported by drain(), or belongs to a run that is being abandoned.
   wait_for_rest([this] { return transfers_.active() == 0; });
   {

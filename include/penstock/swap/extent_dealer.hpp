@@ -20,6 +20,7 @@ class ExtentDealer {
   struct PathRoom {
     double weight = 1;   ///< > 0
     ByteCount capacity;  ///< of its swap file
+    ByteCount reserved;  ///< of that; beyond it, the disk may be full
   };
   /// The fault that ends a path's use, where another path is left.
   static constexpr std::uint32_t faults_max = 3;
@@ -28,7 +29,7 @@ class ExtentDealer {
   ExtentDealer(std::span<const PathRoom> paths, Alignment alignment);
 
   /// From the path that is furthest behind its share of the bytes, of those in use that have room and that
-  /// `avoid(path)` does not exclude.
+  /// `avoid(path)` does not exclude; of those that have reserved room, if there are any.
   ///
   /// Errors: no_space (wanted, the largest gap).
   [[nodiscard]] Result<tiers::Extent> deal(ByteCount size, const std::function<bool(std::uint32_t)>& avoid = {});
@@ -47,11 +48,12 @@ class ExtentDealer {
  private:
   struct Room {
     double weight;
+    std::uint64_t reserved;
     tiers::RangeAllocator space;
     std::uint32_t faults = 0;
     bool in_use = true;
   };
-  [[nodiscard]] double filled(const Room& room, ByteCount size) const;
+  [[nodiscard]] static std::uint64_t dealt_with(const Room& room, ByteCount size);
 
   std::vector<Room> paths_;
 };

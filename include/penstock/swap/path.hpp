@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace penstock::swap {
 struct PathOptions {
   std::filesystem::path directory;
   ByteCount capacity;                ///< the longest that the swap file may become
-  ByteCount reserved;                ///< of that, taken from the disk at create; 0: all
+  std::optional<ByteCount> reserved;  ///< of that, taken from the disk at create; none: all
   double weight = 1;                 ///< > 0: its share of the extents, beside the other paths' weights
   ByteCount request_max = 4_MiB;     ///< longest single request
   ByteCount in_flight_max = 16_MiB;  ///< bytes in flight at most
@@ -30,6 +31,9 @@ struct PathOptions {
   /// Set: is given the engine, and what it returns takes its place: a FaultEngine over it, in an embedder's own tests.
   std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
 };
+
+/// Errors: invalid_argument, for a weight that is none.
+[[nodiscard]] Result<void> check_weight(const PathOptions& path);
 
 /// One directory on one drive: its swap file, its engine, its driver.
 ///
@@ -69,6 +73,7 @@ class Path {
   /// Moves the outcomes that have arrived to the end of `outcomes`.
   void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);
 
+  /// As they are in effect: a file that may not grow has the capacity that is reserved.
   [[nodiscard]] const PathOptions& options() const { return options_; }
   [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
   [[nodiscard]] const char* engine_name() const { return engine_->name(); }
@@ -82,7 +87,7 @@ class Path {
   [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
  private:
-  Path(const PathOptions& options, tiers::ChosenEngine chosen, tiers::BlockFile file);
+  Path(PathOptions options, tiers::ChosenEngine chosen, tiers::BlockFile file, std::string growth_note);
   bool turn(TimePoint deadline);
   void close_engine() noexcept;
 
@@ -90,6 +95,7 @@ class Path {
   std::unique_ptr<tiers::IoEngine> engine_;
   tiers::BlockFile file_;
   std::string choice_;        // why this engine
+  std::string growth_note_;   // why the file may not grow
   std::string engine_notes_;  // as of the last attach: the engine is the driver's
   std::function<void()> notify_;
 

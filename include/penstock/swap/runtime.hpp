@@ -74,6 +74,7 @@ struct RuntimeOptions {
   std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
   /// Not zero: what share_out() sizes the paths for, whose own sizes do not count then.
   SwapNeed swap_need;
+  std::vector<std::string> messages;  ///< the first that take_messages() tells; share_out() adds its own
   Eviction eviction = Eviction::planned;
   ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
   Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives it

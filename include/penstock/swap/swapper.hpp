@@ -39,6 +39,7 @@ class Swapper {
     ByteCount lookahead = 64_MiB;  ///< bytes loaded ahead of their use, at most
     Executor* executor = nullptr;  ///< runs checksums
     std::function<void()> wake;    ///< called when executor work has finished
+    std::vector<std::string> messages;  ///< the first that take_messages() tells
   };
 
   /// Everything outlives it.
@@ -92,6 +93,9 @@ class Swapper {
   /// Its error, once. The tensor is dirty and in memory still, and is stored again.
   [[nodiscard]] std::optional<Error> take_store_error();
 
+  /// Nothing that nobody waits for is started any more.
+  void stop();
+
   /// What has happened to the paths since the last call, a line each.
   [[nodiscard]] std::vector<std::string> take_messages();
 
@@ -120,8 +124,9 @@ class Swapper {
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
                                                           std::uint64_t spare_next_use);
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
-  void start_load(tiers::TensorId tensor, tiers::Reservation reservation);
-  void start_store(tiers::TensorId tensor);
+  void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify = false);
+  bool start_store(tiers::TensorId tensor);
+  void finish_store(tiers::TensorId tensor, const tiers::Extent& place, const Result<void>& result);
   void start_stores();
   [[nodiscard]] std::optional<tiers::Reservation> reserve_idle(tiers::TensorId tensor);
   void serve_prefetches();
@@ -130,15 +135,16 @@ class Swapper {
   [[nodiscard]] ByteCount padded_size(tiers::TensorId tensor) const;
 
   // Paths that fail.
-  void note_fault(tiers::TensorId tensor, const Error& error);
+  void note_fault(const tiers::Extent& extent, const Error& error);
   void retire(std::uint32_t path, const std::string& file, const Error& error);
-  [[nodiscard]] bool store_elsewhere(tiers::TensorId tensor, const Error& error);
-  [[nodiscard]] bool move_extent(tiers::TensorId tensor);
-  void move_off_retired_path(tiers::TensorId tensor);
-  void move_resident(tiers::TensorId tensor);
+  [[nodiscard]] std::optional<tiers::Extent> place_for(tiers::TensorId tensor);
+  void settle_at(tiers::TensorId tensor, const tiers::Extent& place);
+  [[nodiscard]] bool store_elsewhere(tiers::TensorId tensor, const tiers::Extent& place, const Error& error);
   void drain_paths();
-  void note_unreadable(tiers::TensorId tensor);
+  [[nodiscard]] bool start_draining(tiers::TensorId tensor);
+  void leave_retired_path(tiers::TensorId tensor);
   bool end_draining(tiers::TensorId tensor);
+  void note_unreadable(tiers::TensorId tensor);
   void settle_retired(tiers::TensorId tensor, std::uint32_t path, ByteCount moved);
 
   tiers::TensorStore& store_;
@@ -171,8 +177,15 @@ class Swapper {
   std::map<std::uint32_t, RetiredPath> retired_;
   std::map<tiers::TensorId, std::set<std::uint32_t>> failed_on_;  // paths, since its last store that succeeded
   std::deque<tiers::TensorId> to_move_;                           // off paths that are out of use
-  std::optional<tiers::TensorId> draining_;  // being loaded, and then stored, to that end
+  /// Being loaded, with its new place kept for it, or then stored.
+  struct Draining {
+    tiers::TensorId tensor{};
+    std::optional<tiers::Extent> place;
+  };
+  std::optional<Draining> draining_;
+  std::set<std::pair<std::uint32_t, ErrorCode>> told_;  // of what a path says for every store
   std::vector<std::string> messages_;
+  bool stopping_ = false;
   std::uint32_t next_ticket_ = 0;
   std::size_t stores_in_flight_ = 0;
 };

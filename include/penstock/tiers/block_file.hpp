@@ -73,7 +73,8 @@ class BlockFile {
   ///
   /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
   /// transfers_max are under way; failed_state, for a write once any request has passed its deadline, and for a
-  /// read once a read has: a write that hangs may still reach the disk, but what was written before can be read.
+  /// read once a read has, or no slot of the engine's is left: a write that hangs may still reach the disk, but what
+  /// was written before can be read.
   [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
@@ -129,7 +130,7 @@ class BlockFile {
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;
-  void give_up_overdue_parts() noexcept;
+  bool give_up_overdue_parts() noexcept;
   [[nodiscard]] Error refusal(Direction direction, FileOffset offset) const;
   [[nodiscard]] bool still_flying(std::uint32_t part, TimePoint submitted) const noexcept;
   void part_has_ended(std::uint32_t transfer) noexcept;
@@ -142,7 +143,7 @@ class BlockFile {
   ByteCount in_flight_;
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
   std::optional<Error> hang_;  // the first request that passed its deadline
-  bool read_hangs_ = false;    // a read did
+  bool read_hangs_ = false;    // a read did, or writes have taken every slot of the engine's
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;

@@ -16,7 +16,7 @@ class NumaTopology {
   /// Of this machine. `sysfs` may be a directory that describes another one. What is not there is not known.
   [[nodiscard]] static NumaTopology read(std::filesystem::path sysfs = "/sys");
 
-  /// At least 1.
+  /// Nodes that have cores, at least 1: a node of memory alone is no place for a rank.
   [[nodiscard]] std::size_t node_count() const { return std::max<std::size_t>(nodes_.size(), 1); }
   /// The number of the `index`-th node; nothing when no nodes are known.
   [[nodiscard]] std::optional<std::uint32_t> node(std::size_t index) const {

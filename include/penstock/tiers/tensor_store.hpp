@@ -20,6 +20,8 @@ struct Extent {
   std::uint32_t path = 0;
   FileOffset offset;
   ByteCount length;
+
+  bool operator==(const Extent&) const = default;
 };
 
 /// What a tensor is, fixed when it is added, but for where it lives on disk.
@@ -96,12 +98,13 @@ class TensorStore {
   /// The lease ends and nobody has written: the copy is what it was before, absent where it was absent.
   void cancel_exclusive(TensorId id, Tier tier);
 
-  // Storing to the extent: captures the version that it writes.
+  // Storing to the extent: captures the version that it writes. A clean copy may be stored again, to another place; if
+  // that fails, it is as clean as before.
   void begin_store(TensorId id, Tier from);
   void finish_store(TensorId id, Tier from, bool succeeded);
 
-  /// The tensor is at `extent` from now on, of the old one's length, and nothing is there yet: the copy in memory,
-  /// not being loaded or stored, is the only one and dirty. Returns the old extent, whose contents are given up.
+  /// The tensor is at `extent` from now on, of the old one's length. What is on disk of it, if anything, was stored
+  /// there. Returns the old extent, which is nobody's.
   Extent relocate(TensorId id, const Extent& extent);
 
   /// The unleased copy goes, with its address range. What it held must exist elsewhere; with `discard` the

@@ -91,6 +91,10 @@ struct Config {
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,
                                                 std::uint32_t world_size);
 
+  /// The directories that hold swap files: those of offload_param where it is on nvme, else those of
+  /// offload_optimizer; none where nothing is on nvme.
+  [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
+
   /// Whether every directory of `nvme_path` exists and can be written by this process, on this machine.
   ///
   /// Errors: invalid_config, with every directory that cannot be used in its notes.

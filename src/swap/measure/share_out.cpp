@@ -1,9 +1,13 @@
 #include <penstock/swap/path_load.hpp>
 #include <penstock/swap/share_out.hpp>
 
+#include <sys/stat.h>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <map>
 #include <numeric>
+#include <utility>
 
 namespace penstock::swap {
 
@@ -12,50 +16,100 @@ namespace {
 constexpr ByteCount granule = 2_MiB;
 constexpr double noise = 1.25;
 
-ByteCount round_down(ByteCount bytes) {
-  return granule * (bytes / granule);
+/// A path, and what it may take of its file system.
+struct Candidate {
+  PathOptions path;
+  ByteCount free;
+};
+
+ByteCount round_up(ByteCount bytes) {
+  return penstock::round_up(bytes, Alignment(granule.value()));
 }
 
-Error no_room(const SwapNeed& need, std::span<const PathOptions> paths, std::span<const ByteCount> free) {
+Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
+  // What is no directory of this machine's is a file system of its own.
+  const auto file_system = [](const PathOptions& path) {
+    struct stat status {};
+    const bool known = ::stat(path.directory.c_str(), &status) == 0;
+    return std::pair(path.file_system, known ? std::to_string(status.st_dev) : path.directory.string());
+  };
+  std::map<std::pair<tiers::FileSystem*, std::string>, std::uint64_t> sharers;
+  for (const PathOptions& path : paths) ++sharers[file_system(path)];
+  std::vector<Candidate> candidates;
+  for (const PathOptions& path : paths) {
+    auto free = path.file_system->free_space(path.directory);
+    if (!free) return free.error();
+    candidates.push_back({path, granule * (*free / sharers[file_system(path)] / granule)});
+  }
+  return candidates;
+}
+
+Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
+  ByteCount free;
+  for (const Candidate& each : candidates) free += each.free;
   Error error = Error(ErrorCode::no_space, "share_out")
                     .reason("the swap files do not fit on their paths")
-                    .wanted(need.total + need.tensor_max * paths.size())
-                    .got(to_string(std::accumulate(free.begin(), free.end(), ByteCount())) + " free");
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    error = std::move(error).note("free    " + to_string(free[i]) + " in " + paths[i].directory.string());
+                    .wanted(need.total + need.tensor_max * candidates.size())
+                    .got(to_string(free) + " free");
+  for (const Candidate& each : candidates) {
+    error = std::move(error).note("free    " + to_string(each.free) + " in " + each.path.directory.string());
   }
   return std::move(error).advice("free space, add a directory to nvme_path, or keep more in host memory");
 }
 
-/// Each path's share by weight; what one has no room for goes to the others, by weight again.
-Result<std::vector<ByteCount>> shares(const SwapNeed& need, std::span<const PathOptions> paths) {
-  std::vector<ByteCount> free, reserved(paths.size());
-  for (const PathOptions& path : paths) {
-    auto bytes = path.file_system->free_space(path.directory);
-    if (!bytes) return bytes.error();
-    free.push_back(round_down(*bytes));
-  }
-  std::vector<bool> full(paths.size(), false);
-  for (std::size_t round = 0; round <= paths.size(); ++round) {
+/// Each path's share by weight; what one has no room for goes to the others, by weight again. False when all are full.
+bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
+  std::vector<bool> full(candidates.size(), false);
+  while (true) {
     ByteCount left = need.total;
     double weights = 0;
-    for (std::size_t i = 0; i < paths.size(); ++i) {
-      if (!full[i]) weights += paths[i].weight;
-      // Its last tensor may find no room.
-      if (full[i]) left -= std::min(left, free[i] - std::min(free[i], need.tensor_max));
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      // The last tensor of a full path may find no room.
+      if (full[i]) left -= std::min(left, candidates[i].free - need.tensor_max);
+      if (!full[i]) weights += candidates[i].path.weight;
     }
+    if (weights == 0) return left.is_zero();
     bool changed = false;
-    for (std::size_t i = 0; i < paths.size(); ++i) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (full[i]) continue;
-      const auto share = static_cast<std::uint64_t>(static_cast<double>(left.value()) * (paths[i].weight / weights));
-      reserved[i] = round_up(ByteCount(share) + need.tensor_max, Alignment(granule.value()));
-      if (reserved[i] <= free[i]) continue;
-      reserved[i] = free[i];
+      auto& [path, free] = candidates[i];
+      const double share = static_cast<double>(left.value()) * (path.weight / weights);
+      path.reserved = round_up(ByteCount(static_cast<std::uint64_t>(std::ceil(share))) + need.tensor_max);
+      if (*path.reserved <= free) continue;
+      path.reserved = free;
       full[i] = changed = true;
     }
-    if (!changed && weights > 0) return reserved;
+    if (!changed) return true;
   }
-  return no_room(need, paths, free);
+}
+
+/// What measuring takes: short queues do, whatever the run's own.
+PathOptions as_measured(const PathOptions& path) {
+  PathOptions options = path;
+  options.weight = 1;
+  options.request_max = std::min(path.request_max, 4_MiB);
+  options.in_flight_max = std::min(path.in_flight_max, 16_MiB);
+  options.reserved.reset();
+  options.capacity = (options.in_flight_max + options.request_max * 3) * 2;
+  return options;
+}
+
+/// Of those that have room to be measured; others are as the slowest.
+Result<void> weigh(std::vector<Candidate>& candidates) {
+  std::vector<PathOptions> paths;
+  std::vector<Candidate*> measured;
+  for (Candidate& each : candidates) {
+    each.path.weight = 1;
+    PathOptions options = as_measured(each.path);
+    if (options.capacity > each.free) continue;
+    paths.push_back(std::move(options));
+    measured.push_back(&each);
+  }
+  if (paths.size() < 2) return ok();
+  auto weights = measure_weights(paths);
+  if (!weights) return weights.error();
+  for (std::size_t i = 0; i < measured.size(); ++i) measured[i]->path.weight = (*weights)[i];
+  return ok();
 }
 
 }  // namespace
@@ -68,12 +122,8 @@ std::vector<double> weights_of(std::span<const double> speeds) {
 }
 
 Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths) {
-  PathLoad::Options options{.paths = {paths.begin(), paths.end()}};
-  for (PathOptions& path : options.paths) {
-    path.weight = 1;
-    path.reserved = ByteCount();
-    path.capacity = (path.in_flight_max + path.request_max * (options.spare + 1)) * 2;
-  }
+  PathLoad::Options options;
+  for (const PathOptions& path : paths) options.paths.push_back(as_measured(path));
   auto load = PathLoad::create(std::move(options));
   if (!load) return load.error();
   auto sample = (*load)->run(LoadPattern::mixed, std::chrono::milliseconds(300));
@@ -83,25 +133,40 @@ Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths) 
   return weights_of(speeds);
 }
 
-Result<void> share_out(const SwapNeed& need, std::vector<PathOptions>& paths) {
+Result<std::vector<std::string>> share_out(const SwapNeed& need, std::vector<PathOptions>& paths) {
+  std::vector<std::string> left_out;
+  bool unweighed = false;
+  for (PathOptions& path : paths) {
+    if (path.weight == 0) {
+      unweighed = true;
+      path.weight = 1;
+    }
+    PENSTOCK_TRY(check_weight(path));
+  }
   if (paths.size() == 1) {
-    paths[0].weight = 1;
-    paths[0].capacity = round_up(need.total, Alignment(granule.value()));
-    paths[0].reserved = ByteCount();
-    return ok();
+    paths[0].capacity = round_up(need.total);
+    paths[0].reserved.reset();
+    return left_out;
   }
-  if (std::any_of(paths.begin(), paths.end(), [](const PathOptions& path) { return path.weight == 0; })) {
-    auto weights = measure_weights(paths);
-    if (!weights) return weights.error();
-    for (std::size_t i = 0; i < paths.size(); ++i) paths[i].weight = (*weights)[i];
+  auto all = candidates(paths);
+  if (!all) return all.error();
+  std::vector<Candidate> chosen;
+  for (const Candidate& each : *all) {
+    if (each.free >= round_up(need.tensor_max)) {
+      chosen.push_back(each);
+    } else {
+      left_out.push_back(each.path.directory.string() + " is left out: " + to_string(each.free) +
+                         " are free, and its largest tensor would take " + to_string(need.tensor_max));
+    }
   }
-  auto reserved = shares(need, paths);
-  if (!reserved) return reserved.error();
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    paths[i].reserved = (*reserved)[i];
-    paths[i].capacity = std::max((*reserved)[i], round_up(need.total + need.tensor_max, Alignment(granule.value())));
+  if (unweighed) PENSTOCK_TRY(weigh(chosen));
+  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, *all);
+  paths.clear();
+  for (auto& [path, free] : chosen) {
+    path.capacity = std::max(*path.reserved, round_up(need.total + need.tensor_max));
+    paths.push_back(std::move(path));
   }
-  return ok();
+  return left_out;
 }
 
 }  // namespace penstock::swap

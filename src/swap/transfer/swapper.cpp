@@ -16,7 +16,8 @@ Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentD
       dealer_(dealer),
       transfers_(transfers),
       ledger_(ledger),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      messages_(std::exchange(options_.messages, {})) {}
 
 Result<void> Swapper::settle(TensorId tensor) {
   while (true) {
@@ -92,6 +93,7 @@ void Swapper::after_lease(TensorId tensor) {
   const tiers::Copy& copy = store_.copy(tensor, Tier::host);
   if (copy.leased()) return;
   if (description.transient) return discard(tensor);
+  if (copy.state == CopyState::clean) leave_retired_path(tensor);
   if (!description.retain && description.extent && copy.state == CopyState::clean) {
     store_.drop(tensor, Tier::host);
     resident_.erase(tensor);
@@ -134,6 +136,12 @@ tiers::TensorDescription Swapper::remove(TensorId tensor) {
     settle_retired(tensor, extent->path, ByteCount());
   }
   return description;
+}
+
+void Swapper::stop() {
+  stopping_ = true;
+  prefetches_.clear();
+  to_move_.clear();
 }
 
 bool Swapper::discard_if_unwanted(TensorId tensor) {
@@ -185,7 +193,7 @@ void Swapper::advance() {
     if (verdict == Verdict::waits_for_room) may_reserve = false;
     ++request;
   }
-  if (may_reserve) {
+  if (may_reserve && !stopping_) {
     serve_prefetches();
     drain_paths();
     start_stores();

@@ -1,10 +1,12 @@
 #include <penstock/swap/swapper.hpp>
 
 // Paths that fail: what is stored there goes elsewhere, and what was stored there is moved while it can be read.
+// What is on disk stays valid, and where it is, until it stands in its new place.
 
 namespace penstock::swap {
 
 using tiers::CopyState;
+using tiers::Extent;
 using tiers::TensorId;
 using tiers::Tier;
 
@@ -17,21 +19,18 @@ std::string first_line(const Error& error) {
 
 }  // namespace
 
-/// A transfer of `tensor` has failed. A full disk is no fault of its path's.
-void Swapper::note_fault(TensorId tensor, const Error& error) {
-  const auto& description = store_.description(tensor);
-  const std::uint32_t path = description.extent->path;
-  if (!dealer_.in_use(path) || error.code() == ErrorCode::no_space) return;
+/// A transfer has failed there. A full disk is no fault of its path's.
+void Swapper::note_fault(const Extent& extent, const Error& error) {
+  if (!dealer_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
   const bool hangs = error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
-  const bool last = dealer_.note_fault(path);
-  if (last || (hangs && dealer_.has_another(path))) {
-    retire(path, transfers_.file_name(*description.extent), error);
-  }
+  const bool last = dealer_.note_fault(extent.path);
+  if (last || (hangs && dealer_.has_another(extent.path))) retire(extent.path, transfers_.file_name(extent), error);
 }
 
 Error Swapper::note_corrupted(TensorId tensor, std::size_t block) {
-  Error error = corrupted(store_.description(tensor), block);
-  if (store_.description(tensor).extent) note_fault(tensor, error);
+  const auto& description = store_.description(tensor);
+  Error error = corrupted(description, block);
+  if (description.extent) note_fault(*description.extent, error);
   return error;
 }
 
@@ -45,90 +44,111 @@ void Swapper::retire(std::uint32_t path, const std::string& file, const Error& e
     retired.left.insert(tensor);
     to_move_.push_back(tensor);
   }
-  messages_.push_back(file + " is out of use, at its fault number " + std::to_string(dealer_.fault_count(path)) + ": " +
-                      first_line(error) + "; the " + std::to_string(retired.left.size()) +
+  messages_.push_back(file + " is out of use, at its fault number " + std::to_string(dealer_.fault_count(path)) +
+                      ": " + first_line(error) + "; the " + std::to_string(retired.left.size()) +
                       " tensors that are there (" + to_string(bytes) + ") move to the other paths");
 }
 
-/// A store has failed. True when it is tried again on a path where it has not failed since it last succeeded.
-bool Swapper::store_elsewhere(TensorId tensor, const Error& error) {
-  note_fault(tensor, error);
-  const tiers::Extent failed = *store_.description(tensor).extent;
-  failed_on_[tensor].insert(failed.path);
-  if (!move_extent(tensor)) {
+/// Where the next store of `tensor` goes: where it is, or to another path once that one has failed; a path out of use
+/// is the last resort of what is in memory only. Nothing when each has failed since a store of it last succeeded.
+std::optional<Extent> Swapper::place_for(TensorId tensor) {
+  const auto& description = store_.description(tensor);
+  const auto failed = [&, known = failed_on_.find(tensor)](std::uint32_t path) {
+    return known != failed_on_.end() && known->second.contains(path);
+  };
+  const Extent& own = *description.extent;
+  if (dealer_.in_use(own.path) && !failed(own.path)) return own;
+  if (auto elsewhere = dealer_.deal(description.size, failed)) return *elsewhere;
+  const bool in_memory_only = store_.copy(tensor, Tier::host).state == CopyState::dirty;
+  if (in_memory_only && !failed(own.path)) return own;
+  return std::nullopt;
+}
+
+/// The tensor stands at `place`.
+void Swapper::settle_at(TensorId tensor, const Extent& place) {
+  failed_on_.erase(tensor);
+  if (place == *store_.description(tensor).extent) return;
+  const Extent old = store_.relocate(tensor, place);
+  dealer_.give_back(old);  // a write that hangs may land there still: its path deals no more
+  settle_retired(tensor, old.path, old.length);
+}
+
+/// The store to `place` has failed. True when it is on its way to another one.
+bool Swapper::store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
+  if (place != *store_.description(tensor).extent) dealer_.give_back(place);
+  note_fault(place, error);
+  failed_on_[tensor].insert(place.path);
+  if (!start_store(tensor)) {
     failed_on_.erase(tensor);
     return false;
   }
-  const auto& description = store_.description(tensor);
-  messages_.push_back(description.name + " goes to " + transfers_.file_name(*description.extent) + ": " +
-                      first_line(error));
-  to_store_.push_back(tensor);
-  return true;
-}
-
-/// Gives the tensor an extent on another path, nothing in it yet. False where none has room.
-bool Swapper::move_extent(TensorId tensor) {
-  const auto failed = failed_on_.find(tensor);
-  auto extent = dealer_.deal(store_.description(tensor).size, [&](std::uint32_t path) {
-    return failed != failed_on_.end() && failed->second.contains(path);
-  });
-  if (!extent) return false;
-  const tiers::Extent old = store_.relocate(tensor, *extent);
-  // A write that hangs may still land there, and is out of harm's way: its path deals no more.
-  dealer_.give_back(old);
-  settle_retired(tensor, old.path, old.length);
-  return true;
-}
-
-/// Where no other path has room it is stored where it was.
-void Swapper::move_off_retired_path(TensorId tensor) {
-  if (!dealer_.in_use(store_.description(tensor).extent->path)) (void)move_extent(tensor);
-}
-
-/// The same for what is in memory and at rest: that copy is the only one then, until it is stored.
-void Swapper::move_resident(TensorId tensor) {
-  if (dealer_.in_use(store_.description(tensor).extent->path)) return;
-  if (!move_extent(tensor)) {
-    end_draining(tensor);  // it stays where it is
-    return;
+  // What a full or a refusing disk says is said for every store.
+  const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::failed_state;
+  if (!repeated || told_.insert({place.path, error.code()}).second) {
+    messages_.push_back(store_.description(tensor).name + " is stored elsewhere: " + first_line(error));
   }
-  if (!store_.copy(tensor, Tier::host).exclusive) to_store_.push_back(tensor);
+  return true;
 }
 
-/// Loads what is on a path out of use and nowhere else, one tensor at a time, for no longer than it takes to store
-/// it. A clean copy may have to go for it, though none that is used sooner. What is being loaded or stored is
-/// looked at when that ends.
+/// Moves what is on paths out of use, one tensor at a time, as room allows: a clean copy may have to go for it, though
+/// none that is used sooner, and it stays in memory for no longer than it takes. What is dirty moves with its next
+/// store; what is being loaded or stored, or leased for writing, comes back here when that ends.
 void Swapper::drain_paths() {
   while (!to_move_.empty() && !draining_) {
     const TensorId tensor = to_move_.front();
-    const CopyState state = store_.copy(tensor, Tier::host).state;
-    if (state == CopyState::clean || state == CopyState::dirty) {
-      move_resident(tensor);
-    } else if (state == CopyState::absent && !store_.current(tensor, Tier::nvme)) {
-      (void)move_extent(tensor);  // never written: nothing to lose
-    } else if (state == CopyState::absent) {
-      const std::uint64_t next_use = trace_.next_use(tensor);
-      auto reservation = reserve(tensor, next_use == AccessTrace::never ? 1 : next_use + 1);
-      if (!reservation) return;
-      start_load(tensor, std::move(*reservation));
-      draining_ = tensor;
+    const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+    const bool there = !dealer_.in_use(store_.description(tensor).extent->path);
+    if (there && copy.state == CopyState::clean && !copy.exclusive) {
+      if (start_store(tensor)) draining_ = {tensor, std::nullopt};
+    } else if (there && copy.state == CopyState::absent) {
+      if (!start_draining(tensor)) return;
     }
     to_move_.pop_front();
   }
 }
 
+/// Of what is on disk only, or nowhere yet. False when memory has no room for it now.
+bool Swapper::start_draining(TensorId tensor) {
+  auto place = dealer_.deal(store_.description(tensor).size);
+  if (!place) return true;  // it stays where it is
+  if (!store_.current(tensor, Tier::nvme)) {
+    settle_at(tensor, *place);  // never written: nothing to lose
+    return true;
+  }
+  const std::uint64_t next_use = trace_.next_use(tensor);
+  auto reservation = reserve(tensor, next_use == AccessTrace::never ? next_use : next_use + 1);
+  if (!reservation) {
+    dealer_.give_back(*place);
+    return false;
+  }
+  draining_ = {tensor, *place};
+  start_load(tensor, std::move(*reservation), /*verify=*/true);
+  return true;
+}
+
+/// At rest, in memory and current on disk: if it is on a path out of use, it moves, or waits for its turn to.
+void Swapper::leave_retired_path(TensorId tensor) {
+  const auto& extent = store_.description(tensor).extent;
+  if (!extent || dealer_.in_use(extent->path)) return;
+  if (!end_draining(tensor)) return to_move_.push_back(tensor);
+  if (start_store(tensor)) draining_ = {tensor, std::nullopt};
+}
+
 /// True when `tensor` was the one being drained; the next one may be.
 bool Swapper::end_draining(TensorId tensor) {
-  if (draining_ != tensor) return false;
+  if (!draining_ || draining_->tensor != tensor) return false;
+  if (draining_->place) dealer_.give_back(*draining_->place);
   draining_.reset();
   return true;
 }
 
-/// A load has failed that drain_paths() may have started.
+/// A load has failed. What is on a path out of use is not tried again.
 void Swapper::note_unreadable(TensorId tensor) {
-  if (!end_draining(tensor)) return;
+  end_draining(tensor);
   const auto& description = store_.description(tensor);
-  retired_.at(description.extent->path).unreadable.push_back(description.name);
+  const auto found = retired_.find(description.extent->path);
+  if (found == retired_.end() || !found->second.left.contains(tensor)) return;
+  found->second.unreadable.push_back(description.name);
   settle_retired(tensor, description.extent->path, ByteCount());
 }
 

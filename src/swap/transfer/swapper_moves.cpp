@@ -8,7 +8,8 @@ using tiers::CopyState;
 using tiers::TensorId;
 using tiers::Tier;
 
-void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
+/// Whoever has it sealed in a pass verifies it there, unless this is to.
+void Swapper::start_load(TensorId tensor, tiers::Reservation reservation, bool verify) {
   load_errors_.erase(tensor);
   store_.begin_load(tensor, Tier::host, std::move(reservation));
   resident_.insert(tensor);
@@ -18,7 +19,7 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
 
   Move move;
   move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
-  if (!description.sealed_in_pass) {
+  if (verify || !description.sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.hops.push_back(make_work_hop(
         *options_.executor,
@@ -38,11 +39,11 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation) {
     store_.finish_load(tensor, Tier::host, result.has_value());
     store_.touch(tensor, Tier::host);
     if (result) {
-      if (!discard_if_unwanted(tensor)) move_resident(tensor);
+      if (!discard_if_unwanted(tensor)) leave_retired_path(tensor);
       return;
     }
+    note_fault(*loaded.extent, result.error());
     note_unreadable(tensor);
-    note_fault(tensor, result.error());
     unwanted_.erase(tensor);
     resident_.erase(tensor);
     Error error = result.error();
@@ -69,16 +70,17 @@ Error Swapper::corrupted(const tiers::TensorDescription& description, std::size_
       .note("file    " + transfers_.file_name(*description.extent));
 }
 
-void Swapper::start_store(TensorId tensor) {
-  move_off_retired_path(tensor);
+/// False when no path takes it; see place_for().
+bool Swapper::start_store(TensorId tensor) {
+  const auto place = place_for(tensor);
+  if (!place) return false;
   store_.begin_store(tensor, Tier::host);
   ++stores_in_flight_;
-  const auto& description = store_.description(tensor);
   const HostSpan payload = bytes(tensor);
-  const HostSpan padded(payload.data(), description.extent->length);
+  const HostSpan padded(payload.data(), place->length);
 
   Move move;
-  if (!description.sealed_in_pass) {
+  if (!store_.description(tensor).sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.hops.push_back(make_work_hop(
         *options_.executor,
@@ -88,32 +90,44 @@ void Swapper::start_store(TensorId tensor) {
         },
         options_.wake));
   }
-  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::write, *description.extent, padded));
-  move.on_event = [this, tensor](HopState, const Result<void>& result) {
+  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::write, *place, padded));
+  move.on_event = [this, tensor, place = *place](HopState, const Result<void>& result) {
     --stores_in_flight_;
-    const auto& stored = store_.description(tensor);
     store_.finish_store(tensor, Tier::host, result.has_value());
-    if (!result) {
-      if (discard_if_unwanted(tensor) || store_elsewhere(tensor, result.error())) return;
-      failed_stores_.push_back(tensor);
-      if (store_error_) return;  // the first is what the caller hears
-      Error error = result.error();
-      store_error_ = {tensor, std::move(error).note("tensor  " + stored.name + " stays in memory, not yet stored")};
-      return;
-    }
-    ledger_.wrote(stored.purpose, stored.extent->length);
-    failed_on_.erase(tensor);
-    if (discard_if_unwanted(tensor)) return;
-    move_resident(tensor);
-    if (store_.copy(tensor, Tier::host).state == CopyState::dirty) return;  // moved: it is stored again
-    const bool drained = end_draining(tensor);
-    if ((drained || !stored.retain) && !store_.copy(tensor, Tier::host).leased()) {
-      store_.drop(tensor, Tier::host);
-      resident_.erase(tensor);
-    }
+    finish_store(tensor, place, result);
   };
   transfers_.announce();
   moves_.push_back(std::move(move));
+  return true;
+}
+
+void Swapper::finish_store(TensorId tensor, const tiers::Extent& place, const Result<void>& result) {
+  const auto& description = store_.description(tensor);
+  const bool last_resort = failed_on_.contains(tensor);
+  if (result) {
+    settle_at(tensor, place);
+    ledger_.wrote(description.purpose, place.length);
+  } else if (unwanted_.contains(tensor)) {
+    if (place != *description.extent) dealer_.give_back(place);
+    note_fault(place, result.error());
+  } else if (store_elsewhere(tensor, place, result.error())) {
+    return;
+  }
+  if (discard_if_unwanted(tensor)) return;
+  const tiers::Copy& copy = store_.copy(tensor, Tier::host);
+  const bool drained = end_draining(tensor);
+  if (copy.state == CopyState::dirty) {
+    failed_stores_.push_back(tensor);
+    if (store_error_) return;  // the first is what the caller hears
+    Error error = result.error();
+    store_error_ = {tensor, std::move(error).note("tensor  " + description.name + " stays in memory, not yet stored")};
+    return;
+  }
+  if (result && !last_resort) leave_retired_path(tensor);
+  if ((drained || !description.retain) && !copy.leased() && copy.state == CopyState::clean) {
+    store_.drop(tensor, Tier::host);
+    resident_.erase(tensor);
+  }
 }
 
 std::vector<Move> Swapper::take_moves() {

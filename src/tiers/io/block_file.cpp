@@ -142,8 +142,7 @@ void BlockFile::poll(TimePoint deadline) noexcept {
     for (std::size_t i = 0; i < count; ++i) on_completion(completions[i], now);
     count = count < completions.size() ? 0 : engine_->reap(completions, TimePoint::min());
   }
-  give_up_overdue_parts();
-  if (some) submit_parts();
+  if (give_up_overdue_parts() || some) submit_parts();
 }
 
 Error BlockFile::refusal(Direction direction, FileOffset offset) const {
@@ -163,12 +162,14 @@ TimePoint BlockFile::next_deadline() const noexcept {
   return flights_.front().submitted + options_.deadline;
 }
 
-void BlockFile::give_up_overdue_parts() noexcept {
+/// True when there were some, so that what waited for their room, or is refused now, goes on.
+bool BlockFile::give_up_overdue_parts() noexcept {
   const TimePoint now = options_.clock->now();
+  const std::uint32_t before = overdue_count_;
   while (!flights_.empty()) {
     const auto [index, submitted] = flights_.front();
     const bool flying = still_flying(index, submitted);
-    if (flying && next_deadline() > now) return;
+    if (flying && next_deadline() > now) break;
     flights_.pop_front();
     if (!flying) continue;
     Part& part = parts_[index];
@@ -184,10 +185,12 @@ void BlockFile::give_up_overdue_parts() noexcept {
          part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.direction == Direction::read;
-    part.overdue = true;  // its slot goes with it, until the kernel answers
+    part.overdue = true;  // its slot goes with it, until the kernel answers; its bytes are in nobody's way
     ++overdue_count_;
+    in_flight_ -= part.request_length();
     part_has_ended(part.transfer);
   }
+  return overdue_count_ > before;
 }
 
 /// Each batch is one call of the engine's, which with io_uring is one system call.
@@ -206,6 +209,10 @@ void BlockFile::submit_parts() noexcept {
       flights_.push_back({batch_part, now});
       in_flight_ += part.request_length();
       ++counters_.requests;
+    }
+    if (accepted == 0 && count > 0 && overdue_count_ > 0 && engine_->in_flight() == overdue_count_) {
+      read_hangs_ = true;  // no slot is left to read with, so that what waits is refused
+      continue;
     }
     if (accepted < batch.size()) return;
   }
@@ -247,13 +254,13 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   Part& part = parts_[index];
   PENSTOCK_CHECK(part.in_flight);
   part.in_flight = false;
-  const ByteCount asked = part.request_length();
-  in_flight_ -= asked;
   counters_.latency.record(now - part.submitted);
   if (part.overdue) {
     --overdue_count_;
     return free_parts_.push_back(index);
   }
+  const ByteCount asked = part.request_length();
+  in_flight_ -= asked;
   Transfer& transfer = transfers_[part.transfer];
 
   if (is_transient(completion.result) && part.retries < options_.retries_max) {

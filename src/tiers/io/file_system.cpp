@@ -131,16 +131,16 @@ class RealFileSystem final : public FileSystem {
   }
 
   Result<void> extend(const File::Properties& file, ByteCount size) override {
-    PENSTOCK_TRY(check_length(file.name, size));
+    PENSTOCK_TRY(check_length("File::extend", file.name, size));
     if (::ftruncate(static_cast<int>(file.handle), static_cast<off_t>(size.value())) == 0) return ok();
     return Error::from_errno("File::extend", errno).object(file.name).wanted(size);
   }
 
   /// Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
-  static Result<void> check_length(const std::string& file, ByteCount size) {
+  static Result<void> check_length(const char* operation, const std::string& file, ByteCount size) {
     rlimit longest{};
     if (::getrlimit(RLIMIT_FSIZE, &longest) != 0 || size.value() <= longest.rlim_cur) return ok();
-    return Error(ErrorCode::no_space, "FileSystem::create_scratch")
+    return Error(ErrorCode::no_space, operation)
         .reason("RLIMIT_FSIZE allows no file of that length")
         .object(file)
         .wanted(size)
@@ -167,7 +167,8 @@ class RealFileSystem final : public FileSystem {
 
   /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
   Result<std::string> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
-    if (auto allowed = check_length(directory.string(), size); !allowed) return allowed.error();
+    auto allowed = check_length("FileSystem::create_scratch", directory.string(), size);
+    if (!allowed) return allowed.error();
     // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
     const auto free = free_space(directory);
     if (free && *free < size) return refused(directory, size, ENOSPC, free);

@@ -73,7 +73,8 @@ std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
   if (request.operation == IoOperation::flush) return 0;
   const auto found = disk_.files_.find(request.file);
   if (found == disk_.files_.end()) return -EBADF;
-  std::vector<std::byte>& file = found->second.bytes;
+  SimDisk::OpenFile& open = found->second;
+  std::vector<std::byte>& file = open.bytes;
 
   const Alignment alignment = disk_.options().alignment;
   if (!is_aligned(request.buffer.data(), alignment) || !is_aligned(request.buffer.size(), alignment) ||
@@ -84,6 +85,12 @@ std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
   const std::uint64_t length =
       std::min<std::uint64_t>({request.buffer.size().value(), request_max.value(), file.size() - request.offset.value()});
   std::byte* at = file.data() + request.offset.value();
+  const ByteCount end(request.offset.value() + length);
+  if (request.operation == IoOperation::write && end > open.reserved) {
+    if (end - open.reserved > disk_.options_.capacity - disk_.used_) return -ENOSPC;
+    disk_.used_ += end - open.reserved;
+    open.reserved = end;
+  }
   if (request.operation == IoOperation::read) {
     std::memcpy(request.buffer.data(), at, length);
   } else {

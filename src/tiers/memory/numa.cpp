@@ -66,7 +66,8 @@ NumaTopology NumaTopology::read(fs::path sysfs) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("node")) continue;
     const auto number = parse<std::uint32_t>(std::string_view(name).substr(4));
-    if (number) topology.nodes_.push_back({*number, parse_cpu_list(first_line(entry.path() / "cpulist"))});
+    std::vector<std::uint32_t> cpus = parse_cpu_list(first_line(entry.path() / "cpulist"));
+    if (number && !cpus.empty()) topology.nodes_.push_back({*number, std::move(cpus)});
   }
   std::sort(topology.nodes_.begin(), topology.nodes_.end(),
             [](const Node& a, const Node& b) { return a.number < b.number; });

@@ -135,19 +135,21 @@ void TensorStore::cancel_exclusive(TensorId id, Tier tier) {
 
 void TensorStore::begin_store(TensorId id, Tier from) {
   Copy& copy = mutable_copy(id, from);
-  PENSTOCK_CHECK(copy.state == CopyState::dirty && !copy.exclusive && at(id).description.extent);
+  PENSTOCK_CHECK(copy.state == CopyState::dirty || copy.state == CopyState::clean);
+  PENSTOCK_CHECK(!copy.exclusive && at(id).description.extent);
   copy.state = CopyState::storing;
 }
 
 void TensorStore::finish_store(TensorId id, Tier from, bool succeeded) {
   Copy& copy = mutable_copy(id, from);
   PENSTOCK_CHECK(copy.state == CopyState::storing && !copy.exclusive);
+  Copy& stored = mutable_copy(id, Tier::nvme);
   if (!succeeded) {
-    copy.state = CopyState::dirty;
+    const bool as_on_disk = stored.state == CopyState::clean && stored.version == copy.version;
+    copy.state = as_on_disk ? CopyState::clean : CopyState::dirty;
     return;
   }
   copy.state = CopyState::clean;
-  Copy& stored = mutable_copy(id, Tier::nvme);
   stored.state = CopyState::clean;
   stored.version = copy.version;
 }
@@ -163,12 +165,7 @@ std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
 
 Extent TensorStore::relocate(TensorId id, const Extent& extent) {
   TensorDescription& description = at(id).description;
-  Copy& copy = mutable_copy(id, Tier::host);
   PENSTOCK_CHECK(description.extent && description.extent->length == extent.length);
-  PENSTOCK_CHECK(copy.state != CopyState::loading && copy.state != CopyState::storing);
-  PENSTOCK_CHECK(copy.state != CopyState::absent || mutable_copy(id, Tier::nvme).state == CopyState::absent);
-  if (copy.state == CopyState::clean) copy.state = CopyState::dirty;
-  clear(id, Tier::nvme);
   return std::exchange(*description.extent, extent);
 }
 

@@ -52,6 +52,12 @@ Result<Config> Config::from_text(std::string_view text, const std::string& name,
   return std::move(draft.config);
 }
 
+const std::vector<std::filesystem::path>& Config::swap_directories() const {
+  static const std::vector<std::filesystem::path> none;
+  if (offload_param.device == OffloadDevice::nvme) return offload_param.nvme_paths;
+  return offload_optimizer.device == OffloadDevice::nvme ? offload_optimizer.nvme_paths : none;
+}
+
 Result<Config> Config::from_file(const std::filesystem::path& file, std::uint32_t world_size) {
   std::error_code status;
   const bool is_directory = std::filesystem::is_directory(file, status);

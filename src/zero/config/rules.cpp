@@ -119,9 +119,9 @@ void apply_machine(Draft& draft, Reader& reader) {
   // What saturates a drive is bytes in flight: short requests need more of them.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
-  const std::size_t paths = std::max(config.offload_param.nvme_paths.size(), config.offload_optimizer.nvme_paths.size());
+  const std::size_t paths = config.swap_directories().size();
   const auto one_for_each_path = [&](std::string_view path, std::size_t count) {
-    if (count == 0 || count == paths) return;
+    if (count == 0 || paths == 0 || count == paths) return;
     reader.report(path, "wanted one number for each directory of nvme_path, " + std::to_string(paths) + ", got " +
                             std::to_string(count));
   };

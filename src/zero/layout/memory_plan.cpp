@@ -120,7 +120,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   options.eviction =
       config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
   options.lookahead = host_budget / 4;
-  const auto& directories = shards_on_disk ? config.offload_param.nvme_paths : config.offload_optimizer.nvme_paths;
+  const auto& directories = config.swap_directories();
   if (swap_bytes.is_zero()) return options;
   options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
   const auto& weights = config.penstock.path_weights;
@@ -163,10 +163,10 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
 
   const PenstockConfig& own = config.penstock;
-  const std::size_t path_count =
-      (plan.shards_on_disk ? config.offload_param : config.offload_optimizer).nvme_paths.size();
-  PENSTOCK_TRY(check_count("penstock.path_weights", own.path_weights.size(), path_count, "directory of nvme_path"));
-  PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), path_count, "directory of nvme_path"));
+  if (const std::size_t paths = config.swap_directories().size(); paths > 0) {
+    PENSTOCK_TRY(check_count("penstock.path_weights", own.path_weights.size(), paths, "directory of nvme_path"));
+    PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), paths, "directory of nvme_path"));
+  }
   PENSTOCK_TRY(check_count("penstock.rank_nodes", own.rank_nodes.size(), local_ranks, "rank of this machine"));
   plan.local_ranks = local_ranks;
 

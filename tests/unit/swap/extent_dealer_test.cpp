@@ -60,6 +60,15 @@ TEST(ExtentDealer, LowersAWeightAtEachFaultAndEndsThePathsUseAtTheLast) {
   EXPECT_FALSE(two.note_fault(1) || two.note_fault(1) || two.note_fault(1));  // the last one stays
 }
 
+TEST(ExtentDealer, DealsWhatIsReservedBeforeAnythingElse) {
+  const std::array<ExtentDealer::PathRoom, 2> paths = {
+      {{.capacity = 64_KiB, .reserved = 8_KiB}, {.capacity = 64_KiB, .reserved = 32_KiB}}};
+  ExtentDealer two(paths, block);
+
+  EXPECT_EQ(deal(two, 10), (std::array<int, 3>{2, 8, 0}));
+  EXPECT_EQ(deal(two, 6), (std::array<int, 3>{6, 0, 0}));  // by weight again
+}
+
 TEST(ExtentDealer, AvoidsWhatItIsToldToAvoid) {
   ExtentDealer two = dealer({8, 1});
 

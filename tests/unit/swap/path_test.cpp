@@ -6,6 +6,7 @@
 #include <penstock/tiers/host_arena.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <cmath>
 #include <limits>
 #include <condition_variable>
@@ -102,6 +103,31 @@ TEST(Path, RefusesAWeightThatIsNone) {
     ASSERT_FALSE(path) << weight;
     EXPECT_EQ(path.error().code(), ErrorCode::invalid_argument);
   }
+}
+
+/// Lifts the limit again.
+class FileLengthLimit {
+ public:
+  explicit FileLengthLimit(ByteCount longest) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = longest.value(), .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLengthLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Path, HasWhatIsReservedWhereItsFileMayNotGrow) {
+  const test::ScratchDirectory directory;
+  const FileLengthLimit limit(4_MiB);
+
+  const auto path = Path::create({.directory = directory.path(), .capacity = 8_MiB, .reserved = 2_MiB});
+
+  ASSERT_TRUE(path) << path.error().message();
+  EXPECT_EQ((*path)->options().capacity, 2_MiB);
+  EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, PathTest, testing::Values(EngineChoice::automatic, EngineChoice::libaio, EngineChoice::threads),

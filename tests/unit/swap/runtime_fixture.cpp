@@ -15,15 +15,18 @@ Simulation::Simulation(const Options& options) {
   std::vector<std::unique_ptr<Path>> paths;
   for (const double bandwidth : options.bandwidths) {
     disks_.push_back(std::make_unique<tiers::SimDisk>(
-        tiers::SimDisk::Options{.bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
+        tiers::SimDisk::Options{.capacity = options.disk_capacity,
+                                .bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
     auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, options.seed + disks_.size() - 1);
     engines_.push_back(engine.get());
     auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock);
     faults_.push_back(faulty.get());
     paths.push_back(Path::create({.directory = std::string("disk").append(std::to_string(disks_.size())),
                                   .capacity = options.capacity,
+                                  .reserved = options.reserved,
                                   .weight = bandwidth,
                                   .request_max = options.request_max,
+                                  .in_flight_max = options.in_flight_max,
                                   .clock = &clock,
                                   .file_system = disks_.back().get()},
                                  std::move(faulty))

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace penstock::swap::test {
@@ -20,6 +21,9 @@ class Simulation final : public Driving {
     std::vector<double> bandwidths = {1};  ///< GB/s of each disk, and its path's weight
     ByteCount capacity = 8_MiB;            ///< of each swap file
     ByteCount request_max = 16_KiB;
+    ByteCount in_flight_max = 16_MiB;
+    std::optional<ByteCount> reserved;     ///< of each swap file; none: all
+    ByteCount disk_capacity = 1_GiB;       ///< of each disk
   };
   explicit Simulation(const Options& options);
 

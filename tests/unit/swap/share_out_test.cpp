@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <array>
+#include <cmath>
 #include <memory>
 
 namespace penstock::swap {
@@ -48,6 +49,41 @@ TEST_F(ShareOut, GivesTheOthersWhatOnePathHasNoRoomFor) {
   EXPECT_EQ(paths_[2].reserved, 264_MiB);
 }
 
+TEST_F(ShareOut, LeavesAPathOutThatHasNoRoomForOneTensor) {
+  path(1, 1_MiB);
+  path(1, 1_GiB);
+  path(1, 1_GiB);
+
+  const auto left_out = share_out({.total = 100_MiB, .tensor_max = 3_MiB}, paths_);
+
+  ASSERT_TRUE(left_out);
+  ASSERT_EQ(left_out->size(), 1u);
+  EXPECT_NE(left_out->front().find("disk1 is left out"), std::string::npos) << left_out->front();
+  ASSERT_EQ(paths_.size(), 2u);
+  EXPECT_EQ(paths_[0].directory, "disk2");
+}
+
+TEST_F(ShareOut, RefusesAWeightThatIsNoneBeforeItCountsWithIt) {
+  for (const double weight : {-1.0, std::nan("")}) {
+    paths_.clear();
+    path(weight, 1_GiB);
+    path(0, 1_GiB);
+
+    const auto refused = share_out({.total = 100_MiB, .tensor_max = 2_MiB}, paths_);
+
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(ShareOutOfOneFileSystem, CountsWhatIsFreeOnce) {
+  const test::ScratchDirectory one, two;
+  std::vector<PathOptions> paths = {{.directory = one.path()}, {.directory = two.path()}};
+  const ByteCount free = tiers::real_file_system().free_space(one.path()).value();
+
+  EXPECT_FALSE(share_out({.total = free + free / 2, .tensor_max = 2_MiB}, paths));
+}
+
 TEST_F(ShareOut, SaysWhatIsFreeWhereWhenItDoesNotFit) {
   path(1, 100_MiB);
   path(1, 200_MiB);
@@ -67,7 +103,7 @@ TEST_F(ShareOut, ReservesAllOnAnOnlyPath) {
   ASSERT_TRUE(share_out({.total = 301_MiB, .tensor_max = 2_MiB}, paths_));
 
   EXPECT_EQ(paths_[0].capacity, 302_MiB);
-  EXPECT_TRUE(paths_[0].reserved.is_zero());
+  EXPECT_FALSE(paths_[0].reserved);
   EXPECT_EQ(paths_[0].weight, 1);
 }
 
@@ -84,7 +120,7 @@ TEST(Weights, AreMeasuredOnRealDirectories) {
 
   for (const PathOptions& path : paths) {
     EXPECT_GE(path.weight, 1);
-    EXPECT_GE(path.reserved, 2_MiB);
+    EXPECT_GE(path.reserved.value(), 2_MiB);
   }
   EXPECT_EQ(one.entry_count() + two.entry_count(), 0u);
 }

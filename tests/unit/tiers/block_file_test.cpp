@@ -238,6 +238,30 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
   EXPECT_TRUE(file.refuses(BlockFile::Direction::read) && file.refuses(BlockFile::Direction::write));
 }
 
+TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine) {
+  SimDisk disk({});
+  SimClock clock;
+  FaultEngine engine(std::make_unique<SimEngine>(disk, clock, /*seed=*/1, /*depth=*/4),
+                     {{.operation = IoOperation::write, .count = 100, .effect = Fault::Effect::hang}}, clock);
+  auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 256_KiB, .request_max = 16_KiB, .clock = &clock})
+                  .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 131072)), &std::free);
+  ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 128_KiB), 1));
+  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(131072), HostSpan(memory.get(), 16_KiB), 2));
+  file.poll(TimePoint::min());
+
+  clock.advance_to(file.next_deadline());
+  file.poll(TimePoint::min());
+
+  std::vector<ErrorCode> codes;
+  while (const auto finished = file.take_finished()) codes.push_back(finished->result.error().code());
+  EXPECT_EQ(codes, (std::vector<ErrorCode>{ErrorCode::deadline_exceeded, ErrorCode::failed_state}));
+  EXPECT_FALSE(file.busy());
+  EXPECT_FALSE(engine.close(clock.now()));
+}
+
 TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
   SimDisk disk({});
   SimClock clock;

@@ -55,7 +55,8 @@ class Rank final : public swap::Driving {
       if (options_.seed) path.file_system = &disk_, path.clock = &clock_;
     }
     if (!runtime_options.paths.empty()) {
-      PENSTOCK_TRY(swap::share_out(runtime_options.swap_need, runtime_options.paths));
+      auto left_out = swap::share_out(runtime_options.swap_need, runtime_options.paths);
+      if (!left_out) return left_out.error();
     }
     std::vector<std::unique_ptr<swap::Path>> paths;
     for (const auto& path : runtime_options.paths) {

@@ -5,6 +5,7 @@
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <fstream>
 
 namespace penstock::zero {
 namespace {
@@ -85,8 +86,10 @@ TEST(MemoryPlan, GivesARankThePathsOfItsNode) {
 
 TEST(MemoryPlan, SpreadsRanksThatMayRunAnywhereOverTheNodes) {
   const penstock::test::ScratchDirectory machine;  // two nodes whose cores are none of ours
-  for (const char* node : {"node0", "node1"}) {
-    std::filesystem::create_directories(machine.path() / "devices/system/node" / node);
+  const std::filesystem::path nodes = machine.path() / "devices/system/node";
+  for (const auto& [node, cpus] : {std::pair("node0", "1000-1003"), {"node1", "1004-1007"}, {"node2", ""}}) {
+    std::filesystem::create_directories(nodes / node);
+    std::ofstream(nodes / node / "cpulist") << cpus << "\n";
   }
   const auto topology = tiers::NumaTopology::read(machine.path());
   Config config = test::RunOptions::default_config();
