@@ -177,7 +177,7 @@ Result<LoadSample> PathLoad::run(LoadPattern pattern, TimePoint duration) {
   const TimePoint began = now();
   for (std::size_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
-    lane.next_read = FileOffset((lane.next_write.value() + (transfer_ * lane.slots.size()).value()) % lane.size.value());
+    lane.next_read = FileOffset((lane.next_write.value() + (transfer_ * (lane.slots.size() - options_.spare)).value()) % lane.size.value());
     for (std::size_t slot = 0; slot < lane.slots.size(); ++slot) post(index, slot, next_direction(lane, pattern));
   }
   PENSTOCK_TRY(drive([&](std::size_t index, const BlockFile::Finished& finished) {
