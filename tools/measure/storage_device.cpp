@@ -1,5 +1,6 @@
 #include "storage_device.hpp"
 
+#include <penstock/tiers/block_device.hpp>
 #include <penstock/tiers/file_system.hpp>
 
 #include <sys/stat.h>
@@ -21,16 +22,6 @@ std::string first_line(const fs::path& file) {
   return line.substr(0, line.find_last_not_of(' ') + 1);
 }
 
-/// A partition's disk; a mapped device's first disk.
-fs::path whole_disk(fs::path device) {
-  std::error_code error;
-  if (fs::exists(device / "partition", error)) device = device.parent_path();
-  for (const auto& below : fs::directory_iterator(device / "slaves", error)) {
-    return whole_disk(fs::canonical(below.path(), error));
-  }
-  return device;
-}
-
 bool runs_under_a_hypervisor() {
   std::ifstream cpu("/proc/cpuinfo");
   for (std::string line; std::getline(cpu, line);) {
@@ -39,24 +30,29 @@ bool runs_under_a_hypervisor() {
   return false;
 }
 
-/// "259:2" of the file system that holds the directory, empty where it cannot be looked at.
-std::string device_number(const fs::path& directory) {
+/// Of the file system that holds the directory, zero where it cannot be looked at.
+dev_t device_of(const fs::path& directory) {
   struct stat status {};
-  if (::stat(directory.c_str(), &status) != 0) return {};
-  return std::to_string(major(status.st_dev)).append(":").append(std::to_string(minor(status.st_dev)));
+  return ::stat(directory.c_str(), &status) == 0 ? status.st_dev : dev_t{};
+}
+
+/// "259:2"
+std::string to_string(dev_t device) {
+  return std::to_string(major(device)).append(":").append(std::to_string(minor(device)));
 }
 
 }  // namespace
 
 StorageDevice describe_storage(const fs::path& directory) {
-  StorageDevice device{.id = device_number(directory)};
-  std::error_code error;
-  fs::path disk = fs::canonical("/sys/dev/block/" + device.id, error);
-  if (error) {
+  const dev_t number = device_of(directory);
+  StorageDevice device{.id = number == 0 ? "" : to_string(number)};
+  const auto drive = tiers::drive_of(number);
+  if (!drive) {
     device.virtual_because = "no block device of this machine's is behind the directory";
     return device;
   }
-  disk = whole_disk(disk);
+  const fs::path& disk = *drive;
+  std::error_code error;
   device.id = device.name = disk.filename();
   device.model = first_line(disk / "device/model");
   const std::string driver = fs::read_symlink(disk / "device/driver", error).filename();
@@ -98,8 +94,8 @@ Result<std::optional<std::string>> page_cache_because(const fs::path& directory)
 }
 
 Result<void> check_free_space(std::span<const fs::path> directories, ByteCount each) {
-  std::map<std::string, std::vector<fs::path>> file_systems;
-  for (const fs::path& directory : directories) file_systems[device_number(directory)].push_back(directory);
+  std::map<dev_t, std::vector<fs::path>> file_systems;
+  for (const fs::path& directory : directories) file_systems[device_of(directory)].push_back(directory);
   for (const auto& [number, shared] : file_systems) {
     const auto free = tiers::real_file_system().free_space(shared.front());
     if (!free) return free.error();

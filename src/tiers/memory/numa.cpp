@@ -1,8 +1,8 @@
+#include <penstock/tiers/block_device.hpp>
 #include <penstock/tiers/numa.hpp>
 
 #include <sched.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -47,15 +47,6 @@ std::vector<std::uint32_t> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-/// A mapped device's first drive.
-fs::path below(fs::path device) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(device / "slaves", error)) {
-    return below(fs::canonical(entry.path(), error));
-  }
-  return device;
-}
-
 }  // namespace
 
 NumaTopology NumaTopology::read(fs::path sysfs) {
@@ -83,13 +74,12 @@ std::optional<std::uint32_t> NumaTopology::node_of_cpus(std::span<const std::uin
 }
 
 std::optional<std::uint32_t> NumaTopology::node_of_device(dev_t device) const {
-  const std::string number = std::to_string(major(device)).append(":").append(std::to_string(minor(device)));
+  const auto drive = drive_of(device, sysfs_);
+  if (!drive) return std::nullopt;
   std::error_code error;
-  fs::path at = fs::canonical(sysfs_ / "dev/block" / number, error);
-  if (error) return std::nullopt;
   const fs::path root = fs::canonical(sysfs_, error);
   // The nearest device above that has a node: an NVMe drive's is that of its controller on the PCI bus.
-  for (at = below(at); at.has_relative_path() && at != root; at = at.parent_path()) {
+  for (fs::path at = *drive; at.has_relative_path() && at != root; at = at.parent_path()) {
     const auto node = parse<std::int32_t>(first_line(at / "numa_node"));
     if (node) return *node < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(*node));
   }
