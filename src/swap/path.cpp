@@ -144,20 +144,21 @@ bool Path::turn(TimePoint deadline) {
 
   const std::lock_guard lock(mutex_);
   counters_ = file_.counters();
+  saturated_ = file_.saturated();
   std::move(finished.begin(), finished.end(), std::back_inserter(outcomes_));
   return !finished.empty();
 }
 
 void Path::post(const Command& command) {
-  bool first = false;
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    first = commands_.empty();
+    // The driver takes them all at a time: it has been woken for those before. With a full queue it leaves them
+    // until a request completes, and that wakes it.
+    wake = commands_.empty() && !saturated_;
     commands_.push_back(command);
   }
-  // The driver takes them all at a time: it has been woken for those before, or leaves them until a transfer
-  // completes.
-  if (first) engine_->wake();
+  if (wake) engine_->wake();
 }
 
 void Path::take_outcomes(std::vector<BlockFile::Finished>& outcomes) {

@@ -104,6 +104,7 @@ class Path {
   std::vector<tiers::BlockFile::Finished> outcomes_;
   tiers::FileCounters counters_;  // the driver's, as of its last turn
   bool stopping_ = false, closed_ = false, at_rest_ = true;
+  bool saturated_ = false;  // the file's word, as of the driver's last turn
   std::thread driver_;
 };
 

@@ -85,6 +85,8 @@ class BlockFile {
   /// The oldest transfer at rest, if there is one.
   [[nodiscard]] std::optional<Finished> take_finished();
 
+  /// True while requests wait for others to complete: whatever is started now has to wait too.
+  [[nodiscard]] bool saturated() const { return !waiting_.empty() && !in_flight_.is_zero(); }
   /// True while a transfer is queued or in flight.
   [[nodiscard]] bool busy() const { return active_count_ > 0; }
   /// When the oldest request in flight passes its deadline, so that poll() must be called then; forever when
