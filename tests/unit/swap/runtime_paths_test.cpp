@@ -1,16 +1,12 @@
 #include "runtime_fixture.hpp"
 
-#include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
-#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <numeric>
-#include <string>
 #include <vector>
 
 namespace penstock::swap {
@@ -61,233 +57,6 @@ TEST(RuntimePaths, DealExtentsWhereThereIsRoom) {
   EXPECT_EQ(runtime->add({.name = "one more", .size = 1_MiB}, true).error().code(), ErrorCode::no_space);
 }
 
-/// Two disks, sixteen tensors, half of them on each, all written and none in memory.
-class FailingPath : public testing::Test {
- protected:
-  void SetUp() override {
-    for (int i = 0; i < 16; ++i) tensors_.push_back(add(runtime_, 16_KiB));
-    write_all(1);
-    const TensorId large = add(runtime_, 64_KiB, /*on_disk=*/false);  // evicts them all
-    runtime_.remove(large);
-    ASSERT_EQ(on_path(0), 8u);
-  }
-  void write_all(std::uint64_t generation) {
-    for (const TensorId tensor : tensors_) write(runtime_, tensor, generation);
-    EXPECT_TRUE(runtime_.drain());
-  }
-  bool all_hold(std::uint64_t generation) {
-    return std::all_of(tensors_.begin(), tensors_.end(),
-                       [&](TensorId tensor) { return holds(runtime_, tensor, generation); });
-  }
-  std::size_t on_path(std::uint32_t path) { return runtime_.store().in_extents_of(path).size(); }
-  std::uint64_t accepted(std::size_t path, tiers::IoOperation operation) {
-    return simulation_.faults(path).accepted(operation);
-  }
-  /// From now on, such requests of the first disk's.
-  void strike(tiers::IoOperation operation, Effect effect, std::uint64_t count = 1'000'000) {
-    simulation_.faults(0).add({.operation = operation,
-                               .occurrence = accepted(0, operation),
-                               .count = count,
-                               .effect = effect,
-                               .error = ENODEV});
-  }
-  void retire_first_path() {
-    const TensorId there = runtime_.store().in_extents_of(0).back();
-    for (int i = 0; i < 3; ++i) (void)runtime_.corrupted(there, 0);
-  }
-  bool told(std::string_view words) {
-    for (std::string& line : runtime_.take_messages()) messages_ += line.append("\n");
-    return messages_.find(words) != std::string::npos;
-  }
-
-  Simulation simulation_{{.host_budget = 64_KiB, .bandwidths = {1, 1}}};
-  Runtime& runtime_ = *simulation_.runtime;
-  std::vector<TensorId> tensors_;
-  std::string messages_;
-};
-
-TEST_F(FailingPath, HasAStoreThatFailedGoToAnotherPath) {
-  strike(tiers::IoOperation::write, Effect::fail, 1);
-
-  write_all(2);
-
-  EXPECT_TRUE(told("tensor is stored elsewhere: input/output error: simulated file in disk1")) << messages_;
-  EXPECT_FALSE(told("out of use"));
-  EXPECT_GE(on_path(0), 7u);
-  EXPECT_TRUE(all_hold(2));
-}
-
-TEST_F(FailingPath, IsTakenOutAndDrainedWhenItKeepsFailing) {
-  strike(tiers::IoOperation::write, Effect::fail);
-
-  write_all(2);
-  simulation_.run();
-
-  EXPECT_TRUE(told("simulated file in disk1 is out of use, at its fault number 3")) << messages_;
-  EXPECT_TRUE(told("simulated file in disk1 is drained")) << messages_;
-  EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(all_hold(2));
-  const std::uint64_t writes = accepted(0, tiers::IoOperation::write);
-  write_all(3);
-  EXPECT_EQ(accepted(0, tiers::IoOperation::write), writes);  // left in peace
-  EXPECT_TRUE(all_hold(3));
-}
-
-TEST_F(FailingPath, IsDrainedOfWhatNobodyTouches) {
-  strike(tiers::IoOperation::write, Effect::fail);
-  std::vector<TensorId> extra;
-  for (int i = 0; i < 6; ++i) write(runtime_, extra.emplace_back(add(runtime_, 4_KiB)), 1);
-
-  EXPECT_TRUE(runtime_.drain());
-  simulation_.run();
-
-  EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is drained: ")) << messages_;
-  EXPECT_TRUE(all_hold(1));
-}
-
-TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
-  strike(tiers::IoOperation::write, Effect::hang);
-
-  write(runtime_, tensors_[0], 2);
-  write(runtime_, tensors_[1], 2);
-  EXPECT_TRUE(runtime_.drain());
-  simulation_.run();
-
-  EXPECT_TRUE(told("did not complete in time")) << messages_;
-  EXPECT_TRUE(told("is drained")) << messages_;
-  EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(holds(runtime_, tensors_[0], 2) && holds(runtime_, tensors_[1], 2));
-  EXPECT_TRUE(holds(runtime_, tensors_[2], 1) && holds(runtime_, tensors_[3], 1));
-}
-
-TEST_F(FailingPath, NamesWhatCannotBeReadAnyMoreAndGoesOnWithTheRest) {
-  strike(tiers::IoOperation::read, Effect::fail);
-  std::size_t lost = 0;
-  for (const TensorId tensor : tensors_) {
-    auto lease = runtime_.acquire(tensor, Access::read);
-    if (lease) continue;
-    EXPECT_EQ(lease.error().code(), ErrorCode::io);
-    ++lost;
-  }
-  simulation_.run();
-
-  EXPECT_GE(lost, 3u);
-  EXPECT_TRUE(told("is out of use")) << messages_;
-  EXPECT_TRUE(told("cannot be read: tensor")) << messages_;
-  write_all(2);  // what is written anew needs the path no more
-  EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(all_hold(2));
-}
-
-TEST_F(FailingPath, CountsABlockThatDoesNotVerifyAsAFault) {
-  for (std::byte& byte : simulation_.file(0).as<std::byte>()) byte ^= std::byte{1};
-  std::size_t corrupted = 0;
-  for (const TensorId tensor : tensors_) {
-    auto lease = runtime_.acquire(tensor, Access::read);
-    if (!lease && lease.error().code() == ErrorCode::corrupted) ++corrupted;
-  }
-
-  EXPECT_GE(corrupted, 3u);
-  EXPECT_TRUE(told("is out of use, at its fault number 3")) << messages_;
-}
-
-TEST_F(FailingPath, HearsOfWhatDoesNotVerifyInACallersPass) {
-  for (const TensorId tensor : runtime_.store().in_extents_of(0)) (void)runtime_.corrupted(tensor, 0);
-
-  EXPECT_TRUE(told("is out of use, at its fault number 3")) << messages_;
-}
-
-TEST_F(FailingPath, IsLeftByWhatWasBeingStoredWhenItWasTakenOut) {
-  strike(tiers::IoOperation::write, Effect::fail, 3);
-  simulation_.faults(0).add({.operation = tiers::IoOperation::write,
-                             .occurrence = accepted(0, tiers::IoOperation::write) + 3,
-                             .effect = Effect::delay,
-                             .delay = std::chrono::seconds(5)});
-  const std::vector<TensorId> there = runtime_.store().in_extents_of(0);
-  for (int i = 0; i < 4; ++i) write(runtime_, there[static_cast<std::size_t>(i)], 2);
-  simulation_.run();
-
-  EXPECT_TRUE(told("is drained")) << messages_;
-  EXPECT_EQ(on_path(0), 0u);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(holds(runtime_, there[static_cast<std::size_t>(i)], 2));
-}
-
-TEST_F(FailingPath, KeepsWhatALeaseToOverwriteHasNotTouchedWhenThatIsCancelled) {
-  const TensorId there = runtime_.store().in_extents_of(0).front();
-  const Ticket ticket = runtime_.request(there, Access::overwrite);
-  simulation_.run();
-  retire_first_path();
-
-  runtime_.cancel(ticket, there, Access::overwrite);
-
-  simulation_.run();
-  EXPECT_TRUE(told("is drained")) << messages_;
-  EXPECT_TRUE(all_hold(1));
-}
-
-TEST_F(FailingPath, IsDrainedWhileTheTrainerMovesMostOfItItself) {
-  retire_first_path();
-  for (int round = 0; round < 3; ++round) {
-    for (const TensorId tensor : tensors_) EXPECT_TRUE(holds(runtime_, tensor, 1));
-  }
-  simulation_.run();
-
-  EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is drained")) << messages_;
-}
-
-TEST_F(FailingPath, NamesWhatWasBeingReadWhenItWasTakenOutAndCouldNotBe) {
-  const TensorId there = runtime_.store().in_extents_of(0).front();
-  simulation_.faults(0).add({.operation = tiers::IoOperation::read,
-                             .occurrence = accepted(0, tiers::IoOperation::read),
-                             .effect = Effect::fail,
-                             .error = ENODEV});
-  const Ticket ticket = runtime_.request(there, Access::read);
-  retire_first_path();
-  simulation_.run();
-
-  EXPECT_FALSE(runtime_.take(ticket, there, Access::read).value());
-  EXPECT_TRUE(told("cannot be read: tensor")) << messages_;
-  EXPECT_EQ(on_path(0), 1u);
-}
-
-TEST_F(FailingPath, DoesNotKeepTheRunFromEnding) {
-  retire_first_path();
-  while (runtime_.poll()) {
-  }
-  const TimePoint before = simulation_.clock.now();
-  simulation_.runtime.reset();
-
-  // The one under way is read and stored; all eight would take 1.5 ms.
-  EXPECT_LT(simulation_.clock.now() - before, std::chrono::microseconds(600));
-}
-
-TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
-  const TensorId sealed = runtime_
-                              .add({.name = "tile",
-                                    .size = 16_KiB,
-                                    .block = 8_KiB,
-                                    .write_behind = true,
-                                    .retain = false,
-                                    .sealed_in_pass = true},
-                                   true)
-                              .value();
-  ASSERT_EQ(runtime_.store().description(sealed).extent->path, 0u);
-  {
-    Lease lease = runtime_.acquire(sealed, Access::overwrite).value();
-    penstock::test::Pattern{.tensor = 99}.fill(lease.bytes());
-    runtime_.blocks(sealed).seal_all(lease.bytes(), 1);
-  }
-  ASSERT_TRUE(runtime_.drain());
-  simulation_.file(0).data()[runtime_.store().description(sealed).extent->offset.value() + 9000] ^= std::byte{1};
-  retire_first_path();
-  simulation_.run();
-
-  EXPECT_TRUE(told("cannot be read: tile")) << messages_;
-  EXPECT_EQ(runtime_.store().description(sealed).extent->path, 0u);
-}
-
 TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
   Simulation full({.host_budget = 64_KiB,
                    .bandwidths = {1, 1},
@@ -334,32 +103,6 @@ TEST(RuntimePaths, AreReadWhenWritesThatHangHaveTakenTheWholeQueue) {
   EXPECT_EQ(runtime.store().in_extents_of(0).size(), 0u);
 }
 
-TEST_F(FailingPath, StaysWhenItIsTheOnlyOneLeft) {
-  strike(tiers::IoOperation::write, Effect::fail);
-  write_all(2);
-  simulation_.run();
-  for (int i = 0; i < 5; ++i) {
-    simulation_.fail_requests(1, /*path=*/1);
-    write(runtime_, tensors_[0], 3);
-    EXPECT_EQ(runtime_.drain().error().code(), ErrorCode::io);
-    EXPECT_TRUE(runtime_.drain());
-  }
-
-  EXPECT_FALSE(told("disk2 is out of use")) << messages_;
-  EXPECT_TRUE(holds(runtime_, tensors_[0], 3));
-}
-
-TEST_F(FailingPath, TellsTheTrainerWhenNoPathTakesAStore) {
-  strike(tiers::IoOperation::write, Effect::fail, 1);
-  simulation_.fail_requests(1, /*path=*/1);
-  write(runtime_, tensors_[0], 2);
-
-  EXPECT_EQ(runtime_.drain().error().code(), ErrorCode::io);
-
-  EXPECT_TRUE(runtime_.drain());
-  EXPECT_TRUE(holds(runtime_, tensors_[0], 2));
-}
-
 TEST(RuntimePaths, KeepTheirTensorsWhereNoOtherPathHasRoom) {
   Simulation full({.host_budget = 64_KiB, .bandwidths = {1, 1}, .capacity = 64_KiB});
   Runtime& runtime = *full.runtime;
@@ -379,45 +122,6 @@ TEST(RuntimePaths, KeepTheirTensorsWhereNoOtherPathHasRoom) {
   EXPECT_EQ(runtime.store().in_extents_of(0).size(), 4u);
   EXPECT_TRUE(holds(runtime, first, 6));
   for (const TensorId tensor : tensors) EXPECT_TRUE(tensor == first || holds(runtime, tensor, 1));
-}
-
-TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    Simulation simulation({.seed = seed, .host_budget = 96_KiB, .bandwidths = {2, 1, 1}});
-    Runtime& runtime = *simulation.runtime;
-    penstock::test::SeededRandom random(seed);
-    std::vector<TensorId> tensors;
-    std::vector<std::uint64_t> generations(14, 0);
-    for (std::size_t i = 0; i < generations.size(); ++i) {
-      tensors.push_back(add(runtime, ByteCount(1 + random.below(30'000)), true, random.below(2) == 0));
-    }
-    for (int i = 0; i < 200; ++i) {
-      if (i == 60 || i == 120) {  // one disk's writes fail, then another's hang
-        auto& faults = simulation.faults(i == 60 ? seed % 3 : (seed + 1) % 3);
-        faults.add({.operation = tiers::IoOperation::write,
-                    .occurrence = faults.accepted(tiers::IoOperation::write),
-                    .count = 1'000'000,
-                    .effect = i == 60 ? Effect::fail : Effect::hang,
-                    .error = ENODEV});
-      }
-      const std::size_t which = random.below(tensors.size());
-      runtime.use(tensors[which]);
-      if (random.below(16) == 0) {
-        runtime.remove(tensors[which]);
-        tensors[which] = add(runtime, ByteCount(1 + random.below(30'000)), true, random.below(2) == 0);
-        generations[which] = 0;
-      }
-      if (generations[which] == 0 || random.below(3) == 0) {
-        write(runtime, tensors[which], ++generations[which]);
-      } else {
-        ASSERT_TRUE(holds(runtime, tensors[which], generations[which])) << "seed " << seed << " use " << i;
-      }
-    }
-    ASSERT_TRUE(runtime.drain());
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      EXPECT_TRUE(generations[i] == 0 || holds(runtime, tensors[i], generations[i])) << "seed " << seed;
-    }
-  }
 }
 
 }  // namespace
