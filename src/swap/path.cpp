@@ -126,27 +126,27 @@ bool Path::drive() {
 }
 
 bool Path::turn(TimePoint deadline) {
-  std::vector<BlockFile::Finished> finished;
+  finished_.clear();
   {
     const std::lock_guard lock(mutex_);
     while (!commands_.empty()) {
       const Command& command = commands_.front();
       auto started = file_.start(command.direction, command.offset, command.buffer, command.tag);
       if (!started && started.error().code() == ErrorCode::would_block) break;
-      if (!started) finished.push_back({command.tag, command.direction, started});
+      if (!started) finished_.push_back({command.tag, command.direction, started});
       commands_.pop_front();
     }
     if (stopping_ && commands_.empty() && !file_.busy()) deadline = TimePoint::min();
   }
-  if (!finished.empty()) deadline = TimePoint::min();
+  if (!finished_.empty()) deadline = TimePoint::min();
   file_.poll(deadline);
-  while (auto one = file_.take_finished()) finished.push_back(std::move(*one));
+  while (auto one = file_.take_finished()) finished_.push_back(std::move(*one));
 
   const std::lock_guard lock(mutex_);
   counters_ = file_.counters();
   saturated_ = file_.saturated();
-  std::move(finished.begin(), finished.end(), std::back_inserter(outcomes_));
-  return !finished.empty();
+  std::move(finished_.begin(), finished_.end(), std::back_inserter(outcomes_));
+  return !finished_.empty();
 }
 
 void Path::post(const Command& command) {

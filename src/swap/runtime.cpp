@@ -271,7 +271,8 @@ void Runtime::wait_for_rest(const std::function<bool()>& at_rest) {
 }
 
 /// `done` is evaluated with the lock held.
-void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) {
+template <class Done>
+void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
   if (options_.driving == nullptr) {
@@ -304,7 +305,6 @@ bool Runtime::poll() {
   events_.clear();
   moved |= transfers_.poll(events_);
 
-  std::vector<Move> starting;
   {
     const std::lock_guard lock(mutex_);
     for (const MoveEvent& event : events_) {
@@ -312,12 +312,13 @@ bool Runtime::poll() {
       event.on_event(event.state, event.result);
     }
     swapper_->advance();
-    starting = std::exchange(starting_, {});
-    for (Move& move : swapper_->take_moves()) starting.push_back(std::move(move));
-    moved |= !starting.empty();
+    std::swap(starts_, starting_);
+    swapper_->take_moves(starts_);
+    moved |= !starts_.empty();
     if (moved) changed_.notify_all();
   }
-  for (Move& move : starting) transfers_.start(std::move(move));
+  for (Move& move : starts_) transfers_.start(std::move(move));
+  starts_.clear();
   return moved;
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -98,9 +99,11 @@ class Path {
   std::string growth_note_;   // why the file may not grow
   std::string engine_notes_;  // as of the last attach: the engine is the driver's
   std::function<void()> notify_;
+  std::vector<tiers::BlockFile::Finished> finished_;  // in this turn of the driver's
 
   mutable std::mutex mutex_;
-  std::deque<Command> commands_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // of the commands
+  std::pmr::deque<Command> commands_{&nodes_};
   std::vector<tiers::BlockFile::Finished> outcomes_;
   tiers::FileCounters counters_;  // the driver's, as of its last turn
   bool stopping_ = false, closed_ = false, at_rest_ = true;

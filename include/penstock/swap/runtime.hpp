@@ -178,7 +178,8 @@ class Runtime {
   friend class Lease;
   Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths);
   void run_mover();
-  void drive_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
+  template <class Done>
+  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
   Result<void> tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
   void end_lease(tiers::TensorId tensor, Access access) noexcept;
 
@@ -199,7 +200,8 @@ class Runtime {
   std::vector<Move> starting_;  // handed in by callers, not yet with the mover
   bool woken_ = false, stopping_ = false;
   std::atomic<std::int64_t> stall_ns_{0};
-  std::vector<MoveEvent> events_;  // the mover's
+  std::vector<MoveEvent> events_;  // the mover's, as is what it starts in this turn
+  std::vector<Move> starts_;
   std::thread mover_;
 };
 

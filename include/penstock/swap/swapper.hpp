@@ -11,6 +11,8 @@
 
 #include <deque>
 #include <list>
+#include <map>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <vector>
@@ -80,13 +82,13 @@ class Swapper {
 
   /// Grants what can be granted and makes the moves that are needed.
   void advance();
-  /// Moves to be started, in order. Empties the list.
-  [[nodiscard]] std::vector<Move> take_moves();
+  /// Appends the moves that are to be started, in order, to `moves`.
+  void take_moves(std::vector<Move>& moves);
 
   /// True when every dirty copy that has write_behind has reached its extent.
   [[nodiscard]] bool drained() const { return stores_pending() == 0 && failed_stores_.empty(); }
   /// Copies on their way to their extents, and those that are to go there next.
-  [[nodiscard]] std::size_t stores_pending() const { return stores_in_flight_ + to_store_.size(); }
+  [[nodiscard]] std::size_t stores_pending() const { return storing_.size() + to_store_.size(); }
   /// A write-behind has failed and nobody has heard of it. Until then no room is handed out, since making
   /// some may need that very store.
   [[nodiscard]] bool store_failed() const { return store_error_.has_value(); }
@@ -126,7 +128,7 @@ class Swapper {
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify = false);
   bool start_store(tiers::TensorId tensor);
-  void finish_store(tiers::TensorId tensor, const tiers::Extent& place, const Result<void>& result);
+  void finish_store(tiers::TensorId tensor, const Result<void>& result);
   void start_stores();
   [[nodiscard]] std::optional<tiers::Reservation> reserve_idle(tiers::TensorId tensor);
   void serve_prefetches();
@@ -154,13 +156,16 @@ class Swapper {
   tiers::Ledger& ledger_;
   Options options_;
   AccessTrace trace_;
-  std::list<Request> requests_;
-  std::map<Ticket, Result<HostSpan>> outcomes_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps the memory of what comes and goes with each transfer
+  std::pmr::list<Request> requests_{&nodes_};
+  std::pmr::map<Ticket, Result<HostSpan>> outcomes_{&nodes_};
   std::map<tiers::TensorId, Error> load_errors_;  // told to the requests that wait for the load
-  std::deque<tiers::TensorId> prefetches_, to_store_;
-  std::set<tiers::TensorId> unwanted_;          // to be discarded once their load or store has ended
-  std::vector<tiers::TensorId> failed_stores_;  // to be tried again once the error is told
-  std::set<tiers::TensorId> resident_;          // tensors with a host copy, leased or not
+  std::pmr::deque<tiers::TensorId> prefetches_{&nodes_}, to_store_{&nodes_};
+  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // and where
+  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // to be discarded once their load or store has ended
+  std::pmr::set<tiers::TensorId> resident_{&nodes_};  // tensors with a host copy, leased or not
+  std::vector<tiers::TensorId> failed_stores_;        // to be tried again once the error is told
+  std::vector<EvictionCandidate> candidates_;         // for the choice that is being made
   std::vector<tiers::Reservation> quarantined_;  // the kernel may still write there, past its deadline
   std::vector<Move> moves_;
   struct StoreError {
@@ -176,7 +181,7 @@ class Swapper {
   };
   std::map<std::uint32_t, RetiredPath> retired_;
   std::map<tiers::TensorId, std::set<std::uint32_t>> failed_on_;  // paths, since its last store that succeeded
-  std::deque<tiers::TensorId> to_move_;                           // off paths that are out of use
+  std::pmr::deque<tiers::TensorId> to_move_{&nodes_};             // off paths that are out of use
   /// Being loaded, with its new place kept for it, or then stored.
   struct Draining {
     tiers::TensorId tensor{};
@@ -187,7 +192,6 @@ class Swapper {
   std::vector<std::string> messages_;
   bool stopping_ = false;
   std::uint32_t next_ticket_ = 0;
-  std::size_t stores_in_flight_ = 0;
 };
 
 }  // namespace penstock::swap

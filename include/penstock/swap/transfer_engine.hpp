@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace penstock::swap {
@@ -30,6 +31,10 @@ class Hop {
   Hop& operator=(const Hop&) = delete;
   virtual ~Hop() = default;
 
+  /// Hops come and go with each transfer, on several threads: a pool keeps their memory.
+  static void* operator new(std::size_t size);
+  static void operator delete(void* hop, std::size_t size) noexcept;
+
   virtual Result<void> start() = 0;
   [[nodiscard]] virtual Result<HopState> poll() = 0;
   /// False when nothing wakes the mover once it can go on, so that it must look again by itself.
@@ -37,14 +42,22 @@ class Hop {
   /// True while it holds nothing that others wait for and can only go on once the swapper grants it a lease,
   /// or another move of this rank has gone on.
   [[nodiscard]] virtual bool is_blocked() const { return false; }
+
+ private:
+  friend struct Move;
+  friend class TransferEngine;
+  std::unique_ptr<Hop> next_;
 };
 
 /// A move of any number of hops, run one after the other.
 struct Move {
-  std::vector<std::unique_ptr<Hop>> hops;
+  std::unique_ptr<Hop> first;
   /// Told of `ordered` (by the last hop, if at all) and then of `done`, with the result, exactly once.
   /// Runs with the coordinator's lock.
   std::function<void(HopState, const Result<void>&)> on_event;
+
+  /// `hop` runs after those that are there.
+  void then(std::unique_ptr<Hop> hop);
 };
 
 /// What a move has reached since the last poll.
@@ -92,19 +105,56 @@ class TransferEngine {
   class DiskHop;
   struct Active {
     Move move;
-    std::size_t hop = 0;
-    bool started = false, ordered = false;
+    Hop* hop;  // of the move's; null: all have run
+    bool started = false, ordered = false, finished = false;
   };
-  bool advance(Active& active, std::vector<MoveEvent>& events, bool& finished);
+  bool advance(Active& active, std::vector<MoveEvent>& events);
 
   std::span<const std::unique_ptr<Path>> paths_;
-  std::vector<std::unique_ptr<Active>> moves_;
+  std::vector<Active> moves_;
   std::vector<tiers::BlockFile::Finished> outcomes_;
   std::atomic<std::size_t> active_{0}, blocked_{0};
 };
 
-/// A hop that runs `work` on an executor; `wake` is called when it has run.
-[[nodiscard]] std::unique_ptr<Hop> make_work_hop(Executor& executor, std::function<Result<void>()> work,
-                                                 std::function<void()> wake);
+/// A hop that runs `work`, a Result<void>(), on an executor, and then calls `wake`, which outlives it.
+template <class Work>
+class WorkHop final : public Hop {
+ public:
+  WorkHop(Executor& executor, const std::function<void()>& wake, Work work)
+      : executor_(executor), wake_(wake), work_(std::move(work)) {}
+  /// The task is past its last touch: once every hop is gone, so may be what wake_ wakes.
+  ~WorkHop() override {
+    while (posted_ && !left_.load(std::memory_order_acquire)) std::this_thread::yield();
+  }
+
+  Result<void> start() override {
+    posted_ = true;
+    executor_.post([this] {
+      result_ = work_();
+      done_.store(true, std::memory_order_release);
+      wake_();
+      left_.store(true, std::memory_order_release);
+    });
+    return ok();
+  }
+  [[nodiscard]] Result<HopState> poll() override {
+    if (!done_.load(std::memory_order_acquire)) return HopState::pending;
+    if (!result_) return result_.error();
+    return HopState::done;
+  }
+
+ private:
+  Executor& executor_;
+  const std::function<void()>& wake_;
+  Work work_;
+  Result<void> result_;
+  bool posted_ = false;
+  std::atomic<bool> done_{false}, left_{false};
+};
+
+template <class Work>
+[[nodiscard]] std::unique_ptr<Hop> make_work_hop(Executor& executor, const std::function<void()>& wake, Work work) {
+  return std::make_unique<WorkHop<Work>>(executor, wake, std::move(work));
+}
 
 }  // namespace penstock::swap

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <vector>
 
@@ -149,14 +151,16 @@ class BlockFile {
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;
-  std::deque<std::uint32_t> waiting_;  // parts not yet accepted by the engine
+  /// Keeps the memory of the queues, which come and go with each transfer. Stays where it is when the file moves.
+  std::unique_ptr<std::pmr::memory_resource> nodes_ = std::make_unique<std::pmr::unsynchronized_pool_resource>();
+  std::pmr::deque<std::uint32_t> waiting_{nodes_.get()};  // parts not yet accepted by the engine
   /// Submissions, oldest first; those at the front that have completed go with each poll.
   struct Flight {
     std::uint32_t part = 0;
     TimePoint submitted{};
   };
-  std::deque<Flight> flights_;
-  std::deque<Finished> finished_;
+  std::pmr::deque<Flight> flights_{nodes_.get()};
+  std::pmr::deque<Finished> finished_{nodes_.get()};
 };
 
 }  // namespace penstock::tiers

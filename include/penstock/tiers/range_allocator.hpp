@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
+#include <vector>
 
 namespace penstock::tiers {
 
@@ -35,7 +35,7 @@ class RangeAllocator {
 
  private:
   std::uint64_t size_, granule_, free_total_;
-  std::map<std::uint64_t, std::uint64_t> gaps_;  // begin → length
+  std::vector<Range> gaps_;  // by begin, no two of them adjacent
 };
 
 }  // namespace penstock::tiers

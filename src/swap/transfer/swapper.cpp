@@ -275,9 +275,7 @@ std::optional<tiers::Reservation> Swapper::reserve_free(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
                                                                 : tiers::RangeAllocator::End::high;
-  auto reservation = budget_.reserve(padded_size(tensor), description.purpose, end);
-  if (!reservation) return std::nullopt;
-  return std::move(*reservation);
+  return budget_.reserve(padded_size(tensor), description.purpose, end);
 }
 
 /// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay. Nothing
@@ -291,7 +289,7 @@ std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_
 
 /// Lets one copy go. True when its room is free now; a dirty copy is stored first and frees it later.
 bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
-  std::vector<EvictionCandidate> candidates;
+  candidates_.clear();
   for (const TensorId tensor : resident_) {
     const tiers::Copy& copy = store_.copy(tensor, Tier::host);
     const auto& description = store_.description(tensor);
@@ -299,18 +297,18 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
     if (copy.state != CopyState::clean && (clean_only || copy.state != CopyState::dirty)) continue;
     const std::uint64_t next_use = trace_.next_use(tensor);
     if (next_use < spare_next_use) continue;
-    candidates.push_back({.tensor = tensor,
+    candidates_.push_back({.tensor = tensor,
                           .size = description.size,
                           .dirty = copy.state == CopyState::dirty,
                           .last_use = copy.last_use,
                           .next_use = next_use});
   }
-  const auto chosen = options_.policy->choose(candidates);
+  const auto chosen = options_.policy->choose(candidates_);
   if (!chosen) return false;
-  const EvictionCandidate& victim = candidates[*chosen];
+  const EvictionCandidate& victim = candidates_[*chosen];
   if (victim.dirty) {
     // One store at a time is enough to make progress; more would write what may not have to go.
-    if (stores_in_flight_ == 0) start_store(victim.tensor);
+    if (storing_.empty()) start_store(victim.tensor);
     return false;
   }
   store_.drop(victim.tensor, Tier::host);

@@ -1,5 +1,8 @@
 #include <penstock/swap/swapper.hpp>
 
+#include <algorithm>
+#include <iterator>
+
 // Loads and stores: what they are made of, and what becomes of a tensor when they end.
 
 namespace penstock::swap {
@@ -18,17 +21,15 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation, bool v
   const HostSpan padded(payload.data(), description.extent->length);
 
   Move move;
-  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
+  move.then(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
   if (verify || !description.sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
-    move.hops.push_back(make_work_hop(
-        *options_.executor,
-        [this, &blocks, &description, payload]() -> Result<void> {
-          const auto bad = blocks.first_mismatch(payload);
-          if (bad) return corrupted(description, *bad);
-          return ok();
-        },
-        options_.wake));
+    move.then(make_work_hop(*options_.executor, options_.wake,
+                            [this, &blocks, &description, payload]() -> Result<void> {
+                              const auto bad = blocks.first_mismatch(payload);
+                              if (bad) return corrupted(description, *bad);
+                              return ok();
+                            }));
   }
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     const auto& loaded = store_.description(tensor);
@@ -75,33 +76,28 @@ bool Swapper::start_store(TensorId tensor) {
   const auto place = place_for(tensor);
   if (!place) return false;
   store_.begin_store(tensor, Tier::host);
-  ++stores_in_flight_;
+  storing_.emplace(tensor, *place);
   const HostSpan payload = bytes(tensor);
   const HostSpan padded(payload.data(), place->length);
 
   Move move;
   if (!store_.description(tensor).sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
-    move.hops.push_back(make_work_hop(
-        *options_.executor,
-        [&blocks, payload]() -> Result<void> {
-          blocks.seal_all(payload, 0);
-          return ok();
-        },
-        options_.wake));
+    move.then(make_work_hop(*options_.executor, options_.wake, [&blocks, payload]() -> Result<void> {
+      blocks.seal_all(payload, 0);
+      return ok();
+    }));
   }
-  move.hops.push_back(transfers_.disk_hop(tiers::BlockFile::Direction::write, *place, padded));
-  move.on_event = [this, tensor, place = *place](HopState, const Result<void>& result) {
-    --stores_in_flight_;
-    store_.finish_store(tensor, Tier::host, result.has_value());
-    finish_store(tensor, place, result);
-  };
+  move.then(transfers_.disk_hop(tiers::BlockFile::Direction::write, *place, padded));
+  move.on_event = [this, tensor](HopState, const Result<void>& result) { finish_store(tensor, result); };
   transfers_.announce();
   moves_.push_back(std::move(move));
   return true;
 }
 
-void Swapper::finish_store(TensorId tensor, const tiers::Extent& place, const Result<void>& result) {
+void Swapper::finish_store(TensorId tensor, const Result<void>& result) {
+  const tiers::Extent place = storing_.extract(tensor).mapped();
+  store_.finish_store(tensor, Tier::host, result.has_value());
   const auto& description = store_.description(tensor);
   const bool last_resort = failed_on_.contains(tensor);
   if (result) {
@@ -130,8 +126,9 @@ void Swapper::finish_store(TensorId tensor, const tiers::Extent& place, const Re
   }
 }
 
-std::vector<Move> Swapper::take_moves() {
-  return std::exchange(moves_, {});
+void Swapper::take_moves(std::vector<Move>& moves) {
+  std::move(moves_.begin(), moves_.end(), std::back_inserter(moves));
+  moves_.clear();
 }
 
 std::optional<Error> Swapper::take_store_error() {

@@ -1,9 +1,33 @@
 #include <penstock/swap/transfer_engine.hpp>
 
 #include <algorithm>
-#include <thread>
+#include <memory_resource>
 
 namespace penstock::swap {
+
+namespace {
+
+/// Never destroyed: hops may outlive what is static elsewhere.
+std::pmr::memory_resource& hop_pool() {
+  static auto& pool = *new std::pmr::synchronized_pool_resource;
+  return pool;
+}
+
+}  // namespace
+
+void* Hop::operator new(std::size_t size) {
+  return hop_pool().allocate(size);
+}
+
+void Hop::operator delete(void* hop, std::size_t size) noexcept {
+  hop_pool().deallocate(hop, size);
+}
+
+void Move::then(std::unique_ptr<Hop> hop) {
+  std::unique_ptr<Hop>* last = &first;
+  while (*last) last = &(*last)->next_;
+  *last = std::move(hop);
+}
 
 /// Posts one transfer to a path; the engine delivers the outcome by the hop's address, which is its tag.
 class TransferEngine::DiskHop final : public Hop {
@@ -40,7 +64,8 @@ std::unique_ptr<Hop> TransferEngine::disk_hop(tiers::BlockFile::Direction direct
 }
 
 void TransferEngine::start(Move move) {
-  moves_.push_back(std::make_unique<Active>(Active{.move = std::move(move)}));
+  Hop* const first = move.first.get();
+  moves_.push_back({.move = std::move(move), .hop = first});
 }
 
 bool TransferEngine::poll(std::vector<MoveEvent>& events) {
@@ -50,35 +75,31 @@ bool TransferEngine::poll(std::vector<MoveEvent>& events) {
   for (const auto& path : paths_) path->take_outcomes(outcomes_);
   for (auto& outcome : outcomes_) DiskHop::deliver(std::move(outcome));
 
-  for (auto& active : moves_) {
-    bool finished = false;
-    while (advance(*active, events, finished)) progress = true;
-    if (finished) active.reset();
+  for (Active& active : moves_) {
+    while (advance(active, events)) progress = true;
   }
-  std::erase(moves_, nullptr);
-  blocked_.store(static_cast<std::size_t>(std::count_if(moves_.begin(), moves_.end(), [](const auto& active) {
-    return active->hop < active->move.hops.size() && active->move.hops[active->hop]->is_blocked();
-  })));
+  std::erase_if(moves_, [](const Active& active) { return active.finished; });
+  blocked_.store(static_cast<std::size_t>(std::count_if(
+      moves_.begin(), moves_.end(), [](const Active& active) { return active.hop->is_blocked(); })));
   return progress;
 }
 
 bool TransferEngine::needs_polling() const {
-  return std::any_of(moves_.begin(), moves_.end(), [](const auto& active) {
-    return active->hop < active->move.hops.size() && !active->move.hops[active->hop]->wakes_the_mover();
-  });
+  return std::any_of(moves_.begin(), moves_.end(),
+                     [](const Active& active) { return !active.hop->wakes_the_mover(); });
 }
 
-/// One step of one move. True when it moved on; `finished` when it is over.
-bool TransferEngine::advance(Active& active, std::vector<MoveEvent>& events, bool& finished) {
-  if (finished) return false;
+/// One step of one move. True when it moved on.
+bool TransferEngine::advance(Active& active, std::vector<MoveEvent>& events) {
+  if (active.finished) return false;
   const auto finish = [&](Result<void> result) {
     events.push_back({active.move.on_event, HopState::done, std::move(result)});
-    finished = true;
+    active.finished = true;
     return true;
   };
-  if (active.hop == active.move.hops.size()) return finish(ok());
+  if (active.hop == nullptr) return finish(ok());
 
-  Hop& hop = *active.move.hops[active.hop];
+  Hop& hop = *active.hop;
   if (!active.started) {
     active.started = true;
     if (auto started = hop.start(); !started) return finish(started);
@@ -89,58 +110,15 @@ bool TransferEngine::advance(Active& active, std::vector<MoveEvent>& events, boo
   switch (*state) {
     case HopState::pending: return false;
     case HopState::ordered:
-      if (active.ordered || active.hop + 1 < active.move.hops.size()) return false;
+      if (active.ordered || hop.next_) return false;
       active.ordered = true;
       events.push_back({active.move.on_event, HopState::ordered, ok()});
       return true;
     case HopState::done: break;
   }
-  ++active.hop;
+  active.hop = hop.next_.get();
   active.started = false;
   return true;
-}
-
-namespace {
-
-class WorkHop final : public Hop {
- public:
-  WorkHop(Executor& executor, std::function<Result<void>()> work, std::function<void()> wake)
-      : executor_(executor), work_(std::move(work)), wake_(std::move(wake)) {}
-  /// The task is past its last touch: once every hop is gone, so may be what wake_ wakes.
-  ~WorkHop() override {
-    while (posted_ && !left_.load(std::memory_order_acquire)) std::this_thread::yield();
-  }
-
-  Result<void> start() override {
-    posted_ = true;
-    executor_.post([this] {
-      result_ = work_();
-      done_.store(true, std::memory_order_release);
-      wake_();
-      left_.store(true, std::memory_order_release);
-    });
-    return ok();
-  }
-  Result<HopState> poll() override {
-    if (!done_.load(std::memory_order_acquire)) return HopState::pending;
-    if (!result_) return result_.error();
-    return HopState::done;
-  }
-
- private:
-  Executor& executor_;
-  std::function<Result<void>()> work_;
-  std::function<void()> wake_;
-  Result<void> result_;
-  bool posted_ = false;
-  std::atomic<bool> done_{false}, left_{false};
-};
-
-}  // namespace
-
-std::unique_ptr<Hop> make_work_hop(Executor& executor, std::function<Result<void>()> work,
-                                   std::function<void()> wake) {
-  return std::make_unique<WorkHop>(executor, std::move(work), std::move(wake));
 }
 
 }  // namespace penstock::swap

@@ -24,6 +24,7 @@ Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions&) {
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <memory_resource>
 #include <vector>
 
 namespace penstock::tiers {
@@ -191,7 +192,8 @@ class AioEngine final : public IoEngine {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t in_flight_ = 0;  // accepted and not reaped
-  std::deque<IoCompletion> unreaped_;
+  std::pmr::unsynchronized_pool_resource nodes_;
+  std::pmr::deque<IoCompletion> unreaped_{&nodes_};
   std::atomic<bool> woken_{false};
   bool open_ = false, closing_ = false;
 };

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -34,8 +35,9 @@ std::int64_t run(const IoRequest& request) noexcept {
 struct Shared {
   std::mutex mutex;
   std::condition_variable work, completed;
-  std::deque<IoRequest> queue;
-  std::deque<IoCompletion> done;
+  std::pmr::unsynchronized_pool_resource nodes;
+  std::pmr::deque<IoRequest> queue{&nodes};
+  std::pmr::deque<IoCompletion> done{&nodes};
   std::uint32_t in_flight = 0, running = 0;
   bool closing = false, woken = false;
 

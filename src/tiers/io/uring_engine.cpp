@@ -26,6 +26,7 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <memory_resource>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -412,7 +413,8 @@ class UringEngine final : public IoEngine {
   bool wake_armed_ = false, woken_ = false;
   std::vector<FileHandle> files_;
   std::vector<HostSpan> slabs_;
-  std::deque<IoCompletion> unreaped_;
+  std::pmr::unsynchronized_pool_resource nodes_;
+  std::pmr::deque<IoCompletion> unreaped_{&nodes_};
   std::string notes_;
 };
 

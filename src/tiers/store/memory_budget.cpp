@@ -11,16 +11,13 @@ MemoryBudget::MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment 
       ledger_(ledger),
       ranges_(size.value() / granule.bytes() * granule.bytes(), granule.bytes()) {}
 
-Result<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose, RangeAllocator::End end) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto range = ranges_.allocate(size.value(), end)) {
-      held_[static_cast<std::size_t>(purpose)] += ByteCount(range->length);
-      ledger_.hold(tier_, purpose, ByteCount(range->length));
-      return Reservation(*this, *range, size, purpose);
-    }
-  }
-  return too_small(size);
+std::optional<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose, RangeAllocator::End end) {
+  const std::lock_guard lock(mutex_);
+  const auto range = ranges_.allocate(size.value(), end);
+  if (!range) return std::nullopt;
+  held_[static_cast<std::size_t>(purpose)] += ByteCount(range->length);
+  ledger_.hold(tier_, purpose, ByteCount(range->length));
+  return Reservation(*this, *range, size, purpose);
 }
 
 void MemoryBudget::give_back(RangeAllocator::Range range, Purpose purpose) {

@@ -9,7 +9,7 @@ namespace penstock::tiers {
 RangeAllocator::RangeAllocator(std::uint64_t size, std::uint64_t granule)
     : size_(size), granule_(granule), free_total_(size) {
   PENSTOCK_CHECK(granule > 0 && size % granule == 0);
-  if (size > 0) gaps_.emplace(0, size);
+  if (size > 0) gaps_.push_back({0, size});
 }
 
 std::optional<RangeAllocator::Range> RangeAllocator::allocate(std::uint64_t length, End end) {
@@ -18,49 +18,44 @@ std::optional<RangeAllocator::Range> RangeAllocator::allocate(std::uint64_t leng
   const std::uint64_t rounded = round_up(length, granule_);
   auto best = gaps_.end();
   for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-    if (gap->second < rounded) continue;
-    const bool better = best == gaps_.end() || gap->second < best->second ||
-                        (gap->second == best->second && end == End::high);
+    if (gap->length < rounded) continue;
+    const bool better = best == gaps_.end() || gap->length < best->length ||
+                        (gap->length == best->length && end == End::high);
     if (better) best = gap;
   }
   if (best == gaps_.end()) return std::nullopt;
 
-  const auto [begin, available] = *best;
-  gaps_.erase(best);
   free_total_ -= rounded;
-  if (end == End::low) {
-    if (available > rounded) gaps_.emplace(begin + rounded, available - rounded);
-    return Range{begin, rounded};
-  }
-  if (available > rounded) gaps_.emplace(begin, available - rounded);
-  return Range{begin + available - rounded, rounded};
+  best->length -= rounded;
+  const std::uint64_t begin = end == End::low ? best->begin : best->begin + best->length;
+  if (end == End::low) best->begin += rounded;
+  if (best->length == 0) gaps_.erase(best);
+  return Range{begin, rounded};
 }
 
 void RangeAllocator::release(Range range) {
   PENSTOCK_CHECK(range.length > 0 && range.begin + range.length <= size_);
-  auto [gap, inserted] = gaps_.emplace(range.begin, range.length);
-  PENSTOCK_CHECK(inserted);
+  const auto end_of = [](const Range& gap) { return gap.begin + gap.length; };
+  const auto next = std::lower_bound(gaps_.begin(), gaps_.end(), range,
+                                     [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  PENSTOCK_CHECK(next == gaps_.end() || end_of(range) <= next->begin);
+  PENSTOCK_CHECK(next == gaps_.begin() || end_of(*std::prev(next)) <= range.begin);
   free_total_ += range.length;
-  if (const auto next = std::next(gap); next != gaps_.end()) {
-    PENSTOCK_CHECK(range.begin + range.length <= next->first);
-    if (range.begin + range.length == next->first) {
-      gap->second += next->second;
-      gaps_.erase(next);
-    }
-  }
-  if (gap != gaps_.begin()) {
-    const auto previous = std::prev(gap);
-    PENSTOCK_CHECK(previous->first + previous->second <= range.begin);
-    if (previous->first + previous->second == range.begin) {
-      previous->second += gap->second;
-      gaps_.erase(gap);
-    }
+  const bool joins_next = next != gaps_.end() && end_of(range) == next->begin;
+  const bool joins_previous = next != gaps_.begin() && end_of(*std::prev(next)) == range.begin;
+  if (joins_previous) {
+    std::prev(next)->length += range.length + (joins_next ? next->length : 0);
+    if (joins_next) gaps_.erase(next);
+  } else if (joins_next) {
+    *next = {range.begin, range.length + next->length};
+  } else {
+    gaps_.insert(next, range);
   }
 }
 
 std::uint64_t RangeAllocator::largest_gap() const {
   std::uint64_t largest = 0;
-  for (const auto& [begin, length] : gaps_) largest = std::max(largest, length);
+  for (const Range& gap : gaps_) largest = std::max(largest, gap.length);
   return largest;
 }
 

@@ -65,7 +65,7 @@ Result<void> Engine::State::gather(std::uint32_t index) {
   runtime_.use(flat.shard);
   const Ticket lease = runtime_.request(flat.shard, swap::Access::read);
   swap::Move move;
-  move.hops.push_back(make_gather_hop(*hops_, flat, lease));
+  move.then(make_gather_hop(*hops_, flat, lease));
   move.on_event = [&flat](swap::HopState state, const Result<void>& result) {
     flat.gather.ordered = true;
     if (state == swap::HopState::done) flat.gather.done = true;

@@ -70,7 +70,7 @@ void Engine::State::start_reduce(FlatState& flat) {
   flat.landing = {.ordered = false, .done = false, .error = {}};
 
   swap::Move move;
-  move.hops.push_back(make_reduce_hop(*hops_, flat, landing));
+  move.then(make_reduce_hop(*hops_, flat, landing));
   move.on_event = [&flat](swap::HopState state, const Result<void>& result) {
     if (state == swap::HopState::done) flat.landing.done = true;
     if (!result) flat.landing.error = result.error();

@@ -98,7 +98,7 @@ Result<void> Engine::State::exchange(ConstHostSpan mine, HostSpan all) {
   bool done = false;
   std::optional<Error> error;
   swap::Move move;
-  move.hops.push_back(make_exchange_hop(*hops_, mine, all));
+  move.then(make_exchange_hop(*hops_, mine, all));
   move.on_event = [&](swap::HopState state, const Result<void>& result) {
     done = state == swap::HopState::done;
     if (!result) error = result.error();

@@ -98,7 +98,7 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
   const auto end = purpose == Purpose::gathered_flat ? RangeAllocator::End::low : RangeAllocator::End::high;
   while (true) {
     auto range = budget_.reserve(size, purpose, end);
-    if (range) return range;
+    if (range) return std::move(*range);
     // A landing that is not the youngest has most likely ended; a flat that goes must be gathered again.
     if (landings_.size() > 1) {
       PENSTOCK_TRY(settle_oldest(effects));
@@ -107,7 +107,7 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
     auto dropped = drop_furthest(for_unit, effects);
     if (!dropped) return dropped.error();
     if (*dropped) continue;
-    if (landings_.empty()) return range;
+    if (landings_.empty()) return budget_.too_small(size);
     PENSTOCK_TRY(settle_oldest(effects));
   }
 }

@@ -59,7 +59,7 @@ class TransferEngineTest : public testing::Test {
 
   Move move_of(std::initializer_list<ScriptedHop::Script*> scripts) {
     Move move;
-    for (auto* script : scripts) move.hops.push_back(std::make_unique<ScriptedHop>(*script));
+    for (auto* script : scripts) move.then(std::make_unique<ScriptedHop>(*script));
     move.on_event = [this](HopState state, const Result<void>& result) {
       log_.push_back(std::string(state == HopState::ordered ? "told ordered" : "told done") +
                      (result ? "" : ", failed"));
@@ -169,7 +169,7 @@ TEST_F(TransferEngineTest, WritesAndReadsExtentsAndGivesEachOutcomeToItsHop) {
   std::vector<Result<void>> ended;
   const auto transfer = [&](tiers::BlockFile::Direction direction, const tiers::Extent& extent, HostSpan span) {
     Move move;
-    move.hops.push_back(transfers_.disk_hop(direction, extent, span));
+    move.then(transfers_.disk_hop(direction, extent, span));
     move.on_event = [&](HopState, const Result<void>& result) { ended.push_back(result); };
     begin(std::move(move));
   };
@@ -208,8 +208,8 @@ TEST_F(TransferEngineTest, RunsWorkOnTheExecutorAndWakesTheMoverWithItsResult) {
   int woken = 0;
   std::vector<Result<void>> ended;
   Move move;
-  move.hops.push_back(make_work_hop(
-      executor, []() -> Result<void> { return Error(ErrorCode::corrupted, "Work"); }, [&] { ++woken; }));
+  const std::function<void()> wake = [&] { ++woken; };
+  move.then(make_work_hop(executor, wake, []() -> Result<void> { return Error(ErrorCode::corrupted, "Work"); }));
   move.on_event = [&](HopState, const Result<void>& result) { ended.push_back(result); };
   begin(std::move(move));
   poll();

@@ -27,11 +27,11 @@ TEST(MemoryBudget, NamesEveryHolderWhenItIsTooSmall) {
   auto tiles = budget.reserve(40_KiB, Purpose::optimizer_tile).value();
   auto shard = budget.reserve(8_KiB, Purpose::parameter_shard).value();
 
-  auto more = budget.reserve(20_KiB, Purpose::gradient_shard);
+  ASSERT_FALSE(budget.reserve(20_KiB, Purpose::gradient_shard));
+  const Error error = budget.too_small(20_KiB);
 
-  ASSERT_FALSE(more);
-  EXPECT_EQ(more.error().code(), ErrorCode::budget_too_small);
-  EXPECT_EQ(more.error().message(),
+  EXPECT_EQ(error.code(), ErrorCode::budget_too_small);
+  EXPECT_EQ(error.message(),
             "the host budget of 64.0 KiB is too small, wanted 20.0 KiB (20480 B), got 16.0 KiB free, longest "
             "range 16.0 KiB [MemoryBudget::reserve]\n"
             "  holds   parameter shards 8.0 KiB\n"
