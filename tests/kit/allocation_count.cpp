@@ -17,9 +17,19 @@ std::uint64_t penstock::test::allocation_count() {
   return count.load();
 }
 
-// The array and nothrow forms come here too.
+// Every form that is used, or a sanitizer's own would hand out what is given back here.
 void* operator new(std::size_t size) {
   return counted(std::malloc(size > 0 ? size : 1));
+}
+void* operator new[](std::size_t size) {
+  return ::operator new(size);
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  count.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(size > 0 ? size : 1);
+}
+void* operator new[](std::size_t size, const std::nothrow_t& nothrow) noexcept {
+  return ::operator new(size, nothrow);
 }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);
@@ -28,7 +38,13 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
 void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::align_val_t) noexcept {
