@@ -14,6 +14,7 @@
 
 namespace penstock::kernels {
 
+using U8 = unsigned char;
 using U16 = unsigned short;
 using U32 = unsigned int;
 

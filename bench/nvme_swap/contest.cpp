@@ -66,20 +66,6 @@ const char* fio_word(LoadPattern pattern) {
   return "rw";
 }
 
-/// Where the format is not implemented yet, its bytes a parameter are known all the same.
-Result<ByteCount> moved_tile(const SwapOptions& swap) {
-  const auto bytes = tile_bytes(swap.format, swap.tile_elements);
-  if (bytes) return round_up(*bytes, Alignment(4096));
-  const bool computes =
-      std::any_of(swap.hands.begin(), swap.hands.end(), [](const Hands& hands) { return hands.compute; });
-  if (bytes.error().code() != ErrorCode::unsupported) return bytes.error();
-  if (computes) return Error(bytes.error()).advice("move its bytes alone, with --compute off");
-  constexpr double bytes_per_parameter[] = {12, 10, 6, 4.03};
-  const double exact = bytes_per_parameter[static_cast<std::size_t>(swap.format)] *
-                       static_cast<double>(swap.tile_elements.value());
-  return round_up(ByteCount(static_cast<std::uint64_t>(std::ceil(exact))), Alignment(4096));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Contest>> Contest::create(const Options& options) {
@@ -116,9 +102,9 @@ bool Contest::wanted(LoadPattern pattern) const {
 
 Result<void> Contest::prepare_swap() {
   if (!wanted(LoadPattern::swap)) return ok();
-  const auto tile = moved_tile(options_.swap);
+  const auto tile = tile_bytes(options_.swap.format, options_.swap.tile_elements);
   if (!tile) return tile.error();
-  tile_size_ = *tile;
+  tile_size_ = round_up(*tile, Alignment(4096));
   auto workers = Workers::create({.threads = options_.swap.threads});
   if (!workers) return workers.error();
   workers_ = std::make_unique<Workers>(std::move(*workers));

@@ -71,6 +71,7 @@ TileUpdate::Tile& TileUpdate::tile_of(const swap::PathLoad::Piece& piece) {
   return tiles[index];
 }
 
+/// Tiles far apart share their parameters, which in the split formats are halves of their masters: any do.
 AdamTile TileUpdate::view(const swap::PathLoad::Piece& piece) const {
   const ByteCount stream = size_of(DType::bf16) * options_.elements.value(), half = arena_.bytes().size() / 2;
   const ByteCount begin = stream * (index_of(piece) % (half / stream));
@@ -78,7 +79,8 @@ AdamTile TileUpdate::view(const swap::PathLoad::Piece& piece) const {
           .gradient = arena_.bytes().subspan(begin, stream),
           .parameter = arena_.bytes().subspan(half + begin, stream),
           .elements = options_.elements,
-          .format = options_.format};
+          .format = options_.format,
+          .first_element = index_of(piece) * options_.elements.value()};
 }
 
 Result<void> TileUpdate::initialize(const swap::PathLoad::Piece& piece) {

@@ -23,7 +23,7 @@ class TileUpdate {
     Workers* workers = nullptr;  ///< outlives it
   };
 
-  /// Errors: those of tile_bytes, for a format that is not implemented; of HostArena::create.
+  /// Errors: those of tile_bytes and of HostArena::create.
   [[nodiscard]] static Result<std::unique_ptr<TileUpdate>> create(const Options& options);
 
   /// Makes `piece` the tile of step 0.

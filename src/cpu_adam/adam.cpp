@@ -1,17 +1,20 @@
 #include <penstock/cpu_adam/adam.hpp>
 
 #include "cpu_adam/adam_kernel.hpp"
+#include "cpu_adam/block_view.hpp"
 #include "cpu_adam/check_tile.hpp"
 #include "kernels/floating_point_mode.hpp"
 
-#include <penstock/kernels/host_gradient.hpp>
-
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <limits>
 
 namespace penstock {
+
+using detail::block_count;
+using detail::BlockView;
 
 namespace {
 
@@ -26,30 +29,12 @@ const detail::AdamKernels& kernels_of(Isa isa) {
   }
 }
 
-/// Where the parts of block number `index` stand.
-struct BlockView {
-  std::uint64_t count;
-  HostSpan state;
-  ConstHostSpan gradient;  // empty where the tile has none
-  HostSpan parameter;
-
-  BlockView(const AdamTile& tile, std::size_t index) {
-    const std::uint64_t first = index * block_elements.value();
-    count = std::min(block_elements.value(), tile.elements.value() - first);
-    const auto part = [&](auto span, std::uint64_t size) {
-      return span.subspan(ByteCount(first * size), ByteCount(count * size));
-    };
-    state = part(tile.state, 3 * sizeof(float));
-    parameter = part(tile.parameter, size_of(tile.parameter_dtype).value());
-    if (!tile.gradient.empty()) gradient = part(tile.gradient, size_of(tile.gradient_dtype).value());
-  }
-  [[nodiscard]] float* master() const { return state.as<float>().data(); }
-  [[nodiscard]] float* m() const { return master() + count; }
-  [[nodiscard]] float* v() const { return master() + 2 * count; }
-};
-
-std::size_t block_count(const AdamTile& tile) {
-  return ceil_divide(tile.elements.value(), block_elements.value());
+/// Of stochastic rounding: the same for a block wherever its tile was cut. Steele et al. 2014 (SplitMix64's mixer).
+std::uint32_t rounding_seed(std::uint64_t step, std::uint64_t first_element) {
+  std::uint64_t x = step * 0x9e3779b97f4a7c15u + first_element;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<std::uint32_t>(x >> 32);
 }
 
 /// What one worker saw; joined at the end, so that workers share nothing in the loop.
@@ -99,7 +84,8 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
   PENSTOCK_TRY(detail::check_isa("adam_step", execution.isa));
 
   const detail::AdamKernel update = kernels_of(execution.isa)
-                                        .update[static_cast<std::size_t>(tile.gradient_dtype)]
+                                        .update[static_cast<std::size_t>(tile.format)]
+                                               [static_cast<std::size_t>(tile.gradient_dtype)]
                                                [static_cast<std::size_t>(tile.parameter_dtype)];
   SharedOutcome outcome;
   parallel_blocks(execution.workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
@@ -111,8 +97,9 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
         first_rejected = std::min(first_rejected, block);
         continue;
       }
-      const bool finite = update(*coefficients, {view.master(), view.m(), view.v(), view.gradient.data(),
-                                                 view.parameter.data(), view.count});
+      const bool finite =
+          update(*coefficients, {view.state.data(), view.gradient.data(), view.parameter.data(), view.count,
+                                 rounding_seed(step, tile.first_element + view.first)});
       if (!finite) first_non_finite = std::min(first_non_finite, block);
       if (execution.observer) execution.observer->after_update(block, view.state);
       ++updated;
@@ -131,22 +118,39 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
   target.gradient = {};
   const ByteCount initial_size = size_of(initial_dtype);
   parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
+    std::array<float, 1024> values;
     for (std::size_t block = first; block < last; ++block) {
       const BlockView view(target, block);
-      const auto convert = [](ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
-        const bool landed =
-            kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite)
-                .has_value();
-        PENSTOCK_CHECK(landed);
-      };
-      const ByteCount master_size(view.count * sizeof(float));
-      const HostSpan master = view.state.subspan(ByteCount(0), master_size);
-      convert(initial.subspan(initial_size * (block * block_elements.value()), initial_size * view.count),
-              initial_dtype, master, DType::fp32);
-      std::memset(view.m(), 0, 2 * master_size.value());
-      convert(master, DType::fp32, view.parameter, tile.parameter_dtype);
+      std::memset(view.state.data(), 0, view.state.size().value());
+      for (std::uint64_t at = 0; at < view.count; at += values.size()) {
+        const auto some = std::span(values).first(std::min<std::uint64_t>(values.size(), view.count - at));
+        detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()), initial_dtype,
+                        HostSpan(some), DType::fp32);
+        view.set_masters(at, some, tile.parameter_dtype);
+      }
     }
   });
+  return ok();
+}
+
+Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters) {
+  PENSTOCK_TRY(detail::check_tile("read_masters", tile));
+  if (first > tile.elements || ElementCount(masters.size()) > tile.elements - first) {
+    return Error::invalid_argument("read_masters")
+        .object("masters")
+        .reason("beyond the tile's end")
+        .wanted(tile.elements)
+        .got(first + ElementCount(masters.size()));
+  }
+  AdamTile whole = tile;
+  whole.gradient = {};
+  for (std::uint64_t at = first.value(); !masters.empty();) {
+    const BlockView view(whole, at / block_elements.value());
+    const auto some = masters.first(std::min(masters.size(), view.first + view.count - at));
+    view.get_masters(at - view.first, some);
+    at += some.size();
+    masters = masters.subspan(some.size());
+  }
   return ok();
 }
 

@@ -6,22 +6,22 @@
 // other header of ours crosses it: see kernels/element.hpp.
 namespace penstock::detail {
 
-/// Consecutive elements of one block. None overlaps another.
+/// Consecutive elements of one block. Nothing overlaps.
 struct AdamBlock {
-  float* master;
-  float* m;
-  float* v;
+  void* state;  ///< in the format's layout, see state_format.hpp
   const void* gradient;
   void* parameter;
   unsigned long count;
+  unsigned seed;  ///< of stochastic rounding, for this block and step
 };
 
 /// Updates the elements; false when a master or a second moment has become non-finite.
 using AdamKernel = bool (*)(const kernels::AdamCoefficients&, const AdamBlock&) noexcept;
 
-/// [gradient dtype][parameter dtype], by the numbers of DType.
+/// [state format][gradient dtype][parameter dtype], by the numbers of StateFormat and DType. Null where a format does
+/// not take a parameter dtype.
 struct AdamKernels {
-  AdamKernel update[3][3];
+  AdamKernel update[4][3][3];
 };
 
 extern const AdamKernels adam_kernels_scalar;

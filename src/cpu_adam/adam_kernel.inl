@@ -1,57 +1,89 @@
 // The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace,
-// after defining there:
-//   Batch                          what adam_update computes in; Batch::size elements
-//   load(const T*), store(T*, b)   for float; for kernels::Bf16 and Fp16 with conversion
-//   is_zero(b)                     true when all elements are
+// after defining WideLane there: what adam_update computes in, see kernels/state_codes.hpp. Tails are scalar.
+
+#include "cpu_adam/adam_states.inl"
+#include "cpu_adam/adam_q8_run.inl"
+
+using kernels::ScalarLane;
 
 // How far ahead memory is asked for, in elements. The divisions keep so few iterations in flight that the
 // hardware's own prefetching is not enough: 1.1 to 1.2 times the rate of a loop without. Past the end of the
 // block these are addresses that nobody looks at, or the next block.
 constexpr unsigned long ahead = 512;
 
-[[gnu::always_inline]] inline void prefetch(const float* p, const float* m, const float* v, const void* in,
-                                            const void* out) {
-  __builtin_prefetch(p, /*rw=*/1);
-  __builtin_prefetch(m, /*rw=*/1);
-  __builtin_prefetch(v, /*rw=*/1);
-  __builtin_prefetch(in, /*rw=*/0);
-  __builtin_prefetch(out, /*rw=*/1);
+/// Elements i to i + Lane::size; not zero where one is no longer finite.
+template <class Lane, class State, class Gradient>
+[[gnu::always_inline]] inline typename Lane::F update_at(const State& state, const Gradient* gradient,
+                                                         kernels::AdamDecay decay,
+                                                         const kernels::AdamOperands<typename Lane::F>& operands,
+                                                         unsigned long i) {
+  typename Lane::F p, m, v;
+  state.template load<Lane>(i, p, m, v);
+  const auto finite = kernels::adam_update(decay, operands, Lane::load(gradient + i), p, m, v);
+  state.template store<Lane>(i, p, m, v);
+  return finite;
 }
 
-template <class Gradient, class Parameter>
-bool update(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
-  const auto* gradient = static_cast<const Gradient*>(block.gradient);
-  auto* parameter = static_cast<Parameter*>(block.parameter);
-  const kernels::AdamDecay decay = coefficients.decay_mode;
-
-  const kernels::AdamOperands<Batch> operands(coefficients);
-  const unsigned long whole = block.count / Batch::size * Batch::size;
-  Batch finite(0.0f);
-  for (unsigned long i = 0; i < whole; i += Batch::size) {
-    prefetch(block.master + ahead + i, block.m + ahead + i, block.v + ahead + i, gradient + ahead + i,
-             parameter + ahead + i);
-    Batch p = load(block.master + i), m = load(block.m + i), v = load(block.v + i);
-    finite = finite + kernels::adam_update(decay, operands, load(gradient + i), p, m, v);
-    store(block.master + i, p);
-    store(block.m + i, m);
-    store(block.v + i, v);
-    store(parameter + i, p);
-  }
-
-  const kernels::AdamOperands<float> scalar_operands(coefficients);
+template <class Gradient>
+struct Loop {
+  const kernels::AdamDecay decay;
+  const kernels::AdamOperands<WideLane::F> operands;
+  const kernels::AdamOperands<float> scalar_operands;
+  const Gradient* const gradient;
+  WideLane::F finite = WideLane::F(0.0f);
   float tail_finite = 0.0f;
-  for (unsigned long i = whole; i < block.count; ++i) {
-    float &p = block.master[i], &m = block.m[i], &v = block.v[i];
-    tail_finite += kernels::adam_update(decay, scalar_operands, kernels::widen(gradient[i]), p, m, v);
-    parameter[i] = kernels::narrow<Parameter>(p);
+
+  Loop(const kernels::AdamCoefficients& coefficients, const AdamBlock& block)
+      : decay(coefficients.decay_mode),
+        operands(coefficients),
+        scalar_operands(coefficients),
+        gradient(static_cast<const Gradient*>(block.gradient)) {}
+
+  template <class State>
+  [[gnu::always_inline]] inline void run(const State& state, unsigned long begin, unsigned long end) {
+    const unsigned long whole = begin + (end - begin) / WideLane::size * WideLane::size;
+    for (unsigned long i = begin; i < whole; i += WideLane::size) {
+      state.prefetch(i + ahead);
+      __builtin_prefetch(gradient + i + ahead, /*rw=*/0);
+      finite = finite + update_at<WideLane>(state, gradient, decay, operands, i);
+    }
+    for (unsigned long i = whole; i < end; ++i) {
+      tail_finite += update_at<ScalarLane>(state, gradient, decay, scalar_operands, i);
+    }
   }
-  return is_zero(finite) && tail_finite == 0.0f;
+  [[nodiscard]] bool all_finite() const { return WideLane::is_zero(finite) && tail_finite == 0.0f; }
+};
+
+template <class Gradient, class State>
+bool update(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
+  Loop<Gradient> loop(coefficients, block);
+  loop.run(State(block), 0, block.count);
+  return loop.all_finite();
 }
+
+template <class Gradient>
+bool update_q8(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
+  Loop<Gradient> loop(coefficients, block);
+  for (unsigned long begin = 0; begin < block.count; begin += kernels::q8_run) {
+    Q8Run run(block, begin);
+    loop.run(run, begin, run.end());
+    run.encode();
+  }
+  return loop.all_finite();
+}
+
+using kernels::Bf16;
+using kernels::Fp16;
 
 constexpr AdamKernels all_kernels = {{
-    {update<float, float>, update<float, kernels::Bf16>, update<float, kernels::Fp16>},
-    {update<kernels::Bf16, float>, update<kernels::Bf16, kernels::Bf16>,
-     update<kernels::Bf16, kernels::Fp16>},
-    {update<kernels::Fp16, float>, update<kernels::Fp16, kernels::Bf16>,
-     update<kernels::Fp16, kernels::Fp16>},
+    {{update<float, Fp32State<float>>, update<float, Fp32State<Bf16>>, update<float, Fp32State<Fp16>>},
+     {update<Bf16, Fp32State<float>>, update<Bf16, Fp32State<Bf16>>, update<Bf16, Fp32State<Fp16>>},
+     {update<Fp16, Fp32State<float>>, update<Fp16, Fp32State<Bf16>>, update<Fp16, Fp32State<Fp16>>}},
+    {{nullptr, update<float, SplitState>, nullptr},
+     {nullptr, update<Bf16, SplitState>, nullptr},
+     {nullptr, update<Fp16, SplitState>, nullptr}},
+    {{nullptr, update<float, SplitBf16State>, nullptr},
+     {nullptr, update<Bf16, SplitBf16State>, nullptr},
+     {nullptr, update<Fp16, SplitBf16State>, nullptr}},
+    {{nullptr, update_q8<float>, nullptr}, {nullptr, update_q8<Bf16>, nullptr}, {nullptr, update_q8<Fp16>, nullptr}},
 }};

@@ -1,35 +1,16 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/state_codes.hpp"
 
 // One element at a time, on any architecture.
 namespace penstock::detail {
 
 namespace {
 
-struct Batch {
-  static constexpr unsigned long size = 1;
-  float value;
-
-  Batch() = default;
-  explicit Batch(float x) : value(x) {}
-  friend Batch operator+(Batch a, Batch b) { return Batch(a.value + b.value); }
-  friend Batch operator-(Batch a, Batch b) { return Batch(a.value - b.value); }
-  friend Batch operator*(Batch a, Batch b) { return Batch(a.value * b.value); }
-  friend Batch operator/(Batch a, Batch b) { return Batch(a.value / b.value); }
-  friend Batch sqrt(Batch a) { return Batch(kernels::sqrt(a.value)); }
+struct WideLane : kernels::ScalarLane {
+  static U largest(U x) { return x; }
+  static bool is_zero(F x) { return x == 0.0f; }
 };
-
-template <class T>
-Batch load(const T* from) {
-  return Batch(kernels::widen(*from));
-}
-template <class T>
-void store(T* to, Batch x) {
-  *to = kernels::narrow<T>(x.value);
-}
-bool is_zero(Batch x) {
-  return x.value == 0.0f;
-}
 
 #include "cpu_adam/adam_kernel.inl"
 

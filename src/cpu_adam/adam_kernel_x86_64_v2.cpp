@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/state_codes.hpp"
 
 #include <smmintrin.h>
 #include <xsimd/xsimd.hpp>
@@ -9,43 +10,40 @@ namespace penstock::detail {
 
 namespace {
 
-using Batch = xsimd::batch<float, xsimd::sse4_2>;
+using Arch = xsimd::sse4_2;
 
-Batch load(const float* from) {
-  return Batch::load_unaligned(from);
+__m128i widened_u16(const void* from) {
+  return _mm_cvtepu16_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
 }
-void store(float* to, Batch x) {
-  x.store_unaligned(to);
+/// Saturates, so that the upper bits must go first.
+__m128i low_u16(__m128i x) {
+  const __m128i low = _mm_and_si128(x, _mm_set1_epi32(0xffff));
+  return _mm_packus_epi32(low, low);
 }
-
-Batch load(const kernels::Bf16* from) {
-  const __m128i bits = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-  return _mm_castsi128_ps(_mm_slli_epi32(bits, 16));
+void narrow_u16(void* to, __m128i x) {
+  _mm_storel_epi64(static_cast<__m128i*>(to), low_u16(x));
 }
-void store(kernels::Bf16* to, Batch x) {
-  const __m128i bits = _mm_castps_si128(x);
-  const __m128i upper = _mm_srli_epi32(bits, 16);
-  const __m128i odd = _mm_and_si128(upper, _mm_set1_epi32(1));
-  const __m128i rounded = _mm_srli_epi32(_mm_add_epi32(bits, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff))), 16);
-  const __m128i quiet = _mm_or_si128(upper, _mm_set1_epi32(0x40));
-  const __m128i is_nan = _mm_castps_si128(_mm_cmpunord_ps(x, x));
-  const __m128i chosen = _mm_blendv_epi8(rounded, quiet, is_nan);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(chosen, chosen));
+__m128i widened_u8(const void* from) {
+  int four;
+  __builtin_memcpy(&four, from, sizeof four);
+  return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
 }
-
-Batch load(const kernels::Fp16* from) {
+void narrow_u8(void* to, __m128i x) {
+  const __m128i low = _mm_and_si128(low_u16(x), _mm_set1_epi16(0xff));
+  const int four = _mm_cvtsi128_si32(_mm_packus_epi16(low, low));
+  __builtin_memcpy(to, &four, sizeof four);
+}
+__m128 widened_half(const kernels::Fp16* from) {
   return _mm_setr_ps(kernels::widen(from[0]), kernels::widen(from[1]), kernels::widen(from[2]),
                      kernels::widen(from[3]));
 }
-void store(kernels::Fp16* to, Batch x) {
-  float values[4];
-  x.store_unaligned(values);
+void narrow_half(kernels::Fp16* to, __m128 x) {
+  alignas(16) float values[4];
+  _mm_store_ps(values, x);
   for (int i = 0; i < 4; ++i) to[i] = kernels::narrow<kernels::Fp16>(values[i]);
 }
 
-bool is_zero(Batch x) {
-  return xsimd::all(x == Batch(0.0f));
-}
+#include "cpu_adam/lane_xsimd.inl"
 
 #include "cpu_adam/adam_kernel.inl"
 

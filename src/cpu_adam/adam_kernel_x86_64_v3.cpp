@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/state_codes.hpp"
 
 #include <immintrin.h>
 #include <xsimd/xsimd.hpp>
@@ -9,47 +10,34 @@ namespace penstock::detail {
 
 namespace {
 
-using Batch = xsimd::batch<float, xsimd::avx2>;
+using Arch = xsimd::avx2;
 
-Batch load(const float* from) {
-  return Batch::load_unaligned(from);
+__m256i widened_u16(const void* from) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
 }
-void store(float* to, Batch x) {
-  x.store_unaligned(to);
+/// Saturates, so that the upper bits must go first.
+__m128i low_u16(__m256i x) {
+  const __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+  return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
 }
-
-__m128i load_bits(const void* from) {
-  return _mm_loadu_si128(static_cast<const __m128i*>(from));
+void narrow_u16(void* to, __m256i x) {
+  _mm_storeu_si128(static_cast<__m128i*>(to), low_u16(x));
 }
-void store_bits(void* to, __m128i bits) {
-  _mm_storeu_si128(static_cast<__m128i*>(to), bits);
+__m256i widened_u8(const void* from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
 }
-
-Batch load(const kernels::Bf16* from) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bits(from)), 16));
+void narrow_u8(void* to, __m256i x) {
+  const __m128i low = _mm_and_si128(low_u16(x), _mm_set1_epi16(0xff));
+  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(low, low));
 }
-void store(kernels::Bf16* to, Batch x) {
-  const __m256i bits = _mm256_castps_si256(x);
-  const __m256i upper = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-  const __m256i rounded =
-      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, is_nan);
-  store_bits(to, _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1)));
+__m256 widened_half(const void* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+}
+void narrow_half(void* to, __m256 x) {
+  _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-Batch load(const kernels::Fp16* from) {
-  return _mm256_cvtph_ps(load_bits(from));
-}
-void store(kernels::Fp16* to, Batch x) {
-  store_bits(to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-
-bool is_zero(Batch x) {
-  return xsimd::all(x == Batch(0.0f));
-}
+#include "cpu_adam/lane_xsimd.inl"
 
 #include "cpu_adam/adam_kernel.inl"
 

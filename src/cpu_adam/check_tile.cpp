@@ -25,7 +25,21 @@ Result<void> check_tile(const char* operation, const AdamTile& tile) {
     return Error::invalid_argument(operation).object("state").wanted(*state_bytes).got(tile.state.size());
   }
   const ByteRange state = ByteRange::of(tile.state), parameter = ByteRange::of(tile.parameter);
-  PENSTOCK_TRY(kernels::check_operand(operation, "state", state, DType::fp32));
+  const Alignment alignment = state_alignment(tile.format);
+  if (!is_aligned(tile.state.data(), alignment)) {
+    return Error::invalid_argument(operation)
+        .object("state")
+        .reason("its address is not aligned")
+        .wanted("a multiple of " + to_string(ByteCount(alignment.bytes())))
+        .got(reinterpret_cast<std::uintptr_t>(tile.state.data()) % alignment.bytes());
+  }
+  if (is_split(tile.format) && tile.parameter_dtype != DType::bf16) {
+    return Error::invalid_argument(operation)
+        .object("parameter_dtype")
+        .reason("the parameter is the upper half of the master in state format " + std::string(to_string(tile.format)))
+        .wanted(std::string(to_string(DType::bf16)))
+        .got(std::string(to_string(tile.parameter_dtype)));
+  }
   PENSTOCK_TRY(check_elements(operation, "parameter", tile.parameter, tile.parameter_dtype, tile.elements));
   return kernels::check_apart(operation, "parameter and state", parameter, state);
 }

@@ -1,7 +1,8 @@
 #include <penstock/cpu_adam/state_format.hpp>
 
-#include <limits>
-#include <string>
+#include "kernels/state_codes.hpp"
+
+#include <optional>
 
 namespace penstock {
 
@@ -15,22 +16,39 @@ std::string_view to_string(StateFormat format) {
   return "unknown";
 }
 
-Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
-  constexpr std::uint64_t state_bytes = 3 * sizeof(float);
-  if (format != StateFormat::fp32) {
-    return Error::unsupported("tile_bytes")
-        .object("format")
-        .reason("this state format is not implemented yet")
-        .wanted("fp32")
-        .got(std::string(to_string(format)));
+namespace {
+
+/// Of n ≤ block_elements.
+std::optional<std::uint64_t> bytes_of_block(StateFormat format, std::uint64_t n) {
+  switch (format) {
+    case StateFormat::fp32: return 12 * n;
+    case StateFormat::split: return 10 * n;
+    case StateFormat::split_bf16: return 6 * n;
+    case StateFormat::split_q8: return 4 * n + 2 * ceil_divide(n, std::uint64_t{kernels::q8_run});
   }
-  if (elements.value() > std::numeric_limits<std::uint64_t>::max() / state_bytes) {
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
+  const auto block = bytes_of_block(format, block_elements.value());
+  if (!block) {
+    return Error::invalid_argument("tile_bytes")
+        .object("format")
+        .wanted("fp32, split, split_bf16 or split_q8")
+        .got(static_cast<unsigned>(format));
+  }
+  const std::uint64_t whole = elements.value() / block_elements.value(), rest = elements.value() % block_elements.value();
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(whole, *block, &bytes) ||
+      __builtin_add_overflow(bytes, *bytes_of_block(format, rest), &bytes)) {
     return Error::invalid_argument("tile_bytes")
         .object("elements")
         .reason("element count overflows 64 bits of bytes")
         .got(elements);
   }
-  return ByteCount(elements.value() * state_bytes);
+  return ByteCount(bytes);
 }
 
 Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
@@ -42,6 +60,10 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
         .got(elements);
   }
   return tile_bytes(format, elements);
+}
+
+Alignment state_alignment(StateFormat format) {
+  return Alignment(format == StateFormat::fp32 || format == StateFormat::split ? sizeof(float) : sizeof(std::uint16_t));
 }
 
 }  // namespace penstock

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace penstock {
 
@@ -36,16 +37,21 @@ struct AdamConfig {
                                                                   std::uint64_t step, float gradient_factor);
 
 /// One tile in host memory, with its gradient and the parameter that comes out. Spans are owned by the
-/// caller, do not overlap, and are aligned to their element (`state` to 4 bytes). A whole number of cache
+/// caller, do not overlap, and are aligned to their element (`state` to state_alignment). A whole number of cache
 /// lines is fastest, anything else is equal in bits.
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  HostSpan parameter;  ///< written: the master rounded to nearest even
+  /// fp32: written, the master rounded to nearest even. The split formats: the upper half of the master, bf16, read
+  /// and written; halfway cases go up in magnitude.
+  HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
+  /// The number of the tile's first element among all that one trainer updates. It and the step decide how
+  /// split_bf16 and split_q8 round, so that a tile cut in two gives the same bits.
+  std::uint64_t first_element = 0;
 };
 
 /// Sees each block of a tile's state just before and just after its update, on the worker that owns it and
@@ -85,8 +91,8 @@ struct AdamOutcome {
 ///
 /// Blocks. The step number is not checked against the tile: that is its owner's.
 /// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
-/// for lengths that do not fit `elements`, spans that overlap or are misaligned; unsupported, for a format
-/// not implemented yet or an Isa that is_runnable denies.
+/// for lengths that do not fit `elements`, spans that overlap or are misaligned, a parameter dtype that the format
+/// does not take; unsupported, for an Isa that is_runnable denies.
 [[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
                                             float gradient_factor, const AdamTile& tile,
                                             const AdamExecution& execution = {});
@@ -97,5 +103,10 @@ struct AdamOutcome {
 /// Blocks. Errors: as adam_step.
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
                              Workers* workers = nullptr);
+
+/// Writes masters [first, first + masters.size()) of a tile to `masters`; gradient and moments are not looked at.
+///
+/// Errors: as adam_step; invalid_argument, beyond the tile's end.
+Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters);
 
 }  // namespace penstock

@@ -58,13 +58,13 @@ struct RunEstimate {
 ///   micro-batch;
 /// - what is on nvme streams through host memory: 2 × `tiles_in_flight` + 2 tiles, and the staging without
 ///   which a run might make no progress, as plan_memory() takes it;
-/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward) and writes it once,
-///   and reads and writes each tile once. A host budget that keeps some of them in memory saves their part:
-///   these are upper bounds.
+/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward), and once more where it is
+///   the upper half of the master, and writes it once; it reads and writes each tile once. A host budget that
+///   keeps some of them in memory saves their part: these are upper bounds.
 /// Activations and the trainer's own memory are not counted. Pure.
 ///
 /// Errors: invalid_argument, for a count of zero, a unit larger than the model, or sizes past 2^50
-/// parameters or 65536 nodes or ranks of one; unsupported, for a state format that is not implemented.
+/// parameters or 65536 nodes or ranks of one, or a state format that does not take the dtype.
 [[nodiscard]] Result<RunEstimate> estimate_run(const RunEstimateOptions& options);
 
 /// Byte counts of DeepSpeed's estimators can pass 64 bits.

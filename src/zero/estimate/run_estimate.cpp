@@ -46,6 +46,11 @@ Result<void> check(const RunEstimateOptions& o) {
   if (o.tile_elements.is_zero() || o.tile_elements.value() > 0xffffffff) {
     return refuse("tile_elements").wanted("from 1 to 4294967295").got(o.tile_elements);
   }
+  if (is_split(o.state_format) && o.dtype != DType::bf16) {
+    return refuse("dtype")
+        .wanted("bf16, for state format " + std::string(to_string(o.state_format)))
+        .got(std::string(to_string(o.dtype)));
+  }
   return ok();
 }
 
@@ -107,6 +112,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
+  const bool split = is_split(options.state_format);
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);
@@ -118,7 +124,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
-        {Purpose::parameter_shard, parameters * 2 * options.micro_batches, parameters});
+        {Purpose::parameter_shard, parameters * (2 * options.micro_batches + (split ? 1 : 0)), parameters});
   }
   if (optimizer_tier == Tier::nvme) {
     hold(Tier::host, Purpose::optimizer_tile, *tile * tile_ring(options.tiles_in_flight));

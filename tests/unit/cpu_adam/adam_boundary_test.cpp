@@ -86,15 +86,6 @@ TEST_F(AdamBoundary, RefusesSpansThatOverlapOrAreMisaligned) {
   EXPECT_TRUE(refused([&](AdamTile& t) { t.state = {other + 2, 3600_B}; }, "aligned"));
 }
 
-TEST_F(AdamBoundary, SaysWhichFormatsAreNotThereYet) {
-  for (const StateFormat format : {StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8}) {
-    AdamTile tile = memory.tile();
-    tile.format = format;
-    EXPECT_TRUE(
-        refuses(adam_step({}, 1, 1.0f, tile), ErrorCode::unsupported, std::string(to_string(format))));
-  }
-}
-
 TEST_F(AdamBoundary, RefusesAnInstructionSetThatTheMachineLacks) {
   for (const Isa isa : {Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4}) {
     if (is_runnable(isa)) continue;
@@ -103,14 +94,6 @@ TEST_F(AdamBoundary, RefusesAnInstructionSetThatTheMachineLacks) {
   EXPECT_TRUE(is_runnable(Isa::scalar));
   EXPECT_TRUE(is_runnable(best_isa().isa));
   EXPECT_FALSE(best_isa().reason.empty());
-}
-
-TEST(StateFormat, SizesTilesAndBlocks) {
-  EXPECT_EQ(tile_bytes(StateFormat::fp32, ElementCount(0)).value(), 0_B);
-  EXPECT_EQ(tile_bytes(StateFormat::fp32, ElementCount(20000)).value(), ByteCount(240000));
-  EXPECT_EQ(block_bytes(StateFormat::fp32, block_elements).value(), 192_KiB);
-  EXPECT_FALSE(block_bytes(StateFormat::fp32, ElementCount(16385)).has_value());
-  EXPECT_FALSE(tile_bytes(StateFormat::fp32, ElementCount(~0ull / 12 + 1)).has_value());
 }
 
 /// Notes what it sees; rejects the blocks it was told to.

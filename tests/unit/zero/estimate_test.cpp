@@ -130,11 +130,12 @@ TEST(RunEstimate, RefusesWhatCannotBe) {
   large_unit.largest_unit = ElementCount(11);
   no_ranks.nodes = 0;
   format.state_format = StateFormat::split_q8;
+  format.dtype = DType::fp16;
 
   EXPECT_EQ(estimate_run(no_parameters).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(estimate_run(large_unit).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(estimate_run(no_ranks).error().code(), ErrorCode::invalid_argument);
-  EXPECT_EQ(estimate_run(format).error().code(), ErrorCode::unsupported);
+  EXPECT_EQ(estimate_run(format).error().code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

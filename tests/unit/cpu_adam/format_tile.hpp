@@ -1,0 +1,119 @@
+#pragma once
+
+#include "tile_fixture.hpp"
+
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <gtest/gtest.h>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace penstock::test {
+
+/// A tile of a split format, read by its documented layout and in double, sharing nothing with the kernels.
+class FormatTile {
+ public:
+  FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32, std::uint64_t first_element = 0)
+      : format_(format),
+        count_(count),
+        gradient_dtype_(gradient_dtype),
+        first_element_(first_element),
+        state_(round_up(tile_bytes(format, ElementCount(count)).value(), Alignment(4))),
+        gradient_(size_of(gradient_dtype) * count),
+        parameter_(ByteCount(2) * count) {}
+
+  [[nodiscard]] AdamTile tile() const { return cut(0, count_); }
+  /// Elements [first, first + count), `first` at a block's start.
+  [[nodiscard]] AdamTile cut(std::size_t first, std::size_t count) const {
+    const ByteCount begin = tile_bytes(format_, ElementCount(first)).value();
+    return {.state = state_.span().subspan(begin, tile_bytes(format_, ElementCount(count)).value()),
+            .gradient = gradient_.span().subspan(size_of(gradient_dtype_) * first, size_of(gradient_dtype_) * count),
+            .parameter = parameter_.span().subspan(ByteCount(2) * first, ByteCount(2) * count),
+            .elements = ElementCount(count),
+            .gradient_dtype = gradient_dtype_,
+            .parameter_dtype = DType::bf16,
+            .format = format_,
+            .first_element = first_element_ + first};
+  }
+
+  void initialize(const std::vector<float>& masters) {
+    ASSERT_TRUE(initialize_tile(ConstHostSpan(std::span(masters)), DType::fp32, tile()).has_value());
+  }
+  void set_gradient(const std::vector<float>& gradient) {
+    const std::size_t size = size_of(gradient_dtype_).value();
+    for (std::size_t i = 0; i < count_; ++i) {
+      put(gradient_dtype_, gradient_.span().data() + i * size, rounded_to(gradient_dtype_, gradient[i]));
+    }
+  }
+
+  [[nodiscard]] float master(std::size_t i) const {
+    const auto [block, at, n] = place(i);
+    const std::size_t begin = format_ == StateFormat::split        ? 8 * n
+                              : format_ == StateFormat::split_bf16 ? 4 * n
+                                                                   : 0;
+    const auto upper = static_cast<std::uint32_t>(bits16(parameter_.span().data() + 2 * i)) << 16;
+    const auto remainder = static_cast<std::int16_t>(bits16(block + begin + 2 * at));
+    return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{remainder}));
+  }
+  [[nodiscard]] float parameter(std::size_t i) const { return get(DType::bf16, parameter_.span().data() + 2 * i); }
+  [[nodiscard]] double m(std::size_t i) const { return moment(i, 0); }
+  [[nodiscard]] double v(std::size_t i) const { return moment(i, 1); }
+  /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
+  [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
+    if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
+    const int lowest = scale(i, which) + 1 - 127;  // the exponent of the smallest normal code
+    return std::ldexp(1.0, (value > 0 ? std::max(std::ilogb(value), lowest) : lowest) - 3);
+  }
+
+  /// State, then parameter, as raw bytes.
+  [[nodiscard]] std::vector<std::byte> bytes() const {
+    const AdamTile whole = tile();
+    std::vector<std::byte> all(whole.state.data(), whole.state.data() + whole.state.size().value());
+    all.insert(all.end(), whole.parameter.data(), whole.parameter.data() + whole.parameter.size().value());
+    return all;
+  }
+
+ private:
+  struct Place {
+    const std::byte* block;
+    std::size_t at, n;
+  };
+  [[nodiscard]] Place place(std::size_t i) const {
+    const std::size_t first = i / 16384 * 16384;
+    return {state_.span().data() + tile_bytes(format_, ElementCount(first)).value().value(), i - first,
+            std::min<std::size_t>(16384, count_ - first)};
+  }
+  static std::uint16_t bits16(const std::byte* at) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, at, sizeof bits);
+    return bits;
+  }
+  [[nodiscard]] double moment(std::size_t i, std::size_t which) const {
+    const auto [block, at, n] = place(i);
+    switch (format_) {
+      case StateFormat::split: return get(DType::fp32, block + 4 * (which * n + at));
+      case StateFormat::split_bf16: return get(DType::bf16, block + 2 * (which * n + at));
+      default: break;
+    }
+    const auto code = std::to_integer<int>(block[(2 + which) * n + at]);
+    const int magnitude = which == 0 ? code & 0x7f : code, exponent = magnitude >> 3, fraction = magnitude & 7;
+    const double sign = which == 0 && code >= 128 ? -1 : 1;
+    const int field = scale(i, which) + std::max(exponent, 1);
+    return sign * std::ldexp(exponent > 0 ? 8 + fraction : fraction, field - 127 - 3);
+  }
+  /// Of split_q8: the fp32 exponent field of exponent code 0.
+  [[nodiscard]] int scale(std::size_t i, std::size_t which) const {
+    const auto [block, at, n] = place(i);
+    return std::to_integer<int>(block[4 * n + which * ((n + 255) / 256) + at / 256]) + 4;
+  }
+
+  StateFormat format_;
+  std::size_t count_;
+  DType gradient_dtype_;
+  std::uint64_t first_element_;
+  GuardedBytes state_, gradient_, parameter_;
+};
+
+}  // namespace penstock::test
