@@ -2,8 +2,8 @@
 
 // How a tile's state formats store masters and moments in few bits, as integer arithmetic on the bits of fp32,
 // written once for scalars, SIMD lanes and CUDA. A Lane says what F (fp32), U (32-bit unsigned) and the few
-// operations beside + - * << >> & | are; all of its integers but hashes and fp32 bits are below 2^31. No standard
-// headers, for the reason given in element.hpp.
+// operations beside + - * << >> & | are; larger() is given numbers below 2^31. No standard headers, for the reason
+// given in element.hpp.
 
 #include "kernels/element.hpp"
 
@@ -17,11 +17,11 @@ struct ScalarLane {
 
   PENSTOCK_ELEMENT static U bits_of(F x) { return kernels::bits_of(x); }
   PENSTOCK_ELEMENT static F value_of(U bits) { return kernels::float_of(bits); }
-  PENSTOCK_ELEMENT static F to_float(U n) { return static_cast<float>(static_cast<int>(n)); }
-  PENSTOCK_ELEMENT static U truncated(F x) { return static_cast<U>(static_cast<int>(x)); }
-  PENSTOCK_ELEMENT static U if_less(U a, U b, U then, U otherwise) { return a < b ? then : otherwise; }
   PENSTOCK_ELEMENT static U larger(U a, U b) { return a < b ? b : a; }
-  PENSTOCK_ELEMENT static U iota() { return 0; }
+  PENSTOCK_ELEMENT static U shifted_right_signed(U x, int bits) {
+    return static_cast<U>(static_cast<int>(x) >> bits);
+  }
+  PENSTOCK_ELEMENT static U multiples_of_random_step() { return 0; }
 
   PENSTOCK_ELEMENT static U load_u16(const U16* from) { return *from; }
   PENSTOCK_ELEMENT static void store_u16(U16* to, U x) { *to = static_cast<U16>(x); }
@@ -57,65 +57,92 @@ PENSTOCK_ELEMENT U joined_master(U upper, U remainder) {
 }
 
 // ---- Stochastic rounding -----------------------------------------------------------------------------------
+// Adding random bits to those that are cut off makes the expected value of what remains that of the whole.
 
-/// 32 bits that look random, equal for equal arguments: Wellons' lowbias32 (nullprogram.com, 2018, public domain).
-template <class U>
-PENSTOCK_ELEMENT U hashed(U x) {
-  x = x ^ (x >> 16);
-  x = x * U(0x7feb352du);
-  x = x ^ (x >> 15);
-  x = x * U(0x846ca68bu);
-  return x ^ (x >> 16);
+/// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed that is
+/// uniform, so is each element's number, both halves of it apart; only neighbours' numbers hang together.
+inline constexpr U32 random_step = 0x9e3779b1u;
+
+/// Number i of the block, and of those after it in the lanes beside.
+template <class Lane>
+PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
+  using U = typename Lane::U;
+  return U(seed + random_step * static_cast<U32>(i)) + Lane::multiples_of_random_step();
 }
 
-/// The bf16 next below or above in magnitude, with probabilities that make the expected value that of `bits`;
-/// `random` has 16 bits.
+template <class U>
+PENSTOCK_ELEMENT U low_half(U random) {
+  return random & U(0xffffu);
+}
+template <class U>
+PENSTOCK_ELEMENT U high_half(U random) {
+  return random >> 16;
+}
+
+/// The bf16 next below or above in magnitude; `random` has 16 bits.
 template <class U>
 PENSTOCK_ELEMENT U bf16_stochastic(U bits, U random) {
   return (bits + random) >> 16;
 }
 
 // ---- Eight-bit codes ---------------------------------------------------------------------------------------
-// A small floating-point number relative to the largest of a run of q8_run elements: 3 mantissa bits, and 4
-// exponent bits beside a sign for m, 5 for v. `base` is the fp32 exponent field that exponent code 0 stands for;
-// codes below 8 are subnormal. Power-of-two scales, so that scaling rounds nothing.
+// Small floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits. `base` is
+// the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds nothing.
+//   m  sign, 4 exponent bits, subnormals and zero as IEEE 754 has them. Base 4 to 240.
+//   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by epsilon
+//      alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it. Base 4 to 224.
 
 inline constexpr unsigned q8_run = 256;
-inline constexpr U32 q8_base_min = 4;  // so that quantum and its inverse are normal
 inline constexpr U32 q8_m_exponent_max = 15, q8_v_exponent_max = 31;
 
-/// The base for magnitudes up to that of fp32 `bits_max`, and as it is stored: 0 for a run of zeros. The largest can
-/// be rounded up too, or it would never grow beyond its binade.
+/// The base for magnitudes up to that of fp32 `bits_max`, and as it is stored: less 4, 0 for a run of zeros. The
+/// largest can be rounded up too, or it would never grow beyond its binade.
 PENSTOCK_ELEMENT U32 q8_stored_base(U32 bits_max, U32 exponent_max) {
   const U32 top = (bits_max + 0xfffffu) >> 23;
-  return top > exponent_max + q8_base_min ? top - exponent_max - q8_base_min : 0;
+  return top > exponent_max + 4 ? top - exponent_max - 4 : 0;
 }
 
+/// 2^n, for n of -126 to 127.
+PENSTOCK_ELEMENT float power_of_two(int n) {
+  return kernels::float_of(static_cast<U32>(n + 127) << 23);
+}
+
+/// As fp32 numbers whose exponent field is the code's, times a power of two: fp32's own subnormals are the code's.
 template <class Lane>
-struct Q8Scale {
+struct Q8M {
   using F = typename Lane::F;
   using U = typename Lane::U;
-  U base, normal_min;
-  F quantum, inverse_quantum;
+  F up, up_rest, down, down_rest;  // 2^base in two, since one fp32 does not hold all
 
-  PENSTOCK_ELEMENT explicit Q8Scale(U32 stored_base)
-      : base(stored_base + q8_base_min),
-        normal_min((stored_base + q8_base_min + 1) << 23),
-        quantum(kernels::float_of((stored_base + q8_base_min - 2) << 23)),
-        inverse_quantum(kernels::float_of((256 - stored_base - q8_base_min) << 23)) {}
-
-  PENSTOCK_ELEMENT F decoded(U code) const {
-    const U normal = (code << 20) + (base << 23);
-    return Lane::value_of(Lane::if_less(code, U(8u), Lane::bits_of(Lane::to_float(code) * quantum), normal));
+  PENSTOCK_ELEMENT explicit Q8M(U32 stored_base) {
+    const int base = static_cast<int>(stored_base) + 4, most = base < 120 ? base : 120;
+    up = F(power_of_two(most));
+    up_rest = F(power_of_two(base - most));
+    down = F(power_of_two(-most));
+    down_rest = F(power_of_two(most - base));
   }
+  PENSTOCK_ELEMENT F decoded(U code) const {
+    return Lane::value_of(Lane::shifted_right_signed(code << 24, 4) & U(0x87ffffffu)) * up * up_rest;
+  }
+  PENSTOCK_ELEMENT U encoded(F m, U random) const {
+    const U bits = Lane::bits_of(m * down * down_rest);
+    return (((bits & U(0x7fffffffu)) + (random << 4)) >> 20) | ((bits >> 24) & U(0x80u));
+  }
+};
 
-  /// The code of the magnitude with these bits, at most `code_max`, rounded as bf16_stochastic does.
-  PENSTOCK_ELEMENT U encoded(U bits, U random, U code_max) const {
-    const U normal = ((bits + (random << 4)) >> 20) - (base << 3);
-    const F small = Lane::value_of(Lane::if_less(bits, normal_min, bits, U(0u)));
-    const U subnormal = Lane::truncated(small * inverse_quantum + Lane::to_float(random) * F(0x1p-16f));
-    const U code = Lane::if_less(bits, normal_min, subnormal, normal);
-    return Lane::if_less(code, code_max, code, code_max);
+template <class Lane>
+struct Q8V {
+  using F = typename Lane::F;
+  using U = typename Lane::U;
+  U base, smallest;
+
+  PENSTOCK_ELEMENT explicit Q8V(U32 stored_base)
+      : base((stored_base + 4) << 3), smallest((stored_base + 4) << 23) {}
+
+  PENSTOCK_ELEMENT F decoded(U code) const { return Lane::value_of((code + base) << 20); }
+  /// Of a `v` that is not negative.
+  PENSTOCK_ELEMENT U encoded(F v, U random) const {
+    return ((Lane::larger(Lane::bits_of(v), smallest) + (random << 4)) >> 20) - base;
   }
 };
 

@@ -13,7 +13,7 @@ constexpr unsigned long ahead = 512;
 
 /// Elements i to i + Lane::size; not zero where one is no longer finite.
 template <class Lane, class State, class Gradient>
-[[gnu::always_inline]] inline typename Lane::F update_at(const State& state, const Gradient* gradient,
+[[gnu::always_inline]] inline typename Lane::F update_at(State& state, const Gradient* gradient,
                                                          kernels::AdamDecay decay,
                                                          const kernels::AdamOperands<typename Lane::F>& operands,
                                                          unsigned long i) {
@@ -40,7 +40,7 @@ struct Loop {
         gradient(static_cast<const Gradient*>(block.gradient)) {}
 
   template <class State>
-  [[gnu::always_inline]] inline void run(const State& state, unsigned long begin, unsigned long end) {
+  [[gnu::always_inline]] inline void run(State&& state, unsigned long begin, unsigned long end) {
     const unsigned long whole = begin + (end - begin) / WideLane::size * WideLane::size;
     for (unsigned long i = begin; i < whole; i += WideLane::size) {
       state.prefetch(i + ahead);

@@ -121,11 +121,10 @@ class SplitBf16State {
   template <class Lane>
   [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p, typename Lane::F m,
                                            typename Lane::F v) const {
-    using U = typename Lane::U;
-    const U random = kernels::hashed(U(seed_ + static_cast<U32>(i)) + Lane::iota());
+    const auto random = kernels::random_of<Lane>(seed_, i);
     master_.store<Lane>(i, p);
-    Lane::store_u16(m_ + i, kernels::bf16_stochastic(Lane::bits_of(m), random & U(0xffffu)));
-    Lane::store_u16(v_ + i, kernels::bf16_stochastic(Lane::bits_of(v), random >> 16));
+    Lane::store_u16(m_ + i, kernels::bf16_stochastic(Lane::bits_of(m), kernels::low_half(random)));
+    Lane::store_u16(v_ + i, kernels::bf16_stochastic(Lane::bits_of(v), kernels::high_half(random)));
   }
   [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
     master_.prefetch(i);

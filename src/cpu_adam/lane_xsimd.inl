@@ -13,12 +13,8 @@ struct WideLane {
 
   static U bits_of(F x) { return xsimd::bitwise_cast<U>(x); }
   static F value_of(U bits) { return xsimd::bitwise_cast<F>(bits); }
-  static F to_float(U n) { return xsimd::to_float(signed_of(n)); }
-  static U truncated(F x) { return unsigned_of(xsimd::to_int(x)); }
-  static U if_less(U a, U b, U then, U otherwise) {
-    return unsigned_of(xsimd::select(signed_of(a) < signed_of(b), signed_of(then), signed_of(otherwise)));
-  }
   static U larger(U a, U b) { return unsigned_of(xsimd::max(signed_of(a), signed_of(b))); }
+  static U shifted_right_signed(U x, int bits) { return unsigned_of(signed_of(x) >> bits); }
   static kernels::U32 largest(U x) {
     alignas(64) kernels::U32 lanes[size];
     x.store_aligned(lanes);
@@ -27,9 +23,12 @@ struct WideLane {
     return most;
   }
   static bool is_zero(F x) { return xsimd::all(x == F(0.0f)); }
-  static U iota() {
-    alignas(64) static constexpr kernels::U32 numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return U::load_aligned(numbers);
+  static U multiples_of_random_step() {
+    constexpr kernels::U32 step = kernels::random_step;
+    alignas(64) static constexpr kernels::U32 multiples[16] = {
+        0,        step,     2 * step,  3 * step,  4 * step,  5 * step,  6 * step,  7 * step,
+        8 * step, 9 * step, 10 * step, 11 * step, 12 * step, 13 * step, 14 * step, 15 * step};
+    return U::load_aligned(multiples);
   }
 
   static U load_u16(const kernels::U16* from) { return U(widened_u16(from)); }
@@ -43,9 +42,7 @@ struct WideLane {
   static void store(kernels::Bf16* to, F x) {
     const U bits = bits_of(x), upper = bits >> 16;
     const U rounded = (bits + ((upper & U(1u)) + U(0x7fffu))) >> 16;
-    // Ordered as signed integers, magnitudes beyond infinity are NaN.
-    const U nan_above = U(0x7f800000u);
-    narrow_u16(to, if_less(nan_above, bits & U(0x7fffffffu), upper | U(0x40u), rounded));
+    narrow_u16(to, bits_of(xsimd::select(x != x, value_of(upper | U(0x40u)), value_of(rounded))));
   }
   static F load(const kernels::Fp16* from) { return F(widened_half(from)); }
   static void store(kernels::Fp16* to, F x) { narrow_half(to, x); }

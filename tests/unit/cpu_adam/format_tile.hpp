@@ -63,7 +63,7 @@ class FormatTile {
   /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
   [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
     if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
-    const int lowest = scale(i, which) + 1 - 127;  // the exponent of the smallest normal code
+    const int lowest = scale(i, which) + (which == 0 ? 1 : 0) - 127;  // the exponent of the smallest normal code
     return std::ldexp(1.0, (value > 0 ? std::max(std::ilogb(value), lowest) : lowest) - 3);
   }
 
@@ -98,10 +98,10 @@ class FormatTile {
       default: break;
     }
     const auto code = std::to_integer<int>(block[(2 + which) * n + at]);
-    const int magnitude = which == 0 ? code & 0x7f : code, exponent = magnitude >> 3, fraction = magnitude & 7;
-    const double sign = which == 0 && code >= 128 ? -1 : 1;
+    if (which == 1) return std::ldexp(8 + (code & 7), scale(i, which) + (code >> 3) - 127 - 3);
+    const int magnitude = code & 0x7f, exponent = magnitude >> 3, fraction = magnitude & 7;
     const int field = scale(i, which) + std::max(exponent, 1);
-    return sign * std::ldexp(exponent > 0 ? 8 + fraction : fraction, field - 127 - 3);
+    return (code >= 128 ? -1 : 1) * std::ldexp(exponent > 0 ? 8 + fraction : fraction, field - 127 - 3);
   }
   /// Of split_q8: the fp32 exponent field of exponent code 0.
   [[nodiscard]] int scale(std::size_t i, std::size_t which) const {

