@@ -2,6 +2,7 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/tiers/choose_engine.hpp>
 
 #include <cstdint>
@@ -51,6 +52,7 @@ struct PenstockConfig {
   EvictionName eviction = EvictionName::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
+  StateFormat state_format = StateFormat::fp32;  ///< of masters and moments; the split ones take bf16 only
   std::vector<double> path_weights;  ///< of the directories of nvme_path, in their order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;  ///< the NUMA node of each; empty: as sysfs says
   std::vector<std::uint32_t> rank_nodes;  ///< that of each rank of the machine; empty: as sysfs says

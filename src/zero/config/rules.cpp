@@ -71,6 +71,13 @@ void apply_precision(Draft& draft, Reader& reader) {
     config.loss_scale = static_cast<float>(draft.static_loss_scale);
   }
 
+  const StateFormat format = config.penstock.state_format;
+  if (is_split(format) && config.dtype != DType::bf16) {
+    reader.report("penstock.state_format", std::string(to_string(format)) +
+                                               " takes bf16 parameters, which are the upper halves of the masters; "
+                                               "enable bf16, or use fp32");
+  }
+
   if (draft.communication_dtype && *draft.communication_dtype != config.dtype) {
     reader.report("communication_data_type", "not supported yet; only the type of the parameters is, " +
                                                  std::string(to_string(config.dtype)));

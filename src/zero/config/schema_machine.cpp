@@ -107,6 +107,16 @@ constexpr Key keys[] = {
          [](Draft& d, const Value& v) {
            d.config.penstock.integrity = v.text == "off" ? Integrity::off : Integrity::checksum;
          }},
+    {.path = "penstock.state_format",
+     .kind = text,
+     .choices = "fp32|split|split_bf16|split_q8",
+     .set =
+         [](Draft& d, const Value& v) {
+           for (const auto format :
+                {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8}) {
+             if (v.text == to_string(format)) d.config.penstock.state_format = format;
+           }
+         }},
     {.path = "penstock.threads",
      .kind = count,
      .most = 65536,

@@ -78,6 +78,7 @@ Json::Value to_json(const PenstockConfig& penstock) {
   json["eviction"] = text(to_string(penstock.eviction));
   json["io_engine"] = text(to_string(penstock.io_engine));
   json["integrity"] = text(to_string(penstock.integrity));
+  json["state_format"] = text(to_string(penstock.state_format));
   json["threads"] = penstock.threads;
   return json;
 }

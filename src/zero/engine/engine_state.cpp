@@ -14,6 +14,7 @@ Engine::State::State(Options options)
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
+                  .format = options_.config.penstock.state_format,
                   .tiles_ahead = options_.plan.tiles_ahead,
                   .tiles_across = options_.plan.tiles_across,
                   .tiles_behind = options_.config.penstock.tiles_in_flight,
@@ -128,13 +129,16 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
                     .transient = true},
                    false));
   for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile_elements)) {
-    TileState tile{.range = range, .on_disk = !plan.in_host(tile_number)};
+    TileState tile{.range = range,
+                   .first_element = (std::uint64_t{index} << 40) +
+                                    (layout.shard * communicator_.rank() + range.begin).value(),
+                   .on_disk = !plan.in_host(tile_number)};
     ++tile_number;
     PENSTOCK_TRY(add(tile.tensor,
                      {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
                       .purpose = tiers::Purpose::optimizer_tile,
-                      .size = *tile_bytes(StateFormat::fp32, range.count),
-                      .block = *block_bytes(StateFormat::fp32, block_elements),
+                      .size = *tile_bytes(config.penstock.state_format, range.count),
+                      .block = *block_bytes(config.penstock.state_format, block_elements),
                       .write_behind = true,
                       .retain = !tile.on_disk,
                       .sealed_in_pass = true},

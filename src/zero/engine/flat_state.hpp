@@ -17,6 +17,7 @@ namespace penstock::zero {
 struct TileState {
   tiers::TensorId tensor{};
   TileRange range;
+  std::uint64_t first_element = 0;  ///< its number among all of the model's: flat × 2^40 + place in the flat
   bool on_disk = false;
   std::uint64_t step = 0;
 };

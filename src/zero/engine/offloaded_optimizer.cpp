@@ -35,7 +35,9 @@ AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpa
           .parameter = part(shard, options_.parameter_dtype),
           .elements = tile.range.count,
           .gradient_dtype = options_.gradient_dtype,
-          .parameter_dtype = options_.parameter_dtype};
+          .parameter_dtype = options_.parameter_dtype,
+          .format = options_.format,
+          .first_element = tile.first_element};
 }
 
 Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uint32_t rank,
@@ -70,6 +72,7 @@ void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t f
       tile = 0;
       limit = options_.tiles_across;
       if (ahead >= limit) return;
+      if (is_split(options_.format)) options_.runtime->prefetch(flats[flat].shard);
     }
     if (!flats[flat].tiles[tile].on_disk) continue;
     options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
@@ -90,8 +93,11 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       if (!gradient) return gradient.error();
       runtime.use(flat.gradient);
       flat.open_gradient = std::move(*gradient);
-      // Not noted as a use: an overwrite needs nothing to be loaded before it.
-      auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
+      // Where the parameters are halves of the masters they are read too. Else this is not noted as a use: an
+      // overwrite needs nothing to be loaded before it.
+      const bool reads = is_split(options_.format);
+      if (reads) runtime.use(flat.shard);
+      auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite);
       if (!shard) return shard.error();
       flat.open_shard = std::move(*shard);
     }
@@ -134,20 +140,25 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
 }
 
 Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
-                                               const std::function<void(ConstHostSpan)>& visit) {
+                                               const std::function<void(std::span<const float>)>& visit) {
   swap::Runtime& runtime = *options_.runtime;
+  std::vector<float> masters;
   for (FlatState& flat : flats) {
+    auto shard = runtime.acquire(flat.shard, swap::Access::read);
+    if (!shard) return shard.error();
     for (TileState& tile : flat.tiles) {
       auto lease = runtime.acquire(tile.tensor, swap::Access::read);
       if (!lease) return lease.error();
       const tiers::BlockTable& blocks = runtime.blocks(tile.tensor);
+      const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
-        const ConstHostSpan block = blocks.block(ConstHostSpan(lease->bytes()), i);
-        if (tile.on_disk && options_.integrity == Integrity::checksum && !blocks.verify(i, block)) {
+        if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease->bytes()), i))) {
           return runtime.corrupted(tile.tensor, i);
         }
-        // master, m and v stand side by side, a third of the block each.
-        visit(block.subspan(ByteCount(), block.size() / 3));
+        const ElementCount first = block_elements * i;
+        masters.resize(std::min(block_elements, tile.range.count - first).value());
+        PENSTOCK_TRY(read_masters(view(tile, lease->bytes(), shard->bytes(), {}), first, masters));
+        visit(masters);
       }
     }
   }

@@ -26,6 +26,7 @@ class OffloadedOptimizer {
     Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
+    StateFormat format = StateFormat::fp32;
     std::uint32_t tiles_ahead = 4;    ///< of a flat, read before their update, at most
     std::uint32_t tiles_across = 4;   ///< the same, when some of them are of later flats
     std::uint32_t tiles_behind = 4;   ///< being written, at most, while another is updated
@@ -50,7 +51,7 @@ class OffloadedOptimizer {
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
   /// Calls `visit` with the master weights of each block of each tile, in order.
-  Result<void> visit_masters(std::span<FlatState> flats, const std::function<void(ConstHostSpan)>& visit);
+  Result<void> visit_masters(std::span<FlatState> flats, const std::function<void(std::span<const float>)>& visit);
 
  private:
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);

@@ -58,7 +58,7 @@ Result<StepOutcome> Engine::State::step() {
   outcome.step = ++current_step;
   const MemoryPlan& plan = options_.plan;
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_reads, plan.tile_writes);
-  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches_,
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches_ + plan.update_shard_reads_max,
                                      plan.shard_writes);
   finish_step();
   return outcome;
@@ -137,12 +137,13 @@ Result<std::string> Engine::State::digest() {
   PENSTOCK_TRY(ready("Engine::digest"));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(hash.get());
-  auto visited = optimizer_.visit_masters(flats_, [&](ConstHostSpan masters) {
-    XXH3_128bits_update(hash.get(), masters.data(), masters.size().value());
+  auto visited = optimizer_.visit_masters(flats_, [&](std::span<const float> masters) {
+    XXH3_128bits_update(hash.get(), masters.data(), masters.size_bytes());
   });
   if (!visited) return visited.error();
   PENSTOCK_TRY(residency_->drop_all(*this));
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, options_.plan.disk_shards, {});
 
   XXH128_canonical_t mine;
   XXH128_canonicalFromHash(&mine, XXH3_128bits_digest(hash.get()));

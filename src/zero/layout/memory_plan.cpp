@@ -178,7 +178,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     shard_largest = std::max(shard_largest, padded(flat.shard, config.dtype));
     gradient_largest = std::max(gradient_largest, padded(flat.shard, config.grad_accum_dtype));
     for (const TileRange& range : cut_into_tiles(flat, tile)) {
-      auto bytes = tile_bytes(StateFormat::fp32, range.count);
+      auto bytes = tile_bytes(config.penstock.state_format, range.count);
       if (!bytes) return bytes.error();
       tile_bytes_all += round_up(*bytes, block);
       tile_largest = std::max(tile_largest, round_up(*bytes, block));
@@ -236,7 +236,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   for (const FlatLayout& flat : shards.flats()) {
     for (const TileRange& range : cut_into_tiles(flat, tile)) {
       if (!plan.in_host(number++))
-        tiles_on_disk += round_up(*tile_bytes(StateFormat::fp32, range.count), block);
+        tiles_on_disk += round_up(*tile_bytes(config.penstock.state_format, range.count), block);
     }
   }
   // What can go stays while there is room, so that these are bounds, not needs.
@@ -249,6 +249,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
+  plan.update_shard_reads_max = is_split(config.penstock.state_format) ? plan.disk_shards : ByteCount();
   plan.swap_tensor_max = std::max({streamed.tile, streamed.shard, streamed.gradient});
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 

@@ -246,6 +246,24 @@ TEST(Config, KeepsSixteenMebibytesInFlightWhateverTheRequestSize) {
   EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576, "queue_depth": 3}})")->aio_queue_depth, 3u);
 }
 
+TEST(Config, TakesSplitStateFormatsForBf16Alone) {
+  const auto of = [](const std::string& precision, const std::string& format) {
+    return read(R"({"train_batch_size": 1, )" + precision + R"("penstock": {"state_format": ")" + format + R"("}})");
+  };
+  const std::string bf16 = R"("bf16": {"enabled": true}, )";
+  const std::string fp16 = R"("fp16": {"enabled": true, "loss_scale": 1024}, )";
+
+  EXPECT_EQ(of(bf16, "split_q8")->penstock.state_format, StateFormat::split_q8);
+  EXPECT_EQ(read(of(bf16, "split")->to_json())->penstock.state_format, StateFormat::split);
+  EXPECT_EQ(of(fp16, "fp32")->penstock.state_format, StateFormat::fp32);
+  for (const std::string& precision : {fp16, std::string()}) {
+    const auto refused = of(precision, "split_bf16");
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find("penstock.state_format"), std::string::npos) << refused.error().message();
+  }
+  EXPECT_FALSE(of(bf16, "split_fp8"));
+}
+
 TEST(Config, WantsOneNumberForEachPath) {
   const auto config = read(R"({"train_batch_size": 1, "zero_optimization": {
     "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "/b"]}},
