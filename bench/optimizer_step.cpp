@@ -22,6 +22,10 @@ using measure::spread;
 
 const std::map<std::string, std::vector<bool>> switches = {
     {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
+const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
+                                                    {"split", StateFormat::split},
+                                                    {"split_bf16", StateFormat::split_bf16},
+                                                    {"split_q8", StateFormat::split_q8}};
 
 struct Arguments {
   std::filesystem::path path = ".";
@@ -33,14 +37,25 @@ struct Arguments {
   std::uint32_t threads = 2;
   std::uint32_t rounds = 5;
   std::string integrity = "on";
+  std::vector<std::string> formats = {"fp32"};
+};
+
+/// What the models that are stepped in turns differ in.
+struct Variant {
+  StateFormat format;
+  bool integrity;
+
+  [[nodiscard]] std::string name() const {
+    return std::string(to_string(format)) + (integrity ? "" : ", no checksums");
+  }
 };
 
 /// One rank that does nothing but optimizer steps.
 class Stepper {
  public:
-  static Result<std::unique_ptr<Stepper>> create(const Arguments& arguments, bool integrity) {
+  static Result<std::unique_ptr<Stepper>> create(const Arguments& arguments, const Variant& variant) {
     std::unique_ptr<Stepper> stepper(new Stepper);
-    PENSTOCK_TRY(stepper->open(arguments, integrity));
+    PENSTOCK_TRY(stepper->open(arguments, variant));
     return stepper;
   }
   ~Stepper() {
@@ -78,14 +93,15 @@ class Stepper {
  private:
   Stepper() = default;
 
-  Result<void> open(const Arguments& arguments, bool integrity) {
+  Result<void> open(const Arguments& arguments, const Variant& variant) {
     zero::Config config;
     config.offload_param.device = zero::OffloadDevice::cpu;
     config.offload_optimizer = {.device = zero::OffloadDevice::nvme, .nvme_paths = {arguments.path}};
     config.penstock.tile_elements = ElementCount(arguments.tile_elements);
     config.penstock.tiles_in_flight = arguments.tiles_in_flight;
     config.penstock.host_budget = ByteCount(arguments.host_mib << 20);
-    config.penstock.integrity = integrity ? zero::Integrity::checksum : zero::Integrity::off;
+    config.penstock.integrity = variant.integrity ? zero::Integrity::checksum : zero::Integrity::off;
+    config.penstock.state_format = variant.format;
     zero::ModelLayout model;
     for (std::uint64_t left = arguments.parameters; left > 0;) {
       const std::uint64_t count = std::min(left, arguments.unit_parameters);
@@ -140,9 +156,9 @@ class Stepper {
 };
 
 struct Contestant {
-  const char* checksums;
+  std::string name;
   std::unique_ptr<Stepper> stepper;
-  std::vector<double> rates, limits, ratios;
+  std::vector<double> seconds, rates, limits, ratios;
 };
 
 /// One step between two looks at the disk's limit; round 0 warms up.
@@ -156,10 +172,11 @@ Result<void> take_part(Contestant& contestant, swap::PathLoad& load, std::uint32
   if (round == 0) return ok();
   const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
   const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->seconds / 1e9;
+  contestant.seconds.push_back(timing->seconds);
   contestant.rates.push_back(rate);
   contestant.limits.push_back(limit);
   contestant.ratios.push_back(rate / limit);
-  fmt::print("{:>6}{:>10}{:>10.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.checksums,
+  fmt::print("{:>6}  {:<26}{:>8.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.name,
              timing->seconds, to_string(timing->read), to_string(timing->written), rate, limit, rate / limit);
   return ok();
 }
@@ -175,26 +192,29 @@ Result<void> run(const Arguments& arguments) {
   if (*cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", **cached);
 
   std::vector<Contestant> contestants;
-  for (const bool integrity : switches.at(arguments.integrity)) {
-    auto stepper = Stepper::create(arguments, integrity);
-    if (!stepper) return stepper.error();
-    contestants.push_back({.checksums = integrity ? "on" : "off", .stepper = std::move(*stepper)});
+  for (const std::string& format : arguments.formats) {
+    for (const bool integrity : switches.at(arguments.integrity)) {
+      const Variant variant{formats.at(format), integrity};
+      auto stepper = Stepper::create(arguments, variant);
+      if (!stepper) return stepper.error();
+      contestants.push_back({.name = variant.name(), .stepper = std::move(*stepper)});
+    }
   }
   auto load = swap::PathLoad::create({.paths = {{.directory = arguments.path, .capacity = 1_GiB}}});
   if (!load) return load.error();
   const swap::Path& path = *contestants.front().stepper->runtime().paths().front();
-  fmt::print("engine {}, direct I/O {}, checksums {}{}\n", path.engine_name(),
-             path.file().direct ? "yes" : "NO", arguments.integrity,
+  fmt::print("engine {}, direct I/O {}{}\n", path.engine_name(), path.file().direct ? "yes" : "NO",
              path.notes().empty() ? "" : "; " + path.notes());
-  const auto& plan = contestants.front().stepper->plan();
-  const ByteCount per_step = plan.tile_reads + plan.tile_writes;
-  fmt::print(
-      "{} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a parameter)\n\n",
-      to_string(ElementCount(arguments.parameters)), plan.tiles_in_host, plan.tiles, to_string(per_step),
-      static_cast<double>(per_step.value()) / static_cast<double>(arguments.parameters));
+  for (const Contestant& one : contestants) {
+    const auto& plan = one.stepper->plan();
+    const ByteCount per_step = plan.tile_reads + plan.tile_writes;
+    fmt::print("{}: {} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a parameter)\n",
+               one.name, to_string(ElementCount(arguments.parameters)), plan.tiles_in_host, plan.tiles,
+               to_string(per_step), static_cast<double>(per_step.value()) / static_cast<double>(arguments.parameters));
+  }
 
-  fmt::print("{:>6}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "checksums", "step s", "read",
-             "written", "GB/s", "disk GB/s", "ratio");
+  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read", "written",
+             "GB/s", "disk GB/s", "ratio");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
@@ -202,14 +222,15 @@ Result<void> run(const Arguments& arguments) {
     }
   }
   for (const Contestant& one : contestants) {
-    fmt::print("{:>6}{:>10}{:>46.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median",
-               one.checksums, median(one.rates), median(one.limits), median(one.ratios),
+    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median", one.name,
+               median(one.seconds), median(one.rates), median(one.limits), median(one.ratios),
                100 * spread(one.ratios));
   }
-  if (contestants.size() == 2) {
-    const auto ratio = measure::center(measure::ratios(contestants[1].rates, contestants[0].rates));
-    fmt::print("with checksums: {:.3f} of the rate without, the median of {} rounds, spread {:.0f} %\n",
-               ratio.median, arguments.rounds, 100 * ratio.spread);
+  const Contestant& first = contestants.front();
+  for (std::size_t i = 1; i < contestants.size(); ++i) {
+    const auto ratio = measure::center(measure::ratios(first.seconds, contestants[i].seconds));
+    fmt::print("{}: {:.3f} times as fast as {}, the median of {} rounds, spread {:.0f} %\n", contestants[i].name,
+               ratio.median, first.name, arguments.rounds, 100 * ratio.spread);
   }
   return ok();
 }
@@ -232,9 +253,13 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_option("--integrity", arguments.integrity,
-                 "checksums on, off, or both: two models, in turns, and the ratio of their rates")
+                 "checksums on, off, or both: two models, in turns, and the ratio of their times")
       ->capture_default_str()
       ->check(CLI::IsMember(penstock::bench::switches));
+  app.add_option("--format", arguments.formats, "state formats, in turns")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::IsMember(penstock::bench::formats));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
