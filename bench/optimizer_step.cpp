@@ -31,7 +31,7 @@ struct Arguments {
   std::filesystem::path path = ".";
   std::uint64_t parameters = 128'000'000;
   std::uint64_t unit_parameters = 8'000'000;
-  std::uint64_t tile_elements = 262'144;
+  std::uint64_t tile_elements = 0;
   std::uint32_t tiles_in_flight = 4;
   std::uint64_t host_mib = 0;
   std::uint32_t threads = 2;
@@ -97,7 +97,7 @@ class Stepper {
     zero::Config config;
     config.offload_param.device = zero::OffloadDevice::cpu;
     config.offload_optimizer = {.device = zero::OffloadDevice::nvme, .nvme_paths = {arguments.path}};
-    config.penstock.tile_elements = ElementCount(arguments.tile_elements);
+    if (arguments.tile_elements > 0) config.penstock.tile_elements = ElementCount(arguments.tile_elements);
     config.penstock.tiles_in_flight = arguments.tiles_in_flight;
     config.penstock.host_budget = ByteCount(arguments.host_mib << 20);
     config.penstock.integrity = variant.integrity ? zero::Integrity::checksum : zero::Integrity::off;
@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
   app.add_option("--path", arguments.path, "swap directory")->capture_default_str();
   app.add_option("--parameters", arguments.parameters, "of the model")->capture_default_str();
   app.add_option("--unit-parameters", arguments.unit_parameters, "of a unit")->capture_default_str();
-  app.add_option("--tile-elements", arguments.tile_elements, "a multiple of 16384")->capture_default_str();
+  app.add_option("--tile-elements", arguments.tile_elements, "a multiple of 16384; 0: as each format has it")->capture_default_str();
   app.add_option("--tiles-in-flight", arguments.tiles_in_flight, "read ahead")->capture_default_str();
   app.add_option("--host-mib", arguments.host_mib, "host budget; 0: as planned, all tiles on disk")
       ->capture_default_str();

@@ -62,6 +62,10 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
   return tile_bytes(format, elements);
 }
 
+ElementCount default_tile_elements(StateFormat format) {
+  return block_elements * ((3_MiB).value() / block_bytes(format, block_elements)->value());
+}
+
 Alignment state_alignment(StateFormat format) {
   return Alignment(format == StateFormat::fp32 || format == StateFormat::split ? sizeof(float) : sizeof(std::uint16_t));
 }

@@ -67,6 +67,7 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   run.micro_batches = config->gradient_accumulation_steps;
   run.offload_param = config->offload_param.device;
   run.offload_optimizer = config->offload_optimizer.device;
+  run.state_format = config->penstock.state_format;
   run.tile_elements = config->penstock.tile_elements;
   run.tiles_in_flight = config->penstock.tiles_in_flight;
   return ok();

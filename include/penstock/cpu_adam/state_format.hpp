@@ -34,6 +34,10 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 [[nodiscard]] Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements);
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
+/// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of that length
+/// whatever the format, and a few tiles in flight fit a last-level cache.
+[[nodiscard]] ElementCount default_tile_elements(StateFormat format);
+
 /// What the address of a tile is a multiple of.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
 /// Whether the parameter is the upper half of the master, which must be bf16 then, and is needed for the update.

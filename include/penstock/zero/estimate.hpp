@@ -24,7 +24,7 @@ struct RunEstimateOptions {
   OffloadDevice offload_param = OffloadDevice::nvme;
   OffloadDevice offload_optimizer = OffloadDevice::nvme;
   StateFormat state_format = StateFormat::fp32;
-  ElementCount tile_elements{262'144};
+  std::optional<ElementCount> tile_elements;  ///< none: as the state format has it
   std::uint32_t tiles_in_flight = 4;
 };
 

@@ -119,9 +119,9 @@ void apply_offload(const OffloadConfig& offload, const std::string& block, std::
 
 void apply_machine(Draft& draft, Reader& reader) {
   Config& config = draft.config;
-  if (config.penstock.tile_elements.value() % 16384 != 0) {
+  if (config.penstock.tile().value() % 16384 != 0) {
     reader.report("penstock.tile_elements",
-                  "wanted a multiple of 16384, got " + std::to_string(config.penstock.tile_elements.value()));
+                  "wanted a multiple of 16384, got " + std::to_string(config.penstock.tile().value()));
   }
   // What saturates a drive is bytes in flight: short requests need more of them.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(

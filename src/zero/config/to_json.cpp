@@ -68,7 +68,7 @@ Json::Value to_json(const PenstockConfig& penstock) {
   Json::Value json;
   json["host_budget"] = Json::UInt64(penstock.host_budget.value());
   json["device_budget"] = Json::UInt64(penstock.device_budget.value());
-  json["tile_elements"] = Json::UInt64(penstock.tile_elements.value());
+  json["tile_elements"] = Json::UInt64(penstock.tile().value());
   json["tiles_in_flight"] = penstock.tiles_in_flight;
   for (const double weight : penstock.path_weights) json["path_weights"].append(weight);
   for (const std::uint32_t node : penstock.path_nodes) json["path_nodes"].append(node);

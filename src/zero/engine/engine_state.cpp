@@ -128,7 +128,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
                     .size = bytes(config.dtype),
                     .transient = true},
                    false));
-  for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile_elements)) {
+  for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile())) {
     TileState tile{.range = range,
                    .first_element = (std::uint64_t{index} << 40) +
                                     (layout.shard * communicator_.rank() + range.begin).value(),

@@ -43,8 +43,8 @@ Result<void> check(const RunEstimateOptions& o) {
       return refuse("ranks, nodes, micro-batches, tiles in flight").wanted("each from 1 to 65536").got(n);
     }
   }
-  if (o.tile_elements.is_zero() || o.tile_elements.value() > 0xffffffff) {
-    return refuse("tile_elements").wanted("from 1 to 4294967295").got(o.tile_elements);
+  if (o.tile_elements && (o.tile_elements->is_zero() || o.tile_elements->value() > 0xffffffff)) {
+    return refuse("tile_elements").wanted("from 1 to 4294967295").got(*o.tile_elements);
   }
   if (is_split(o.state_format) && o.dtype != DType::bf16) {
     return refuse("dtype")
@@ -90,7 +90,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ElementCount shard = shard_of(options.parameters, ranks);
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
   const auto states = tile_bytes(options.state_format, shard);
-  const auto tile = tile_bytes(options.state_format, std::min(options.tile_elements, shard));
+  const auto tile = tile_bytes(options.state_format, std::min(options.tile_elements.value_or(default_tile_elements(options.state_format)), shard));
   if (!states) return states.error();
   if (!tile) return tile.error();
 

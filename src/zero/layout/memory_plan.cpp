@@ -139,7 +139,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
                                std::uint32_t local_ranks) {
   PENSTOCK_TRY(model.validate());
-  const ElementCount tile = config.penstock.tile_elements;
+  const ElementCount tile = config.penstock.tile();
   if (tile.is_zero() || tile.value() % block_elements.value() != 0) {
     return Error::invalid_config("plan_memory")
         .object("penstock.tile_elements")

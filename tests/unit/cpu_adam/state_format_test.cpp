@@ -258,6 +258,8 @@ TEST(StateFormat, SizesTilesAndBlocks) {
   EXPECT_EQ(bytes(StateFormat::split_q8, 16384 + 257), 65'536u + 128 + 4 * 257 + 4);
   EXPECT_EQ(bytes(StateFormat::split_q8, 0), 0u);
   EXPECT_FALSE(tile_bytes(static_cast<StateFormat>(7), ElementCount(1)).has_value());
+  EXPECT_EQ(default_tile_elements(StateFormat::fp32), ElementCount(262'144));
+  EXPECT_EQ(default_tile_elements(StateFormat::split_bf16), ElementCount(524'288));
 }
 
 }  // namespace
