@@ -128,6 +128,8 @@ class Trajectory {
       worst = std::max(worst, std::ldexp(ulps(value, wanted[i], scale(i)), fraction_bits - 23));
     }
     EXPECT_LE(worst, limit) << name_ << "/" << array;
+    // docs/optimizer.md has these: --gtest_output=json
+    testing::Test::RecordProperty(name_ + "." + array, std::to_string(worst) + " " + std::to_string(limit - 2.0005));
   }
 
   const Json::Value& case_;
