@@ -1,23 +1,12 @@
 #pragma once
 
-// The Adam update of one element, written once for float, SIMD batches and CUDA. No standard headers, for the
-// reason given in element.hpp.
+// The Adam update of one element, written once over lanes. No standard headers, for the reason given in element.hpp.
 
-#include "kernels/element.hpp"
+#include "kernels/lane.hpp"
 
 #include <penstock/kernels/adam_coefficients.hpp>
 
 namespace penstock::kernels {
-
-/// Correctly rounded (IEEE 754), on CUDA too, where -prec-sqrt is the default. A SIMD batch brings its own
-/// `sqrt`, found by argument-dependent lookup.
-PENSTOCK_ELEMENT float sqrt(float value) {
-#if defined(__CUDA_ARCH__)
-  return __fsqrt_rn(value);
-#else
-  return __builtin_sqrtf(value);
-#endif
-}
 
 /// The coefficients as operands of type F, made once before a loop.
 template <class F>
@@ -42,13 +31,13 @@ struct AdamOperands {
 /// once, none is fused. The master is added to once, so that a step costs it a single rounding.
 ///
 /// Returns 0 where p and v are finite, NaN where one is not. (An infinite m makes v infinite too.)
-template <class F>
+template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT F adam_update(AdamDecay decay, const AdamOperands<F>& c, F g, F& p, F& m, F& v) {
   g = g * c.gradient_factor;
   if (decay == AdamDecay::l2) g = g + p * c.decay;
   m = m * c.beta1 + g * c.one_minus_beta1;
   v = v * c.beta2 + (g * g) * c.one_minus_beta2;
-  F change = (m / (sqrt(v) * c.denominator_factor + c.epsilon)) * c.step_factor;
+  F change = Lane::quotient(m, Lane::root(v) * c.denominator_factor + c.epsilon) * c.step_factor;
   if (decay == AdamDecay::decoupled) change = p * c.decay + change;
   p = p + change;
   return (p - p) + (v - v);

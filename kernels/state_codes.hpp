@@ -1,41 +1,11 @@
 #pragma once
 
 // How a tile's state formats store masters and moments in few bits, as integer arithmetic on the bits of fp32,
-// written once for scalars, SIMD lanes and CUDA. A Lane says what F (fp32), U (32-bit unsigned) and the few
-// operations beside + - * << >> & | are; larger() is given numbers below 2^31. No standard headers, for the reason
-// given in element.hpp.
+// written once over lanes. No standard headers, for the reason given in element.hpp.
 
-#include "kernels/element.hpp"
+#include "kernels/lane.hpp"
 
 namespace penstock::kernels {
-
-/// Scalars as a Lane.
-struct ScalarLane {
-  using F = float;
-  using U = U32;
-  static constexpr unsigned long size = 1;
-
-  PENSTOCK_ELEMENT static U bits_of(F x) { return kernels::bits_of(x); }
-  PENSTOCK_ELEMENT static F value_of(U bits) { return kernels::float_of(bits); }
-  PENSTOCK_ELEMENT static U larger(U a, U b) { return a < b ? b : a; }
-  PENSTOCK_ELEMENT static U shifted_right_signed(U x, int bits) {
-    return static_cast<U>(static_cast<int>(x) >> bits);
-  }
-  PENSTOCK_ELEMENT static U multiples_of_random_step() { return 0; }
-
-  PENSTOCK_ELEMENT static U load_u16(const U16* from) { return *from; }
-  PENSTOCK_ELEMENT static void store_u16(U16* to, U x) { *to = static_cast<U16>(x); }
-  PENSTOCK_ELEMENT static U load_u8(const U8* from) { return *from; }
-  PENSTOCK_ELEMENT static void store_u8(U8* to, U x) { *to = static_cast<U8>(x); }
-  template <class T>
-  PENSTOCK_ELEMENT static F load(const T* from) {
-    return widen(*from);
-  }
-  template <class T>
-  PENSTOCK_ELEMENT static void store(T* to, F x) {
-    *to = narrow<T>(x);
-  }
-};
 
 // ---- A master in two halves --------------------------------------------------------------------------------
 // The upper half is the master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in
@@ -67,7 +37,7 @@ inline constexpr U32 random_step = 0x9e3779b1u;
 template <class Lane>
 PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
   using U = typename Lane::U;
-  return U(seed + random_step * static_cast<U32>(i)) + Lane::multiples_of_random_step();
+  return U(seed + random_step * static_cast<U32>(i)) + Lane::template multiples<random_step>();
 }
 
 template <class U>

@@ -12,6 +12,12 @@ packages=(
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 
+# For the preset aarch64.
+packages_aarch64=(
+  g++-aarch64-linux-gnu qemu-user-static libtbb-dev:arm64 libgtest-dev:arm64 libjsoncpp-dev:arm64 libxxhash-dev:arm64
+  liburing-dev:arm64 libaio-dev:arm64
+)
+
 install_dependencies() {
   local missing=() package
   for package in "${packages[@]}"; do

@@ -24,6 +24,8 @@ const detail::AdamKernels& kernels_of(Isa isa) {
     case Isa::x86_64_v2: return detail::adam_kernels_x86_64_v2;
     case Isa::x86_64_v3: return detail::adam_kernels_x86_64_v3;
     case Isa::x86_64_v4: return detail::adam_kernels_x86_64_v4;
+#elif defined(__aarch64__)
+    case Isa::neon: return detail::adam_kernels_neon;
 #endif
     default: return detail::adam_kernels_scalar;
   }

@@ -29,6 +29,8 @@ extern const AdamKernels adam_kernels_scalar;
 extern const AdamKernels adam_kernels_x86_64_v2;
 extern const AdamKernels adam_kernels_x86_64_v3;
 extern const AdamKernels adam_kernels_x86_64_v4;
+#elif defined(__aarch64__)
+extern const AdamKernels adam_kernels_neon;
 #endif
 
 }  // namespace penstock::detail

@@ -1,5 +1,5 @@
 // The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace,
-// after defining WideLane there: what adam_update computes in, see kernels/state_codes.hpp. Tails are scalar.
+// after defining WideLane there: what adam_update computes in, see kernels/lane.hpp. Tails are scalar.
 
 #include "cpu_adam/adam_states.inl"
 #include "cpu_adam/adam_q8_run.inl"
@@ -19,7 +19,7 @@ template <class Lane, class State, class Gradient>
                                                          unsigned long i) {
   typename Lane::F p, m, v;
   state.template load<Lane>(i, p, m, v);
-  const auto finite = kernels::adam_update(decay, operands, Lane::load(gradient + i), p, m, v);
+  const auto finite = kernels::adam_update<Lane>(decay, operands, Lane::load(gradient + i), p, m, v);
   state.template store<Lane>(i, p, m, v);
   return finite;
 }

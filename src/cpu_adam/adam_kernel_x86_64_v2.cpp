@@ -43,6 +43,13 @@ void narrow_half(kernels::Fp16* to, __m128 x) {
   for (int i = 0; i < 4; ++i) to[i] = kernels::narrow<kernels::Fp16>(values[i]);
 }
 
+__m128 exact_quotient(__m128 a, __m128 b) {
+  return _mm_div_ps(a, b);
+}
+__m128 exact_root(__m128 x) {
+  return _mm_sqrt_ps(x);
+}
+
 #include "cpu_adam/lane_xsimd.inl"
 
 #include "cpu_adam/adam_kernel.inl"

@@ -37,6 +37,13 @@ void narrow_half(void* to, __m256 x) {
   _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
+__m256 exact_quotient(__m256 a, __m256 b) {
+  return _mm256_div_ps(a, b);
+}
+__m256 exact_root(__m256 x) {
+  return _mm256_sqrt_ps(x);
+}
+
 #include "cpu_adam/lane_xsimd.inl"
 
 #include "cpu_adam/adam_kernel.inl"

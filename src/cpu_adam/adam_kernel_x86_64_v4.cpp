@@ -31,6 +31,13 @@ void narrow_half(void* to, __m512 x) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
+__m512 exact_quotient(__m512 a, __m512 b) {
+  return _mm512_div_ps(a, b);
+}
+__m512 exact_root(__m512 x) {
+  return _mm512_sqrt_ps(x);
+}
+
 #include "cpu_adam/lane_xsimd.inl"
 
 #include "cpu_adam/adam_kernel.inl"

@@ -63,7 +63,7 @@ Result<void> check_isa(const char* operation, Isa isa) {
   return Error::unsupported(operation)
       .object("isa")
       .reason("this machine cannot run that instruction set")
-      .wanted("at most " + std::string(to_string(best_isa().isa)))
+      .wanted(std::string(to_string(best_isa().isa)) + ", or what it includes")
       .got(std::string(to_string(isa)));
 }
 

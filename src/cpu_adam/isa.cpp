@@ -13,6 +13,10 @@ IsaChoice probe() {
   if (__builtin_cpu_supports("x86-64-v2")) return {Isa::x86_64_v2, "no AVX2 here"};
   return {Isa::scalar, "no SSE4.2 here"};
 }
+#elif defined(__aarch64__)
+IsaChoice probe() {
+  return {Isa::neon, "the widest there is"};
+}
 #else
 IsaChoice probe() {
   return {Isa::scalar, "no SIMD kernel for this architecture"};
@@ -27,13 +31,15 @@ std::string_view to_string(Isa isa) {
     case Isa::x86_64_v2: return "x86-64-v2";
     case Isa::x86_64_v3: return "x86-64-v3";
     case Isa::x86_64_v4: return "x86-64-v4";
+    case Isa::neon: return "neon";
   }
   return "unknown";
 }
 
-// Each level includes those below it.
 bool is_runnable(Isa isa) {
-  return isa <= best_isa().isa;
+  const Isa best = best_isa().isa;
+  // Each level of x86-64 includes those below it.
+  return isa == best || isa == Isa::scalar || (best != Isa::neon && isa < best);
 }
 
 IsaChoice best_isa() {

@@ -1,9 +1,10 @@
-// A Lane (see kernels/state_codes.hpp) of xsimd batches. Included by each adam_kernel_<isa>.cpp inside an anonymous
+// A Lane (see kernels/lane.hpp) of xsimd batches. Included by each adam_kernel_<isa>.cpp inside an anonymous
 // namespace, after defining there:
 //   Arch                                    xsimd's name of the instruction set
 //   widened_u16, widened_u8                 (const void*) → batch of 32-bit integers
 //   narrow_u16, narrow_u8                   (void*, batch of 32-bit integers): their low bits
 //   widened_half, narrow_half               fp16, by the machine's rounding to nearest even
+//   exact_quotient, exact_root              of batches, correctly rounded
 
 struct WideLane {
   using F = xsimd::batch<float, Arch>;
@@ -13,6 +14,8 @@ struct WideLane {
 
   static U bits_of(F x) { return xsimd::bitwise_cast<U>(x); }
   static F value_of(U bits) { return xsimd::bitwise_cast<F>(bits); }
+  static F quotient(F a, F b) { return exact_quotient(a, b); }
+  static F root(F x) { return exact_root(x); }
   static U larger(U a, U b) { return unsigned_of(xsimd::max(signed_of(a), signed_of(b))); }
   static U shifted_right_signed(U x, int bits) { return unsigned_of(signed_of(x) >> bits); }
   static kernels::U32 largest(U x) {
@@ -23,12 +26,12 @@ struct WideLane {
     return most;
   }
   static bool is_zero(F x) { return xsimd::all(x == F(0.0f)); }
-  static U multiples_of_random_step() {
-    constexpr kernels::U32 step = kernels::random_step;
-    alignas(64) static constexpr kernels::U32 multiples[16] = {
+  template <kernels::U32 step>
+  static U multiples() {
+    alignas(64) static constexpr kernels::U32 numbers[16] = {
         0,        step,     2 * step,  3 * step,  4 * step,  5 * step,  6 * step,  7 * step,
         8 * step, 9 * step, 10 * step, 11 * step, 12 * step, 13 * step, 14 * step, 15 * step};
-    return U::load_aligned(multiples);
+    return U::load_aligned(numbers);
   }
 
   static U load_u16(const kernels::U16* from) { return U(widened_u16(from)); }

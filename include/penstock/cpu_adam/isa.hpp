@@ -6,7 +6,7 @@
 namespace penstock {
 
 /// Instruction sets that the Adam kernel is compiled for. All give the same bits.
-enum class Isa : std::uint8_t { scalar, x86_64_v2, x86_64_v3, x86_64_v4 };
+enum class Isa : std::uint8_t { scalar, x86_64_v2, x86_64_v3, x86_64_v4, neon };
 
 [[nodiscard]] std::string_view to_string(Isa isa);
 

@@ -87,7 +87,7 @@ TEST_F(AdamBoundary, RefusesSpansThatOverlapOrAreMisaligned) {
 }
 
 TEST_F(AdamBoundary, RefusesAnInstructionSetThatTheMachineLacks) {
-  for (const Isa isa : {Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4}) {
+  for (const Isa isa : isas) {
     if (is_runnable(isa)) continue;
     EXPECT_TRUE(refuses(adam_step({}, 1, 1.0f, memory.tile(), {.isa = isa}), ErrorCode::unsupported, "isa"));
   }
@@ -183,7 +183,7 @@ TEST(AdamOutcome, NamesTheFirstBlockThatIsNoLongerFinite) {
                           {5 * 16384 + 2, -inf, 0.0f},
                           {4 * 16384, 1.0f, 3e38f}};
   for (const Fault& fault : faults) {
-    for (const Isa isa : {Isa::scalar, Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4}) {
+    for (const Isa isa : isas) {
       if (!is_runnable(isa)) continue;
       TileValues values = random_values(count, 6);
       values.master[fault.element] = fault.master;

@@ -11,7 +11,6 @@ namespace penstock::test {
 namespace {
 
 constexpr std::uint64_t steps = 3;
-constexpr Isa isas[] = {Isa::scalar, Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4};
 constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 AdamConfig config(AdamMode mode = AdamMode::adamw, float weight_decay = 0.1f) {

@@ -6,7 +6,6 @@
 namespace penstock::test {
 namespace {
 
-constexpr Isa isas[] = {Isa::scalar, Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4};
 constexpr StateFormat split_formats[] = {StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8};
 constexpr AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f};
 

@@ -11,6 +11,8 @@
 
 namespace penstock::test {
 
+inline constexpr Isa isas[] = {Isa::scalar, Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4, Isa::neon};
+
 /// Whole-tile values in element order, without blocks.
 struct TileValues {
   std::vector<float> master, m, v, gradient;

@@ -1,0 +1,7 @@
+# Builds for AArch64 on another machine, and runs tests by QEMU's user mode: the preset aarch64.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L /)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
