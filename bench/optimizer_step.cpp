@@ -208,13 +208,16 @@ Result<void> run(const Arguments& arguments) {
   for (const Contestant& one : contestants) {
     const auto& plan = one.stepper->plan();
     const ByteCount per_step = plan.tile_reads + plan.tile_writes;
-    fmt::print("{}: {} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a parameter)\n",
-               one.name, to_string(ElementCount(arguments.parameters)), plan.tiles_in_host, plan.tiles,
-               to_string(per_step), static_cast<double>(per_step.value()) / static_cast<double>(arguments.parameters));
+    fmt::print(
+        "{}: {} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a "
+        "parameter)\n",
+        one.name, to_string(ElementCount(arguments.parameters)), plan.tiles_in_host, plan.tiles,
+        to_string(per_step),
+        static_cast<double>(per_step.value()) / static_cast<double>(arguments.parameters));
   }
 
-  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read", "written",
-             "GB/s", "disk GB/s", "ratio");
+  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read",
+             "written", "GB/s", "disk GB/s", "ratio");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
@@ -222,15 +225,15 @@ Result<void> run(const Arguments& arguments) {
     }
   }
   for (const Contestant& one : contestants) {
-    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median", one.name,
-               median(one.seconds), median(one.rates), median(one.limits), median(one.ratios),
+    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median",
+               one.name, median(one.seconds), median(one.rates), median(one.limits), median(one.ratios),
                100 * spread(one.ratios));
   }
   const Contestant& first = contestants.front();
   for (std::size_t i = 1; i < contestants.size(); ++i) {
     const auto ratio = measure::center(measure::ratios(first.seconds, contestants[i].seconds));
-    fmt::print("{}: {:.3f} times as fast as {}, the median of {} rounds, spread {:.0f} %\n", contestants[i].name,
-               ratio.median, first.name, arguments.rounds, 100 * ratio.spread);
+    fmt::print("{}: {:.3f} times as fast as {}, the median of {} rounds, spread {:.0f} %\n",
+               contestants[i].name, ratio.median, first.name, arguments.rounds, 100 * ratio.spread);
   }
   return ok();
 }
@@ -244,7 +247,8 @@ int main(int argc, char** argv) {
   app.add_option("--path", arguments.path, "swap directory")->capture_default_str();
   app.add_option("--parameters", arguments.parameters, "of the model")->capture_default_str();
   app.add_option("--unit-parameters", arguments.unit_parameters, "of a unit")->capture_default_str();
-  app.add_option("--tile-elements", arguments.tile_elements, "a multiple of 16384; 0: as each format has it")->capture_default_str();
+  app.add_option("--tile-elements", arguments.tile_elements, "a multiple of 16384; 0: as each format has it")
+      ->capture_default_str();
   app.add_option("--tiles-in-flight", arguments.tiles_in_flight, "read ahead")->capture_default_str();
   app.add_option("--host-mib", arguments.host_mib, "host budget; 0: as planned, all tiles on disk")
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #pragma once
 
-// The Adam update of one element, written once over lanes. No standard headers, for the reason given in element.hpp.
+// The Adam update of one element, written once over lanes. No standard headers, for the reason given in
+// element.hpp.
 
 #include "kernels/lane.hpp"
 

@@ -1,11 +1,12 @@
 #pragma once
 
-// What the kernels' formulas are written over. A Lane says what F (fp32) and U (32-bit unsigned) are, which have
+// What the kernels' formulas are written over. A Lane says what F (fp32) and U (32-bit unsigned) are, which
+// have
 // + - *, and << >> & |, and has as static members:
 //   size                  elements at a time
 //   quotient, root        of F, correctly rounded (IEEE 754)
 //   bits_of, value_of     F as U and back
-//   larger                of two U below 2^31
+//   larger                of two U as two's complement numbers
 //   shifted_right_signed  of U as a two's complement number
 //   multiples<step>       {0, step, 2 step, …}
 //   load, store           of float, Bf16, Fp16 as F; _u8 and _u16 of integers as U, whose low bits are stored
@@ -31,7 +32,9 @@ struct ScalarLane {
     return __builtin_sqrtf(x);
 #endif
   }
-  PENSTOCK_ELEMENT static U larger(U a, U b) { return a < b ? b : a; }
+  PENSTOCK_ELEMENT static U larger(U a, U b) {
+    return static_cast<int>(a) < static_cast<int>(b) ? b : a;
+  }
   PENSTOCK_ELEMENT static U shifted_right_signed(U x, int bits) {
     return static_cast<U>(static_cast<int>(x) >> bits);
   }
@@ -40,10 +43,18 @@ struct ScalarLane {
     return 0;
   }
 
-  PENSTOCK_ELEMENT static U load_u16(const U16* from) { return *from; }
-  PENSTOCK_ELEMENT static void store_u16(U16* to, U x) { *to = static_cast<U16>(x); }
-  PENSTOCK_ELEMENT static U load_u8(const U8* from) { return *from; }
-  PENSTOCK_ELEMENT static void store_u8(U8* to, U x) { *to = static_cast<U8>(x); }
+  PENSTOCK_ELEMENT static U load_u16(const U16* from) {
+    return *from;
+  }
+  PENSTOCK_ELEMENT static void store_u16(U16* to, U x) {
+    *to = static_cast<U16>(x);
+  }
+  PENSTOCK_ELEMENT static U load_u8(const U8* from) {
+    return *from;
+  }
+  PENSTOCK_ELEMENT static void store_u8(U8* to, U x) {
+    *to = static_cast<U8>(x);
+  }
   template <class T>
   PENSTOCK_ELEMENT static F load(const T* from) {
     return widen(*from);

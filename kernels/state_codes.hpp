@@ -1,16 +1,17 @@
 #pragma once
 
-// How a tile's state formats store masters and moments in few bits, as integer arithmetic on the bits of fp32,
-// written once over lanes. No standard headers, for the reason given in element.hpp.
+// How a tile's state formats store masters and moments in few bits, as integer arithmetic on the bits of
+// fp32, written once over lanes. No standard headers, for the reason given in element.hpp.
 
 #include "kernels/lane.hpp"
 
 namespace penstock::kernels {
 
-// ---- A master in two halves --------------------------------------------------------------------------------
-// The upper half is the master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in
-// magnitude), and is the parameter; the lower is what is missing, as a 16-bit two's complement number. No
-// rounding to even: with it 32768 patterns would have no remainder of 16 bits.
+// ---- A master in two halves
+// -------------------------------------------------------------------------------- The upper half is the
+// master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in magnitude), and is the
+// parameter; the lower is what is missing, as a 16-bit two's complement number. No rounding to even: with it
+// 32768 patterns would have no remainder of 16 bits.
 
 template <class U>
 PENSTOCK_ELEMENT U master_upper(U bits) {
@@ -26,11 +27,14 @@ PENSTOCK_ELEMENT U joined_master(U upper, U remainder) {
   return (upper << 16) + (remainder ^ U(0x8000u)) - U(0x8000u);
 }
 
-// ---- Stochastic rounding -----------------------------------------------------------------------------------
-// Adding random bits to those that are cut off makes the expected value of what remains that of the whole.
+// ---- Stochastic rounding
+// ----------------------------------------------------------------------------------- Adding random bits to
+// those that are cut off makes the expected value of what remains that of the whole, to within 2^-16 of the
+// distance of what can remain.
 
-/// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed that is
-/// uniform, so is each element's number, both halves of it apart; only neighbours' numbers hang together.
+/// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed
+/// that is uniform, so is each element's number, both halves of it apart; only neighbours' numbers hang
+/// together.
 inline constexpr U32 random_step = 0x9e3779b1u;
 
 /// Number i of the block, and of those after it in the lanes beside.
@@ -55,18 +59,22 @@ PENSTOCK_ELEMENT U bf16_stochastic(U bits, U random) {
   return (bits + random) >> 16;
 }
 
-// ---- Eight-bit codes ---------------------------------------------------------------------------------------
-// Small floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits. `base` is
-// the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds nothing.
+// ---- Eight-bit codes
+// --------------------------------------------------------------------------------------- Small
+// floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits. `base` is
+// the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds nothing, but for
+// the last bits of what becomes subnormal.
 //   m  sign, 4 exponent bits, subnormals and zero as IEEE 754 has them. Base 4 to 240.
-//   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by epsilon
-//      alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it. Base 4 to 224.
+//   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by
+//   epsilon
+//      alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it. Base 4 to
+//      224.
 
 inline constexpr unsigned q8_run = 256;
 inline constexpr U32 q8_m_exponent_max = 15, q8_v_exponent_max = 31;
 
-/// The base for magnitudes up to that of fp32 `bits_max`, and as it is stored: less 4, 0 for a run of zeros. The
-/// largest can be rounded up too, or it would never grow beyond its binade.
+/// The base for magnitudes up to that of fp32 `bits_max`, and as it is stored: less 4, 0 for a run of zeros.
+/// The largest can be rounded up too, or it would never grow beyond its binade.
 PENSTOCK_ELEMENT U32 q8_stored_base(U32 bits_max, U32 exponent_max) {
   const U32 top = (bits_max + 0xfffffu) >> 23;
   return top > exponent_max + 4 ? top - exponent_max - 4 : 0;
@@ -77,7 +85,8 @@ PENSTOCK_ELEMENT float power_of_two(int n) {
   return kernels::float_of(static_cast<U32>(n + 127) << 23);
 }
 
-/// As fp32 numbers whose exponent field is the code's, times a power of two: fp32's own subnormals are the code's.
+/// As fp32 numbers whose exponent field is the code's, times a power of two: fp32's own subnormals are the
+/// code's.
 template <class Lane>
 struct Q8M {
   using F = typename Lane::F;

@@ -1,6 +1,6 @@
 // The Adam step in each state format, against what the fp32 format's bytes cost when nothing is computed: a
-// read-modify-write pass by a constant over the same streams, in the same layout, cut between the same threads, in
-// the same run.
+// read-modify-write pass by a constant over the same streams, in the same layout, cut between the same
+// threads, in the same run.
 
 #include "floor.hpp"
 
@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,17 +46,22 @@ struct Options {
   bool json = false;
 };
 
-/// Gradient and state read and written once, the 16-bit parameter written, and read where it is half of the master.
+/// Gradient and state read and written once, the 16-bit parameter written, and read where it is half of the
+/// master.
 double bytes_per_element(StateFormat format) {
   const double state = static_cast<double>(block_bytes(format, block_elements).value().value()) /
                        static_cast<double>(block_elements.value());
   return 2 + 2 * state + 2 + (is_split(format) ? 2 : 0);
 }
 
-/// What all formats work on: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, parameters of magnitude 1 to 2.
+/// What all formats work on: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, parameters of magnitude 1
+/// to 2.
 struct Streams {
-  Streams(std::uint64_t elements, Workers& workers) : gradient(ByteCount(2 * elements)), initial(gradient.span().size()) {
-    const auto noise = [](std::size_t i) { return static_cast<std::uint32_t>((i * 0x9e3779b97f4a7c15u) >> 40); };
+  Streams(std::uint64_t elements, Workers& workers)
+      : gradient(ByteCount(2 * elements)), initial(gradient.span().size()) {
+    const auto noise = [](std::size_t i) {
+      return static_cast<std::uint32_t>((i * 0x9e3779b97f4a7c15u) >> 40);
+    };
     const auto gradients = gradient.span().as<std::uint16_t>(), initials = initial.span().as<std::uint16_t>();
     workers.parallel_blocks(gradients.size(), [&](std::size_t first, std::size_t last) noexcept {
       for (std::size_t i = first; i < last; ++i) {
@@ -131,7 +137,8 @@ double seconds_of(const std::function<void(Workers&)>& work, Workers& workers, i
 }
 
 /// The first contestant is the floor, the second the fp32 format.
-std::vector<Row> measure(const std::vector<Contestant>& contestants, std::uint32_t threads, const Options& options) {
+std::vector<Row> measure(const std::vector<Contestant>& contestants, std::uint32_t threads,
+                         const Options& options) {
   const int repeats = static_cast<int>(std::max<std::uint64_t>(1, 2'000'000 / options.elements));
   Workers workers = Workers::create({.threads = threads}).value();
   for (const Contestant& contestant : contestants) contestant.run(workers);
@@ -146,7 +153,8 @@ std::vector<Row> measure(const std::vector<Contestant>& contestants, std::uint32
   std::vector<Row> rows;
   for (std::size_t i = 0; i < contestants.size(); ++i) {
     rows.push_back({threads, contestants[i].name, contestants[i].bytes_per_element, center(seconds[i]),
-                    center(measure::ratios(seconds[1], seconds[i])), center(measure::ratios(seconds[0], seconds[i]))});
+                    center(measure::ratios(seconds[1], seconds[i])),
+                    center(measure::ratios(seconds[0], seconds[i]))});
   }
   return rows;
 }
@@ -177,7 +185,8 @@ void print_json(const Machine& machine, const Options& options, const std::vecto
 
 void print_table(const Machine& machine, const Options& options, const std::vector<Row>& rows) {
   const bool best = options.isa == best_isa().isa;
-  fmt::print("{}, {} cores, load {:.1f}, huge pages {}\n", machine.cpu, machine.cores, machine.load, machine.huge_pages);
+  fmt::print("{}, {} cores, load {:.1f}, huge pages {}\n", machine.cpu, machine.cores, machine.load,
+             machine.huge_pages);
   fmt::print("AdamW, gradient and parameter bf16, {:.3f} M parameters, {} rounds, medians, isa {} ({})\n",
              static_cast<double>(options.elements) * 1e-6, options.rounds, to_string(options.isa),
              best ? best_isa().reason : "asked for");
@@ -185,20 +194,22 @@ void print_table(const Machine& machine, const Options& options, const std::vect
              "B each", "GB/s", "to fp32", "to floor", "spread");
   for (const Row& row : rows) {
     const double rate = static_cast<double>(options.elements) * 1e-9 / row.seconds.median;
-    fmt::print("{:>7}  {:<10}  {:>12.3f}  {:>6.2f}  {:>6.1f}  {:>7.2f}  {:>8.3f}  {:>4.1f} %\n", row.threads, row.name,
-               rate, row.bytes_per_element, rate * row.bytes_per_element, row.to_fp32.median, row.to_floor.median,
-               100 * row.seconds.spread);
+    fmt::print("{:>7}  {:<10}  {:>12.3f}  {:>6.2f}  {:>6.1f}  {:>7.2f}  {:>8.3f}  {:>4.1f} %\n", row.threads,
+               row.name, rate, row.bytes_per_element, rate * row.bytes_per_element, row.to_fp32.median,
+               row.to_floor.median, 100 * row.seconds.spread);
   }
 }
 
 int run(int argc, char** argv) {
   Options options;
   std::string isa_name;
-  CLI::App app("Adam on the CPU, in each state format, against a read-modify-write floor over the same bytes");
+  CLI::App app(
+      "Adam on the CPU, in each state format, against a read-modify-write floor over the same bytes");
   app.add_option("--elements", options.elements, "parameters in the tile")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "thread counts to measure, the caller included")->delimiter(',');
+  app.add_option("--threads", options.threads, "thread counts to measure, the caller included")
+      ->delimiter(',');
   app.add_option("--format", options.format_names, "state formats beside fp32")
       ->capture_default_str()
       ->delimiter(',')
@@ -222,14 +233,14 @@ int run(int argc, char** argv) {
   }
 
   std::uint64_t step = 0;
-  std::vector<Contestant> contestants = {{"floor", bytes_per_element(StateFormat::fp32), [&](Workers& workers) {
-                                            run_floor(*tensors.front(), workers);
-                                          }}};
+  std::vector<Contestant> contestants = {{"floor", bytes_per_element(StateFormat::fp32),
+                                          [&](Workers& workers) { run_floor(*tensors.front(), workers); }}};
   for (const auto& one : tensors) {
-    contestants.push_back({std::string(to_string(one->format)), bytes_per_element(one->format), [&](Workers& workers) {
-                             const AdamConfig config{.weight_decay = 0.01f};
-                             adam_step(config, ++step, 1.0f, one->tile(), {.workers = &workers, .isa = options.isa}).value();
-                           }});
+    contestants.push_back(
+        {std::string(to_string(one->format)), bytes_per_element(one->format), [&](Workers& workers) {
+           const AdamConfig config{.weight_decay = 0.01f};
+           adam_step(config, ++step, 1.0f, one->tile(), {.workers = &workers, .isa = options.isa}).value();
+         }});
   }
   std::vector<Row> rows;
   for (const std::uint32_t count : options.threads) {

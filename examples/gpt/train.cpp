@@ -162,7 +162,8 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
-  app.add_option("--seed", arguments.model.seed, "of the initial values and of the text's order")->capture_default_str();
+  app.add_option("--seed", arguments.model.seed, "of the initial values and of the text's order")
+      ->capture_default_str();
   app.add_flag("--cuda", arguments.cuda, "on CUDA devices; default: host memory plays the accelerator");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {

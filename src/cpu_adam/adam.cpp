@@ -31,12 +31,13 @@ const detail::AdamKernels& kernels_of(Isa isa) {
   }
 }
 
-/// Of stochastic rounding: the same for a block wherever its tile was cut. Steele et al. 2014 (SplitMix64's mixer).
+/// Of stochastic rounding: the same for a block wherever its tile was cut. Steele et al. 2014 (SplitMix64's
+/// mixer).
 std::uint32_t rounding_seed(std::uint64_t step, std::uint64_t first_element) {
   std::uint64_t x = step * 0x9e3779b97f4a7c15u + first_element;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<std::uint32_t>(x >> 32);
+  return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
 }
 
 /// What one worker saw; joined at the end, so that workers share nothing in the loop.
@@ -85,10 +86,10 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
   PENSTOCK_TRY(detail::check_gradient("adam_step", tile));
   PENSTOCK_TRY(detail::check_isa("adam_step", execution.isa));
 
-  const detail::AdamKernel update = kernels_of(execution.isa)
-                                        .update[static_cast<std::size_t>(tile.format)]
-                                               [static_cast<std::size_t>(tile.gradient_dtype)]
-                                               [static_cast<std::size_t>(tile.parameter_dtype)];
+  const detail::AdamKernel update =
+      kernels_of(execution.isa)
+          .update[static_cast<std::size_t>(tile.format)][static_cast<std::size_t>(tile.gradient_dtype)]
+                 [static_cast<std::size_t>(tile.parameter_dtype)];
   SharedOutcome outcome;
   parallel_blocks(execution.workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
     const kernels::DefaultFloatingPointMode mode;
@@ -126,8 +127,8 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
       std::memset(view.state.data(), 0, view.state.size().value());
       for (std::uint64_t at = 0; at < view.count; at += values.size()) {
         const auto some = std::span(values).first(std::min<std::uint64_t>(values.size(), view.count - at));
-        detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()), initial_dtype,
-                        HostSpan(some), DType::fp32);
+        detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()),
+                        initial_dtype, HostSpan(some), DType::fp32);
         view.set_masters(at, some, tile.parameter_dtype);
       }
     }
@@ -136,7 +137,8 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
 }
 
 Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters) {
-  PENSTOCK_TRY(detail::check_tile("read_masters", tile));
+  PENSTOCK_TRY(is_split(tile.format) ? detail::check_tile("read_masters", tile)
+                                     : detail::check_state("read_masters", tile));
   if (first > tile.elements || ElementCount(masters.size()) > tile.elements - first) {
     return Error::invalid_argument("read_masters")
         .object("masters")
@@ -146,6 +148,7 @@ Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<fl
   }
   AdamTile whole = tile;
   whole.gradient = {};
+  if (!is_split(tile.format)) whole.parameter = {};
   for (std::uint64_t at = first.value(); !masters.empty();) {
     const BlockView view(whole, at / block_elements.value());
     const auto some = masters.first(std::min(masters.size(), view.first + view.count - at));

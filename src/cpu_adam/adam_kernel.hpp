@@ -18,8 +18,8 @@ struct AdamBlock {
 /// Updates the elements; false when a master or a second moment has become non-finite.
 using AdamKernel = bool (*)(const kernels::AdamCoefficients&, const AdamBlock&) noexcept;
 
-/// [state format][gradient dtype][parameter dtype], by the numbers of StateFormat and DType. Null where a format does
-/// not take a parameter dtype.
+/// [state format][gradient dtype][parameter dtype], by the numbers of StateFormat and DType. Null where a
+/// format does not take a parameter dtype.
 struct AdamKernels {
   AdamKernel update[4][3][3];
 };

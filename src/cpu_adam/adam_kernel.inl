@@ -2,6 +2,7 @@
 // after defining WideLane there: what adam_update computes in, see kernels/lane.hpp. Tails are scalar.
 
 #include "cpu_adam/adam_states.inl"
+
 #include "cpu_adam/adam_q8_run.inl"
 
 using kernels::ScalarLane;
@@ -13,10 +14,9 @@ constexpr unsigned long ahead = 512;
 
 /// Elements i to i + Lane::size; not zero where one is no longer finite.
 template <class Lane, class State, class Gradient>
-[[gnu::always_inline]] inline typename Lane::F update_at(State& state, const Gradient* gradient,
-                                                         kernels::AdamDecay decay,
-                                                         const kernels::AdamOperands<typename Lane::F>& operands,
-                                                         unsigned long i) {
+[[gnu::always_inline]] inline typename Lane::F update_at(
+    State& state, const Gradient* gradient, kernels::AdamDecay decay,
+    const kernels::AdamOperands<typename Lane::F>& operands, unsigned long i) {
   typename Lane::F p, m, v;
   state.template load<Lane>(i, p, m, v);
   const auto finite = kernels::adam_update<Lane>(decay, operands, Lane::load(gradient + i), p, m, v);
@@ -85,5 +85,7 @@ constexpr AdamKernels all_kernels = {{
     {{nullptr, update<float, SplitBf16State>, nullptr},
      {nullptr, update<Bf16, SplitBf16State>, nullptr},
      {nullptr, update<Fp16, SplitBf16State>, nullptr}},
-    {{nullptr, update_q8<float>, nullptr}, {nullptr, update_q8<Bf16>, nullptr}, {nullptr, update_q8<Fp16>, nullptr}},
+    {{nullptr, update_q8<float>, nullptr},
+     {nullptr, update_q8<Bf16>, nullptr},
+     {nullptr, update_q8<Fp16>, nullptr}},
 }};

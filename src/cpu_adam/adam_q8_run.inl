@@ -1,7 +1,8 @@
 // State format split_q8. Included by adam_kernel.inl.
 
-/// A run of elements under one pair of scales: remainder of the master; m and v in eight bits, decoded by the scales
-/// that they have and, once the largest are known, encoded by those that they get. Between the two they wait in L1.
+/// A run of elements under one pair of scales: remainder of the master; m and v in eight bits, decoded by the
+/// scales that they have and, once the largest are known, encoded by those that they get. Between the two
+/// they wait in L1.
 class Q8Run {
  public:
   Q8Run(const AdamBlock& block, unsigned long begin)
@@ -68,10 +69,13 @@ class Q8Run {
     Scales(U32 m_base, U32 v_base) : m(m_base), v(v_base) {}
   };
   [[gnu::always_inline]] inline const Scales<WideLane>& scales(WideLane) const { return wide_; }
-  [[gnu::always_inline]] inline const Scales<kernels::ScalarLane>& scales(kernels::ScalarLane) const { return scalar_; }
+  [[gnu::always_inline]] inline const Scales<kernels::ScalarLane>& scales(kernels::ScalarLane) const {
+    return scalar_;
+  }
 
   template <class Lane>
-  [[gnu::always_inline]] inline void encode(const Scales<Lane>& to, unsigned long begin, unsigned long end) const {
+  [[gnu::always_inline]] inline void encode(const Scales<Lane>& to, unsigned long begin,
+                                            unsigned long end) const {
     for (unsigned long i = begin; i < end; i += Lane::size) {
       const auto random = kernels::random_of<Lane>(seed_, begin_ + i);
       Lane::store_u8(m_codes_ + begin_ + i, to.m.encoded(Lane::load(m_ + i), kernels::low_half(random)));

@@ -1,5 +1,5 @@
-// What a block's state looks like to the Adam loop, a class for each format: where it stands (see state_format.hpp),
-// how an element is loaded and stored. Included by adam_kernel.inl.
+// What a block's state looks like to the Adam loop, a class for each format: where it stands (see
+// state_format.hpp), how an element is loaded and stored. Included by adam_kernel.inl.
 
 using kernels::U16;
 using kernels::U32;
@@ -50,8 +50,7 @@ class SplitMaster {
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load(unsigned long i) const {
-    return Lane::value_of(
-        kernels::joined_master(Lane::load_u16(upper_ + i), Lane::load_u16(remainder_ + i)));
+    return Lane::value_of(kernels::joined_master(Lane::load_u16(upper_ + i), Lane::load_u16(remainder_ + i)));
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p) const {

@@ -16,8 +16,9 @@ BlockView::BlockView(const AdamTile& tile, std::size_t index)
   const auto part = [&](auto span, DType dtype) {
     return span.subspan(size_of(dtype) * first, size_of(dtype) * count);
   };
-  state = tile.state.subspan(*block_bytes(format, block_elements) * index, *block_bytes(format, ElementCount(count)));
-  parameter = part(tile.parameter, tile.parameter_dtype);
+  state = tile.state.subspan(*block_bytes(format, block_elements) * index,
+                             *block_bytes(format, ElementCount(count)));
+  if (!tile.parameter.empty()) parameter = part(tile.parameter, tile.parameter_dtype);
   if (!tile.gradient.empty()) gradient = part(tile.gradient, tile.gradient_dtype);
 }
 
@@ -48,7 +49,8 @@ void BlockView::get_masters(std::size_t at, std::span<float> values) const {
     std::copy_n(state.as<float>().data() + at, values.size(), values.begin());
     return;
   }
-  const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
+  const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests =
+                                                                                     remainder() + at;
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = kernels::float_of(kernels::joined_master<std::uint32_t>(uppers[i], rests[i]));
   }
@@ -59,7 +61,8 @@ std::size_t block_count(const AdamTile& tile) {
 }
 
 void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
-  const auto landed = kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite);
+  const auto landed =
+      kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite);
   PENSTOCK_CHECK(landed.has_value());
 }
 

@@ -13,12 +13,13 @@ struct BlockView {
   StateFormat format;
   std::uint64_t first, count;  // elements, from the tile's start
   HostSpan state;
-  ConstHostSpan gradient;  // empty where the tile has none
+  ConstHostSpan gradient;  // these two are empty where the tile's are
   HostSpan parameter;
 
   BlockView(const AdamTile& tile, std::size_t index);
 
-  /// Masters [at, at + values.size()) of the block; set_masters() writes the parameter too, whose dtype is given.
+  /// Masters [at, at + values.size()) of the block; set_masters() writes the parameter too, whose dtype is
+  /// given.
   void set_masters(std::size_t at, std::span<const float> values, DType parameter_dtype) const;
   void get_masters(std::size_t at, std::span<float> values) const;
 

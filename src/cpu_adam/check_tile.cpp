@@ -18,13 +18,12 @@ Result<void> check_elements(const char* operation, const char* name, ConstHostSp
 
 }  // namespace
 
-Result<void> check_tile(const char* operation, const AdamTile& tile) {
+Result<void> check_state(const char* operation, const AdamTile& tile) {
   const auto state_bytes = tile_bytes(tile.format, tile.elements);
   if (!state_bytes) return state_bytes.error();
   if (tile.state.size() != *state_bytes) {
     return Error::invalid_argument(operation).object("state").wanted(*state_bytes).got(tile.state.size());
   }
-  const ByteRange state = ByteRange::of(tile.state), parameter = ByteRange::of(tile.parameter);
   const Alignment alignment = state_alignment(tile.format);
   if (!is_aligned(tile.state.data(), alignment)) {
     return Error::invalid_argument(operation)
@@ -33,15 +32,22 @@ Result<void> check_tile(const char* operation, const AdamTile& tile) {
         .wanted("a multiple of " + to_string(ByteCount(alignment.bytes())))
         .got(reinterpret_cast<std::uintptr_t>(tile.state.data()) % alignment.bytes());
   }
+  return ok();
+}
+
+Result<void> check_tile(const char* operation, const AdamTile& tile) {
+  PENSTOCK_TRY(check_state(operation, tile));
   if (is_split(tile.format) && tile.parameter_dtype != DType::bf16) {
     return Error::invalid_argument(operation)
         .object("parameter_dtype")
-        .reason("the parameter is the upper half of the master in state format " + std::string(to_string(tile.format)))
+        .reason("the parameter is the upper half of the master in state format " +
+                std::string(to_string(tile.format)))
         .wanted(std::string(to_string(DType::bf16)))
         .got(std::string(to_string(tile.parameter_dtype)));
   }
   PENSTOCK_TRY(check_elements(operation, "parameter", tile.parameter, tile.parameter_dtype, tile.elements));
-  return kernels::check_apart(operation, "parameter and state", parameter, state);
+  return kernels::check_apart(operation, "parameter and state", ByteRange::of(tile.parameter),
+                              ByteRange::of(tile.state));
 }
 
 Result<void> check_gradient(const char* operation, const AdamTile& tile) {

@@ -5,7 +5,9 @@
 // What the boundary refuses. Each error names the argument at fault.
 namespace penstock::detail {
 
-/// State and parameter: format, lengths, alignment, overlap.
+/// State: format, length, alignment.
+Result<void> check_state(const char* operation, const AdamTile& tile);
+/// State and parameter, and that they stand apart.
 Result<void> check_tile(const char* operation, const AdamTile& tile);
 /// The gradient, against a tile that check_tile passed.
 Result<void> check_gradient(const char* operation, const AdamTile& tile);

@@ -39,7 +39,8 @@ Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
         .wanted("fp32, split, split_bf16 or split_q8")
         .got(static_cast<unsigned>(format));
   }
-  const std::uint64_t whole = elements.value() / block_elements.value(), rest = elements.value() % block_elements.value();
+  const std::uint64_t whole = elements.value() / block_elements.value(),
+                      rest = elements.value() % block_elements.value();
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(whole, *block, &bytes) ||
       __builtin_add_overflow(bytes, *bytes_of_block(format, rest), &bytes)) {
@@ -63,11 +64,12 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
 }
 
 ElementCount default_tile_elements(StateFormat format) {
-  return block_elements * ((3_MiB).value() / block_bytes(format, block_elements)->value());
+  return block_elements * ((3_MiB).value() / block_bytes(format, block_elements).value().value());
 }
 
 Alignment state_alignment(StateFormat format) {
-  return Alignment(format == StateFormat::fp32 || format == StateFormat::split ? sizeof(float) : sizeof(std::uint16_t));
+  return Alignment(format == StateFormat::fp32 || format == StateFormat::split ? sizeof(float)
+                                                                               : sizeof(std::uint16_t));
 }
 
 }  // namespace penstock

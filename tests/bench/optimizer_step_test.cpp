@@ -9,14 +9,15 @@ namespace {
 TEST(OptimizerStep, PutsChecksumsOnAndOffSideBySideInTheFormatAskedFor) {
   const ScratchDirectory directory;
 
-  const auto result = run_program(OPTIMIZER_STEP_PROGRAM,
-                                  {"--path", directory.path().string(), "--parameters", "1000000",
-                                   "--unit-parameters", "500000", "--rounds", "1", "--integrity", "both", "--format",
-                                   "split_q8"});
+  const auto result =
+      run_program(OPTIMIZER_STEP_PROGRAM,
+                  {"--path", directory.path().string(), "--parameters", "1000000", "--unit-parameters",
+                   "500000", "--rounds", "1", "--integrity", "both", "--format", "split_q8"});
 
   EXPECT_EQ(result.status, 0) << result.err;
-  for (const char* said : {"     1  split_q8, no checksums ", "     1  split_q8  ", "split_q8: 1 000 000 parameters",
-                           "(8.03 B a parameter)", "times as fast as split_q8, no checksums"}) {
+  for (const char* said :
+       {"     1  split_q8, no checksums ", "     1  split_q8  ", "split_q8: 1 000 000 parameters",
+        "(8.03 B a parameter)", "times as fast as split_q8, no checksums"}) {
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   }
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--integrity", "perhaps"}).status, 2);

@@ -37,20 +37,20 @@ struct AdamConfig {
                                                                   std::uint64_t step, float gradient_factor);
 
 /// One tile in host memory, with its gradient and the parameter that comes out. Spans are owned by the
-/// caller, do not overlap, and are aligned to their element (`state` to state_alignment). A whole number of cache
-/// lines is fastest, anything else is equal in bits.
+/// caller, do not overlap, and are aligned to their element (`state` to state_alignment). A whole number of
+/// cache lines is fastest, anything else is equal in bits.
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// fp32: written, the master rounded to nearest even. The split formats: the upper half of the master, bf16, read
-  /// and written; halfway cases go up in magnitude.
+  /// fp32: written, the master rounded to nearest even. The split formats: the upper half of the master,
+  /// bf16, read and written; halfway cases go up in magnitude.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
   /// The number of the tile's first element among all that one trainer updates. It and the step decide how
-  /// split_bf16 and split_q8 round, so that a tile cut in two gives the same bits.
+  /// split_bf16 and split_q8 round, so that a tile cut in two between blocks gives the same bits.
   std::uint64_t first_element = 0;
 };
 
@@ -86,13 +86,13 @@ struct AdamOutcome {
 
 /// Updates a tile by one step in a single pass, block by block: unscale, decay, update m, v and master, emit
 /// the parameter. fp32 arithmetic in which every operation is rounded once and none is fused: equal bits for
-/// every Isa, thread count, cut into tiles and alignment, and for the CUDA kernel. Workers run in round to
-/// nearest with subnormals, whatever mode the caller has set.
+/// every Isa, thread count, cut into tiles (between blocks) and alignment, and for the CUDA kernel, of what
+/// is finite. Workers run in round to nearest with subnormals, whatever mode the caller has set.
 ///
 /// Blocks. The step number is not checked against the tile: that is its owner's.
 /// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
-/// for lengths that do not fit `elements`, spans that overlap or are misaligned, a parameter dtype that the format
-/// does not take; unsupported, for an Isa that is_runnable denies.
+/// for lengths that do not fit `elements`, spans that overlap or are misaligned, a parameter dtype that the
+/// format does not take; unsupported, for an Isa that is_runnable denies.
 [[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
                                             float gradient_factor, const AdamTile& tile,
                                             const AdamExecution& execution = {});
@@ -104,7 +104,8 @@ struct AdamOutcome {
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
                              Workers* workers = nullptr);
 
-/// Writes masters [first, first + masters.size()) of a tile to `masters`; gradient and moments are not looked at.
+/// Writes masters [first, first + masters.size()) of a tile to `masters`; the gradient is not looked at, nor
+/// the parameter in format fp32.
 ///
 /// Errors: as adam_step; invalid_argument, beyond the tile's end.
 Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters);

@@ -23,9 +23,10 @@ enum class StateFormat : std::uint8_t {
 ///   fp32        [master n × 4 B][m n × 4 B][v n × 4 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
-///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B][scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// The codes are kernels/state_codes.hpp's. In the split formats the upper half of the master is the bf16 parameter,
-/// which stands elsewhere; only together do they hold it.
+///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B][scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ ×
+///   1 B]
+/// The codes are kernels/state_codes.hpp's. In the split formats the upper half of the master is the bf16
+/// parameter, which stands elsewhere; only together do they hold it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// Bytes of a block or a tile of `elements` elements; a block has at most block_elements.
@@ -34,13 +35,16 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 [[nodiscard]] Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements);
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
-/// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of that length
-/// whatever the format, and a few tiles in flight fit a last-level cache.
+/// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of
+/// that length whatever the format, and a few tiles in flight fit a last-level cache.
 [[nodiscard]] ElementCount default_tile_elements(StateFormat format);
 
 /// What the address of a tile is a multiple of.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
-/// Whether the parameter is the upper half of the master, which must be bf16 then, and is needed for the update.
-[[nodiscard]] constexpr bool is_split(StateFormat format) { return format != StateFormat::fp32; }
+/// Whether the parameter is the upper half of the master, which must be bf16 then, and is needed for the
+/// update.
+[[nodiscard]] constexpr bool is_split(StateFormat format) {
+  return format != StateFormat::fp32;
+}
 
 }  // namespace penstock

@@ -156,7 +156,8 @@ class Swapper {
   tiers::Ledger& ledger_;
   Options options_;
   AccessTrace trace_;
-  std::pmr::unsynchronized_pool_resource nodes_;  // keeps the memory of what comes and goes with each transfer
+  std::pmr::unsynchronized_pool_resource
+      nodes_;  // keeps the memory of what comes and goes with each transfer
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<Ticket, Result<HostSpan>> outcomes_{&nodes_};
   std::map<tiers::TensorId, Error> load_errors_;  // told to the requests that wait for the load

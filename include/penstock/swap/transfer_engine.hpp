@@ -105,7 +105,7 @@ class TransferEngine {
   class DiskHop;
   struct Active {
     Move move;
-    Hop* hop;  // of the move's; null: all have run
+    Hop* hop;  // of the move's; null: all have run, or there is none
     bool started = false, ordered = false, finished = false;
   };
   bool advance(Active& active, std::vector<MoveEvent>& events);
@@ -153,8 +153,11 @@ class WorkHop final : public Hop {
 };
 
 template <class Work>
-[[nodiscard]] std::unique_ptr<Hop> make_work_hop(Executor& executor, const std::function<void()>& wake, Work work) {
+[[nodiscard]] std::unique_ptr<Hop> make_work_hop(Executor& executor, const std::function<void()>& wake,
+                                                 Work work) {
   return std::make_unique<WorkHop<Work>>(executor, wake, std::move(work));
 }
+template <class Work>
+std::unique_ptr<Hop> make_work_hop(Executor& executor, std::function<void()>&& wake, Work work) = delete;
 
 }  // namespace penstock::swap

@@ -88,7 +88,7 @@ class BlockFile {
   [[nodiscard]] std::optional<Finished> take_finished();
 
   /// True while requests wait for others to complete: whatever is started now has to wait too.
-  [[nodiscard]] bool saturated() const { return !waiting_.empty() && !in_flight_.is_zero(); }
+  [[nodiscard]] bool saturated() const { return !queues_->waiting.empty() && !in_flight_.is_zero(); }
   /// True while a transfer is queued or in flight.
   [[nodiscard]] bool busy() const { return active_count_ > 0; }
   /// When the oldest request in flight passes its deadline, so that poll() must be called then; forever when
@@ -151,16 +151,19 @@ class BlockFile {
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;
-  /// Keeps the memory of the queues, which come and go with each transfer. Stays where it is when the file moves.
-  std::unique_ptr<std::pmr::memory_resource> nodes_ = std::make_unique<std::pmr::unsynchronized_pool_resource>();
-  std::pmr::deque<std::uint32_t> waiting_{nodes_.get()};  // parts not yet accepted by the engine
   /// Submissions, oldest first; those at the front that have completed go with each poll.
   struct Flight {
     std::uint32_t part = 0;
     TimePoint submitted{};
   };
-  std::pmr::deque<Flight> flights_{nodes_.get()};
-  std::pmr::deque<Finished> finished_{nodes_.get()};
+  /// With the memory that they come and go in, which stays where it is when the file moves.
+  struct Queues {
+    std::pmr::unsynchronized_pool_resource nodes;
+    std::pmr::deque<std::uint32_t> waiting{&nodes};  // parts not yet accepted by the engine
+    std::pmr::deque<Flight> flights{&nodes};
+    std::pmr::deque<Finished> finished{&nodes};
+  };
+  std::unique_ptr<Queues> queues_ = std::make_unique<Queues>();
 };
 
 }  // namespace penstock::tiers

@@ -61,16 +61,16 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  /// An address range of at least `size`, or nothing when no gap is long enough now: the caller decides whether
-  /// waiting can help.
+  /// An address range of at least `size`, or nothing when no gap is long enough now: the caller decides
+  /// whether waiting can help.
   [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
                                                    RangeAllocator::End end = RangeAllocator::End::low);
 
   [[nodiscard]] ByteCount size() const { return ByteCount(ranges_.size()); }
   [[nodiscard]] ByteCount free() const;
   [[nodiscard]] Tier tier() const { return tier_; }
-  /// What to say of a reservation of `size` that was refused and that waiting cannot help: budget_too_small, naming
-  /// what every holder has.
+  /// What to say of a reservation of `size` that was refused and that waiting cannot help: budget_too_small,
+  /// naming what every holder has.
   [[nodiscard]] Error too_small(ByteCount size) const;
 
  private:

@@ -46,7 +46,7 @@ enum class Integrity : std::uint8_t { off, checksum };
 struct PenstockConfig {
   ByteCount host_budget;                               ///< of all ranks of the process; 0: as planned
   ByteCount device_budget;                             ///< of each rank; 0: as planned
-  std::optional<ElementCount> tile_elements;           ///< a multiple of 16384; none: as the state format has it
+  std::optional<ElementCount> tile_elements;  ///< a multiple of 16384; none: as the state format has it
   std::uint32_t tiles_in_flight = 4;                   ///< tiles read ahead or being written, at most
   ElementCount unit_elements_max;                      ///< 0: no unit is cut
   EvictionName eviction = EvictionName::planned;
@@ -60,7 +60,9 @@ struct PenstockConfig {
   std::uint32_t threads = 0;  ///< workers of a rank; 0: cores / local ranks
 
   /// Elements of an optimizer tile.
-  [[nodiscard]] ElementCount tile() const { return tile_elements.value_or(default_tile_elements(state_format)); }
+  [[nodiscard]] ElementCount tile() const {
+    return tile_elements.value_or(default_tile_elements(state_format));
+  }
 };
 
 /// The effective configuration: ds_config.json with its defaults filled in.

@@ -30,8 +30,8 @@ struct MemoryPlan {
   ByteCount host_shards, host_gradients, host_tiles, host_landing;
   ByteCount host_staging;  ///< what moves through host memory at least
   ByteCount disk_shards, disk_gradients, disk_tiles;
-  // Moved in one step, but for shard_reads_max, which is of a micro-batch. Shards that find room stay, so that what
-  // is read of them, in the update too where they are halves of the masters, is an upper bound.
+  // Moved in one step, but for shard_reads_max, which is of a micro-batch. Shards that find room stay, so
+  // that what is read of them, in the update too where they are halves of the masters, is an upper bound.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
 
   /// Whether tile number `tile` of the sweep has its home in host memory: they are spread evenly, so that

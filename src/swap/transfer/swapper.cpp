@@ -298,10 +298,10 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
     const std::uint64_t next_use = trace_.next_use(tensor);
     if (next_use < spare_next_use) continue;
     candidates_.push_back({.tensor = tensor,
-                          .size = description.size,
-                          .dirty = copy.state == CopyState::dirty,
-                          .last_use = copy.last_use,
-                          .next_use = next_use});
+                           .size = description.size,
+                           .dirty = copy.state == CopyState::dirty,
+                           .last_use = copy.last_use,
+                           .next_use = next_use});
   }
   const auto chosen = options_.policy->choose(candidates_);
   if (!chosen) return false;

@@ -79,14 +79,16 @@ bool TransferEngine::poll(std::vector<MoveEvent>& events) {
     while (advance(active, events)) progress = true;
   }
   std::erase_if(moves_, [](const Active& active) { return active.finished; });
-  blocked_.store(static_cast<std::size_t>(std::count_if(
-      moves_.begin(), moves_.end(), [](const Active& active) { return active.hop->is_blocked(); })));
+  blocked_.store(
+      static_cast<std::size_t>(std::count_if(moves_.begin(), moves_.end(), [](const Active& active) {
+        return active.hop && active.hop->is_blocked();
+      })));
   return progress;
 }
 
 bool TransferEngine::needs_polling() const {
   return std::any_of(moves_.begin(), moves_.end(),
-                     [](const Active& active) { return !active.hop->wakes_the_mover(); });
+                     [](const Active& active) { return active.hop && !active.hop->wakes_the_mover(); });
 }
 
 /// One step of one move. True when it moved on.

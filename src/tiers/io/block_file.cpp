@@ -112,7 +112,7 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
                     .length = std::min(options_.request_max, buffer.size() - at),
                     .request_max = options_.request_max};
     ++transfers_[slot].parts;
-    waiting_.push_back(part);
+    queues_->waiting.push_back(part);
   }
   const std::uint32_t own = take_part();
   parts_[own] = {.transfer = slot};
@@ -133,7 +133,7 @@ std::uint32_t BlockFile::take_part() {
 void BlockFile::poll(TimePoint deadline) noexcept {
   submit_parts();
   std::array<IoCompletion, 64> completions;
-  const TimePoint until = finished_.empty() ? std::min(deadline, next_deadline()) : TimePoint::min();
+  const TimePoint until = queues_->finished.empty() ? std::min(deadline, next_deadline()) : TimePoint::min();
   std::size_t count = engine_->reap(completions, until);
   const bool some = count > 0;
   // All that has completed is looked at before anything is given up.
@@ -158,19 +158,19 @@ bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noex
 }
 
 TimePoint BlockFile::next_deadline() const noexcept {
-  if (flights_.empty() || options_.deadline == forever) return forever;
-  return flights_.front().submitted + options_.deadline;
+  if (queues_->flights.empty() || options_.deadline == forever) return forever;
+  return queues_->flights.front().submitted + options_.deadline;
 }
 
 /// True when there were some, so that what waited for their room, or is refused now, goes on.
 bool BlockFile::give_up_overdue_parts() noexcept {
   const TimePoint now = options_.clock->now();
   const std::uint32_t before = overdue_count_;
-  while (!flights_.empty()) {
-    const auto [index, submitted] = flights_.front();
+  while (!queues_->flights.empty()) {
+    const auto [index, submitted] = queues_->flights.front();
     const bool flying = still_flying(index, submitted);
     if (flying && next_deadline() > now) break;
-    flights_.pop_front();
+    queues_->flights.pop_front();
     if (!flying) continue;
     Part& part = parts_[index];
     Transfer& transfer = transfers_[part.transfer];
@@ -201,12 +201,12 @@ void BlockFile::submit_parts() noexcept {
     const std::size_t accepted = count == 0 ? 0 : engine_->submit(std::span(batch).first(count));
     const TimePoint now = options_.clock->now();
     for (std::size_t i = 0; i < accepted; ++i) {
-      const std::uint32_t batch_part = waiting_.front();
+      const std::uint32_t batch_part = queues_->waiting.front();
       Part& part = parts_[batch_part];
-      waiting_.pop_front();
+      queues_->waiting.pop_front();
       part.in_flight = true;
       part.submitted = now;
-      flights_.push_back({batch_part, now});
+      queues_->flights.push_back({batch_part, now});
       in_flight_ += part.request_length();
       ++counters_.requests;
     }
@@ -222,7 +222,7 @@ void BlockFile::submit_parts() noexcept {
 std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   std::size_t count = 0;
   ByteCount in_flight = in_flight_;
-  for (auto at = waiting_.begin(); at != waiting_.end() && count < batch.size();) {
+  for (auto at = queues_->waiting.begin(); at != queues_->waiting.end() && count < batch.size();) {
     const std::uint32_t index = *at;
     const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
@@ -231,7 +231,7 @@ std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
       if (!transfer.error) {
         transfers_[part.transfer].error = refusal(transfer.direction, transfer.offset + part.begin);
       }
-      at = waiting_.erase(at);
+      at = queues_->waiting.erase(at);
       rest(index);
       continue;
     }
@@ -312,7 +312,7 @@ bool BlockFile::subdivide(Part& part) noexcept {
 }
 
 void BlockFile::resume(std::uint32_t part) noexcept {
-  waiting_.push_front(part);
+  queues_->waiting.push_front(part);
 }
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
@@ -329,18 +329,18 @@ void BlockFile::rest(std::uint32_t index) noexcept {
 void BlockFile::part_has_ended(std::uint32_t slot) noexcept {
   Transfer& transfer = transfers_[slot];
   if (--transfer.parts > 0) return;
-  finished_.push_back({.tag = transfer.tag,
-                       .direction = transfer.direction,
-                       .result = transfer.error ? Result<void>(*transfer.error) : ok()});
+  queues_->finished.push_back({.tag = transfer.tag,
+                               .direction = transfer.direction,
+                               .result = transfer.error ? Result<void>(*transfer.error) : ok()});
   transfer = {};
   --active_count_;
   free_transfers_.push_back(slot);
 }
 
 std::optional<BlockFile::Finished> BlockFile::take_finished() {
-  if (finished_.empty()) return std::nullopt;
-  Finished first = std::move(finished_.front());
-  finished_.pop_front();
+  if (queues_->finished.empty()) return std::nullopt;
+  Finished first = std::move(queues_->finished.front());
+  queues_->finished.pop_front();
   return first;
 }
 

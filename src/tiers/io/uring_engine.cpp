@@ -26,8 +26,8 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <memory_resource>
 #include <iterator>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 

@@ -73,9 +73,10 @@ void apply_precision(Draft& draft, Reader& reader) {
 
   const StateFormat format = config.penstock.state_format;
   if (is_split(format) && config.dtype != DType::bf16) {
-    reader.report("penstock.state_format", std::string(to_string(format)) +
-                                               " takes bf16 parameters, which are the upper halves of the masters; "
-                                               "enable bf16, or use fp32");
+    reader.report("penstock.state_format",
+                  std::string(to_string(format)) +
+                      " takes bf16 parameters, which are the upper halves of the masters; "
+                      "enable bf16, or use fp32");
   }
 
   if (draft.communication_dtype && *draft.communication_dtype != config.dtype) {

@@ -62,8 +62,8 @@ Result<void> Engine::State::gather(std::uint32_t index) {
   flat.waited_for = false;
   flat.gather = {.ordered = false, .done = false, .error = {}};
 
-  runtime_.use(flat.shard);
   const Ticket lease = runtime_.request(flat.shard, swap::Access::read);
+  runtime_.use(flat.shard);  // once it is asked for, or what comes next could take its place
   swap::Move move;
   move.then(make_gather_hop(*hops_, flat, lease));
   move.on_event = [&flat](swap::HopState state, const Result<void>& result) {

@@ -32,7 +32,7 @@ AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpa
   };
   return {.state = state,
           .gradient = gradient.empty() ? gradient : part(gradient, options_.gradient_dtype),
-          .parameter = part(shard, options_.parameter_dtype),
+          .parameter = shard.empty() ? shard : part(shard, options_.parameter_dtype),
           .elements = tile.range.count,
           .gradient_dtype = options_.gradient_dtype,
           .parameter_dtype = options_.parameter_dtype,
@@ -72,7 +72,6 @@ void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t f
       tile = 0;
       limit = options_.tiles_across;
       if (ahead >= limit) return;
-      if (is_split(options_.format)) options_.runtime->prefetch(flats[flat].shard);
     }
     if (!flats[flat].tiles[tile].on_disk) continue;
     options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
@@ -96,9 +95,10 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       // Where the parameters are halves of the masters they are read too. Else this is not noted as a use: an
       // overwrite needs nothing to be loaded before it.
       const bool reads = is_split(options_.format);
-      if (reads) runtime.use(flat.shard);
       auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite);
       if (!shard) return shard.error();
+      if (reads) runtime.use(flat.shard);
+      if (reads && f + 1 < flats.size()) runtime.prefetch(flats[f + 1].shard);
       flat.open_shard = std::move(*shard);
     }
     for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
@@ -144,8 +144,12 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> masters;
   for (FlatState& flat : flats) {
-    auto shard = runtime.acquire(flat.shard, swap::Access::read);
-    if (!shard) return shard.error();
+    swap::Lease shard;  // half of the masters, in the split formats
+    if (is_split(options_.format)) {
+      auto granted = runtime.acquire(flat.shard, swap::Access::read);
+      if (!granted) return granted.error();
+      shard = std::move(*granted);
+    }
     for (TileState& tile : flat.tiles) {
       auto lease = runtime.acquire(tile.tensor, swap::Access::read);
       if (!lease) return lease.error();
@@ -157,7 +161,8 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
         }
         const ElementCount first = block_elements * i;
         masters.resize(std::min(block_elements, tile.range.count - first).value());
-        PENSTOCK_TRY(read_masters(view(tile, lease->bytes(), shard->bytes(), {}), first, masters));
+        PENSTOCK_TRY(read_masters(view(tile, lease->bytes(), shard.held() ? shard.bytes() : HostSpan(), {}),
+                                  first, masters));
         visit(masters);
       }
     }

@@ -51,7 +51,8 @@ class OffloadedOptimizer {
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
   /// Calls `visit` with the master weights of each block of each tile, in order.
-  Result<void> visit_masters(std::span<FlatState> flats, const std::function<void(std::span<const float>)>& visit);
+  Result<void> visit_masters(std::span<FlatState> flats,
+                             const std::function<void(std::span<const float>)>& visit);
 
  private:
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);

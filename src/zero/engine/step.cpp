@@ -58,8 +58,9 @@ Result<StepOutcome> Engine::State::step() {
   outcome.step = ++current_step;
   const MemoryPlan& plan = options_.plan;
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_reads, plan.tile_writes);
-  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches_ + plan.update_shard_reads_max,
-                                     plan.shard_writes);
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard,
+                                    plan.shard_reads_max * micro_batches_ + plan.update_shard_reads_max,
+                                    plan.shard_writes);
   finish_step();
   return outcome;
 }
@@ -143,7 +144,8 @@ Result<std::string> Engine::State::digest() {
   if (!visited) return visited.error();
   PENSTOCK_TRY(residency_->drop_all(*this));
   runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
-  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, options_.plan.disk_shards, {});
+  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max,
+                                    {});
 
   XXH128_canonical_t mine;
   XXH128_canonicalFromHash(&mine, XXH3_128bits_digest(hash.get()));

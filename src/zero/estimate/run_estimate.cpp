@@ -90,7 +90,9 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ElementCount shard = shard_of(options.parameters, ranks);
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
   const auto states = tile_bytes(options.state_format, shard);
-  const auto tile = tile_bytes(options.state_format, std::min(options.tile_elements.value_or(default_tile_elements(options.state_format)), shard));
+  const auto tile = tile_bytes(
+      options.state_format,
+      std::min(options.tile_elements.value_or(default_tile_elements(options.state_format)), shard));
   if (!states) return states.error();
   if (!tile) return tile.error();
 

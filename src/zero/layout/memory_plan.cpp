@@ -163,6 +163,13 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
 
   const PenstockConfig& own = config.penstock;
+  if (is_split(own.state_format) && config.dtype != DType::bf16) {
+    return Error::invalid_config("plan_memory")
+        .object("state format " + std::string(to_string(own.state_format)))
+        .where("penstock.state_format")
+        .wanted("bf16 parameters")
+        .got(std::string(to_string(config.dtype)));
+  }
   if (const std::size_t paths = config.swap_directories().size(); paths > 0) {
     PENSTOCK_TRY(check_count("penstock.path_weights", own.path_weights.size(), paths, "directory of nvme_path"));
     PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), paths, "directory of nvme_path"));

@@ -129,7 +129,8 @@ class Trajectory {
     }
     EXPECT_LE(worst, limit) << name_ << "/" << array;
     // docs/optimizer.md has these: --gtest_output=json
-    testing::Test::RecordProperty(name_ + "." + array, std::to_string(worst) + " " + std::to_string(limit - 2.0005));
+    testing::Test::RecordProperty(name_ + "." + array,
+                                  std::to_string(worst) + " " + std::to_string(limit - 2.0005));
   }
 
   const Json::Value& case_;

@@ -15,7 +15,8 @@ namespace penstock::test {
 /// A tile of a split format, read by its documented layout and in double, sharing nothing with the kernels.
 class FormatTile {
  public:
-  FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32, std::uint64_t first_element = 0)
+  FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32,
+             std::uint64_t first_element = 0)
       : format_(format),
         count_(count),
         gradient_dtype_(gradient_dtype),
@@ -29,7 +30,8 @@ class FormatTile {
   [[nodiscard]] AdamTile cut(std::size_t first, std::size_t count) const {
     const ByteCount begin = tile_bytes(format_, ElementCount(first)).value();
     return {.state = state_.span().subspan(begin, tile_bytes(format_, ElementCount(count)).value()),
-            .gradient = gradient_.span().subspan(size_of(gradient_dtype_) * first, size_of(gradient_dtype_) * count),
+            .gradient =
+                gradient_.span().subspan(size_of(gradient_dtype_) * first, size_of(gradient_dtype_) * count),
             .parameter = parameter_.span().subspan(ByteCount(2) * first, ByteCount(2) * count),
             .elements = ElementCount(count),
             .gradient_dtype = gradient_dtype_,
@@ -57,13 +59,16 @@ class FormatTile {
     const auto remainder = static_cast<std::int16_t>(bits16(block + begin + 2 * at));
     return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{remainder}));
   }
-  [[nodiscard]] float parameter(std::size_t i) const { return get(DType::bf16, parameter_.span().data() + 2 * i); }
+  [[nodiscard]] float parameter(std::size_t i) const {
+    return get(DType::bf16, parameter_.span().data() + 2 * i);
+  }
   [[nodiscard]] double m(std::size_t i) const { return moment(i, 0); }
   [[nodiscard]] double v(std::size_t i) const { return moment(i, 1); }
   /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
   [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
     if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
-    const int lowest = scale(i, which) + (which == 0 ? 1 : 0) - 127;  // the exponent of the smallest normal code
+    const int lowest =
+        scale(i, which) + (which == 0 ? 1 : 0) - 127;  // the exponent of the smallest normal code
     return std::ldexp(1.0, (value > 0 ? std::max(std::ilogb(value), lowest) : lowest) - 3);
   }
 

@@ -15,7 +15,8 @@ std::vector<std::byte> trained(FormatTile& tile, const TileValues& values, std::
   tile.initialize(values.master);
   for (std::uint64_t step = 1; step <= steps; ++step) {
     std::vector<float> gradient = values.gradient;
-    std::rotate(gradient.begin(), gradient.begin() + static_cast<std::ptrdiff_t>(gradient.size() * (step - 1) / steps),
+    std::rotate(gradient.begin(),
+                gradient.begin() + static_cast<std::ptrdiff_t>(gradient.size() * (step - 1) / steps),
                 gradient.end());
     tile.set_gradient(gradient);
     EXPECT_TRUE(adam_step(config, step, 0.5f, tile.tile(), execution).has_value());
@@ -64,7 +65,8 @@ TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndCut) {
                 gradient.end());
     tile.set_gradient(gradient);
     for (std::size_t first = 0; first < count; first += 2 * 16384) {
-      ASSERT_TRUE(adam_step(config, step, 0.5f, tile.cut(first, std::min<std::size_t>(2 * 16384, count - first))));
+      ASSERT_TRUE(
+          adam_step(config, step, 0.5f, tile.cut(first, std::min<std::size_t>(2 * 16384, count - first))));
     }
   }
   EXPECT_EQ(tile.bytes(), wanted);
@@ -103,7 +105,8 @@ TEST_P(SplitFormats, NameTheFirstBlockThatIsNoLongerFinite) {
         FormatTile tile(GetParam(), count);
         tile.initialize(values.master);
         tile.set_gradient(values.gradient);
-        EXPECT_EQ(adam_step(config, 1, 1.0f, tile.tile(), {.isa = isa}).value().first_non_finite_block, at / 16384);
+        EXPECT_EQ(adam_step(config, 1, 1.0f, tile.tile(), {.isa = isa}).value().first_non_finite_block,
+                  at / 16384);
       }
     }
   }
@@ -119,7 +122,8 @@ TEST_P(SplitFormats, RefuseAParameterThatCannotBeTheUpperHalf) {
     const auto refused = adam_step(config, 1, 1.0f, tile);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
-    EXPECT_NE(refused.error().message().find("parameter_dtype"), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("parameter_dtype"), std::string::npos)
+        << refused.error().message();
   }
 }
 
@@ -147,14 +151,16 @@ TEST(Split, KeepsTheMasterOfFp32BitForBitOverThousandsOfSteps) {
     ASSERT_EQ(split.master(i), reference.master(i));
     ASSERT_EQ(split.m(i), reference.m(i));
     ASSERT_EQ(split.v(i), reference.v(i));
-    ASSERT_LE(std::abs(split.parameter(i) - split.master(i)), std::ldexp(1.0f, std::ilogb(split.master(i)) - 8));
+    ASSERT_LE(std::abs(split.parameter(i) - split.master(i)),
+              std::ldexp(1.0f, std::ilogb(split.master(i)) - 8));
   }
 }
 
 TEST(Split, RoundsTheParameterToNearestAndHalfwayCasesUpInMagnitude) {
-  const std::vector<float> masters = {1.0f, 0x1.01p0f, -0x1.01p0f, 0x1.03p0f, 0x1.00fffep0f, 0x1.010002p0f, -0.0f, 3.4e38f};
-  const std::vector<float> wanted = {1.0f,  0x1.02p0f, -0x1.02p0f,
-                                     0x1.04p0f, 1.0f, 0x1.02p0f, -0.0f, std::numeric_limits<float>::infinity()};
+  const std::vector<float> masters = {1.0f,          0x1.01p0f,     -0x1.01p0f, 0x1.03p0f,
+                                      0x1.00fffep0f, 0x1.010002p0f, -0.0f,      3.4e38f};
+  const std::vector<float> wanted = {1.0f, 0x1.02p0f, -0x1.02p0f, 0x1.04p0f,
+                                     1.0f, 0x1.02p0f, -0.0f,      std::numeric_limits<float>::infinity()};
   FormatTile tile(StateFormat::split, masters.size());
   tile.initialize(masters);
   for (std::size_t i = 0; i < masters.size(); ++i) {
@@ -179,7 +185,8 @@ TEST_P(LossyFormats, StoreOneOfTheTwoNeighboursWithoutBias) {
   for (std::size_t i = 0; i < count; ++i) {
     const float g = values.gradient[i], m = g * static_cast<float>(1.0 - double{0.9f});
     double v = g * g * static_cast<float>(1.0 - double{0.999f});
-    if (GetParam() == StateFormat::split_q8) v = std::max(v, 8 * tile.spacing(i, 1, 0));  // it has nothing smaller
+    if (GetParam() == StateFormat::split_q8)
+      v = std::max(v, 8 * tile.spacing(i, 1, 0));  // it has nothing smaller
     const double unit_m = tile.spacing(i, 0, std::abs(m)), unit_v = tile.spacing(i, 1, v);
     const double off_m = (tile.m(i) - m) / unit_m, off_v = (tile.v(i) - v) / unit_v;
     ASSERT_LT(std::abs(off_m), 1.0) << i << " " << m;
@@ -250,7 +257,9 @@ TEST(StateFormat, SizesTilesAndBlocks) {
   EXPECT_EQ(block_bytes(StateFormat::fp32, block_elements).value(), 192_KiB);
   EXPECT_FALSE(block_bytes(StateFormat::fp32, ElementCount(16385)).has_value());
   EXPECT_FALSE(tile_bytes(StateFormat::fp32, ElementCount(~0ull / 12 + 1)).has_value());
-  const auto bytes = [](StateFormat format, std::uint64_t n) { return tile_bytes(format, ElementCount(n)).value().value(); };
+  const auto bytes = [](StateFormat format, std::uint64_t n) {
+    return tile_bytes(format, ElementCount(n)).value().value();
+  };
   EXPECT_EQ(bytes(StateFormat::split, 20000), 200'000u);
   EXPECT_EQ(bytes(StateFormat::split_bf16, 20000), 120'000u);
   EXPECT_EQ(bytes(StateFormat::split_q8, 16384), 65'536u + 128);

@@ -20,7 +20,8 @@ class SteadyState : public testing::TestWithParam<EngineChoice> {
 
   void SetUp() override {
     if (GetParam() == EngineChoice::io_uring || GetParam() == EngineChoice::libaio) {
-      auto file = tiers::real_file_system().create_scratch(directory_.path(), 4_KiB, tiers::DirectIo::preferred);
+      auto file =
+          tiers::real_file_system().create_scratch(directory_.path(), 4_KiB, tiers::DirectIo::preferred);
       ASSERT_TRUE(file);
       if (auto chosen = tiers::choose_engine(GetParam(), 8, file->properties()); !chosen)
         GTEST_SKIP() << chosen.error().message();

@@ -90,6 +90,16 @@ class TransferEngineTest : public testing::Test {
   TransferEngine transfers_{paths_};
 };
 
+TEST_F(TransferEngineTest, EndsAMoveWithoutHopsAtOnce) {
+  begin(move_of({}));
+  EXPECT_FALSE(transfers_.needs_polling());
+
+  EXPECT_TRUE(poll());
+
+  EXPECT_EQ(log_, std::vector<std::string>{"told done"});
+  EXPECT_EQ(transfers_.active(), 0u);
+}
+
 TEST_F(TransferEngineTest, RunsHopsOneAfterTheOtherAndTellsTheEndOnce) {
   ScriptedHop::Script first{.name = "first", .log = &log_}, second{.name = "second", .log = &log_};
   begin(move_of({&first, &second}));
@@ -209,7 +219,8 @@ TEST_F(TransferEngineTest, RunsWorkOnTheExecutorAndWakesTheMoverWithItsResult) {
   std::vector<Result<void>> ended;
   Move move;
   const std::function<void()> wake = [&] { ++woken; };
-  move.then(make_work_hop(executor, wake, []() -> Result<void> { return Error(ErrorCode::corrupted, "Work"); }));
+  move.then(
+      make_work_hop(executor, wake, []() -> Result<void> { return Error(ErrorCode::corrupted, "Work"); }));
   move.on_event = [&](HopState, const Result<void>& result) { ended.push_back(result); };
   begin(std::move(move));
   poll();

@@ -248,7 +248,8 @@ TEST(Config, KeepsSixteenMebibytesInFlightWhateverTheRequestSize) {
 
 TEST(Config, TakesSplitStateFormatsForBf16Alone) {
   const auto of = [](const std::string& precision, const std::string& format) {
-    return read(R"({"train_batch_size": 1, )" + precision + R"("penstock": {"state_format": ")" + format + R"("}})");
+    return read(R"({"train_batch_size": 1, )" + precision + R"("penstock": {"state_format": ")" + format +
+                R"("}})");
   };
   const std::string bf16 = R"("bf16": {"enabled": true}, )";
   const std::string fp16 = R"("fp16": {"enabled": true, "loss_scale": 1024}, )";
@@ -259,7 +260,8 @@ TEST(Config, TakesSplitStateFormatsForBf16Alone) {
   for (const std::string& precision : {fp16, std::string()}) {
     const auto refused = of(precision, "split_bf16");
     ASSERT_FALSE(refused);
-    EXPECT_NE(refused.error().message().find("penstock.state_format"), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("penstock.state_format"), std::string::npos)
+        << refused.error().message();
   }
   EXPECT_FALSE(of(bf16, "split_fp8"));
 }

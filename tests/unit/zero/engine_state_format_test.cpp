@@ -21,16 +21,15 @@ RunOptions with(StateFormat format) {
 }
 
 MemoryPlan plan_of(Config config, const ModelLayout& model) {
-  config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
   return plan_memory(config, model, 2, 2).value();
 }
 
 /// The same on disks, with the least host memory that its plan allows and `more`.
-RunOptions on_disk(StateFormat format, ByteCount more = {}, ElementCount tile = ElementCount(16'384)) {
+RunOptions on_disk(StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
   RunOptions options = with(format);
-  options.config.penstock.tile_elements = tile;
-  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
+  options.config.offload_param.device = OffloadDevice::nvme;
+  options.config.offload_optimizer.device = optimizer_too ? OffloadDevice::nvme : OffloadDevice::cpu;
   options.config.penstock.host_budget = plan_of(options.config, options.model).host_minimum * 2 + more;
   return options;
 }
@@ -50,7 +49,9 @@ TEST_P(EngineStateFormats, GiveTheSameBitsWhereverTheyLiveAndHoweverTilesAreCut)
     EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
     EXPECT_GT(result.bytes_read, 0_B);
   }
-  EXPECT_EQ(train(on_disk(GetParam(), {}, ElementCount(32'768))).digest, in_memory.digest);
+  RunOptions cut = on_disk(GetParam(), 4_MiB);
+  cut.config.penstock.tile_elements = ElementCount(32'768);
+  EXPECT_EQ(train(cut).digest, in_memory.digest);
   RunOptions unchecked = on_disk(GetParam());
   unchecked.config.penstock.integrity = Integrity::off;
   EXPECT_EQ(train(unchecked).digest, in_memory.digest);
@@ -59,7 +60,7 @@ TEST_P(EngineStateFormats, GiveTheSameBitsWhereverTheyLiveAndHoweverTilesAreCut)
 TEST_P(EngineStateFormats, GiveTheSameBitsInEverySimulatedOrder) {
   const std::string reference = train(with(GetParam())).digest;
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    RunOptions options = on_disk(GetParam(), seed % 4 * 512_KiB);
+    RunOptions options = on_disk(GetParam(), seed % 4 * 512_KiB, seed % 2 == 0);
     options.seed = seed;
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
@@ -92,7 +93,8 @@ TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
   const RunResult clean = train(options);
   std::uint64_t seen = 0;
   for (std::uint64_t write = 0; write < clean.requests; write += 61) {
-    options.faults = {{.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
+    options.faults = {
+        {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
     const RunResult run = train(options);
     if (run.struck == 0) break;
     if (!run.error) {
@@ -116,7 +118,8 @@ TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
       moved = std::max(moved, std::abs(double{wanted}));
     }
   }
-  // Three steps of a learning rate of 0.01 move a parameter by 0.03; moments that are a few per cent off, less.
+  // Three steps of a learning rate of 0.01 move a parameter by 0.03; moments that are a few per cent off,
+  // less.
   EXPECT_LT(apart, 0.02);
   EXPECT_GT(moved, 0.02);
   // No master is halfway between two bf16 numbers in so few steps.
@@ -124,15 +127,30 @@ TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
 }
 
 TEST_P(EngineStateFormats, ArePlannedByTheirOwnBytes) {
-  const RunOptions fp32 = with(StateFormat::fp32), mine = with(GetParam());
+  const RunOptions fp32 = on_disk(StateFormat::fp32), mine = on_disk(GetParam());
   const MemoryPlan wide = plan_of(fp32.config, fp32.model), plan = plan_of(mine.config, mine.model);
 
-  const double bytes = GetParam() == StateFormat::split ? 10 : GetParam() == StateFormat::split_bf16 ? 6 : 4.01;
-  EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()), bytes / 12,
+  const double bytes = GetParam() == StateFormat::split        ? 10
+                       : GetParam() == StateFormat::split_bf16 ? 6
+                                                               : 4.01;
+  EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()),
+              bytes / 12,
               0.03);  // tiles are padded to blocks of the file system
   EXPECT_EQ(wide.update_shard_reads_max, 0_B);
   EXPECT_EQ(plan.update_shard_reads_max, plan.disk_shards);
   EXPECT_LT(train(on_disk(GetParam())).bytes_written, train(on_disk(StateFormat::fp32)).bytes_written);
+}
+
+TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
+  RunOptions options = with(GetParam());
+  options.config.dtype = DType::fp16;
+
+  const auto plan = plan_memory(options.config, options.model, 2, 2);
+
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code(), ErrorCode::invalid_config);
+  EXPECT_NE(plan.error().message().find("penstock.state_format"), std::string::npos)
+      << plan.error().message();
 }
 
 INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
