@@ -8,6 +8,9 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 namespace penstock::tiers {
 namespace {
@@ -26,6 +29,23 @@ TEST(RealFileSystem, MakesAScratchFileThatHasNoNameAndItsBytesReserved) {
   EXPECT_EQ(directory.entry_count(), 0u);
   EXPECT_TRUE(file.properties().direct || !file.properties().direct_note.empty());
   EXPECT_EQ(file.properties().reserve_note, "");
+}
+
+TEST(RealFileSystem, TouchesNothingThatItFindsInTheDirectory) {
+  test::ScratchDirectory directory;
+  const auto theirs = directory.path() / "swap", link = directory.path() / "penstock";
+  std::ofstream(theirs) << "somebody's";
+  std::filesystem::create_symlink(theirs, link);
+  {
+    File file = real_file_system().create_scratch(directory.path(), 1_MiB, DirectIo::preferred).value();
+    EXPECT_EQ(directory.entry_count(), 2u);
+  }
+
+  std::string text;
+  std::ifstream(theirs) >> text;
+  EXPECT_EQ(text, "somebody's");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(directory.entry_count(), 2u);
 }
 
 TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
