@@ -21,9 +21,12 @@ __global__ void adam_kernel(AdamCoefficients coefficients, float* state, const G
     float* const p = state + 3 * first + (i - first);
     float* const m = p + length;
     float* const v = m + length;
-    const float finite = adam_update<ScalarLane>(coefficients.decay_mode, operands, widen(gradient[i]), *p, *m, *v);
+    adam_update<ScalarLane>(coefficients.decay_mode, operands, widen(gradient[i]), *p, *m, *v);
     parameter[i] = narrow<Parameter>(*p);
-    if (finite != 0.0f) atomicMin(first_non_finite_block, BlockNumber{block});
+    Largest<ScalarLane> largest;
+    largest.add_master(*p);
+    largest.add_moments(*m, *v);
+    if (max(largest.p, largest.v) >= not_finite) atomicMin(first_non_finite_block, BlockNumber{block});
   }
 }
 

@@ -7,30 +7,25 @@
 
 namespace penstock::kernels {
 
-// ---- A master in two halves
-// -------------------------------------------------------------------------------- The upper half is the
-// master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in magnitude), and is the
-// parameter; the lower is what is missing, as a 16-bit two's complement number. No rounding to even: with it
-// 32768 patterns would have no remainder of 16 bits.
+// ---- A master in two halves ----
+// The upper half is the master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in
+// magnitude), and is the parameter; the lower is what is missing, as a 16-bit two's complement number: the
+// master's own lower half. No rounding to even: with it 32768 patterns would have no remainder of 16 bits.
 
+/// The parameter in the upper half of what it returns; the lower half means nothing.
 template <class U>
 PENSTOCK_ELEMENT U master_upper(U bits) {
-  return (bits + U(0x8000u)) >> 16;
+  return bits + U(0x8000u);
 }
-/// In its low 16 bits.
-template <class U>
-PENSTOCK_ELEMENT U master_remainder(U bits, U upper) {
-  return bits - (upper << 16);
-}
+/// Of the parameter in the upper half of a number, zero below, and the remainder, its sign extended.
 template <class U>
 PENSTOCK_ELEMENT U joined_master(U upper, U remainder) {
-  return (upper << 16) + (remainder ^ U(0x8000u)) - U(0x8000u);
+  return upper + remainder;
 }
 
-// ---- Stochastic rounding
-// ----------------------------------------------------------------------------------- Adding random bits to
-// those that are cut off makes the expected value of what remains that of the whole, to within 2^-16 of the
-// distance of what can remain.
+// ---- Stochastic rounding ----
+// Adding random bits to those that are cut off makes the expected value of what remains that of the whole, to
+// within 2^-16 (bf16) or 2^-20 (eight bits) of the distance of what can remain.
 
 /// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed
 /// that is uniform, so is each element's number, both halves of it apart; only neighbours' numbers hang
@@ -44,31 +39,26 @@ PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
   return U(seed + random_step * static_cast<U32>(i)) + Lane::template multiples<random_step>();
 }
 
-template <class U>
-PENSTOCK_ELEMENT U low_half(U random) {
-  return random & U(0xffffu);
+/// `bits` with what is random added below its upper `kept` bits: cut off the others. One number serves two
+/// moments, m by its upper bits and v by its lower ones.
+template <int kept, class U>
+PENSTOCK_ELEMENT U dithered_m(U bits, U random) {
+  return bits + (random >> kept);
 }
-template <class U>
-PENSTOCK_ELEMENT U high_half(U random) {
-  return random >> 16;
-}
-
-/// The bf16 next below or above in magnitude; `random` has 16 bits.
-template <class U>
-PENSTOCK_ELEMENT U bf16_stochastic(U bits, U random) {
-  return (bits + random) >> 16;
+template <int kept, class U>
+PENSTOCK_ELEMENT U dithered_v(U bits, U random) {
+  return bits + (random & U(0xffffffffu >> kept));
 }
 
-// ---- Eight-bit codes
-// --------------------------------------------------------------------------------------- Small
-// floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits. `base` is
-// the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds nothing, but for
-// the last bits of what becomes subnormal.
+// ---- Eight-bit codes ----
+// Small floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits.
+// `base` is the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds
+// nothing, but for the last bits of what becomes subnormal.
 //   m  sign, 4 exponent bits, subnormals and zero as IEEE 754 has them. Base 4 to 240.
 //   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by
-//   epsilon
-//      alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it. Base 4 to
-//      224.
+//      epsilon alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it.
+//      Base 4 to 224.
+// Codes are packed and unpacked as the upper 16 bits of the fp32 number, of which 12 are kept.
 
 inline constexpr unsigned q8_run = 256;
 inline constexpr U32 q8_m_exponent_max = 15, q8_v_exponent_max = 31;
@@ -91,7 +81,10 @@ template <class Lane>
 struct Q8M {
   using F = typename Lane::F;
   using U = typename Lane::U;
-  F up, up_rest, down, down_rest;  // 2^base in two, since one fp32 does not hold all
+  using W = typename Lane::W;
+  /// 2^base, in two where one fp32 does not hold it: for an m of 256 and more.
+  F up, up_rest, down, down_rest;
+  bool in_two;
 
   PENSTOCK_ELEMENT explicit Q8M(U32 stored_base) {
     const int base = static_cast<int>(stored_base) + 4, most = base < 120 ? base : 120;
@@ -99,13 +92,18 @@ struct Q8M {
     up_rest = F(power_of_two(base - most));
     down = F(power_of_two(-most));
     down_rest = F(power_of_two(most - base));
+    in_two = base > most;
   }
-  PENSTOCK_ELEMENT F decoded(U code) const {
-    return Lane::value_of(Lane::shifted_right_signed(code << 24, 4) & U(0x87ffffffu)) * up * up_rest;
+  /// Of a code whose sign is extended.
+  PENSTOCK_ELEMENT F decoded(W code) const {
+    const F m = Lane::value_of(Lane::upper((code << 4) & W(0x87f0u))) * up;
+    return in_two ? m * up_rest : m;
   }
-  PENSTOCK_ELEMENT U encoded(F m, U random) const {
-    const U bits = Lane::bits_of(m * down * down_rest);
-    return (((bits & U(0x7fffffffu)) + (random << 4)) >> 20) | ((bits >> 24) & U(0x80u));
+  PENSTOCK_ELEMENT W encoded(F m, U random) const {
+    m = m * down;
+    if (in_two) m = m * down_rest;
+    const W words = Lane::upper_words(dithered_m<12>(Lane::bits_of(m), random));
+    return ((words >> 4) & W(0x7fu)) | ((words >> 8) & W(0x80u));
   }
 };
 
@@ -113,15 +111,15 @@ template <class Lane>
 struct Q8V {
   using F = typename Lane::F;
   using U = typename Lane::U;
-  U base, smallest;
+  using W = typename Lane::W;
+  W base;
 
-  PENSTOCK_ELEMENT explicit Q8V(U32 stored_base)
-      : base((stored_base + 4) << 3), smallest((stored_base + 4) << 23) {}
+  PENSTOCK_ELEMENT explicit Q8V(U32 stored_base) : base(static_cast<U16>((stored_base + 4) << 3)) {}
 
-  PENSTOCK_ELEMENT F decoded(U code) const { return Lane::value_of((code + base) << 20); }
+  PENSTOCK_ELEMENT F decoded(W code) const { return Lane::value_of(Lane::upper((code + base) << 4)); }
   /// Of a `v` that is not negative.
-  PENSTOCK_ELEMENT U encoded(F v, U random) const {
-    return ((Lane::larger(Lane::bits_of(v), smallest) + (random << 4)) >> 20) - base;
+  PENSTOCK_ELEMENT W encoded(F v, U random) const {
+    return Lane::excess(Lane::upper_words(dithered_v<12>(Lane::bits_of(v), random)) >> 4, base);
   }
 };
 

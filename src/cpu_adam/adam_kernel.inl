@@ -1,74 +1,180 @@
 // The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace,
-// after defining WideLane there: what adam_update computes in, see kernels/lane.hpp. Tails are scalar.
-
-#include "cpu_adam/adam_states.inl"
-
-#include "cpu_adam/adam_q8_run.inl"
+// after defining WideLane and PairLane there: what adam_update computes in, see kernels/lane.hpp. Tails are
+// scalar.
 
 using kernels::ScalarLane;
+using kernels::U16;
+using kernels::U32;
+using kernels::U8;
+
+[[gnu::always_inline]] inline U32 largest(U32 x) {
+  return x;
+}
 
 // How far ahead memory is asked for, in elements. The divisions keep so few iterations in flight that the
 // hardware's own prefetching is not enough: 1.1 to 1.2 times the rate of a loop without. Past the end of the
 // block these are addresses that nobody looks at, or the next block.
 constexpr unsigned long ahead = 512;
 
-/// Elements i to i + Lane::size; not zero where one is no longer finite.
-template <class Lane, class State, class Gradient>
-[[gnu::always_inline]] inline typename Lane::F update_at(
-    State& state, const Gradient* gradient, kernels::AdamDecay decay,
-    const kernels::AdamOperands<typename Lane::F>& operands, unsigned long i) {
-  typename Lane::F p, m, v;
-  state.template load<Lane>(i, p, m, v);
-  const auto finite = kernels::adam_update<Lane>(decay, operands, Lane::load(gradient + i), p, m, v);
-  state.template store<Lane>(i, p, m, v);
-  return finite;
-}
+#include "cpu_adam/adam_states.inl"
 
-template <class Gradient>
-struct Loop {
-  const kernels::AdamDecay decay;
-  const kernels::AdamOperands<WideLane::F> operands;
-  const kernels::AdamOperands<float> scalar_operands;
-  const Gradient* const gradient;
-  WideLane::F finite = WideLane::F(0.0f);
-  float tail_finite = 0.0f;
+#include "cpu_adam/adam_q8_run.inl"
 
+template <class Gradient, class WholeLane>
+class Loop {
+ public:
   Loop(const kernels::AdamCoefficients& coefficients, const AdamBlock& block)
-      : decay(coefficients.decay_mode),
-        operands(coefficients),
-        scalar_operands(coefficients),
-        gradient(static_cast<const Gradient*>(block.gradient)) {}
+      : decay_(coefficients.decay_mode),
+        operands_(coefficients),
+        scalar_operands_(coefficients),
+        gradient_(static_cast<const Gradient*>(block.gradient)) {}
 
+  /// Elements begin to end of a format whose moments are stored as they are made.
   template <class State>
-  [[gnu::always_inline]] inline void run(State&& state, unsigned long begin, unsigned long end) {
-    const unsigned long whole = begin + (end - begin) / WideLane::size * WideLane::size;
-    for (unsigned long i = begin; i < whole; i += WideLane::size) {
-      state.prefetch(i + ahead);
-      __builtin_prefetch(gradient + i + ahead, /*rw=*/0);
-      finite = finite + update_at<WideLane>(state, gradient, decay, operands, i);
+  [[gnu::always_inline]] inline void run(const State& state, unsigned long begin, unsigned long end) {
+    const unsigned long whole = begin + (end - begin) / WholeLane::size * WholeLane::size;
+    update_masters<WholeLane>(
+        state, begin, whole, [&](unsigned long i) __attribute__((always_inline)) {
+          return update_moments<WholeLane>(state, i, largest_);
+        });
+    update_masters<ScalarLane>(
+        state, whole, end, [&](unsigned long i) __attribute__((always_inline)) {
+          return update_moments<ScalarLane>(state, i, tail_largest_);
+        });
+  }
+
+  /// The run's new moments, which wait in it, and the scales for them.
+  [[gnu::always_inline]] inline void update_moments(const Q8Run& run) {
+    kernels::Largest<WholeLane> largest_moments;
+    kernels::Largest<ScalarLane> tail;
+    unsigned long i = run.begin();
+    for (; run.end() - i >= WholeLane::size; i += WholeLane::size) {
+      update_moments<WholeLane>(run, i, largest_moments);
     }
-    for (unsigned long i = whole; i < end; ++i) {
-      tail_finite += update_at<ScalarLane>(state, gradient, decay, scalar_operands, i);
+    for (; i < run.end(); ++i) update_moments<ScalarLane>(run, i, tail);
+    const U32 m = ScalarLane::larger(tail.m, largest(largest_moments.m)),
+              v = ScalarLane::larger(tail.v, largest(largest_moments.v));
+    tail_largest_.v = ScalarLane::larger(tail_largest_.v, v);
+    run.rescale(m, v);
+  }
+  /// Its masters, and the codes of its moments.
+  [[gnu::always_inline]] inline void finish(const Q8Run& run) {
+    const unsigned long whole = run.begin() + (run.end() - run.begin()) / WholeLane::size * WholeLane::size;
+    finish<WholeLane>(run, run.begin(), whole);
+    finish<ScalarLane>(run, whole, run.end());
+  }
+
+  [[nodiscard]] bool all_finite() const {
+    return ScalarLane::larger(largest(largest_.p), tail_largest_.p) < kernels::not_finite &&
+           ScalarLane::larger(largest(largest_.v), tail_largest_.v) < kernels::not_finite;
+  }
+
+ private:
+  template <class Lane>
+  [[gnu::always_inline]] inline void finish(const Q8Run& run, unsigned long begin, unsigned long end) {
+    const Q8Scales<Lane> scales = run.template scales<Lane>();
+    update_masters<Lane>(
+        run, begin, end, [&](unsigned long i) __attribute__((always_inline)) {
+          return run.template encode<Lane>(i, scales);
+        });
+  }
+
+  /// Masters begin to end, by the moments that `moments_at` returns. Roots and quotients are asked for a turn
+  /// before they are needed: what waits for them would fill the processor's queues, and keep the next turn's
+  /// work out. 1.2 times the rate.
+  template <class Lane, class State, class MomentsAt>
+  [[gnu::always_inline]] inline void update_masters(const State& state, unsigned long begin,
+                                                    unsigned long end, MomentsAt moments_at) {
+    using F = typename Lane::F;
+    const auto root = [&](unsigned long i, F& m) __attribute__((always_inline)) {
+      const Moments<Lane> moments = moments_at(i);
+      m = moments.m;
+      return Lane::root(moments.v);
+    };
+    const auto ratio = [&](F m, F root_of_v) __attribute__((always_inline)) {
+      return kernels::adam_ratio<Lane>(operands<Lane>(), m, root_of_v);
+    };
+    if (begin == end) return;
+    F m, next_m, awaited_root = root(begin, m);
+    if (end - begin == Lane::size) return update_master<Lane>(state, begin, ratio(m, awaited_root));
+    F awaited_ratio = ratio(m, awaited_root);
+    awaited_root = root(begin + Lane::size, m);
+    for (unsigned long i = begin + 2 * Lane::size; i < end; i += Lane::size) {
+      const F next_root = root(i, next_m);
+      update_master<Lane>(state, i - 2 * Lane::size, awaited_ratio);
+      awaited_ratio = ratio(m, awaited_root);
+      awaited_root = next_root;
+      m = next_m;
+    }
+    update_master<Lane>(state, end - 2 * Lane::size, awaited_ratio);
+    update_master<Lane>(state, end - Lane::size, ratio(m, awaited_root));
+  }
+
+  template <class Lane, class State>
+  [[gnu::always_inline]] inline Moments<Lane> update_moments(const State& state, unsigned long i,
+                                                             kernels::Largest<Lane>& largest) const {
+    state.prefetch_moments(i + ahead);
+    __builtin_prefetch(gradient_ + i + ahead, /*rw=*/0);
+    typename Lane::F p(0.0f);
+    if (decay_ == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
+    Moments<Lane> moments = state.template load_moments<Lane>(i);
+    kernels::update_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p, moments.m,
+                                  moments.v);
+    state.template store_moments<Lane>(i, moments);
+    largest.add_moments(moments.m, moments.v);
+    return moments;
+  }
+  template <class Lane, class State>
+  [[gnu::always_inline]] inline void update_master(const State& state, unsigned long i,
+                                                   typename Lane::F ratio) {
+    state.prefetch_master(i + ahead);
+    const auto p =
+        kernels::updated_master(decay_, operands<Lane>(), state.template load_master<Lane>(i), ratio);
+    state.template store_master<Lane>(i, p);
+    if constexpr (Lane::size == WholeLane::size) {
+      largest_.add_master(p);
+    } else {
+      tail_largest_.add_master(p);
     }
   }
-  [[nodiscard]] bool all_finite() const { return WideLane::is_zero(finite) && tail_finite == 0.0f; }
+  template <class Lane>
+  [[gnu::always_inline]] inline const kernels::AdamOperands<typename Lane::F>& operands() const {
+    if constexpr (Lane::size == WholeLane::size) {
+      return operands_;
+    } else {
+      return scalar_operands_;
+    }
+  }
+
+  const kernels::AdamDecay decay_;
+  const kernels::AdamOperands<typename WholeLane::F> operands_;
+  const kernels::AdamOperands<float> scalar_operands_;
+  const Gradient* const gradient_;
+  kernels::Largest<WholeLane> largest_;
+  kernels::Largest<ScalarLane> tail_largest_;
 };
 
 template <class Gradient, class State>
 bool update(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
-  Loop<Gradient> loop(coefficients, block);
+  Loop<Gradient, typename State::Lane> loop(coefficients, block);
   loop.run(State(block), 0, block.count);
   return loop.all_finite();
 }
 
 template <class Gradient>
 bool update_q8(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
-  Loop<Gradient> loop(coefficients, block);
-  for (unsigned long begin = 0; begin < block.count; begin += kernels::q8_run) {
-    Q8Run run(block, begin);
-    loop.run(run, begin, run.end());
-    run.encode();
+  Loop<Gradient, Q8Run::Lane> loop(coefficients, block);
+  Q8Buffer buffers[2];
+  Q8Run run(block, 0, buffers[0]);
+  loop.update_moments(run);
+  // The next run's moments come between, so that nothing waits until this one's scales are known.
+  for (unsigned long number = 1; run.end() < block.count; ++number) {
+    const Q8Run next(block, run.end(), buffers[number % 2]);
+    loop.update_moments(next);
+    loop.finish(run);
+    run = next;
   }
+  loop.finish(run);
   return loop.all_finite();
 }
 

@@ -12,33 +12,43 @@ namespace {
 
 using Arch = xsimd::neon64;
 
-uint32x4_t widened_u16(const kernels::U16* from) {
-  return vmovl_u16(vld1_u16(from));
+uint32x4_t upper_from(const kernels::U16* from) {
+  return vshll_n_u16(vld1_u16(from), 16);
 }
-void narrow_u16(kernels::U16* to, uint32x4_t x) {
-  vst1_u16(to, vmovn_u32(x));
+void upper_to(kernels::U16* to, uint32x4_t x) {
+  vst1_u16(to, vshrn_n_u32(x, 16));
 }
-void narrow_u16(kernels::Bf16* to, uint32x4_t x) {
-  narrow_u16(&to->bits, x);
-}
-uint32x4_t widened_u16(const kernels::Bf16* from) {
-  return widened_u16(&from->bits);
-}
-uint32x4_t widened_u8(const kernels::U8* from) {
-  kernels::U32 four;
-  __builtin_memcpy(&four, from, sizeof four);
-  return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
-}
-void narrow_u8(kernels::U8* to, uint32x4_t x) {
-  const uint16x4_t half = vmovn_u32(x);
-  const kernels::U32 four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(half, half))), 0);
-  __builtin_memcpy(to, &four, sizeof four);
-}
-float32x4_t widened_half(const kernels::Fp16* from) {
+float32x4_t half_from(const kernels::Fp16* from) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
 }
-void narrow_half(kernels::Fp16* to, float32x4_t x) {
+void half_to(kernels::Fp16* to, float32x4_t x) {
   vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+}
+uint16x8_t bytes_from(const kernels::U8* from) {
+  return vmovl_u8(vld1_u8(from));
+}
+uint16x8_t signed_bytes_from(const kernels::U8* from) {
+  return vreinterpretq_u16_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(from))));
+}
+void bytes_to(kernels::U8* to, uint16x8_t x) {
+  vst1_u8(to, vmovn_u16(x));
+}
+float32x4_t even_of(float32x4_t first, float32x4_t second) {
+  return vuzp1q_f32(first, second);
+}
+float32x4_t odd_of(float32x4_t first, float32x4_t second) {
+  return vuzp2q_f32(first, second);
+}
+
+float32x4_t first_of(float32x4_t even, float32x4_t odd) {
+  return vzip1q_f32(even, odd);
+}
+float32x4_t second_of(float32x4_t even, float32x4_t odd) {
+  return vzip2q_f32(even, odd);
+}
+
+kernels::U32 largest_of(uint32x4_t x) {
+  return vmaxvq_u32(x);
 }
 
 // xsimd's own, in version 8.1, are Newton's steps from an estimate.

@@ -7,10 +7,8 @@ namespace penstock::detail {
 
 namespace {
 
-struct WideLane : kernels::ScalarLane {
-  static U largest(U x) { return x; }
-  static bool is_zero(F x) { return x == 0.0f; }
-};
+using WideLane = kernels::ScalarLane;
+using PairLane = kernels::ScalarLane;
 
 #include "cpu_adam/adam_kernel.inl"
 

@@ -12,35 +12,55 @@ namespace {
 
 using Arch = xsimd::sse4_2;
 
-__m128i widened_u16(const void* from) {
-  return _mm_cvtepu16_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
+__m128i half_a_register_from(const void* from) {
+  return _mm_loadl_epi64(static_cast<const __m128i*>(from));
 }
-/// Saturates, so that the upper bits must go first.
-__m128i low_u16(__m128i x) {
-  const __m128i low = _mm_and_si128(x, _mm_set1_epi32(0xffff));
-  return _mm_packus_epi32(low, low);
+/// The lower halves of numbers below 2^16; more would saturate.
+void words_to(void* to, __m128i x) {
+  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi32(x, x));
 }
-void narrow_u16(void* to, __m128i x) {
-  _mm_storel_epi64(static_cast<__m128i*>(to), low_u16(x));
+__m128i upper_from(const void* from) {
+  return _mm_unpacklo_epi16(_mm_setzero_si128(), half_a_register_from(from));
 }
-__m128i widened_u8(const void* from) {
-  int four;
-  __builtin_memcpy(&four, from, sizeof four);
-  return _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+void upper_to(void* to, __m128i x) {
+  words_to(to, _mm_srli_epi32(x, 16));
 }
-void narrow_u8(void* to, __m128i x) {
-  const __m128i low = _mm_and_si128(low_u16(x), _mm_set1_epi16(0xff));
-  const int four = _mm_cvtsi128_si32(_mm_packus_epi16(low, low));
-  __builtin_memcpy(to, &four, sizeof four);
-}
-__m128 widened_half(const kernels::Fp16* from) {
+__m128 half_from(const kernels::Fp16* from) {
   return _mm_setr_ps(kernels::widen(from[0]), kernels::widen(from[1]), kernels::widen(from[2]),
                      kernels::widen(from[3]));
 }
-void narrow_half(kernels::Fp16* to, __m128 x) {
+void half_to(kernels::Fp16* to, __m128 x) {
   alignas(16) float values[4];
   _mm_store_ps(values, x);
   for (int i = 0; i < 4; ++i) to[i] = kernels::narrow<kernels::Fp16>(values[i]);
+}
+__m128i bytes_from(const void* from) {
+  return _mm_cvtepu8_epi16(half_a_register_from(from));
+}
+__m128i signed_bytes_from(const void* from) {
+  return _mm_cvtepi8_epi16(half_a_register_from(from));
+}
+/// Of numbers below 2^8; more would saturate.
+void bytes_to(void* to, __m128i x) {
+  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(x, x));
+}
+__m128 even_of(__m128 first, __m128 second) {
+  return _mm_shuffle_ps(first, second, _MM_SHUFFLE(2, 0, 2, 0));
+}
+__m128 odd_of(__m128 first, __m128 second) {
+  return _mm_shuffle_ps(first, second, _MM_SHUFFLE(3, 1, 3, 1));
+}
+
+__m128 first_of(__m128 even, __m128 odd) {
+  return _mm_unpacklo_ps(even, odd);
+}
+__m128 second_of(__m128 even, __m128 odd) {
+  return _mm_unpackhi_ps(even, odd);
+}
+
+kernels::U32 largest_of(__m128i x) {
+  const __m128i two = _mm_max_epu32(x, _mm_srli_si128(x, 8));
+  return static_cast<kernels::U32>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_srli_si128(two, 4))));
 }
 
 __m128 exact_quotient(__m128 a, __m128 b) {

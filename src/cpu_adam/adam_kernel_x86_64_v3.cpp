@@ -12,29 +12,61 @@ namespace {
 
 using Arch = xsimd::avx2;
 
-__m256i widened_u16(const void* from) {
-  return _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+__m128i half_a_register_from(const void* from) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(from));
 }
-/// Saturates, so that the upper bits must go first.
-__m128i low_u16(__m256i x) {
-  const __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
-  return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+/// The lower halves of numbers below 2^16; more would saturate.
+void words_to(void* to, __m256i x) {
+  _mm_storeu_si128(static_cast<__m128i*>(to),
+                   _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
-void narrow_u16(void* to, __m256i x) {
-  _mm_storeu_si128(static_cast<__m128i*>(to), low_u16(x));
+__m256i upper_from(const void* from) {
+  return _mm256_slli_epi32(_mm256_cvtepu16_epi32(half_a_register_from(from)), 16);
 }
-__m256i widened_u8(const void* from) {
-  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
+void upper_to(void* to, __m256i x) {
+  words_to(to, _mm256_srli_epi32(x, 16));
 }
-void narrow_u8(void* to, __m256i x) {
-  const __m128i low = _mm_and_si128(low_u16(x), _mm_set1_epi16(0xff));
-  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(low, low));
+__m256 half_from(const void* from) {
+  return _mm256_cvtph_ps(half_a_register_from(from));
 }
-__m256 widened_half(const void* from) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
-}
-void narrow_half(void* to, __m256 x) {
+void half_to(void* to, __m256 x) {
   _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+__m256i bytes_from(const void* from) {
+  return _mm256_cvtepu8_epi16(half_a_register_from(from));
+}
+__m256i signed_bytes_from(const void* from) {
+  return _mm256_cvtepi8_epi16(half_a_register_from(from));
+}
+/// Of numbers below 2^8; more would saturate.
+void bytes_to(void* to, __m256i x) {
+  _mm_storeu_si128(static_cast<__m128i*>(to),
+                   _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+}
+/// Of each half of a register apart, 0, 2 or 1, 3 of both numbers; then the quarters are put in order.
+template <int which>
+__m256 every_other(__m256 first, __m256 second) {
+  const __m256d halves = _mm256_castps_pd(_mm256_shuffle_ps(first, second, which));
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(halves, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+__m256 even_of(__m256 first, __m256 second) {
+  return every_other<_MM_SHUFFLE(2, 0, 2, 0)>(first, second);
+}
+__m256 odd_of(__m256 first, __m256 second) {
+  return every_other<_MM_SHUFFLE(3, 1, 3, 1)>(first, second);
+}
+
+__m256 first_of(__m256 even, __m256 odd) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd), 0x20);
+}
+__m256 second_of(__m256 even, __m256 odd) {
+  return _mm256_permute2f128_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd), 0x31);
+}
+
+kernels::U32 largest_of(__m256i x) {
+  const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  const __m128i two = _mm_max_epu32(four, _mm_srli_si128(four, 8));
+  return static_cast<kernels::U32>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_srli_si128(two, 4))));
 }
 
 __m256 exact_quotient(__m256 a, __m256 b) {

@@ -12,23 +12,55 @@ namespace {
 
 using Arch = xsimd::avx512bw;
 
-__m512i widened_u16(const void* from) {
-  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+__m256i words_from(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
-void narrow_u16(void* to, __m512i x) {
-  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(x));
+__m512i upper_from(const void* from) {
+  const __m512i twice = _mm512_setr_epi32(0, 0x00010001, 0x00020002, 0x00030003, 0x00040004, 0x00050005,
+                                          0x00060006, 0x00070007, 0x00080008, 0x00090009, 0x000a000a,
+                                          0x000b000b, 0x000c000c, 0x000d000d, 0x000e000e, 0x000f000f);
+  return _mm512_maskz_permutexvar_epi16(0xaaaaaaaau, twice, _mm512_castsi256_si512(words_from(from)));
 }
-__m512i widened_u8(const void* from) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+void upper_to(void* to, __m512i x) {
+  const __m512i odd = _mm512_setr_epi32(0x00030001, 0x00070005, 0x000b0009, 0x000f000d, 0x00130011,
+                                        0x00170015, 0x001b0019, 0x001f001d, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, x)));
 }
-void narrow_u8(void* to, __m512i x) {
-  _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x));
+__m512 half_from(const void* from) {
+  return _mm512_cvtph_ps(words_from(from));
 }
-__m512 widened_half(const void* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
-}
-void narrow_half(void* to, __m512 x) {
+void half_to(void* to, __m512 x) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+__m512i bytes_from(const void* from) {
+  return _mm512_cvtepu8_epi16(words_from(from));
+}
+__m512i signed_bytes_from(const void* from) {
+  return _mm512_cvtepi8_epi16(words_from(from));
+}
+void bytes_to(void* to, __m512i x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi16_epi8(x));
+}
+__m512 even_of(__m512 first, __m512 second) {
+  return _mm512_permutex2var_ps(
+      first, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), second);
+}
+__m512 odd_of(__m512 first, __m512 second) {
+  return _mm512_permutex2var_ps(
+      first, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), second);
+}
+
+__m512 first_of(__m512 even, __m512 odd) {
+  return _mm512_permutex2var_ps(
+      even, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), odd);
+}
+__m512 second_of(__m512 even, __m512 odd) {
+  return _mm512_permutex2var_ps(
+      even, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), odd);
+}
+
+kernels::U32 largest_of(__m512i x) {
+  return _mm512_reduce_max_epu32(x);
 }
 
 __m512 exact_quotient(__m512 a, __m512 b) {

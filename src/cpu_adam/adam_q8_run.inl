@@ -1,94 +1,98 @@
 // State format split_q8. Included by adam_kernel.inl.
 
+/// Where the new moments of a run wait, in L1, until the largest of them are known. In a lane's own order.
+struct Q8Buffer {
+  alignas(64) float m[kernels::q8_run];
+  alignas(64) float v[kernels::q8_run];
+};
+
+template <class Lane>
+struct Q8Scales {
+  kernels::Q8M<Lane> m;
+  kernels::Q8V<Lane> v;
+};
+
 /// A run of elements under one pair of scales: remainder of the master; m and v in eight bits, decoded by the
-/// scales that they have and, once the largest are known, encoded by those that they get. Between the two
-/// they wait in L1.
+/// scales that they have, and encoded by those that they get.
 class Q8Run {
  public:
-  Q8Run(const AdamBlock& block, unsigned long begin)
+  using Lane = PairLane;
+
+  Q8Run(const AdamBlock& block, unsigned long begin, Q8Buffer& buffer)
       : begin_(begin),
-        count_(block.count - begin < kernels::q8_run ? block.count - begin : kernels::q8_run),
+        end_(block.count - begin < kernels::q8_run ? block.count : begin + kernels::q8_run),
         m_codes_(static_cast<U8*>(block.state) + 2 * block.count),
         v_codes_(m_codes_ + block.count),
         m_base_(v_codes_ + block.count + begin / kernels::q8_run),
         v_base_(m_base_ + (block.count + kernels::q8_run - 1) / kernels::q8_run),
+        m_(buffer.m),
+        v_(buffer.v),
         master_(block.parameter, static_cast<U16*>(block.state)),
         seed_(block.seed),
-        wide_(*m_base_, *v_base_),
-        scalar_(*m_base_, *v_base_) {}
+        old_scales_(scales<Lane>()) {}
 
-  [[nodiscard]] unsigned long end() const { return begin_ + count_; }
+  [[nodiscard]] unsigned long begin() const { return begin_; }
+  [[nodiscard]] unsigned long end() const { return end_; }
 
   template <class Lane>
-  [[gnu::always_inline]] inline void load(unsigned long i, typename Lane::F& p, typename Lane::F& m,
-                                          typename Lane::F& v) const {
-    p = master_.load<Lane>(i);
-    m = scales(Lane()).m.decoded(Lane::load_u8(m_codes_ + i));
-    v = scales(Lane()).v.decoded(Lane::load_u8(v_codes_ + i));
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return master_.load<Lane>(i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p, typename Lane::F m,
-                                           typename Lane::F v) {
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
     master_.store<Lane>(i, p);
-    Lane::store(m_ + (i - begin_), m);
-    Lane::store(v_ + (i - begin_), v);
   }
-  [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
-    master_.prefetch(i);
+  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { master_.prefetch(i); }
+
+  template <class Lane>
+  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
+    const auto& from = old_scales<Lane>();
+    return {from.m.decoded(Lane::load_bytes_signed(m_codes_ + i)),
+            from.v.decoded(Lane::load_bytes(v_codes_ + i))};
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+    Lane::store_in_order(m_ + (i - begin_), x.m);
+    Lane::store_in_order(v_ + (i - begin_), x.v);
+  }
+  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_codes_ + i, /*rw=*/1);
     __builtin_prefetch(v_codes_ + i, /*rw=*/1);
   }
 
-  /// What was stored, by new scales.
-  [[gnu::always_inline]] inline void encode() {
-    const unsigned long whole = count_ / WideLane::size * WideLane::size;
-    *m_base_ = static_cast<U8>(kernels::q8_stored_base(largest(m_, whole), kernels::q8_m_exponent_max));
-    *v_base_ = static_cast<U8>(kernels::q8_stored_base(largest(v_, whole), kernels::q8_v_exponent_max));
-    encode(Scales<WideLane>(*m_base_, *v_base_), 0, whole);
-    encode(Scales<kernels::ScalarLane>(*m_base_, *v_base_), whole, count_);
+  /// Makes the scales for moments up to these, as fp32 bits.
+  [[gnu::always_inline]] inline void rescale(U32 largest_m, U32 largest_v) const {
+    *m_base_ = static_cast<U8>(kernels::q8_stored_base(largest_m, kernels::q8_m_exponent_max));
+    *v_base_ = static_cast<U8>(kernels::q8_stored_base(largest_v, kernels::q8_v_exponent_max));
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline Q8Scales<Lane> scales() const {
+    return {kernels::Q8M<Lane>(*m_base_), kernels::Q8V<Lane>(*v_base_)};
+  }
+  /// Encodes the moments that wait, and returns them.
+  template <class Lane>
+  [[gnu::always_inline]] inline Moments<Lane> encode(unsigned long i, const Q8Scales<Lane>& to) const {
+    const Moments<Lane> x = {Lane::load_in_order(m_ + (i - begin_)), Lane::load_in_order(v_ + (i - begin_))};
+    const auto random = kernels::random_of<Lane>(seed_, i);
+    Lane::store_bytes(m_codes_ + i, to.m.encoded(x.m, random));
+    Lane::store_bytes(v_codes_ + i, to.v.encoded(x.v, random));
+    return x;
   }
 
  private:
-  /// Of the magnitudes, as fp32 bits.
-  [[gnu::always_inline]] inline U32 largest(const float* values, unsigned long whole) const {
-    WideLane::U wide(0u);
-    for (unsigned long i = 0; i < whole; i += WideLane::size) {
-      wide = WideLane::larger(wide, WideLane::bits_of(WideLane::load(values + i)) & WideLane::U(0x7fffffffu));
-    }
-    U32 largest = WideLane::largest(wide);
-    for (unsigned long i = whole; i < count_; ++i) {
-      largest = kernels::ScalarLane::larger(largest, kernels::bits_of(values[i]) & 0x7fffffffu);
-    }
-    return largest;
-  }
-
-  template <class Lane>
-  struct Scales {
-    kernels::Q8M<Lane> m;
-    kernels::Q8V<Lane> v;
-    Scales(U32 m_base, U32 v_base) : m(m_base), v(v_base) {}
-  };
-  [[gnu::always_inline]] inline const Scales<WideLane>& scales(WideLane) const { return wide_; }
-  [[gnu::always_inline]] inline const Scales<kernels::ScalarLane>& scales(kernels::ScalarLane) const {
-    return scalar_;
-  }
-
-  template <class Lane>
-  [[gnu::always_inline]] inline void encode(const Scales<Lane>& to, unsigned long begin,
-                                            unsigned long end) const {
-    for (unsigned long i = begin; i < end; i += Lane::size) {
-      const auto random = kernels::random_of<Lane>(seed_, begin_ + i);
-      Lane::store_u8(m_codes_ + begin_ + i, to.m.encoded(Lane::load(m_ + i), kernels::low_half(random)));
-      Lane::store_u8(v_codes_ + begin_ + i, to.v.encoded(Lane::load(v_ + i), kernels::high_half(random)));
+  template <class SomeLane>
+  [[gnu::always_inline]] inline auto old_scales() const {
+    if constexpr (SomeLane::size == Lane::size) {
+      return old_scales_;
+    } else {
+      return scales<SomeLane>();
     }
   }
 
-  const unsigned long begin_, count_;
-  U8 *const m_codes_, *const v_codes_, *const m_base_, *const v_base_;
-  const SplitMaster master_;
-  const U32 seed_;
-  const Scales<WideLane> wide_;
-  const Scales<kernels::ScalarLane> scalar_;
-  alignas(64) float m_[kernels::q8_run];
-  alignas(64) float v_[kernels::q8_run];
+  unsigned long begin_, end_;
+  U8 *m_codes_, *v_codes_, *m_base_, *v_base_;
+  float *m_, *v_;
+  SplitMaster master_;
+  U32 seed_;
+  Q8Scales<Lane> old_scales_;
 };

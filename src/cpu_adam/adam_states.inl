@@ -1,14 +1,17 @@
 // What a block's state looks like to the Adam loop, a class for each format: where it stands (see
-// state_format.hpp), how an element is loaded and stored. Included by adam_kernel.inl.
+// state_format.hpp), how an element is loaded and stored, and the Lane to go by. Included by adam_kernel.inl.
 
-using kernels::U16;
-using kernels::U32;
-using kernels::U8;
+template <class Lane>
+struct Moments {
+  typename Lane::F m, v;
+};
 
 /// Master, m and v in fp32; the parameter is derived.
 template <class Parameter>
 class Fp32State {
  public:
+  using Lane = WideLane;
+
   explicit Fp32State(const AdamBlock& block)
       : master_(static_cast<float*>(block.state)),
         m_(master_ + block.count),
@@ -16,25 +19,30 @@ class Fp32State {
         parameter_(static_cast<Parameter*>(block.parameter)) {}
 
   template <class Lane>
-  [[gnu::always_inline]] inline void load(unsigned long i, typename Lane::F& p, typename Lane::F& m,
-                                          typename Lane::F& v) const {
-    p = Lane::load(master_ + i);
-    m = Lane::load(m_ + i);
-    v = Lane::load(v_ + i);
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return Lane::load(master_ + i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p, typename Lane::F m,
-                                           typename Lane::F v) const {
+  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
+    return {Lane::load(m_ + i), Lane::load(v_ + i)};
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
     Lane::store(master_ + i, p);
-    Lane::store(m_ + i, m);
-    Lane::store(v_ + i, v);
     Lane::store(parameter_ + i, p);
   }
-  [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+    Lane::store(m_ + i, x.m);
+    Lane::store(v_ + i, x.v);
+  }
+  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const {
     __builtin_prefetch(master_ + i, /*rw=*/1);
+    __builtin_prefetch(parameter_ + i, /*rw=*/1);
+  }
+  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_ + i, /*rw=*/1);
     __builtin_prefetch(v_ + i, /*rw=*/1);
-    __builtin_prefetch(parameter_ + i, /*rw=*/1);
   }
 
  private:
@@ -50,14 +58,14 @@ class SplitMaster {
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load(unsigned long i) const {
-    return Lane::value_of(kernels::joined_master(Lane::load_u16(upper_ + i), Lane::load_u16(remainder_ + i)));
+    return Lane::value_of(
+        kernels::joined_master(Lane::load_upper(upper_ + i), Lane::load_lower_signed(remainder_ + i)));
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p) const {
     const auto bits = Lane::bits_of(p);
-    const auto upper = kernels::master_upper(bits);
-    Lane::store_u16(upper_ + i, upper);
-    Lane::store_u16(remainder_ + i, kernels::master_remainder(bits, upper));
+    Lane::store_upper(upper_ + i, kernels::master_upper(bits));
+    Lane::store_lower(remainder_ + i, bits);
   }
   [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
     __builtin_prefetch(upper_ + i, /*rw=*/1);
@@ -71,27 +79,32 @@ class SplitMaster {
 /// Remainder of the master; m and v in fp32.
 class SplitState {
  public:
+  using Lane = PairLane;
+
   explicit SplitState(const AdamBlock& block)
       : m_(static_cast<float*>(block.state)),
         v_(m_ + block.count),
         master_(block.parameter, reinterpret_cast<U16*>(v_ + block.count)) {}
 
   template <class Lane>
-  [[gnu::always_inline]] inline void load(unsigned long i, typename Lane::F& p, typename Lane::F& m,
-                                          typename Lane::F& v) const {
-    p = master_.load<Lane>(i);
-    m = Lane::load(m_ + i);
-    v = Lane::load(v_ + i);
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return master_.load<Lane>(i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p, typename Lane::F m,
-                                           typename Lane::F v) const {
-    master_.store<Lane>(i, p);
-    Lane::store(m_ + i, m);
-    Lane::store(v_ + i, v);
+  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
+    return {Lane::load(m_ + i), Lane::load(v_ + i)};
   }
-  [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
-    master_.prefetch(i);
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
+    master_.store<Lane>(i, p);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+    Lane::store(m_ + i, x.m);
+    Lane::store(v_ + i, x.v);
+  }
+  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { master_.prefetch(i); }
+  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_ + i, /*rw=*/1);
     __builtin_prefetch(v_ + i, /*rw=*/1);
   }
@@ -104,6 +117,8 @@ class SplitState {
 /// Remainder of the master; m and v in bf16, rounded stochastically.
 class SplitBf16State {
  public:
+  using Lane = PairLane;
+
   explicit SplitBf16State(const AdamBlock& block)
       : m_(static_cast<U16*>(block.state)),
         v_(m_ + block.count),
@@ -111,22 +126,25 @@ class SplitBf16State {
         seed_(block.seed) {}
 
   template <class Lane>
-  [[gnu::always_inline]] inline void load(unsigned long i, typename Lane::F& p, typename Lane::F& m,
-                                          typename Lane::F& v) const {
-    p = master_.load<Lane>(i);
-    m = Lane::value_of(Lane::load_u16(m_ + i) << 16);
-    v = Lane::value_of(Lane::load_u16(v_ + i) << 16);
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return master_.load<Lane>(i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p, typename Lane::F m,
-                                           typename Lane::F v) const {
-    const auto random = kernels::random_of<Lane>(seed_, i);
-    master_.store<Lane>(i, p);
-    Lane::store_u16(m_ + i, kernels::bf16_stochastic(Lane::bits_of(m), kernels::low_half(random)));
-    Lane::store_u16(v_ + i, kernels::bf16_stochastic(Lane::bits_of(v), kernels::high_half(random)));
+  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
+    return {Lane::value_of(Lane::load_upper(m_ + i)), Lane::value_of(Lane::load_upper(v_ + i))};
   }
-  [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
-    master_.prefetch(i);
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
+    master_.store<Lane>(i, p);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+    const auto random = kernels::random_of<Lane>(seed_, i);
+    Lane::store_upper(m_ + i, kernels::dithered_m<16>(Lane::bits_of(x.m), random));
+    Lane::store_upper(v_ + i, kernels::dithered_v<16>(Lane::bits_of(x.v), random));
+  }
+  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { master_.prefetch(i); }
+  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_ + i, /*rw=*/1);
     __builtin_prefetch(v_ + i, /*rw=*/1);
   }

@@ -1,56 +1,126 @@
-// A Lane (see kernels/lane.hpp) of xsimd batches. Included by each adam_kernel_<isa>.cpp inside an anonymous
+// Lanes (see kernels/lane.hpp) of xsimd batches. Included by each adam_kernel_<isa>.cpp inside an anonymous
 // namespace, after defining there:
 //   Arch                                    xsimd's name of the instruction set
-//   widened_u16, widened_u8                 (const void*) → batch of 32-bit integers
-//   narrow_u16, narrow_u8                   (void*, batch of 32-bit integers): their low bits
-//   widened_half, narrow_half               fp16, by the machine's rounding to nearest even
 //   exact_quotient, exact_root              of batches, correctly rounded
+//   upper_from, upper_to                    16-bit integers as the upper halves of 32-bit ones and back
+//   half_from, half_to                      fp16 as fp32 and back, by the machine's rounding to nearest even
+//   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
+//   even_of, odd_of                         numbers 0, 2, 4, … and 1, 3, 5, … of two batches
+//   first_of, second_of                     from those the two batches
+//   largest_of                              of a batch of 32-bit unsigned integers
 
+/// Consecutive elements in one register.
 struct WideLane {
   using F = xsimd::batch<float, Arch>;
   using U = xsimd::batch<kernels::U32, Arch>;
-  using I = xsimd::batch<int, Arch>;
+  using Most = U;
   static constexpr unsigned long size = F::size;
 
   static U bits_of(F x) { return xsimd::bitwise_cast<U>(x); }
   static F value_of(U bits) { return xsimd::bitwise_cast<F>(bits); }
   static F quotient(F a, F b) { return exact_quotient(a, b); }
   static F root(F x) { return exact_root(x); }
-  static U larger(U a, U b) { return unsigned_of(xsimd::max(signed_of(a), signed_of(b))); }
-  static U shifted_right_signed(U x, int bits) { return unsigned_of(signed_of(x) >> bits); }
-  static kernels::U32 largest(U x) {
-    alignas(64) kernels::U32 lanes[size];
-    x.store_aligned(lanes);
-    kernels::U32 most = 0;
-    for (const kernels::U32 lane : lanes) most = lane > most ? lane : most;
-    return most;
-  }
-  static bool is_zero(F x) { return xsimd::all(x == F(0.0f)); }
-  template <kernels::U32 step>
-  static U multiples() {
-    alignas(64) static constexpr kernels::U32 numbers[16] = {
-        0,        step,     2 * step,  3 * step,  4 * step,  5 * step,  6 * step,  7 * step,
-        8 * step, 9 * step, 10 * step, 11 * step, 12 * step, 13 * step, 14 * step, 15 * step};
-    return U::load_aligned(numbers);
-  }
-
-  static U load_u16(const kernels::U16* from) { return U(widened_u16(from)); }
-  static void store_u16(kernels::U16* to, U x) { narrow_u16(to, x); }
-  static U load_u8(const kernels::U8* from) { return U(widened_u8(from)); }
-  static void store_u8(kernels::U8* to, U x) { narrow_u8(to, x); }
+  static Most larger(Most most, U x) { return xsimd::max(most, x); }
 
   static F load(const float* from) { return F::load_unaligned(from); }
   static void store(float* to, F x) { x.store_unaligned(to); }
-  static F load(const kernels::Bf16* from) { return value_of(U(widened_u16(from)) << 16); }
+  static F load(const kernels::Bf16* from) { return value_of(U(upper_from(&from->bits))); }
   static void store(kernels::Bf16* to, F x) {
-    const U bits = bits_of(x), upper = bits >> 16;
-    const U rounded = (bits + ((upper & U(1u)) + U(0x7fffu))) >> 16;
-    narrow_u16(to, bits_of(xsimd::select(x != x, value_of(upper | U(0x40u)), value_of(rounded))));
+    const U bits = bits_of(x), odd = (bits >> 16) & U(1u);
+    const F rounded = value_of(bits + (odd + U(0x7fffu)));
+    upper_to(&to->bits, bits_of(xsimd::select(x != x, value_of(bits | U(0x400000u)), rounded)));
   }
-  static F load(const kernels::Fp16* from) { return F(widened_half(from)); }
-  static void store(kernels::Fp16* to, F x) { narrow_half(to, x); }
+  static F load(const kernels::Fp16* from) { return F(half_from(from)); }
+  static void store(kernels::Fp16* to, F x) { half_to(to, x); }
+};
+
+/// The halves of a Pair take part in every operation alike.
+template <class Half>
+struct Pair {
+  Half even, odd;
+
+  template <class Scalar>
+  explicit Pair(Scalar same) : even(same), odd(same) {}
+  Pair(Half even_ones, Half odd_ones) : even(even_ones), odd(odd_ones) {}
+  Pair() = default;
+
+  friend Pair operator+(Pair a, Pair b) { return {a.even + b.even, a.odd + b.odd}; }
+  friend Pair operator-(Pair a, Pair b) { return {a.even - b.even, a.odd - b.odd}; }
+  friend Pair operator*(Pair a, Pair b) { return {a.even * b.even, a.odd * b.odd}; }
+  friend Pair operator&(Pair a, Pair b) { return {a.even & b.even, a.odd & b.odd}; }
+  friend Pair operator>>(Pair a, int bits) { return {a.even >> bits, a.odd >> bits}; }
+};
+
+/// Consecutive elements in two registers, the even ones in one and the odd ones in the other: 16-bit integers
+/// come and go as halves of 32-bit ones by a shift or a mask, with nothing moved across.
+struct PairLane {
+  using F = Pair<WideLane::F>;
+  using U = Pair<WideLane::U>;
+  using W = xsimd::batch<kernels::U16, Arch>;
+  using Most = WideLane::U;
+  static constexpr unsigned long size = W::size;
+
+  static U bits_of(F x) { return {WideLane::bits_of(x.even), WideLane::bits_of(x.odd)}; }
+  static F value_of(U bits) { return {WideLane::value_of(bits.even), WideLane::value_of(bits.odd)}; }
+  static F quotient(F a, F b) { return {exact_quotient(a.even, b.even), exact_quotient(a.odd, b.odd)}; }
+  static F root(F x) { return {exact_root(x.even), exact_root(x.odd)}; }
+  static Most larger(Most most, U x) { return xsimd::max(most, xsimd::max(x.even, x.odd)); }
+  template <kernels::U32 step>
+  static U multiples() {
+    alignas(64) static constexpr kernels::U32 even[16] = {
+        0,         2 * step,  4 * step,  6 * step,  8 * step,  10 * step, 12 * step, 14 * step,
+        16 * step, 18 * step, 20 * step, 22 * step, 24 * step, 26 * step, 28 * step, 30 * step};
+    const auto these = WideLane::U::load_aligned(even);
+    return {these, these + WideLane::U(step)};
+  }
+
+  static U load_upper(const kernels::U16* from) { return upper(W::load_unaligned(from)); }
+  static void store_upper(kernels::U16* to, U x) { upper_words(x).store_unaligned(to); }
+  static U load_lower_signed(const kernels::U16* from) {
+    const auto both = xsimd::bitwise_cast<I>(W::load_unaligned(from));
+    return {xsimd::bitwise_cast<WideLane::U>((both << 16) >> 16),
+            xsimd::bitwise_cast<WideLane::U>(both >> 16)};
+  }
+  static void store_lower(kernels::U16* to, U x) {
+    words((x.even & WideLane::U(0xffffu)) | (x.odd << 16)).store_unaligned(to);
+  }
+  static F load(const float* from) {
+    return paired(WideLane::load(from), WideLane::load(from + WideLane::size));
+  }
+  static void store(float* to, F x) {
+    WideLane::store(to, WideLane::F(first_of(x.even, x.odd)));
+    WideLane::store(to + WideLane::size, WideLane::F(second_of(x.even, x.odd)));
+  }
+  static F load(const kernels::Bf16* from) { return value_of(load_upper(&from->bits)); }
+  static F load(const kernels::Fp16* from) {
+    return paired(WideLane::load(from), WideLane::load(from + WideLane::size));
+  }
+
+  static U upper(W x) {
+    const auto both = xsimd::bitwise_cast<WideLane::U>(x);
+    return {both << 16, both & WideLane::U(0xffff0000u)};
+  }
+  static W upper_words(U x) { return words((x.even >> 16) | (x.odd & WideLane::U(0xffff0000u))); }
+  static W load_bytes(const kernels::U8* from) { return W(bytes_from(from)); }
+  static W load_bytes_signed(const kernels::U8* from) { return W(signed_bytes_from(from)); }
+  static void store_bytes(kernels::U8* to, W x) { bytes_to(to, x); }
+  static W excess(W a, W b) { return xsimd::ssub(a, b); }
+  static F load_in_order(const float* from) {
+    return {WideLane::load(from), WideLane::load(from + WideLane::size)};
+  }
+  static void store_in_order(float* to, F x) {
+    WideLane::store(to, x.even);
+    WideLane::store(to + WideLane::size, x.odd);
+  }
 
  private:
-  static I signed_of(U x) { return xsimd::bitwise_cast<I>(x); }
-  static U unsigned_of(I x) { return xsimd::bitwise_cast<U>(x); }
+  using I = xsimd::batch<int, Arch>;
+  static F paired(WideLane::F first, WideLane::F second) {
+    return {WideLane::F(even_of(first, second)), WideLane::F(odd_of(first, second))};
+  }
+  static W words(WideLane::U x) { return xsimd::bitwise_cast<W>(x); }
 };
+
+inline kernels::U32 largest(WideLane::U x) {
+  return largest_of(x);
+}

@@ -7,14 +7,18 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr U32 randoms[] = {0, 1, 0x7fff, 0x8000, 0xffff};
+constexpr U32 randoms[] = {0, 1, 0xfffff, 0x80000, 0x7fffffff, 0x80000000, 0xffffffff};
+
+U32 sign_extended(U32 code) {
+  return (code ^ 0x80u) - 0x80u;
+}
 
 // What a code stands for is rounded to nothing else, whatever the random number.
 TEST(StateCodes, EveryEightBitCodeOfEveryScaleComesBack) {
   for (U32 stored = 0; stored <= 236; ++stored) {
     const Q8M<ScalarLane> scale(stored);
     for (U32 code = 0; code < 256; ++code) {
-      const float m = scale.decoded(code);
+      const float m = scale.decoded(sign_extended(code));
       if (!std::isfinite(m)) continue;  // beyond the largest float
       EXPECT_EQ(std::signbit(m), code >= 128);
       for (const U32 random : randoms) ASSERT_EQ(scale.encoded(m, random), code) << stored << " " << code;
@@ -40,7 +44,8 @@ TEST(StateCodes, AScaleHoldsTheLargestThatItIsMadeFor) {
     for (const U32 random : randoms) {
       ASSERT_LT(m.encoded(largest, random), 128u) << largest;
       ASSERT_LT(v.encoded(largest, random), 256u) << largest;
-      ASSERT_LE(std::abs(m.decoded(m.encoded(largest, random)) - largest), std::max(largest / 8, 0x1p-125f));
+      ASSERT_LE(std::abs(m.decoded(sign_extended(m.encoded(largest, random))) - largest),
+                std::max(largest / 8, 0x1p-125f));
       ASSERT_LE(std::abs(v.decoded(v.encoded(largest, random)) - largest), std::max(largest / 8, 0x1p-122f));
     }
   }
