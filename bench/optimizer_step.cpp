@@ -4,8 +4,8 @@
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/cpu_adam/isa.hpp>
 #include <penstock/kernels/host_compute.hpp>
+#include <penstock/kernels/isa.hpp>
 #include <penstock/swap/path_load.hpp>
 #include <penstock/tiers/host_device.hpp>
 #include <penstock/zero/engine.hpp>

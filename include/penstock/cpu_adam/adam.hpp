@@ -2,10 +2,10 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
-#include <penstock/cpu_adam/isa.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/cpu_adam/workers.hpp>
 #include <penstock/kernels/adam_coefficients.hpp>
+#include <penstock/kernels/isa.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "findings.hpp"
 
-#include <penstock/cpu_adam/isa.hpp>
+#include <penstock/kernels/isa.hpp>
 #include <penstock/tiers/aio_engine.hpp>
 #if PENSTOCK_HAS_CUDA
 #include <penstock/tiers/cuda_device.hpp>

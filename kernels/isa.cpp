@@ -1,4 +1,4 @@
-#include <penstock/cpu_adam/isa.hpp>
+#include <penstock/kernels/isa.hpp>
 
 namespace penstock {
 
