@@ -33,7 +33,7 @@ std::size_t number(DType dtype) {
 
 void cast_under_mode(ConstElements from, Elements to, std::uint64_t count) {
   if (from.dtype == to.dtype) {
-    std::memcpy(to.data, from.data, count * size_of(to.dtype).value());
+    if (from.data != to.data) std::memcpy(to.data, from.data, count * size_of(to.dtype).value());
   } else {
     loops().cast[number(from.dtype)][number(to.dtype)](from.data, to.data, count);
   }
@@ -59,6 +59,7 @@ void accumulate_elements(ConstElements x, Elements sum, std::uint64_t count) noe
 
 void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements out,
                    std::uint64_t count) noexcept {
+  if (x.size() == 1) return cast_elements({x[0], dtype}, out, count);
   // Small enough for L1, and read whole before `out` is written: `out` may be one of the inputs.
   constexpr std::uint64_t chunk = 1024;
   float values[chunk];

@@ -5,8 +5,17 @@
 namespace penstock::bench {
 
 #if defined(__x86_64__)
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define PENSTOCK_WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PENSTOCK_WIDEST
 #endif
+
+PENSTOCK_WIDEST
+void scale_gradient(float* x, std::size_t count, float factor) {
+  for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
+PENSTOCK_WIDEST
 void scale_block(float* state, const std::uint16_t* gradient, std::uint16_t* parameter, std::size_t count,
                  float factor, std::uint16_t increment) {
   float* __restrict p = state;

@@ -10,4 +10,7 @@ namespace penstock::bench {
 void scale_block(float* state, const std::uint16_t* gradient, std::uint16_t* parameter, std::size_t count,
                  float factor, std::uint16_t increment);
 
+/// x *= factor, as a pass of its own.
+void scale_gradient(float* x, std::size_t count, float factor);
+
 }  // namespace penstock::bench

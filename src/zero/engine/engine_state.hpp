@@ -64,6 +64,7 @@ class Engine::State : private FlatResidency::Effects {
     double norm = 0;
     double clip_factor = 1;
     bool finite = true;
+    TimePoint gradient_wait{0};
   };
   Result<Verdict> judge();
   Result<void> exchange(ConstHostSpan mine, HostSpan all);

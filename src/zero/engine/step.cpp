@@ -13,15 +13,20 @@ Result<StepOutcome> Engine::State::step() {
   if (!verdict_) {
     PENSTOCK_TRY(ready("Engine::step"));
     PENSTOCK_TRY(heard(runtime_.check_stores()));
+    const TimePoint stalled = runtime_.stall_time();
     PENSTOCK_TRY(residency_->settle_all(*this));
+    const TimePoint gradient_wait = runtime_.stall_time() - stalled;
     PENSTOCK_TRY(check_all_landed());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
     auto verdict = judge();
     if (!verdict) return verdict.error();
     verdict_ = *verdict;
+    verdict_->gradient_wait = gradient_wait;
   }
 
-  StepOutcome outcome{.gradient_norm = verdict_->norm, .clip_factor = verdict_->clip_factor};
+  StepOutcome outcome{.gradient_norm = verdict_->norm,
+                      .clip_factor = verdict_->clip_factor,
+                      .gradient_wait = verdict_->gradient_wait};
   if (!verdict_->finite) {
     outcome.kind = StepOutcome::Kind::skipped;
     outcome.skip_reason = "the gradient norm is not finite";

@@ -41,6 +41,14 @@ TEST(Engine, TrainsInMemoryAndSaysWhatItDid) {
   EXPECT_EQ(result.bytes_read, 0_B);
 }
 
+// Where one thread does everything, nothing is reduced before step() waits for it.
+TEST(Engine, SaysHowLongAStepWaitedForGradients) {
+  const RunResult result = train({.steps = 1, .seed = 3});
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_GT(result.outcomes[0].gradient_wait, std::chrono::nanoseconds(0));
+}
+
 /// AdamW in double over the whole model, with the same roundings of gradients and parameters to bf16.
 TEST(Engine, FollowsAnIndependentAdamW) {
   const RunOptions options{.ranks = 2, .micro_batches = 1, .steps = 1};

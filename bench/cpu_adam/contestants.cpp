@@ -1,0 +1,189 @@
+#include "contestants.hpp"
+
+#include "floor.hpp"
+#include "huge_buffer.hpp"
+
+#include <penstock/base/compute.hpp>
+#include <penstock/kernels/host_gradient.hpp>
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <thread>
+
+namespace penstock::bench {
+
+namespace {
+
+const AdamConfig adam{.weight_decay = 0.01f};
+constexpr double max_norm = 1.0, loss_scale = 1.0;
+
+/// Gradient and state read and written once, the 16-bit parameter written, and read where it is half of the
+/// master.
+double adam_bytes(StateFormat format) {
+  const double state = static_cast<double>(block_bytes(format, block_elements).value().value()) /
+                       static_cast<double>(block_elements.value());
+  return 2 + 2 * state + 2 + (is_split(format) ? 2 : 0);
+}
+
+/// Calls body(first element, count) for every block, on the workers.
+template <class Body>
+void for_blocks(Workers& workers, ElementCount elements, const Body& body) {
+  const std::uint64_t block = block_elements.value(), count = elements.value();
+  workers.parallel_blocks(ceil_divide(count, block), [&](std::size_t first, std::size_t last) noexcept {
+    for (std::size_t b = first; b < last; ++b) body(b * block, std::min(block, count - b * block));
+  });
+}
+
+HostSpan part(HostSpan span, DType dtype, std::uint64_t first, std::uint64_t count) {
+  return span.subspan(size_of(dtype) * first, size_of(dtype) * count);
+}
+
+/// What the gradients are multiplied by: clip over loss scale. NaN where one of them is not finite.
+float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& partials, Workers& workers) {
+  constexpr std::uint64_t cut = Compute::square_sum_block;
+  for_blocks(workers, elements, [&](std::uint64_t first, std::uint64_t count) {
+    const std::span<double> sums(&partials[first / cut], ceil_divide(count, cut));
+    kernels::square_sums(part(gradient, DType::bf16, first, count), DType::bf16, sums).value();
+  });
+  const double norm = std::sqrt(std::accumulate(partials.begin(), partials.end(), 0.0)) / loss_scale;
+  return static_cast<float>(max_norm / std::max(norm, max_norm) / loss_scale);
+}
+
+void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype, ElementCount elements,
+          Workers& workers) {
+  for_blocks(workers, elements, [&](std::uint64_t first, std::uint64_t count) {
+    kernels::land_gradient(
+        {part(from, from_dtype, first, count), from_dtype, part(to, to_dtype, first, count), to_dtype},
+        kernels::GradientLanding::overwrite)
+        .value();
+  });
+}
+
+}  // namespace
+
+/// What all formats work on: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, parameters of magnitude 1
+/// to 2.
+struct Contest::Streams {
+  Streams(std::uint64_t elements, Workers& workers)
+      : gradient(ByteCount(2 * elements)),
+        initial(gradient.span().size()),
+        partials(ceil_divide(elements, Compute::square_sum_block)) {
+    const auto noise = [](std::size_t i) {
+      return static_cast<std::uint32_t>((i * 0x9e3779b97f4a7c15u) >> 40);
+    };
+    const auto gradients = gradient.span().as<std::uint16_t>(), initials = initial.span().as<std::uint16_t>();
+    workers.parallel_blocks(gradients.size(), [&](std::size_t first, std::size_t last) noexcept {
+      for (std::size_t i = first; i < last; ++i) {
+        const std::uint32_t bits = noise(i);
+        gradients[i] = static_cast<std::uint16_t>((bits & 0x8000u) | 0x3c00u | (bits & 0x7fu));
+        initials[i] = static_cast<std::uint16_t>((bits & 0x8000u) | 0x3f80u | (bits & 0x7fu));
+      }
+    });
+  }
+  HugeBuffer gradient, initial;
+  std::vector<double> partials;
+};
+
+struct Contest::Tensors {
+  Tensors(StateFormat state_format, std::uint64_t count, const Streams& streams, Workers& workers)
+      : format(state_format),
+        elements(count),
+        state(tile_bytes(format, elements).value()),
+        gradient(streams.gradient.span()),
+        parameter(ByteCount(2 * count)) {
+    initialize_tile(streams.initial.span(), DType::bf16, tile(), &workers).value();
+  }
+  [[nodiscard]] AdamTile tile() const {
+    return {.state = state.span(),
+            .gradient = gradient,
+            .parameter = parameter.span(),
+            .elements = elements,
+            .format = format};
+  }
+
+  StateFormat format;
+  ElementCount elements;
+  HugeBuffer state;
+  HostSpan gradient;
+  HugeBuffer parameter;
+};
+
+struct Contest::Passes {
+  explicit Passes(std::uint64_t elements)
+      : gradient(ByteCount(4 * elements)), parameter(gradient.span().size()) {}
+  HugeBuffer gradient, parameter;
+};
+
+Contest::Contest(const Options& options) : options_(options) {
+  Workers workers = Workers::create({.threads = std::max(1u, std::thread::hardware_concurrency())}).value();
+  streams_ = std::make_unique<Streams>(options.elements, workers);
+  const auto tensors_of = [&](StateFormat format) -> const Tensors& {
+    tensors_.push_back(std::make_unique<Tensors>(format, options.elements, *streams_, workers));
+    return *tensors_.back();
+  };
+  const Tensors& fp32 = tensors_of(StateFormat::fp32);
+  add_floor(fp32);
+  add_adam(fp32);
+  for (const StateFormat format : options.formats) {
+    if (format != StateFormat::fp32) add_adam(tensors_of(format));
+  }
+  if (!options.tail) return;
+  add_passes(fp32);
+  for (const auto& tensors : tensors_) add_tail(*tensors);
+}
+
+Contest::~Contest() = default;
+
+void Contest::add_floor(const Tensors& tensors) {
+  contestants_.push_back(
+      {"floor", "fp32", adam_bytes(StateFormat::fp32), [&tensors](Workers& workers) {
+         const volatile float one = 1.0f;  // unknown to the compiler; nothing changes
+         const float factor = one;
+         const auto state = tensors.state.span().as<float>();
+         const auto gradient = tensors.gradient.as<std::uint16_t>();
+         const auto parameter = tensors.parameter.span().as<std::uint16_t>();
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           scale_block(&state[3 * first], &gradient[first], &parameter[first], count, factor, 1);
+         });
+       }});
+}
+
+void Contest::add_adam(const Tensors& tensors) {
+  contestants_.push_back(
+      {std::string(to_string(tensors.format)), "fp32", adam_bytes(tensors.format),
+       [this, &tensors](Workers& workers) {
+         adam_step(adam, ++step_, 1.0f, tensors.tile(), {.workers = &workers, .isa = options_.isa}).value();
+       }});
+}
+
+void Contest::add_tail(const Tensors& tensors) {
+  contestants_.push_back(
+      {"tail " + std::string(to_string(tensors.format)), "passes", 2 + adam_bytes(tensors.format),
+       [this, &tensors](Workers& workers) {
+         const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
+         adam_step(adam, ++step_, factor, tensors.tile(), {.workers = &workers, .isa = options_.isa}).value();
+       }});
+}
+
+void Contest::add_passes(const Tensors& tensors) {
+  passes_ = std::make_unique<Passes>(options_.elements);
+  const double bytes = 2 + (2 + 4) + (4 + 4) + (4 + 2 * 12 + 4) + (4 + 2);
+  contestants_.push_back(
+      {"passes", "passes", bytes, [this, &tensors](Workers& workers) {
+         const HostSpan gradient = passes_->gradient.span(), parameter = passes_->parameter.span();
+         const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
+         cast(tensors.gradient, DType::bf16, gradient, DType::fp32, tensors.elements, workers);
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           scale_gradient(&gradient.as<float>()[first], count, factor);
+         });
+         AdamTile tile = tensors.tile();
+         tile.gradient = gradient;
+         tile.gradient_dtype = DType::fp32;
+         tile.parameter = parameter;
+         tile.parameter_dtype = DType::fp32;
+         adam_step(adam, ++step_, 1.0f, tile, {.workers = &workers, .isa = options_.isa}).value();
+         cast(parameter, DType::fp32, tensors.parameter.span(), DType::bf16, tensors.elements, workers);
+       }});
+}
+
+}  // namespace penstock::bench

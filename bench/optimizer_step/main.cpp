@@ -1,0 +1,211 @@
+// optimizer_step: how fast Engine::step() updates a model whose optimizer states are on disk, as a fraction
+// of the disk's own mixed limit for the bytes it must move, measured in turns with it.
+#include "stepper.hpp"
+#include "turns.hpp"
+
+#include "measure/machine.hpp"
+#include "measure/statistics.hpp"
+#include "measure/storage_device.hpp"
+
+#include <penstock/kernels/isa.hpp>
+#include <penstock/swap/path_load.hpp>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <CLI/CLI.hpp>
+#include <map>
+
+namespace penstock::bench {
+namespace {
+
+using measure::median;
+using measure::spread;
+
+const std::map<std::string, std::vector<bool>> switches = {
+    {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
+const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
+                                                    {"split", StateFormat::split},
+                                                    {"split_bf16", StateFormat::split_bf16},
+                                                    {"split_q8", StateFormat::split_q8}};
+
+const std::map<std::string, zero::OffloadDevice> devices = {{"cpu", zero::OffloadDevice::cpu},
+                                                            {"nvme", zero::OffloadDevice::nvme}};
+
+struct Arguments {
+  StepperOptions model;  // but for what the contestants differ in
+  std::uint32_t rounds = 5;
+  std::string device = "nvme";
+  std::string integrity = "on";
+  std::vector<std::string> formats = {"fp32"};
+  bool turns = false;
+};
+
+std::string name_of(const StepperOptions& options) {
+  return std::string(to_string(options.format)) + (options.integrity ? "" : ", no checksums");
+}
+
+struct Contestant {
+  std::string name;
+  std::unique_ptr<Stepper> stepper;
+  std::vector<double> seconds, rates, limits, ratios;
+};
+
+/// One step between two looks at the disk's limit; round 0 warms up.
+Result<void> take_part(Contestant& contestant, swap::PathLoad& load, std::uint32_t round) {
+  const auto before = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+  if (!before) return before.error();
+  const auto timing = contestant.stepper->step();
+  if (!timing) return timing.error();
+  const auto after = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+  if (!after) return after.error();
+  if (round == 0) return ok();
+  const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
+  const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->step / 1e9;
+  contestant.seconds.push_back(timing->step);
+  contestant.rates.push_back(rate);
+  contestant.limits.push_back(limit);
+  contestant.ratios.push_back(rate / limit);
+  fmt::print("{:>6}  {:<26}{:>8.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.name,
+             timing->step, to_string(timing->read), to_string(timing->written), rate, limit, rate / limit);
+  return ok();
+}
+
+/// The first of the formats alone.
+Result<void> take_turns(const Arguments& arguments) {
+  StepperOptions options = arguments.model;
+  options.format = formats.at(arguments.formats.front());
+  options.integrity = arguments.integrity != "off";
+  auto stepper = Stepper::create(options);
+  if (!stepper) return stepper.error();
+  Result<void> done = ok();
+  serve_turns([&]() -> std::optional<Json::Value> {
+    const auto timing = (*stepper)->step();
+    if (!timing) {
+      done = timing.error();
+      return std::nullopt;
+    }
+    rusage usage;
+    PENSTOCK_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    Json::Value figures;
+    figures["step"] = timing->step;
+    figures["gradients"] = timing->landing;
+    figures["read"] = Json::UInt64(timing->read.value());
+    figures["written"] = Json::UInt64(timing->written.value());
+    figures["resident_peak"] = Json::UInt64(usage.ru_maxrss) * 1024;
+    return figures;
+  });
+  return done;
+}
+
+Result<void> run(const Arguments& arguments) {
+  if (arguments.model.device != zero::OffloadDevice::nvme) {
+    return Error::invalid_argument("optimizer_step")
+        .object("--device")
+        .reason("without a disk there is no limit to compare with; --turns only measures")
+        .wanted("nvme, or --turns")
+        .got(arguments.device);
+  }
+  const measure::Machine machine = measure::describe_machine();
+  const measure::StorageDevice storage = measure::describe_storage(arguments.model.path);
+  fmt::print("{}, {} cores, load {:.1f}; {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
+             measure::to_string(storage, arguments.model.path), to_string(best_isa().isa));
+  if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
+  const auto cached = measure::page_cache_because(arguments.model.path);
+  if (!cached) return cached.error();
+  if (*cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", **cached);
+
+  std::vector<Contestant> contestants;
+  for (const std::string& format : arguments.formats) {
+    for (const bool integrity : switches.at(arguments.integrity)) {
+      StepperOptions options = arguments.model;
+      options.format = formats.at(format);
+      options.integrity = integrity;
+      auto stepper = Stepper::create(options);
+      if (!stepper) return stepper.error();
+      contestants.push_back({.name = name_of(options), .stepper = std::move(*stepper)});
+    }
+  }
+  auto load = swap::PathLoad::create({.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}});
+  if (!load) return load.error();
+  const swap::Path& path = *contestants.front().stepper->runtime().paths().front();
+  fmt::print("engine {}, direct I/O {}{}\n", path.engine_name(), path.file().direct ? "yes" : "NO",
+             path.notes().empty() ? "" : "; " + path.notes());
+  for (const Contestant& one : contestants) {
+    const auto& plan = one.stepper->plan();
+    const ByteCount per_step = plan.tile_reads + plan.tile_writes;
+    fmt::print(
+        "{}: {} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a "
+        "parameter)\n",
+        one.name, to_string(ElementCount(arguments.model.parameters)), plan.tiles_in_host, plan.tiles,
+        to_string(per_step),
+        static_cast<double>(per_step.value()) / static_cast<double>(arguments.model.parameters));
+  }
+
+  fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read",
+             "written", "GB/s", "disk GB/s", "ratio");
+  for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
+    for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
+      Contestant& contestant = contestants[(i + round) % contestants.size()];
+      PENSTOCK_TRY(take_part(contestant, **load, round));
+    }
+  }
+  for (const Contestant& one : contestants) {
+    fmt::print("{:>6}  {:<26}{:>8.2f}{:>36.2f}{:>12.2f}{:>8.2f}   spread of the ratio {:.0f} %\n", "median",
+               one.name, median(one.seconds), median(one.rates), median(one.limits), median(one.ratios),
+               100 * spread(one.ratios));
+  }
+  const Contestant& first = contestants.front();
+  for (std::size_t i = 1; i < contestants.size(); ++i) {
+    const auto ratio = measure::center(measure::ratios(first.seconds, contestants[i].seconds));
+    fmt::print("{}: {:.3f} times as fast as {}, the median of {} rounds, spread {:.0f} %\n",
+               contestants[i].name, ratio.median, first.name, arguments.rounds, 100 * ratio.spread);
+  }
+  return ok();
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  penstock::bench::Arguments arguments;
+  CLI::App app("The optimizer step on disk, against the disk's own limit");
+  app.add_option("--path", arguments.model.path, "swap directory")->capture_default_str();
+  app.add_option("--parameters", arguments.model.parameters, "of the model")->capture_default_str();
+  app.add_option("--unit-parameters", arguments.model.unit_parameters, "of a unit")->capture_default_str();
+  app.add_option("--tile-elements", arguments.model.tile_elements,
+                 "a multiple of 16384; 0: as each format has it")
+      ->capture_default_str();
+  app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "read ahead")->capture_default_str();
+  app.add_option("--host-mib", arguments.model.host_mib, "host budget; 0: as planned, all tiles on disk")
+      ->capture_default_str();
+  app.add_option("--threads", arguments.model.threads, "workers")->capture_default_str();
+  app.add_option("--rounds", arguments.rounds, "timed rounds")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--integrity", arguments.integrity,
+                 "checksums on, off, or both: two models, in turns, and the ratio of their times")
+      ->capture_default_str()
+      ->check(CLI::IsMember(penstock::bench::switches));
+  app.add_option("--device", arguments.device, "where optimizer states are")
+      ->capture_default_str()
+      ->check(CLI::IsMember(penstock::bench::devices));
+  app.add_flag("--turns", arguments.turns,
+               "one step for each line of standard input, its figures as a line of JSON");
+  app.add_option("--format", arguments.formats, "state formats, in turns")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::IsMember(penstock::bench::formats));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  arguments.model.device = penstock::bench::devices.at(arguments.device);
+  const auto done =
+      arguments.turns ? penstock::bench::take_turns(arguments) : penstock::bench::run(arguments);
+  if (!done) {
+    fmt::print(stderr, "error: {}\n", done.error().message());
+    return 1;
+  }
+  return 0;
+}

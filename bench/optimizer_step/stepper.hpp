@@ -1,0 +1,64 @@
+#pragma once
+
+#include <penstock/base/stream.hpp>
+#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/tiers/host_device.hpp>
+#include <penstock/zero/engine.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace penstock::bench {
+
+/// A model of equal units, and how its optimizer states are kept.
+struct StepperOptions {
+  std::filesystem::path path = ".";
+  zero::OffloadDevice device = zero::OffloadDevice::nvme;
+  std::uint64_t parameters = 128'000'000;
+  std::uint64_t unit_parameters = 8'000'000;
+  std::uint64_t tile_elements = 0;  ///< 0: as the format has it
+  std::uint32_t tiles_in_flight = 4;
+  std::uint64_t host_mib = 0;  ///< 0: as planned
+  std::uint32_t threads = 2;
+  StateFormat format = StateFormat::fp32;
+  bool integrity = true;
+};
+
+/// One rank that does nothing but optimizer steps.
+class Stepper {
+ public:
+  static Result<std::unique_ptr<Stepper>> create(const StepperOptions& options);
+  ~Stepper();
+  Stepper(const Stepper&) = delete;
+  Stepper& operator=(const Stepper&) = delete;
+
+  struct Timing {
+    double landing;  ///< seconds in which gradients were reduced into host memory, their norm included
+    double step;     ///< seconds of step(), its writes included
+    ByteCount read, written;  ///< by step()
+  };
+  /// Gives every unit a gradient, and steps.
+  Result<Timing> step();
+
+  [[nodiscard]] const zero::MemoryPlan& plan() const { return plan_; }
+  [[nodiscard]] swap::Runtime& runtime() { return *runtime_; }
+
+ private:
+  Stepper() = default;
+  Result<void> open(const StepperOptions& options);
+
+  std::uint32_t units_ = 0;
+  zero::MemoryPlan plan_;
+  std::shared_ptr<zero::InProcessGroup> group_ = zero::InProcessGroup::create(1);
+  std::unique_ptr<swap::Runtime> runtime_;
+  std::unique_ptr<tiers::HostDevice> device_;
+  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<tiers::Stream> stream_;
+  std::unique_ptr<zero::Communicator> communicator_;
+  std::optional<Workers> workers_;
+  std::unique_ptr<zero::Engine> engine_;
+};
+
+}  // namespace penstock::bench

@@ -1,0 +1,58 @@
+"""CPU Adam: ours, PyTorch's, DeepSpeed's, bitsandbytes' and torchao's, in turns, one table.
+
+Needs the packages of requirements.txt; README.md says how. Rates are of one flat tensor.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+
+from turns import Contestant, ratio, spread, take_turns
+
+HERE = pathlib.Path(__file__).resolve().parent
+# What works on as many elements as ours, and what is so slow that fewer must do.
+PEERS = ["torch fused AdamW", "DeepSpeedCPUAdam", "DeepSpeedCPUAdam bf16", "DeepSpeed tail",
+         "DeepSpeed tail bf16", "DeepSpeed tail bf16, float norm"]
+SLOW_PEERS = ["bitsandbytes AdamW8bit", "torchao AdamW8bit"]
+# What each is to be compared with, of ours.
+OURS = {"torch fused AdamW": "fp32", "DeepSpeedCPUAdam": "fp32", "DeepSpeedCPUAdam bf16": "fp32",
+        "DeepSpeed tail": "tail fp32", "DeepSpeed tail bf16": "tail fp32",
+        "DeepSpeed tail bf16, float norm": "tail fp32", "bitsandbytes AdamW8bit": "split_q8",
+        "torchao AdamW8bit": "split_q8"}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--bench", default=HERE.parents[1] / "build/release/bench/bench_cpu_adam")
+    arguments.add_argument("--elements", type=int, default=64 << 20)
+    arguments.add_argument("--slow-elements", type=int, default=4 << 20)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=11)
+    options = arguments.parse_args()
+
+    elements = {name: options.elements for name in PEERS} | {name: options.slow_elements for name in SLOW_PEERS}
+    contestants = [Contestant("Penstock", [options.bench, "--turns", "--tail", "--elements", options.elements,
+                                           "--threads", options.threads], options.threads)]
+    for name, count in elements.items():
+        contestants.append(Contestant(name, [sys.executable, HERE / "adam_contestant.py", name, "--elements",
+                                             count, "--threads", options.threads], options.threads))
+
+    # seconds per parameter, by row
+    rows = {}
+    for contestant, answers in take_turns(contestants, warm_up=1, rounds=options.rounds).items():
+        for name in answers[0]["seconds"]:
+            count = elements.get(contestant, options.elements)
+            rows[name] = [answer["seconds"][name] / count for answer in answers]
+
+    print(f"{options.elements / 1e6:.1f} M parameters ({options.slow_elements / 1e6:.1f} M for the 8-bit peers), "
+          f"{options.threads} threads, medians of {options.rounds} rounds")
+    print(f"{'what':<34}{'G param./s':>12}{'spread':>9}   ours to it")
+    for name, seconds in rows.items():
+        line = f"{name:<34}{1e-9 / statistics.median(seconds):>12.3f}{100 * spread(seconds):>7.1f} %"
+        if name in OURS:
+            line += f"   {OURS[name]}: {ratio(seconds, rows[OURS[name]]):.2f}"
+        print(line)
+
+
+main()

@@ -1,0 +1,89 @@
+"""DeepSpeed's whole optimizer step, in turns: ZeRO-3 on the CPU accelerator, one rank. See step.py.
+
+The model is so many square layers, and a batch is one row: forward and backward take little, and are not counted,
+but for the gradients that backward writes to disk.
+"""
+
+import argparse
+import math
+import os
+import time
+
+import deepspeed
+import torch
+
+from turns import resident_peak, serve
+
+
+def configuration(options, sub_group):
+    offload = {"device": options.device, "pin_memory": False}
+    if options.device == "nvme":
+        offload |= {"nvme_path": options.path, "buffer_count": 12, "pipeline_read": options.pipelined,
+                    "pipeline_write": options.pipelined}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
+        "zero_optimization": {"stage": 3, "sub_group_size": sub_group, "offload_optimizer": offload},
+        "aio": {"block_size": 1 << 20, "queue_depth": 16, "intra_op_parallelism": 1, "single_submit": False,
+                "overlap_events": True},
+    }
+
+
+def bytes_moved():
+    """Read and written by this process on disks."""
+    fields = dict(line.split(": ") for line in open("/proc/self/io").read().splitlines())
+    return int(fields["read_bytes"]), int(fields["write_bytes"])
+
+
+def timed(function, total):
+    """`function`, which adds the time that it takes to total[0]."""
+    def wrapper(*arguments, **named):
+        began = time.perf_counter()
+        result = function(*arguments, **named)
+        total[0] += time.perf_counter() - began
+        return result
+    return wrapper
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--device", choices=["cpu", "nvme"], required=True)
+    arguments.add_argument("--path", required=True)
+    arguments.add_argument("--pipelined", action="store_true")
+    arguments.add_argument("--layers", type=int, required=True)
+    arguments.add_argument("--layer-parameters", type=int, required=True)
+    arguments.add_argument("--threads", type=int, required=True)
+    options = arguments.parse_args()
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(29500 + os.getpid() % 1000)}
+    torch.set_num_threads(options.threads)
+    deepspeed.init_distributed(dist_backend="gloo")
+    width = math.isqrt(options.layer_parameters)
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(options.layers)])
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                      config=configuration(options, width * width))
+    del model
+    gradient_writes = [0.0]
+    if options.device == "nvme":
+        swapper = engine.optimizer.optimizer_swapper
+        swapper.swap_out_gradients = timed(swapper.swap_out_gradients, gradient_writes)
+    batch = torch.ones(1, width, dtype=torch.bfloat16)
+
+    def measure():
+        gradient_writes[0] = 0.0
+        before = bytes_moved()
+        engine.backward(engine(batch).float().mean())
+        began = time.perf_counter()
+        engine.step()
+        step = time.perf_counter() - began
+        after = bytes_moved()
+        return {"step": step, "gradients": gradient_writes[0], "read": after[0] - before[0],
+                "written": after[1] - before[1], "resident_peak": resident_peak()}
+
+    serve(measure)
+
+
+main()

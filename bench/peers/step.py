@@ -1,0 +1,76 @@
+"""The optimizer step of one model: DeepSpeed's and ours, in turns, one table.
+
+Seconds are of the step and of what gradients cost on their way to it: with DeepSpeed, writing them to disk during
+backward; with us, landing them in host memory, their norm included. Needs the packages of requirements.txt;
+README.md says how.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+
+from turns import Contestant, ratio, spread, take_turns
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB = 1 << 30
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--bench", default=HERE.parents[1] / "build/release/bench/optimizer_step")
+    arguments.add_argument("--path", required=True, help="a directory on the disk to measure")
+    arguments.add_argument("--layers", type=int, default=16)
+    arguments.add_argument("--layer-parameters", type=int, default=4096 * 4096, help="a square number")
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--host-mib", type=int, default=5000,
+                           help="host budget of ours for `in memory`: what DeepSpeed's pipelined step peaks at")
+    options = arguments.parse_args()
+    parameters = options.layers * options.layer_parameters
+
+    def ours(*more):
+        return [options.bench, "--turns", "--path", options.path, "--parameters", parameters,
+                "--unit-parameters", options.layer_parameters, "--threads", options.threads, *more]
+
+    def deepspeed(*more):
+        return [sys.executable, HERE / "deepspeed_step.py", "--path", options.path, "--layers", options.layers,
+                "--layer-parameters", options.layer_parameters, "--threads", options.threads, *more]
+
+    # By the baseline that ours are compared with; one group after the other, for they would not fit in memory.
+    groups = [
+        ("DeepSpeed nvme, pipelined", {
+            "DeepSpeed nvme, pipelined": deepspeed("--device", "nvme", "--pipelined"),
+            "DeepSpeed nvme": deepspeed("--device", "nvme"),
+            "Penstock nvme fp32": ours("--format", "fp32"),
+            "Penstock nvme split_bf16": ours("--format", "split_bf16"),
+            "Penstock nvme split_q8": ours("--format", "split_q8"),
+            "Penstock nvme fp32, in memory": ours("--format", "fp32", "--host-mib", options.host_mib),
+        }),
+        ("DeepSpeed cpu", {
+            "DeepSpeed cpu": deepspeed("--device", "cpu"),
+            "Penstock cpu fp32": ours("--format", "fp32", "--device", "cpu"),
+        }),
+    ]
+    figures, against = {}, {}
+    for baseline, commands in groups:
+        contestants = [Contestant(name, command, options.threads) for name, command in commands.items()]
+        figures |= take_turns(contestants, warm_up=2, rounds=options.rounds)
+        against |= {name: baseline for name in commands if name != baseline}
+
+    seconds = {name: [answer["step"] + answer["gradients"] for answer in answers]
+               for name, answers in figures.items()}
+    print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds; "
+          "bytes on disk a parameter")
+    print(f"{'what':<30}{'seconds':>9}{'step':>8}{'spread':>9}{'read':>7}{'written':>9}{'peak GiB':>10}   faster")
+    for name, answers in figures.items():
+        median = {key: statistics.median(answer[key] for answer in answers) for key in answers[0]}
+        line = (f"{name:<30}{statistics.median(seconds[name]):>9.3f}{median['step']:>8.3f}"
+                f"{100 * spread(seconds[name]):>7.1f} %{median['read'] / parameters:>7.2f}"
+                f"{median['written'] / parameters:>9.2f}{median['resident_peak'] / GIB:>10.2f}")
+        if name in against:
+            line += f"   {ratio(seconds[against[name]], seconds[name]):.2f} than {against[name]}"
+        print(line)
+
+
+main()

@@ -1,0 +1,32 @@
+#include "kit/run_program.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+
+namespace penstock::test {
+namespace {
+
+TEST(CpuAdamBench, MeasuresFormatsAndTailsAgainstFloorAndPasses) {
+  const auto result = run_program(CPU_ADAM_PROGRAM, {"--elements", "20000", "--threads", "1", "--rounds", "2",
+                                                     "--format", "split_q8", "--tail"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* said : {"  floor  ", " 28.00 ", "  split_q8  ", " 14.02 ", "  tail fp32  ", " 30.00 ",
+                           "  passes  ", " 54.00 ", " passes  "}) {
+    EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
+  }
+  EXPECT_EQ(run_program(CPU_ADAM_PROGRAM, {"--format", "fp8"}).status, 2);
+}
+
+TEST(CpuAdamBench, MeasuresARoundForEachLineOfItsInput) {
+  const auto result =
+      run_program("/bin/sh", {"-c", "printf 'go\\ngo\\n' | " CPU_ADAM_PROGRAM
+                                    " --turns --elements 20000 --threads 1 --format split_bf16"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << result.out;
+  EXPECT_NE(result.out.find("\"split_bf16\":"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace penstock::test
