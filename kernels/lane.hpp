@@ -9,6 +9,7 @@
 //   Most, larger         one U or several, of which larger(Most, U) keeps the larger ones
 //   multiples<step>      {0, step, 2 step, …} as U
 //   load, store          of float, Bf16, Fp16 as F
+//   store_past_caches    the same by way of no cache, for what nobody reads soon
 //   load_upper, store_upper, load_lower_signed, store_lower
 //                        of 16-bit integers as halves of U
 // and, where formats of eight bits are made of it:
@@ -69,6 +70,11 @@ struct ScalarLane {
   template <class T>
   PENSTOCK_ELEMENT static void store(T* to, F x) {
     *to = narrow<T>(x);
+  }
+
+  template <class T>
+  PENSTOCK_ELEMENT static void store_past_caches(T* to, F x) {
+    store(to, x);
   }
 
   PENSTOCK_ELEMENT static U upper(W x) {

@@ -161,7 +161,9 @@ void Contest::add_tail(const Tensors& tensors) {
       {"tail " + std::string(to_string(tensors.format)), "passes", 2 + adam_bytes(tensors.format),
        [this, &tensors](Workers& workers) {
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
-         adam_step(adam, ++step_, factor, tensors.tile(), {.workers = &workers, .isa = options_.isa}).value();
+         adam_step(adam, ++step_, factor, tensors.tile(),
+                   {.workers = &workers, .isa = options_.isa, .parameter_past_caches = true})
+             .value();
        }});
 }
 

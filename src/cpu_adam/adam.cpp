@@ -100,9 +100,15 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
         first_rejected = std::min(first_rejected, block);
         continue;
       }
-      const bool finite =
-          update(*coefficients, {view.state.data(), view.gradient.data(), view.parameter.data(), view.count,
-                                 rounding_seed(step, tile.first_element + view.first)});
+      const bool finite = update(
+          *coefficients,
+          {.state = view.state.data(),
+           .gradient = view.gradient.data(),
+           .parameter = view.parameter.data(),
+           .count = view.count,
+           .seed = rounding_seed(step, tile.first_element + view.first),
+           .parameter_past_caches = execution.parameter_past_caches && !is_split(tile.format) &&
+                                    reinterpret_cast<std::uintptr_t>(view.parameter.data()) % 64 == 0});
       if (!finite) first_non_finite = std::min(first_non_finite, block);
       if (execution.observer) execution.observer->after_update(block, view.state);
       ++updated;

@@ -12,7 +12,8 @@ struct AdamBlock {
   const void* gradient;
   void* parameter;
   unsigned long count;
-  unsigned seed;  ///< of stochastic rounding, for this block and step
+  unsigned seed;               ///< of stochastic rounding, for this block and step
+  bool parameter_past_caches;  ///< at a multiple of 64 B, of a format that does not read it
 };
 
 /// Updates the elements; false when a master or a second moment has become non-finite.

@@ -158,6 +158,7 @@ template <class Gradient, class State>
 bool update(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
   Loop<Gradient, typename State::Lane> loop(coefficients, block);
   loop.run(State(block), 0, block.count);
+  if (block.parameter_past_caches) fence();
   return loop.all_finite();
 }
 

@@ -15,15 +15,26 @@ using Arch = xsimd::neon64;
 uint32x4_t upper_from(const kernels::U16* from) {
   return vshll_n_u16(vld1_u16(from), 16);
 }
-void upper_to(kernels::U16* to, uint32x4_t x) {
-  vst1_u16(to, vshrn_n_u32(x, 16));
+uint16x4_t upper_of(uint32x4_t x) {
+  return vshrn_n_u32(x, 16);
 }
 float32x4_t half_from(const kernels::Fp16* from) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
 }
-void half_to(kernels::Fp16* to, float32x4_t x) {
-  vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+uint16x4_t half_of(float32x4_t x) {
+  return vreinterpret_u16_f16(vcvt_f16_f32(x));
 }
+void put(kernels::U16* to, uint16x4_t words) {
+  vst1_u16(to, words);
+}
+// There is no intrinsic for it; processors see by themselves that whole lines are written.
+void put_past_caches(kernels::U16* to, uint16x4_t words) {
+  put(to, words);
+}
+void put_past_caches(float* to, float32x4_t x) {
+  vst1q_f32(to, x);
+}
+void fence() {}
 uint16x8_t bytes_from(const kernels::U8* from) {
   return vmovl_u8(vld1_u8(from));
 }

@@ -9,6 +9,7 @@ namespace {
 
 using WideLane = kernels::ScalarLane;
 using PairLane = kernels::ScalarLane;
+void fence() {}
 
 #include "cpu_adam/adam_kernel.inl"
 

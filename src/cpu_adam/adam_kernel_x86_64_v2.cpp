@@ -16,23 +16,37 @@ __m128i half_a_register_from(const void* from) {
   return _mm_loadl_epi64(static_cast<const __m128i*>(from));
 }
 /// The lower halves of numbers below 2^16; more would saturate.
-void words_to(void* to, __m128i x) {
-  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi32(x, x));
+__m128i words_of(__m128i x) {
+  return _mm_packus_epi32(x, x);
 }
 __m128i upper_from(const void* from) {
   return _mm_unpacklo_epi16(_mm_setzero_si128(), half_a_register_from(from));
 }
-void upper_to(void* to, __m128i x) {
-  words_to(to, _mm_srli_epi32(x, 16));
+__m128i upper_of(__m128i x) {
+  return words_of(_mm_srli_epi32(x, 16));
 }
 __m128 half_from(const kernels::Fp16* from) {
   return _mm_setr_ps(kernels::widen(from[0]), kernels::widen(from[1]), kernels::widen(from[2]),
                      kernels::widen(from[3]));
 }
-void half_to(kernels::Fp16* to, __m128 x) {
+__m128i half_of(__m128 x) {
   alignas(16) float values[4];
+  kernels::Fp16 halves[4];
   _mm_store_ps(values, x);
-  for (int i = 0; i < 4; ++i) to[i] = kernels::narrow<kernels::Fp16>(values[i]);
+  for (int i = 0; i < 4; ++i) halves[i] = kernels::narrow<kernels::Fp16>(values[i]);
+  return half_a_register_from(halves);
+}
+void put(void* to, __m128i words) {
+  _mm_storel_epi64(static_cast<__m128i*>(to), words);
+}
+void put_past_caches(void* to, __m128i words) {
+  _mm_stream_si64(static_cast<long long*>(to), _mm_cvtsi128_si64(words));
+}
+void put_past_caches(float* to, __m128 x) {
+  _mm_stream_ps(to, x);
+}
+void fence() {
+  _mm_sfence();
 }
 __m128i bytes_from(const void* from) {
   return _mm_cvtepu8_epi16(half_a_register_from(from));

@@ -16,21 +16,32 @@ __m128i half_a_register_from(const void* from) {
   return _mm_loadu_si128(static_cast<const __m128i*>(from));
 }
 /// The lower halves of numbers below 2^16; more would saturate.
-void words_to(void* to, __m256i x) {
-  _mm_storeu_si128(static_cast<__m128i*>(to),
-                   _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+__m128i words_of(__m256i x) {
+  return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
 }
 __m256i upper_from(const void* from) {
   return _mm256_slli_epi32(_mm256_cvtepu16_epi32(half_a_register_from(from)), 16);
 }
-void upper_to(void* to, __m256i x) {
-  words_to(to, _mm256_srli_epi32(x, 16));
+__m128i upper_of(__m256i x) {
+  return words_of(_mm256_srli_epi32(x, 16));
 }
 __m256 half_from(const void* from) {
   return _mm256_cvtph_ps(half_a_register_from(from));
 }
-void half_to(void* to, __m256 x) {
-  _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+__m128i half_of(__m256 x) {
+  return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+void put(void* to, __m128i words) {
+  _mm_storeu_si128(static_cast<__m128i*>(to), words);
+}
+void put_past_caches(void* to, __m128i words) {
+  _mm_stream_si128(static_cast<__m128i*>(to), words);
+}
+void put_past_caches(float* to, __m256 x) {
+  _mm256_stream_ps(to, x);
+}
+void fence() {
+  _mm_sfence();
 }
 __m256i bytes_from(const void* from) {
   return _mm256_cvtepu8_epi16(half_a_register_from(from));

@@ -21,16 +21,28 @@ __m512i upper_from(const void* from) {
                                           0x000b000b, 0x000c000c, 0x000d000d, 0x000e000e, 0x000f000f);
   return _mm512_maskz_permutexvar_epi16(0xaaaaaaaau, twice, _mm512_castsi256_si512(words_from(from)));
 }
-void upper_to(void* to, __m512i x) {
+__m256i upper_of(__m512i x) {
   const __m512i odd = _mm512_setr_epi32(0x00030001, 0x00070005, 0x000b0009, 0x000f000d, 0x00130011,
                                         0x00170015, 0x001b0019, 0x001f001d, 0, 0, 0, 0, 0, 0, 0, 0);
-  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, x)));
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, x));
 }
 __m512 half_from(const void* from) {
   return _mm512_cvtph_ps(words_from(from));
 }
-void half_to(void* to, __m512 x) {
-  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+__m256i half_of(__m512 x) {
+  return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+}
+void put(void* to, __m256i words) {
+  _mm256_storeu_si256(static_cast<__m256i*>(to), words);
+}
+void put_past_caches(void* to, __m256i words) {
+  _mm256_stream_si256(static_cast<__m256i*>(to), words);
+}
+void put_past_caches(float* to, __m512 x) {
+  _mm512_stream_ps(to, x);
+}
+void fence() {
+  _mm_sfence();
 }
 __m512i bytes_from(const void* from) {
   return _mm512_cvtepu8_epi16(words_from(from));

@@ -16,7 +16,8 @@ class Fp32State {
       : master_(static_cast<float*>(block.state)),
         m_(master_ + block.count),
         v_(m_ + block.count),
-        parameter_(static_cast<Parameter*>(block.parameter)) {}
+        parameter_(static_cast<Parameter*>(block.parameter)),
+        past_caches_(block.parameter_past_caches) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
@@ -29,7 +30,11 @@ class Fp32State {
   template <class Lane>
   [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
     Lane::store(master_ + i, p);
-    Lane::store(parameter_ + i, p);
+    if (past_caches_) {
+      Lane::store_past_caches(parameter_ + i, p);
+    } else {
+      Lane::store(parameter_ + i, p);
+    }
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
@@ -38,7 +43,7 @@ class Fp32State {
   }
   [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const {
     __builtin_prefetch(master_ + i, /*rw=*/1);
-    __builtin_prefetch(parameter_ + i, /*rw=*/1);
+    if (!past_caches_) __builtin_prefetch(parameter_ + i, /*rw=*/1);
   }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_ + i, /*rw=*/1);
@@ -48,6 +53,7 @@ class Fp32State {
  private:
   float *master_, *m_, *v_;
   Parameter* parameter_;
+  bool past_caches_;
 };
 
 /// A master whose upper half is the bf16 parameter.

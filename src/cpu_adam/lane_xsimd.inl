@@ -2,8 +2,10 @@
 // namespace, after defining there:
 //   Arch                                    xsimd's name of the instruction set
 //   exact_quotient, exact_root              of batches, correctly rounded
-//   upper_from, upper_to                    16-bit integers as the upper halves of 32-bit ones and back
-//   half_from, half_to                      fp16 as fp32 and back, by the machine's rounding to nearest even
+//   upper_from, upper_of                    16-bit integers as the upper halves of 32-bit ones, and back to
+//   half_from, half_of                      half a register; fp16 as fp32 and back, rounded to nearest even
+//   put, put_past_caches, fence             half a register to memory; by way of no cache; and the order of
+//                                           such stores before later ones
 //   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
 //   even_of, odd_of                         numbers 0, 2, 4, … and 1, 3, 5, … of two batches
 //   first_of, second_of                     from those the two batches
@@ -25,13 +27,23 @@ struct WideLane {
   static F load(const float* from) { return F::load_unaligned(from); }
   static void store(float* to, F x) { x.store_unaligned(to); }
   static F load(const kernels::Bf16* from) { return value_of(U(upper_from(&from->bits))); }
-  static void store(kernels::Bf16* to, F x) {
+  static void store(kernels::Bf16* to, F x) { put(&to->bits, upper_of(bf16_bits(x))); }
+  static F load(const kernels::Fp16* from) { return F(half_from(from)); }
+  static void store(kernels::Fp16* to, F x) { put(&to->bits, half_of(x)); }
+
+  static void store_past_caches(float* to, F x) { put_past_caches(to, x); }
+  static void store_past_caches(kernels::Bf16* to, F x) {
+    put_past_caches(&to->bits, upper_of(bf16_bits(x)));
+  }
+  static void store_past_caches(kernels::Fp16* to, F x) { put_past_caches(&to->bits, half_of(x)); }
+
+ private:
+  /// In their upper halves.
+  static U bf16_bits(F x) {
     const U bits = bits_of(x), odd = (bits >> 16) & U(1u);
     const F rounded = value_of(bits + (odd + U(0x7fffu)));
-    upper_to(&to->bits, bits_of(xsimd::select(x != x, value_of(bits | U(0x400000u)), rounded)));
+    return bits_of(xsimd::select(x != x, value_of(bits | U(0x400000u)), rounded));
   }
-  static F load(const kernels::Fp16* from) { return F(half_from(from)); }
-  static void store(kernels::Fp16* to, F x) { half_to(to, x); }
 };
 
 /// The halves of a Pair take part in every operation alike.

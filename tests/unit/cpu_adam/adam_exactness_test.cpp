@@ -64,10 +64,12 @@ TEST(AdamExactness, EveryInstructionSetGivesTheSameBitsForEverySizeAndDtype) {
             without_nan_payloads(run(memory, values, config(), {.isa = Isa::scalar}), count, parameter);
         for (const Isa isa : isas) {
           if (!is_runnable(isa)) continue;
-          const auto got =
-              without_nan_payloads(run(memory, values, config(), {.isa = isa}), count, parameter);
-          ASSERT_EQ(got, wanted) << to_string(isa) << ", " << count << " elements, " << to_string(gradient)
-                                 << " to " << to_string(parameter);
+          for (const bool past_caches : {false, true}) {
+            const AdamExecution execution{.isa = isa, .parameter_past_caches = past_caches};
+            const auto got = without_nan_payloads(run(memory, values, config(), execution), count, parameter);
+            ASSERT_EQ(got, wanted) << to_string(isa) << (past_caches ? ", past caches, " : ", ") << count
+                                   << " elements, " << to_string(gradient) << " to " << to_string(parameter);
+          }
           ++compared;
         }
       }
