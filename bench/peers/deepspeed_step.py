@@ -7,18 +7,21 @@ but for the gradients that backward writes to disk.
 import argparse
 import math
 import os
+import tempfile
 import time
+
+from turns import claim_output, resident_peak, serve
+
+answers = claim_output()  # before anything can print
 
 import deepspeed
 import torch
 
-from turns import resident_peak, serve
 
-
-def configuration(options, sub_group):
+def configuration(options, sub_group, path):
     offload = {"device": options.device, "pin_memory": False}
     if options.device == "nvme":
-        offload |= {"nvme_path": options.path, "buffer_count": 12, "pipeline_read": options.pipelined,
+        offload |= {"nvme_path": path, "buffer_count": 12, "pipeline_read": options.pipelined,
                     "pipeline_write": options.pipelined}
     return {
         "train_micro_batch_size_per_gpu": 1,
@@ -63,8 +66,9 @@ def main():
     deepspeed.init_distributed(dist_backend="gloo")
     width = math.isqrt(options.layer_parameters)
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(options.layers)])
+    directory = tempfile.TemporaryDirectory(dir=options.path)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                      config=configuration(options, width * width))
+                                      config=configuration(options, width * width, directory.name))
     del model
     gradient_writes = [0.0]
     if options.device == "nvme":
@@ -83,7 +87,8 @@ def main():
         return {"step": step, "gradients": gradient_writes[0], "read": after[0] - before[0],
                 "written": after[1] - before[1], "resident_peak": resident_peak()}
 
-    serve(measure)
+    serve(answers, measure)
+    directory.cleanup()
 
 
 main()

@@ -11,10 +11,15 @@ import subprocess
 import sys
 
 
-def serve(measure):
-    """The contestant's side: `measure` returns the figures of a round. Only they go to standard output."""
+def claim_output():
+    """Standard output, for answers alone: what libraries print from now on goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    return answers
+
+
+def serve(answers, measure):
+    """The contestant's side: `measure` returns the figures of a round."""
     for _ in sys.stdin:
         print(json.dumps(measure()), file=answers, flush=True)
 
@@ -51,11 +56,13 @@ class Contestant:
 
 
 def take_turns(contestants, warm_up, rounds):
-    """The figures of all rounds, by contestant. Who begins moves on, so that drift favours nobody."""
+    """The figures of all rounds, by contestant: a turn is two measurements, of which the second counts. Who
+    begins moves on, so that drift favours nobody."""
     figures = {contestant.name: [] for contestant in contestants}
     for round_number in range(-warm_up, rounds):
         for i in range(len(contestants)):
             contestant = contestants[(i + round_number) % len(contestants)]
+            contestant.turn()  # finds what the others left in caches and page tables
             answer = contestant.turn()
             if round_number >= 0:
                 figures[contestant.name].append(answer)

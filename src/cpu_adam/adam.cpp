@@ -10,9 +10,12 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace penstock {
 
+using detail::AdamPiece;
 using detail::block_count;
 using detail::BlockView;
 
@@ -76,39 +79,40 @@ void parallel_blocks(Workers* workers, std::size_t count, auto&& body) {
   }
 }
 
-}  // namespace
-
-Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, float gradient_factor,
-                              const AdamTile& tile, const AdamExecution& execution) {
-  const auto coefficients = adam_coefficients(config, step, gradient_factor);
-  if (!coefficients) return coefficients.error();
+/// With pieces that end where the tile does.
+Result<AdamOutcome> update(std::span<const AdamPiece> pieces, std::uint64_t step, const AdamTile& tile,
+                           const AdamExecution& execution) {
   PENSTOCK_TRY(detail::check_tile("adam_step", tile));
   PENSTOCK_TRY(detail::check_gradient("adam_step", tile));
   PENSTOCK_TRY(detail::check_isa("adam_step", execution.isa));
 
-  const detail::AdamKernel update =
+  const detail::AdamKernel kernel =
       kernels_of(execution.isa)
           .update[static_cast<std::size_t>(tile.format)][static_cast<std::size_t>(tile.gradient_dtype)]
                  [static_cast<std::size_t>(tile.parameter_dtype)];
+  const bool past_caches = execution.parameter_past_caches && !is_split(tile.format) &&
+                           reinterpret_cast<std::uintptr_t>(tile.parameter.data()) % 64 == 0;
   SharedOutcome outcome;
   parallel_blocks(execution.workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
     const kernels::DefaultFloatingPointMode mode;
     std::size_t updated = 0, first_rejected = SharedOutcome::none, first_non_finite = SharedOutcome::none;
+    const AdamPiece* piece = pieces.data();
     for (std::size_t block = first; block < last; ++block) {
       const BlockView view(tile, block);
+      while (piece->end <= view.first) ++piece;
       if (execution.observer && !execution.observer->before_update(block, view.state)) {
         first_rejected = std::min(first_rejected, block);
         continue;
       }
-      const bool finite = update(
-          *coefficients,
-          {.state = view.state.data(),
-           .gradient = view.gradient.data(),
-           .parameter = view.parameter.data(),
-           .count = view.count,
-           .seed = rounding_seed(step, tile.first_element + view.first),
-           .parameter_past_caches = execution.parameter_past_caches && !is_split(tile.format) &&
-                                    reinterpret_cast<std::uintptr_t>(view.parameter.data()) % 64 == 0});
+      const bool finite =
+          kernel({.state = view.state.data(),
+                  .gradient = view.gradient.data(),
+                  .parameter = view.parameter.data(),
+                  .first = view.first,
+                  .count = view.count,
+                  .pieces = piece,
+                  .seed = rounding_seed(step, tile.first_element + view.first),
+                  .parameter_past_caches = past_caches && piece->end >= view.first + view.count});
       if (!finite) first_non_finite = std::min(first_non_finite, block);
       if (execution.observer) execution.observer->after_update(block, view.state);
       ++updated;
@@ -116,6 +120,45 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
     outcome.add(updated, first_rejected, first_non_finite);
   });
   return outcome.get();
+}
+
+}  // namespace
+
+Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, float gradient_factor,
+                              const AdamTile& tile, const AdamExecution& execution) {
+  const auto coefficients = adam_coefficients(config, step, gradient_factor);
+  if (!coefficients) return coefficients.error();
+  const AdamPiece whole{tile.elements.value(), *coefficients};
+  return update(std::span(&whole, 1), step, tile, execution);
+}
+
+Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments, std::uint64_t step,
+                                          float gradient_factor, const AdamTile& tile,
+                                          const AdamExecution& execution) {
+  std::vector<AdamPiece> pieces;
+  ElementCount begin;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::string name = "segments[" + std::to_string(i) + "]";
+    auto coefficients = adam_coefficients(segments[i].config, step, gradient_factor);
+    if (!coefficients) return Error(coefficients.error()).where(name);
+    if (segments[i].end <= begin) {
+      return Error::invalid_argument("adam_step_in_segments")
+          .object(name + ".end")
+          .reason("not after the end of the segment before")
+          .wanted("more than " + to_string(begin))
+          .got(segments[i].end);
+    }
+    begin = segments[i].end;
+    pieces.push_back({begin.value(), *coefficients});
+  }
+  if (begin != tile.elements) {
+    return Error::invalid_argument("adam_step_in_segments")
+        .object("segments")
+        .reason("the last does not end where the tile does")
+        .wanted(tile.elements)
+        .got(begin);
+  }
+  return update(pieces, step, tile, execution);
 }
 
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,

@@ -6,18 +6,26 @@
 // other header of ours crosses it: see kernels/element.hpp.
 namespace penstock::detail {
 
-/// Consecutive elements of one block. Nothing overlaps.
+/// Elements of a tile up to `end`, from where the piece before ended.
+struct AdamPiece {
+  unsigned long end;
+  kernels::AdamCoefficients coefficients;
+};
+
+/// One block of a tile. Nothing overlaps.
 struct AdamBlock {
   void* state;  ///< in the format's layout, see state_format.hpp
   const void* gradient;
   void* parameter;
-  unsigned long count;
+  unsigned long first;         ///< its number in the tile
+  unsigned long count;         ///< of elements
+  const AdamPiece* pieces;     ///< from that of the block's first element on
   unsigned seed;               ///< of stochastic rounding, for this block and step
-  bool parameter_past_caches;  ///< at a multiple of 64 B, of a format that does not read it
+  bool parameter_past_caches;  ///< at a multiple of 64 B, in one piece, of a format that does not read it
 };
 
 /// Updates the elements; false when a master or a second moment has become non-finite.
-using AdamKernel = bool (*)(const kernels::AdamCoefficients&, const AdamBlock&) noexcept;
+using AdamKernel = bool (*)(const AdamBlock&) noexcept;
 
 /// [state format][gradient dtype][parameter dtype], by the numbers of StateFormat and DType. Null where a
 /// format does not take a parameter dtype.

@@ -43,25 +43,23 @@ class Loop {
         });
   }
 
-  /// The run's new moments, which wait in it, and the scales for them.
-  [[gnu::always_inline]] inline void update_moments(const Q8Run& run) {
-    kernels::Largest<WholeLane> largest_moments;
-    kernels::Largest<ScalarLane> tail;
-    unsigned long i = run.begin();
-    for (; run.end() - i >= WholeLane::size; i += WholeLane::size) {
-      update_moments<WholeLane>(run, i, largest_moments);
+  /// New moments of elements begin to end of a run, which wait in it; `largest` is raised to theirs.
+  [[gnu::always_inline]] inline void update_moments(const Q8Run& run, unsigned long begin, unsigned long end,
+                                                    kernels::Largest<ScalarLane>& largest_moments) {
+    kernels::Largest<WholeLane> wide;
+    for (; end - begin >= WholeLane::size; begin += WholeLane::size) {
+      update_moments<WholeLane>(run, begin, wide);
     }
-    for (; i < run.end(); ++i) update_moments<ScalarLane>(run, i, tail);
-    const U32 m = ScalarLane::larger(tail.m, largest(largest_moments.m)),
-              v = ScalarLane::larger(tail.v, largest(largest_moments.v));
-    tail_largest_.v = ScalarLane::larger(tail_largest_.v, v);
-    run.rescale(m, v);
+    for (; begin < end; ++begin) update_moments<ScalarLane>(run, begin, largest_moments);
+    largest_moments.m = ScalarLane::larger(largest_moments.m, largest(wide.m));
+    largest_moments.v = ScalarLane::larger(largest_moments.v, largest(wide.v));
+    tail_largest_.v = ScalarLane::larger(tail_largest_.v, largest_moments.v);
   }
-  /// Its masters, and the codes of its moments.
-  [[gnu::always_inline]] inline void finish(const Q8Run& run) {
-    const unsigned long whole = run.begin() + (run.end() - run.begin()) / WholeLane::size * WholeLane::size;
-    finish<WholeLane>(run, run.begin(), whole);
-    finish<ScalarLane>(run, whole, run.end());
+  /// Their masters, and the codes of their moments.
+  [[gnu::always_inline]] inline void finish(const Q8Run& run, unsigned long begin, unsigned long end) {
+    const unsigned long whole = begin + (end - begin) / WholeLane::size * WholeLane::size;
+    finish_in<WholeLane>(run, begin, whole);
+    finish_in<ScalarLane>(run, whole, end);
   }
 
   [[nodiscard]] bool all_finite() const {
@@ -71,7 +69,7 @@ class Loop {
 
  private:
   template <class Lane>
-  [[gnu::always_inline]] inline void finish(const Q8Run& run, unsigned long begin, unsigned long end) {
+  [[gnu::always_inline]] inline void finish_in(const Q8Run& run, unsigned long begin, unsigned long end) {
     const Q8Scales<Lane> scales = run.template scales<Lane>();
     update_masters<Lane>(
         run, begin, end, [&](unsigned long i) __attribute__((always_inline)) {
@@ -154,28 +152,81 @@ class Loop {
   kernels::Largest<ScalarLane> tail_largest_;
 };
 
+/// Calls body(coefficients, begin, end) for each piece that elements begin to end of the block are in.
+template <class Body>
+[[gnu::always_inline]] inline void for_pieces(const AdamBlock& block, unsigned long begin, unsigned long end,
+                                              const Body& body) {
+  const AdamPiece* piece = block.pieces;
+  while (begin < end) {
+    const unsigned long piece_end = piece->end - block.first;
+    if (piece_end > begin) {
+      const unsigned long some_end = piece_end < end ? piece_end : end;
+      body(piece->coefficients, begin, some_end);
+      begin = some_end;
+    }
+    ++piece;
+  }
+}
+
 template <class Gradient, class State>
-bool update(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
-  Loop<Gradient, typename State::Lane> loop(coefficients, block);
-  loop.run(State(block), 0, block.count);
+bool update(const AdamBlock& block) noexcept {
+  const State state(block);
+  bool finite = true;
+  for_pieces(block, 0, block.count,
+             [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
+               Loop<Gradient, typename State::Lane> loop(coefficients, block);
+               loop.run(state, begin, end);
+               finite &= loop.all_finite();
+             });
   if (block.parameter_past_caches) fence();
-  return loop.all_finite();
+  return finite;
+}
+
+/// Runs that are in several pieces, one after the other.
+template <class Gradient>
+bool update_q8_pieces(const AdamBlock& block) noexcept {
+  bool finite = true;
+  Q8Buffer buffer;
+  for (unsigned long first = 0; first < block.count; first += kernels::q8_run) {
+    const Q8Run run(block, first, buffer);
+    kernels::Largest<ScalarLane> largest_moments;
+    for_pieces(
+        block, run.begin(), run.end(),
+        [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
+          Loop<Gradient, Q8Run::Lane>(coefficients, block).update_moments(run, begin, end, largest_moments);
+        });
+    run.rescale(largest_moments.m, largest_moments.v);
+    for_pieces(block, run.begin(), run.end(),
+               [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
+                 Loop<Gradient, Q8Run::Lane> loop(coefficients, block);
+                 loop.finish(run, begin, end);
+                 finite &= loop.all_finite();
+               });
+    finite &= largest_moments.v < kernels::not_finite;
+  }
+  return finite;
 }
 
 template <class Gradient>
-bool update_q8(const kernels::AdamCoefficients& coefficients, const AdamBlock& block) noexcept {
-  Loop<Gradient, Q8Run::Lane> loop(coefficients, block);
+bool update_q8(const AdamBlock& block) noexcept {
+  if (block.pieces->end - block.first < block.count) return update_q8_pieces<Gradient>(block);
+  Loop<Gradient, Q8Run::Lane> loop(block.pieces->coefficients, block);
+  const auto update_moments = [&](const Q8Run& run) __attribute__((always_inline)) {
+    kernels::Largest<ScalarLane> largest_moments;
+    loop.update_moments(run, run.begin(), run.end(), largest_moments);
+    run.rescale(largest_moments.m, largest_moments.v);
+  };
   Q8Buffer buffers[2];
   Q8Run run(block, 0, buffers[0]);
-  loop.update_moments(run);
+  update_moments(run);
   // The next run's moments come between, so that nothing waits until this one's scales are known.
   for (unsigned long number = 1; run.end() < block.count; ++number) {
     const Q8Run next(block, run.end(), buffers[number % 2]);
-    loop.update_moments(next);
-    loop.finish(run);
+    update_moments(next);
+    loop.finish(run, run.begin(), run.end());
     run = next;
   }
-  loop.finish(run);
+  loop.finish(run, run.begin(), run.end());
   return loop.all_finite();
 }
 

@@ -36,6 +36,12 @@ struct AdamConfig {
 [[nodiscard]] Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config,
                                                                   std::uint64_t step, float gradient_factor);
 
+/// Elements of a tile from the end of the segment before, and their hyperparameters.
+struct AdamSegment {
+  ElementCount end;
+  AdamConfig config;
+};
+
 /// One tile in host memory, with its gradient and the parameter that comes out. Spans are owned by the
 /// caller, do not overlap, and are aligned to their element (`state` to state_alignment). A whole number of
 /// cache lines is fastest, anything else is equal in bits.
@@ -99,6 +105,16 @@ struct AdamOutcome {
 [[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
                                             float gradient_factor, const AdamTile& tile,
                                             const AdamExecution& execution = {});
+
+/// The same for a tile whose elements differ in hyperparameters: segments in their order, of which the last
+/// ends with the tile. Where they are cut changes no bit, but that a run of split_q8 has scales in common.
+///
+/// Errors: those above, naming the segment; invalid_argument, for segments that are none, empty, or do not
+/// end where the tile does.
+[[nodiscard]] Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
+                                                        std::uint64_t step, float gradient_factor,
+                                                        const AdamTile& tile,
+                                                        const AdamExecution& execution = {});
 
 /// Fills a tile for step 0: master = initial, m = v = 0; and writes the parameter. `gradient` of the tile is
 /// not looked at. `initial` holds tile.elements of `initial_dtype` and overlaps neither other span.
