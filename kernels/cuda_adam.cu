@@ -1,6 +1,6 @@
 #include <penstock/kernels/cuda_adam.hpp>
 
-#include "kernels/adam_formula.hpp"
+#include "kernels/adam_element.hpp"
 #include "kernels/cuda_launch.hpp"
 #include "kernels/operands.hpp"
 
@@ -10,23 +10,17 @@ namespace {
 
 using BlockNumber = unsigned long long;  // what atomicMin takes
 
-template <class Gradient, class Parameter>
-__global__ void adam_kernel(AdamCoefficients coefficients, float* state, const Gradient* gradient,
-                            Parameter* parameter, BlockNumber* first_non_finite_block, std::uint64_t count) {
+template <class Gradient, class Tile>
+__global__ void adam_kernel(AdamCoefficients coefficients, Tile tile, const Gradient* gradient,
+                            BlockNumber* first_non_finite_block, std::uint64_t count) {
   const AdamOperands<float> operands(coefficients);
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   for (auto i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
     const std::uint64_t block = i / adam_block_elements, first = block * adam_block_elements;
     const std::uint64_t length = min(adam_block_elements, count - first);
-    float* const p = state + 3 * first + (i - first);
-    float* const m = p + length;
-    float* const v = m + length;
-    adam_update<ScalarLane>(coefficients.decay_mode, operands, widen(gradient[i]), *p, *m, *v);
-    parameter[i] = narrow<Parameter>(*p);
-    Largest<ScalarLane> largest;
-    largest.add_master(*p);
-    largest.add_moments(*m, *v);
-    if (max(largest.p, largest.v) >= not_finite) atomicMin(first_non_finite_block, BlockNumber{block});
+    if (!tile.update(coefficients, operands, widen(gradient[i]), {i, first, length})) {
+      atomicMin(first_non_finite_block, BlockNumber{block});
+    }
   }
 }
 
@@ -37,10 +31,23 @@ Result<void> check(const DeviceAdamTile& tile) {
                   flag = ByteRange::of(tile.first_non_finite_block);
   PENSTOCK_TRY(check_operand(operation, "gradient", gradient, tile.gradient.dtype));
   PENSTOCK_TRY(check_operand(operation, "parameter", parameter, tile.parameter.dtype));
-  PENSTOCK_TRY(check_operand(operation, "state", state, DType::fp32));
+  if (state.address % alignof(float) != 0) {
+    return Error::invalid_argument(operation).object("state").wanted("a multiple of 4 B").got("a misaligned one");
+  }
   const ElementCount count = tile.gradient.count();
   PENSTOCK_TRY(check_same_count(operation, "parameter", count, tile.parameter.count()));
-  PENSTOCK_TRY(check_same_count(operation, "state", count * 3, ElementCount(state.size.value() / 4)));
+  const bool split = tile.format == DeviceStateFormat::split;
+  if (split && tile.parameter.dtype != DType::bf16) {
+    return Error::invalid_argument(operation)
+        .object("parameter")
+        .reason("it is the upper half of the master in state format split")
+        .wanted(std::string(to_string(DType::bf16)))
+        .got(std::string(to_string(tile.parameter.dtype)));
+  }
+  const ByteCount wanted = ByteCount(split ? 10 : 12) * count.value();
+  if (state.size != wanted) {
+    return Error::invalid_argument(operation).object("state").wanted(wanted).got(state.size);
+  }
   if (flag.size != ByteCount(sizeof(BlockNumber)) || flag.address % alignof(BlockNumber) != 0) {
     return Error::invalid_argument(operation)
         .object("first_non_finite_block")
@@ -67,9 +74,17 @@ Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficie
   const std::uint64_t count = tile.gradient.count().value();
   return launch_on(operation, device, count, [&](unsigned grid) {
     with_device_elements(tile.gradient, [&](const auto* gradient) {
-      with_device_elements(tile.parameter, [&](auto* parameter) {
-        adam_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(
-            coefficients, reinterpret_cast<float*>(tile.state.address()), gradient, parameter, flag, count);
+      const auto launch = [&](auto elements) {
+        adam_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(coefficients, elements, gradient, flag,
+                                                                          count);
+      };
+      with_device_elements(tile.parameter, [&]<class Parameter>(Parameter* parameter) {
+        const auto state = static_cast<std::uintptr_t>(tile.state.address());
+        if (tile.format == DeviceStateFormat::fp32) {
+          launch(Fp32Tile<Parameter>{reinterpret_cast<float*>(state), parameter});
+        } else if constexpr (std::is_same_v<Parameter, Bf16>) {
+          launch(SplitTile{reinterpret_cast<U8*>(state), parameter});
+        }
       });
     });
   });

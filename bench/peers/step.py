@@ -50,6 +50,7 @@ def main():
         ("DeepSpeed cpu", {
             "DeepSpeed cpu": deepspeed("--device", "cpu"),
             "Penstock cpu fp32": ours("--format", "fp32", "--device", "cpu"),
+            "Penstock cpu split_bf16": ours("--format", "split_bf16", "--device", "cpu"),
         }),
     ]
     figures, against = {}, {}

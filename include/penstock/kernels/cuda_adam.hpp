@@ -7,21 +7,29 @@
 
 namespace penstock::kernels {
 
-/// One optimizer tile in device memory, in the layout of fp32 tiles in host memory: blocks of
-/// adam_block_elements, each [master n × 4 B][m n × 4 B][v n × 4 B]. Spans do not overlap.
+/// The state formats that there is a kernel for.
+enum class DeviceStateFormat : std::uint8_t { fp32, split };
+
+/// One optimizer tile in device memory, in the layout of tiles in host memory: blocks of adam_block_elements,
+/// each [master n × 4 B][m n × 4 B][v n × 4 B] in fp32, [m n × 4 B][v n × 4 B][remainder n × 2 B] in split.
+/// Spans do not overlap.
 struct DeviceAdamTile {
-  DeviceSpan state;  ///< 12 bytes an element, aligned to 4
+  DeviceSpan state;  ///< 12 bytes an element, in split 10; aligned to 4
   DeviceTensor gradient;
-  DeviceTensor parameter;  ///< written, one element for each of the gradient
+  /// One element for each of the gradient. Written; in split bf16, the upper half of the master, and read
+  /// too.
+  DeviceTensor parameter;
   /// 8 bytes, aligned: a uint64, the first block that holds a master or second moment that is not finite,
   /// else all ones.
   DeviceSpan first_non_finite_block;
+  DeviceStateFormat format = DeviceStateFormat::fp32;
 };
 
 /// Enqueues one step on a stream of CUDA device `device`: the same bits as cpu_adam's adam_step for finite
 /// values. Blocks never; the tile stays alive until the stream has passed it.
 ///
-/// Errors: invalid_argument, for lengths, overlaps or misalignment; io, when the launch is refused.
+/// Errors: invalid_argument, for lengths, overlaps, misalignment or a parameter that is not bf16 in split;
+/// io, when the launch is refused.
 Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficients& coefficients,
                             const DeviceAdamTile& tile);
 

@@ -8,6 +8,7 @@
 #include <penstock/kernels/cuda_adam.hpp>
 #include <penstock/kernels/cuda_compute.hpp>
 #include <penstock/kernels/host_compute.hpp>
+#include <tuple>
 
 namespace penstock::test {
 namespace {
@@ -107,16 +108,22 @@ TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {
 }
 
 TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
+  using kernels::DeviceStateFormat;
   for (const std::uint64_t count : sizes) {
-    for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+    for (const auto& [mode, format, on_device] :
+         {std::tuple(AdamMode::adamw, StateFormat::fp32, DeviceStateFormat::fp32),
+          {AdamMode::l2, StateFormat::fp32, DeviceStateFormat::fp32},
+          {AdamMode::adamw, StateFormat::split, DeviceStateFormat::split}}) {
       std::vector<std::byte> flags(8);
-      Twin state(std::vector<std::byte>(12 * count)), gradient(elements(count, DType::bf16, 2)),
-          parameter(std::vector<std::byte>(2 * count)), flag(flags);
+      Twin state(std::vector<std::byte>(tile_bytes(format, ElementCount(count)).value().value())),
+          gradient(elements(count, DType::bf16, 2)), parameter(std::vector<std::byte>(2 * count)),
+          flag(flags);
       const AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
       const AdamTile tile{.state = state.host_span(),
                           .gradient = gradient.host_span(),
                           .parameter = parameter.host_span(),
-                          .elements = ElementCount(count)};
+                          .elements = ElementCount(count),
+                          .format = format};
       for (std::uint64_t step = 1; step <= 3; ++step) {
         ASSERT_TRUE(adam_step(config, step, 0.5f, tile).has_value());
         const auto coefficients = adam_coefficients(config, step, 0.5f).value();
@@ -124,7 +131,8 @@ TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
                                             {.state = state.on_device(),
                                              .gradient = {gradient.on_device(), DType::bf16},
                                              .parameter = {parameter.on_device(), DType::bf16},
-                                             .first_non_finite_block = flag.on_device()})
+                                             .first_non_finite_block = flag.on_device(),
+                                             .format = on_device})
                         .has_value());
       }
       std::memset(flag.host_span().data(), 0xff, 8);

@@ -1,0 +1,83 @@
+#include "kernels/adam_element.hpp"
+
+#include "tile_fixture.hpp"
+
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace penstock::test {
+namespace {
+
+constexpr std::size_t count = 2 * 16384 + 777;
+const AdamConfig adam{.learning_rate = 1e-2f, .weight_decay = 0.1f};
+
+struct Memory {
+  explicit Memory(StateFormat state_format)
+      : format(state_format),
+        state(tile_bytes(format, ElementCount(count)).value().value() / sizeof(float) + 1),
+        parameter(count) {
+    const TileValues values = random_values(count, 9);
+    gradient = values.gradient;
+    EXPECT_TRUE(initialize_tile(ConstHostSpan(std::span(values.master)), DType::fp32, tile()).has_value());
+  }
+  [[nodiscard]] AdamTile tile() {
+    return {.state = HostSpan(std::span(state)).subspan({}, tile_bytes(format, ElementCount(count)).value()),
+            .gradient = HostSpan(std::span(gradient)),
+            .parameter = HostSpan(std::span(parameter)),
+            .elements = ElementCount(count),
+            .gradient_dtype = DType::fp32,
+            .format = format};
+  }
+  StateFormat format;
+  std::vector<float> state, gradient;
+  std::vector<std::uint16_t> parameter;
+};
+
+/// What a GPU's threads do, one element after the other, the last first.
+template <class Tile>
+void update_backwards(const Tile& tile, const std::vector<float>& gradient, std::uint64_t step) {
+  const auto coefficients = adam_coefficients(adam, step, 0.5f).value();
+  const kernels::AdamOperands<float> operands(coefficients);
+  for (std::size_t i = count; i-- > 0;) {
+    const std::size_t first = i / 16384 * 16384;
+    EXPECT_TRUE(tile.update(coefficients, operands, gradient[i],
+                            {i, first, std::min<std::size_t>(16384, count - first)}));
+  }
+}
+
+// The GPU's kernel is this for every element; it has the CPU's bits if this has.
+TEST(AdamElement, GivesTheBitsOfTheTilesUpdate) {
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::split}) {
+    Memory one(format), all(format);
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(adam_step(adam, step, 0.5f, all.tile()).has_value());
+      auto* const parameter = reinterpret_cast<kernels::Bf16*>(one.parameter.data());
+      if (format == StateFormat::fp32) {
+        update_backwards(kernels::Fp32Tile<kernels::Bf16>{one.state.data(), parameter}, one.gradient, step);
+      } else {
+        update_backwards(kernels::SplitTile{reinterpret_cast<kernels::U8*>(one.state.data()), parameter},
+                         one.gradient, step);
+      }
+    }
+    EXPECT_EQ(std::memcmp(one.state.data(), all.state.data(), one.state.size() * sizeof(float)), 0)
+        << to_string(format);
+    EXPECT_EQ(one.parameter, all.parameter) << to_string(format);
+  }
+}
+
+TEST(AdamElement, SaysWhetherItIsFinite) {
+  using Tile = kernels::Fp32Tile<kernels::Bf16>;
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(Tile::is_finite(-3e38f, inf, 0.0f));  // an infinite m shows in v
+  EXPECT_FALSE(Tile::is_finite(-inf, 0.0f, 0.0f));
+  EXPECT_FALSE(Tile::is_finite(0.0f, 0.0f, inf));
+  EXPECT_FALSE(Tile::is_finite(NAN, 0.0f, 0.0f));
+  EXPECT_FALSE(Tile::is_finite(0.0f, 0.0f, -NAN));
+}
+
+}  // namespace
+}  // namespace penstock::test
