@@ -1,7 +1,7 @@
 #include "contestants.hpp"
 
-#include "floor.hpp"
 #include "huge_buffer.hpp"
+#include "loops.hpp"
 
 #include <penstock/base/compute.hpp>
 #include <penstock/kernels/host_gradient.hpp>
@@ -123,6 +123,7 @@ Contest::Contest(const Options& options) : options_(options) {
   };
   const Tensors& fp32 = tensors_of(StateFormat::fp32);
   add_floor(fp32);
+  add_plain_loop(fp32);
   add_adam(fp32);
   for (const StateFormat format : options.formats) {
     if (format != StateFormat::fp32) add_adam(tensors_of(format));
@@ -144,6 +145,19 @@ void Contest::add_floor(const Tensors& tensors) {
          const auto parameter = tensors.parameter.span().as<std::uint16_t>();
          for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
            scale_block(&state[3 * first], &gradient[first], &parameter[first], count, factor, 1);
+         });
+       }});
+}
+
+void Contest::add_plain_loop(const Tensors& tensors) {
+  contestants_.push_back(
+      {"plain loop", "fp32", adam_bytes(StateFormat::fp32), [this, &tensors](Workers& workers) {
+         const auto coefficients = adam_coefficients(adam, ++step_, 1.0f).value();
+         const auto state = tensors.state.span().as<float>();
+         const auto gradient = tensors.gradient.as<std::uint16_t>();
+         const auto parameter = tensors.parameter.span().as<std::uint16_t>();
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           update_block(coefficients, &state[3 * first], &gradient[first], &parameter[first], count);
          });
        }});
 }

@@ -27,6 +27,7 @@ struct Contestant {
 /// bf16 gradient for all.
 ///
 ///   floor        what the fp32 format reads and writes, multiplied by a constant
+///   plain loop   AdamW in fp32 states as one writes it down, vectorised by the compiler
 ///   fp32, …      adam_step: bf16 gradient in, bf16 parameter out
 ///   tail fp32, … all that a step does to a gradient that has arrived: its norm, which is not finite when it
 ///   is
@@ -54,6 +55,7 @@ class Contest {
   struct Passes;
 
   void add_floor(const Tensors& tensors);
+  void add_plain_loop(const Tensors& tensors);
   void add_adam(const Tensors& tensors);
   void add_tail(const Tensors& tensors);
   void add_passes(const Tensors& tensors);

@@ -41,14 +41,6 @@ class Fp32State {
     Lane::store(m_ + i, x.m);
     Lane::store(v_ + i, x.v);
   }
-  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const {
-    __builtin_prefetch(master_ + i, /*rw=*/1);
-    if (!past_caches_) __builtin_prefetch(parameter_ + i, /*rw=*/1);
-  }
-  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
-    __builtin_prefetch(m_ + i, /*rw=*/1);
-    __builtin_prefetch(v_ + i, /*rw=*/1);
-  }
 
  private:
   float *master_, *m_, *v_;
@@ -109,11 +101,6 @@ class SplitState {
     Lane::store(m_ + i, x.m);
     Lane::store(v_ + i, x.v);
   }
-  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { master_.prefetch(i); }
-  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
-    __builtin_prefetch(m_ + i, /*rw=*/1);
-    __builtin_prefetch(v_ + i, /*rw=*/1);
-  }
 
  private:
   float *m_, *v_;
@@ -148,11 +135,6 @@ class SplitBf16State {
     const auto random = kernels::random_of<Lane>(seed_, i);
     Lane::store_upper(m_ + i, kernels::dithered_m<16>(Lane::bits_of(x.m), random));
     Lane::store_upper(v_ + i, kernels::dithered_v<16>(Lane::bits_of(x.v), random));
-  }
-  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { master_.prefetch(i); }
-  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
-    __builtin_prefetch(m_ + i, /*rw=*/1);
-    __builtin_prefetch(v_ + i, /*rw=*/1);
   }
 
  private:

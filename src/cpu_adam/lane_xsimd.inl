@@ -38,11 +38,11 @@ struct WideLane {
   static void store_past_caches(kernels::Fp16* to, F x) { put_past_caches(&to->bits, half_of(x)); }
 
  private:
-  /// In their upper halves.
+  /// In their upper halves. A NaN stays one: those that arithmetic makes are quiet, and are more than most.
   static U bf16_bits(F x) {
     const U bits = bits_of(x), odd = (bits >> 16) & U(1u);
-    const F rounded = value_of(bits + (odd + U(0x7fffu)));
-    return bits_of(xsimd::select(x != x, value_of(bits | U(0x400000u)), rounded));
+    const U magnitude = xsimd::min(bits & U(0x7fffffffu), U(0x7fff0000u));
+    return (magnitude + (odd + U(0x7fffu))) | (bits & U(0x80000000u));
   }
 };
 
