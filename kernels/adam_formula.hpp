@@ -62,7 +62,7 @@ PENSTOCK_ELEMENT void adam_update(AdamDecay decay, const AdamOperands<F>& c, F g
 }
 
 /// The largest magnitudes among elements, as fp32 bits: not_finite or more where one was not finite. (An
-/// infinite m makes v infinite too.)
+/// infinite m makes v infinite too; how large m is, a format with scales asks.)
 template <class Lane>
 struct Largest {
   using F = typename Lane::F;

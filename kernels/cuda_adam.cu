@@ -52,8 +52,10 @@ Result<void> check(const DeviceAdamTile& tile) {
     return Error::invalid_argument(operation)
         .object("first_non_finite_block")
         .wanted("8 B at a multiple of 8 B")
-        .got(flag.size);
+        .got(to_string(flag.size) + " at " + std::to_string(flag.address));
   }
+  PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and state", flag, state));
+  PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and parameter", flag, parameter));
   PENSTOCK_TRY(check_apart(operation, "gradient and state", gradient, state));
   PENSTOCK_TRY(check_apart(operation, "gradient and parameter", gradient, parameter));
   return check_apart(operation, "parameter and state", parameter, state);

@@ -59,6 +59,7 @@ void accumulate_elements(ConstElements x, Elements sum, std::uint64_t count) noe
 
 void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements out,
                    std::uint64_t count) noexcept {
+  // One rank's reduction moves nothing, as NCCL's does.
   if (x.size() == 1) return cast_elements({x[0], dtype}, out, count);
   // Small enough for L1, and read whole before `out` is written: `out` may be one of the inputs.
   constexpr std::uint64_t chunk = 1024;

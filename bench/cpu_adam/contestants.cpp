@@ -1,13 +1,13 @@
 #include "contestants.hpp"
 
-#include "huge_buffer.hpp"
 #include "loops.hpp"
 
-#include <penstock/base/compute.hpp>
-#include <penstock/kernels/host_gradient.hpp>
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <penstock/base/check.hpp>
+#include <penstock/base/compute.hpp>
+#include <penstock/kernels/host_gradient.hpp>
 #include <thread>
 
 namespace penstock::bench {
@@ -38,7 +38,8 @@ HostSpan part(HostSpan span, DType dtype, std::uint64_t first, std::uint64_t cou
   return span.subspan(size_of(dtype) * first, size_of(dtype) * count);
 }
 
-/// What the gradients are multiplied by: clip over loss scale. NaN where one of them is not finite.
+/// What the gradients are multiplied by: clip over loss scale. A step whose norm is not finite is skipped;
+/// none is here.
 float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& partials, Workers& workers) {
   constexpr std::uint64_t cut = Compute::square_sum_block;
   for_blocks(workers, elements, [&](std::uint64_t first, std::uint64_t count) {
@@ -46,17 +47,12 @@ float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& p
     kernels::square_sums(part(gradient, DType::bf16, first, count), DType::bf16, sums).value();
   });
   const double norm = std::sqrt(std::accumulate(partials.begin(), partials.end(), 0.0)) / loss_scale;
+  PENSTOCK_CHECK(std::isfinite(norm));
   return static_cast<float>(max_norm / std::max(norm, max_norm) / loss_scale);
 }
 
-void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype, ElementCount elements,
-          Workers& workers) {
-  for_blocks(workers, elements, [&](std::uint64_t first, std::uint64_t count) {
-    kernels::land_gradient(
-        {part(from, from_dtype, first, count), from_dtype, part(to, to_dtype, first, count), to_dtype},
-        kernels::GradientLanding::overwrite)
-        .value();
-  });
+void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
+  kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite).value();
 }
 
 }  // namespace
@@ -106,12 +102,6 @@ struct Contest::Tensors {
   HugeBuffer state;
   HostSpan gradient;
   HugeBuffer parameter;
-};
-
-struct Contest::Passes {
-  explicit Passes(std::uint64_t elements)
-      : gradient(ByteCount(4 * elements)), parameter(gradient.span().size()) {}
-  HugeBuffer gradient, parameter;
 };
 
 Contest::Contest(const Options& options) : options_(options) {
@@ -182,23 +172,28 @@ void Contest::add_tail(const Tensors& tensors) {
 }
 
 void Contest::add_passes(const Tensors& tensors) {
-  passes_ = std::make_unique<Passes>(options_.elements);
-  const double bytes = 2 + (2 + 4) + (4 + 4) + (4 + 2 * 12 + 4) + (4 + 2);
+  fp32_gradient_ = std::make_unique<HugeBuffer>(ByteCount(4 * options_.elements));
+  const double bytes = 2 + (2 + 4) + (4 + 4) + (4 + 2 * 12) + (4 + 2);
   contestants_.push_back(
       {"passes", "passes", bytes, [this, &tensors](Workers& workers) {
-         const HostSpan gradient = passes_->gradient.span(), parameter = passes_->parameter.span();
+         const HostSpan gradient = fp32_gradient_->span();
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
-         cast(tensors.gradient, DType::bf16, gradient, DType::fp32, tensors.elements, workers);
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           cast(part(tensors.gradient, DType::bf16, first, count), DType::bf16,
+                part(gradient, DType::fp32, first, count), DType::fp32);
+         });
          for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
            scale_gradient(&gradient.as<float>()[first], count, factor);
          });
-         AdamTile tile = tensors.tile();
-         tile.gradient = gradient;
-         tile.gradient_dtype = DType::fp32;
-         tile.parameter = parameter;
-         tile.parameter_dtype = DType::fp32;
-         adam_step(adam, ++step_, 1.0f, tile, {.workers = &workers, .isa = options_.isa}).value();
-         cast(parameter, DType::fp32, tensors.parameter.span(), DType::bf16, tensors.elements, workers);
+         const auto coefficients = adam_coefficients(adam, ++step_, 1.0f).value();
+         const auto state = tensors.state.span().as<float>();
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           update_block(coefficients, &state[3 * first], &gradient.as<float>()[first], count);
+         });
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           cast(part(tensors.state.span(), DType::fp32, 3 * first, count), DType::fp32,
+                part(tensors.parameter.span(), DType::bf16, first, count), DType::bf16);
+         });
        }});
 }
 

@@ -1,19 +1,15 @@
 #pragma once
 
+#include "huge_buffer.hpp"
+
 #include <penstock/cpu_adam/adam.hpp>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace penstock::bench {
-
-inline const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
-                                                           {"split", StateFormat::split},
-                                                           {"split_bf16", StateFormat::split_bf16},
-                                                           {"split_q8", StateFormat::split_q8}};
 
 /// Runs once over its data, on these workers.
 struct Contestant {
@@ -29,11 +25,9 @@ struct Contestant {
 ///   floor        what the fp32 format reads and writes, multiplied by a constant
 ///   plain loop   AdamW in fp32 states as one writes it down, vectorised by the compiler
 ///   fp32, …      adam_step: bf16 gradient in, bf16 parameter out
-///   tail fp32, … all that a step does to a gradient that has arrived: its norm, which is not finite when it
-///   is
-///                not, clip and unscale, Adam, bf16 out; in two passes, of which the first reads the gradient
-///   passes       the same in fp32 states by our own kernels in a pass each: norm, cast to fp32, clip and
-///                unscale, Adam from fp32 to fp32, cast to bf16
+///   tail fp32, … all that a step does to a gradient that has arrived, in two passes: its norm, which is not
+///                finite when the gradient is not; then clip, unscale, Adam and bf16 out
+///   passes       the same in fp32 states, a pass each: norm, cast to fp32, clip and unscale, Adam, bf16 out
 class Contest {
  public:
   struct Options {
@@ -52,7 +46,6 @@ class Contest {
  private:
   struct Streams;
   struct Tensors;
-  struct Passes;
 
   void add_floor(const Tensors& tensors);
   void add_plain_loop(const Tensors& tensors);
@@ -64,7 +57,7 @@ class Contest {
   std::uint64_t step_ = 0;
   std::unique_ptr<Streams> streams_;
   std::vector<std::unique_ptr<Tensors>> tensors_;
-  std::unique_ptr<Passes> passes_;
+  std::unique_ptr<HugeBuffer> fp32_gradient_;
   std::vector<Contestant> contestants_;
 };
 

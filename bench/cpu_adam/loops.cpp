@@ -58,4 +58,23 @@ void update_block(const kernels::AdamCoefficients& coefficients, float* state, c
   }
 }
 
+PENSTOCK_WIDEST
+void update_block(const kernels::AdamCoefficients& coefficients, float* state, const float* gradient,
+                  std::size_t count) {
+  const kernels::AdamCoefficients c = coefficients;
+  float* __restrict p = state;
+  float* __restrict m = state + count;
+  float* __restrict v = state + 2 * count;
+  const float* __restrict in = gradient;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float g = in[i] * c.gradient_factor;
+    const float new_m = m[i] * c.beta1 + g * c.one_minus_beta1;
+    const float new_v = v[i] * c.beta2 + (g * g) * c.one_minus_beta2;
+    const float ratio = new_m / (std::sqrt(new_v) * c.denominator_factor + c.epsilon);
+    p[i] = p[i] + (p[i] * c.decay + ratio * c.step_factor);
+    m[i] = new_m;
+    v[i] = new_v;
+  }
+}
+
 }  // namespace penstock::bench

@@ -17,6 +17,10 @@ void scale_block(float* state, const std::uint16_t* gradient, std::uint16_t* par
 void update_block(const kernels::AdamCoefficients& coefficients, float* state, const std::uint16_t* gradient,
                   std::uint16_t* parameter, std::size_t count);
 
+/// The same from an fp32 gradient, with no parameter out: as a pass of its own.
+void update_block(const kernels::AdamCoefficients& coefficients, float* state, const float* gradient,
+                  std::size_t count);
+
 /// x *= factor, as a pass of its own.
 void scale_gradient(float* x, std::size_t count, float factor);
 

@@ -3,6 +3,7 @@
 // their own.
 #include "contestants.hpp"
 #include "report.hpp"
+#include "state_formats.hpp"
 #include "turns.hpp"
 
 #include <CLI/CLI.hpp>
@@ -64,11 +65,13 @@ void take_turns(const std::vector<Contestant>& contestants, const Options& optio
   Workers workers =
       Workers::create({.threads = *std::max_element(options.threads.begin(), options.threads.end())}).value();
   for (const Contestant& contestant : contestants) contestant.run(workers);
-  serve_turns([&] {
+  serve_turns([&, round = std::size_t{0}]() mutable {
     Json::Value figures;
-    for (const Contestant& contestant : contestants) {
-      figures["seconds"][contestant.name] = seconds_of(contestant, workers, options.elements);
+    for (std::size_t i = 0; i < contestants.size(); ++i) {
+      const Contestant& one = contestants[(i + round) % contestants.size()];
+      figures["seconds"][one.name] = seconds_of(one, workers, options.elements);
     }
+    ++round;
     return figures;
   });
 }
@@ -87,7 +90,7 @@ int run(int argc, char** argv) {
   app.add_option("--format", options.format_names, "state formats beside fp32")
       ->capture_default_str()
       ->delimiter(',')
-      ->check(CLI::IsMember(formats));
+      ->check(CLI::IsMember(state_formats));
   app.add_flag("--tail", options.tail, "the whole tail of a step too, at once and in passes");
   app.add_option("--rounds", options.rounds, "interleaved rounds")
       ->capture_default_str()
@@ -104,7 +107,7 @@ int run(int argc, char** argv) {
 
   Report report{measure::describe_machine(), options.elements, options.rounds, options.isa, {}};
   std::vector<StateFormat> others;
-  for (const std::string& name : options.format_names) others.push_back(formats.at(name));
+  for (const std::string& name : options.format_names) others.push_back(state_formats.at(name));
   const Contest contest({options.elements, others, options.tail, options.isa});
   if (options.turns) {
     take_turns(contest.contestants(), options);

@@ -14,7 +14,7 @@ void print_table(const Report& report) {
              static_cast<double>(report.elements) * 1e-6, report.rounds, to_string(report.isa),
              report.isa == best.isa ? best.reason : "asked for");
   fmt::print("{:>7}  {:<15}  {:>12}  {:>6}  {:>6}  {:>15}  {:>8}  {:>6}\n", "threads", "what", "G param./s",
-             "B each", "GB/s", "ratio to", "to floor", "spread");
+             "stream", "GB/s", "ratio to", "to floor", "spread");
   for (const Row& row : report.rows) {
     const double rate = static_cast<double>(report.elements) * 1e-9 / row.seconds.median;
     fmt::print("{:>7}  {:<15}  {:>12.3f}  {:>6.2f}  {:>6.1f}  {:>6.2f} {:<8}  {:>8.3f}  {:>4.1f} %\n",

@@ -1,5 +1,6 @@
 // optimizer_step: how fast Engine::step() updates a model whose optimizer states are on disk, as a fraction
 // of the disk's own mixed limit for the bytes it must move, measured in turns with it.
+#include "state_formats.hpp"
 #include "stepper.hpp"
 #include "turns.hpp"
 
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <map>
 
 namespace penstock::bench {
@@ -23,10 +25,6 @@ using measure::spread;
 
 const std::map<std::string, std::vector<bool>> switches = {
     {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
-const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
-                                                    {"split", StateFormat::split},
-                                                    {"split_bf16", StateFormat::split_bf16},
-                                                    {"split_q8", StateFormat::split_q8}};
 
 const std::map<std::string, zero::OffloadDevice> devices = {{"cpu", zero::OffloadDevice::cpu},
                                                             {"nvme", zero::OffloadDevice::nvme}};
@@ -70,16 +68,32 @@ Result<void> take_part(Contestant& contestant, swap::PathLoad& load, std::uint32
   return ok();
 }
 
+/// Read from and written to disks by this process, as the kernel counts.
+struct DiskBytes {
+  std::uint64_t read = 0, written = 0;
+  static DiskBytes now() {
+    DiskBytes bytes;
+    std::ifstream counts("/proc/self/io");
+    for (std::string word; counts >> word;) {
+      if (word == "read_bytes:") counts >> bytes.read;
+      if (word == "write_bytes:") counts >> bytes.written;
+    }
+    return bytes;
+  }
+};
+
 /// The first of the formats alone.
 Result<void> take_turns(const Arguments& arguments) {
   StepperOptions options = arguments.model;
-  options.format = formats.at(arguments.formats.front());
+  options.format = state_formats.at(arguments.formats.front());
   options.integrity = arguments.integrity != "off";
   auto stepper = Stepper::create(options);
   if (!stepper) return stepper.error();
   Result<void> done = ok();
   serve_turns([&]() -> std::optional<Json::Value> {
+    const DiskBytes before = DiskBytes::now();
     const auto timing = (*stepper)->step();
+    const DiskBytes after = DiskBytes::now();
     if (!timing) {
       done = timing.error();
       return std::nullopt;
@@ -89,8 +103,8 @@ Result<void> take_turns(const Arguments& arguments) {
     Json::Value figures;
     figures["step"] = timing->step;
     figures["gradients"] = timing->landing;
-    figures["read"] = Json::UInt64(timing->read.value());
-    figures["written"] = Json::UInt64(timing->written.value());
+    figures["read"] = Json::UInt64(after.read - before.read);
+    figures["written"] = Json::UInt64(after.written - before.written);
     figures["resident_peak"] = Json::UInt64(usage.ru_maxrss) * 1024;
     return figures;
   });
@@ -118,7 +132,7 @@ Result<void> run(const Arguments& arguments) {
   for (const std::string& format : arguments.formats) {
     for (const bool integrity : switches.at(arguments.integrity)) {
       StepperOptions options = arguments.model;
-      options.format = formats.at(format);
+      options.format = state_formats.at(format);
       options.integrity = integrity;
       auto stepper = Stepper::create(options);
       if (!stepper) return stepper.error();
@@ -194,7 +208,7 @@ int main(int argc, char** argv) {
   app.add_option("--format", arguments.formats, "state formats, in turns")
       ->capture_default_str()
       ->delimiter(',')
-      ->check(CLI::IsMember(penstock::bench::formats));
+      ->check(CLI::IsMember(penstock::bench::state_formats));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

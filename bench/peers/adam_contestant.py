@@ -25,13 +25,13 @@ def parameter(elements, dtype=torch.float32, gradient=True):
 
 
 def torch_fused(elements):
-    optimizer = torch.optim.AdamW([parameter(elements)], fused=True)
+    optimizer = torch.optim.AdamW([parameter(elements)], weight_decay=0.01, fused=True)
     return optimizer.step
 
 
 def deepspeed_adam(elements, dtype):
     from deepspeed.ops.adam import DeepSpeedCPUAdam
-    optimizer = DeepSpeedCPUAdam([parameter(elements, dtype)], fp32_optimizer_states=True)
+    optimizer = DeepSpeedCPUAdam([parameter(elements, dtype)], weight_decay=0.01, fp32_optimizer_states=True)
     return optimizer.step
 
 
@@ -41,7 +41,7 @@ def deepspeed_tail(elements, from_bf16, norm_dtype=None):
     from deepspeed.ops.adam import DeepSpeedCPUAdam
     master = parameter(elements)
     low = torch.empty(elements, dtype=torch.bfloat16)
-    optimizer = DeepSpeedCPUAdam([master])
+    optimizer = DeepSpeedCPUAdam([master], weight_decay=0.01)
     gradient = noise(elements, torch.bfloat16, 1e-2) if from_bf16 else None
 
     def step():

@@ -1,7 +1,8 @@
 """The optimizer step of one model: DeepSpeed's and ours, in turns, one table.
 
 Seconds are of the step and of what gradients cost on their way to it: with DeepSpeed, writing them to disk during
-backward; with us, landing them in host memory, their norm included. Needs the packages of requirements.txt;
+backward (what it does to them in host memory is not counted); with us, landing them in host memory, their norm
+included. Needs the packages of requirements.txt;
 README.md says how.
 """
 
@@ -25,7 +26,7 @@ def main():
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--host-mib", type=int, default=5000,
-                           help="host budget of ours for `in memory`: what DeepSpeed's pipelined step peaks at")
+                           help="host budget of ours for `in memory`: less than DeepSpeed's pipelined step peaks at")
     options = arguments.parse_args()
     parameters = options.layers * options.layer_parameters
 

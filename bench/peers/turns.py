@@ -33,11 +33,12 @@ def resident_peak():
 
 
 class Contestant:
-    """The other side. Sleeps between its turns; OpenMP's threads do too, they would spin otherwise."""
+    """The other side. Sleeps between its turns; OpenMP's threads do too, they would spin otherwise. PyTorch is
+    told to ask for huge pages, as we do."""
 
     def __init__(self, name, command, threads):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="PASSIVE",
-                           GOMP_SPINCOUNT="0", DS_ACCELERATOR="cpu")
+                           GOMP_SPINCOUNT="0", DS_ACCELERATOR="cpu", THP_MEM_ALLOC_ENABLE="1")
         self.name = name
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, env=environment)

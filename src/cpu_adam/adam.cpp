@@ -80,11 +80,11 @@ void parallel_blocks(Workers* workers, std::size_t count, auto&& body) {
 }
 
 /// With pieces that end where the tile does.
-Result<AdamOutcome> update(std::span<const AdamPiece> pieces, std::uint64_t step, const AdamTile& tile,
-                           const AdamExecution& execution) {
-  PENSTOCK_TRY(detail::check_tile("adam_step", tile));
-  PENSTOCK_TRY(detail::check_gradient("adam_step", tile));
-  PENSTOCK_TRY(detail::check_isa("adam_step", execution.isa));
+Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pieces, std::uint64_t step,
+                           const AdamTile& tile, const AdamExecution& execution) {
+  PENSTOCK_TRY(detail::check_tile(operation, tile));
+  PENSTOCK_TRY(detail::check_gradient(operation, tile));
+  PENSTOCK_TRY(detail::check_isa(operation, execution.isa));
 
   const detail::AdamKernel kernel =
       kernels_of(execution.isa)
@@ -129,21 +129,23 @@ Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, floa
   const auto coefficients = adam_coefficients(config, step, gradient_factor);
   if (!coefficients) return coefficients.error();
   const AdamPiece whole{tile.elements.value(), *coefficients};
-  return update(std::span(&whole, 1), step, tile, execution);
+  return update("adam_step", std::span(&whole, 1), step, tile, execution);
 }
 
 Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments, std::uint64_t step,
                                           float gradient_factor, const AdamTile& tile,
                                           const AdamExecution& execution) {
+  constexpr const char* operation = "adam_step_in_segments";
+  const auto name = [](std::size_t segment) { return "segments[" + std::to_string(segment) + "]"; };
   std::vector<AdamPiece> pieces;
+  pieces.reserve(segments.size());
   ElementCount begin;
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const std::string name = "segments[" + std::to_string(i) + "]";
     auto coefficients = adam_coefficients(segments[i].config, step, gradient_factor);
-    if (!coefficients) return Error(coefficients.error()).where(name);
+    if (!coefficients) return Error(coefficients.error()).where(name(i));
     if (segments[i].end <= begin) {
-      return Error::invalid_argument("adam_step_in_segments")
-          .object(name + ".end")
+      return Error::invalid_argument(operation)
+          .object(name(i) + ".end")
           .reason("not after the end of the segment before")
           .wanted("more than " + to_string(begin))
           .got(segments[i].end);
@@ -152,13 +154,13 @@ Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
     pieces.push_back({begin.value(), *coefficients});
   }
   if (begin != tile.elements) {
-    return Error::invalid_argument("adam_step_in_segments")
+    return Error::invalid_argument(operation)
         .object("segments")
         .reason("the last does not end where the tile does")
         .wanted(tile.elements)
         .got(begin);
   }
-  return update(pieces, step, tile, execution);
+  return update(operation, pieces, step, tile, execution);
 }
 
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,

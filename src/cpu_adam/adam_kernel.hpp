@@ -17,7 +17,7 @@ struct AdamBlock {
   void* state;  ///< in the format's layout, see state_format.hpp
   const void* gradient;
   void* parameter;
-  unsigned long first;         ///< its number in the tile
+  unsigned long first;         ///< the number of its first element in the tile
   unsigned long count;         ///< of elements
   const AdamPiece* pieces;     ///< from that of the block's first element on
   unsigned seed;               ///< of stochastic rounding, for this block and step

@@ -39,8 +39,9 @@ __m128i half_of(__m128 x) {
 void put(void* to, __m128i words) {
   _mm_storel_epi64(static_cast<__m128i*>(to), words);
 }
+// Eight bytes are too few to go past caches one by one.
 void put_past_caches(void* to, __m128i words) {
-  _mm_stream_si64(static_cast<long long*>(to), _mm_cvtsi128_si64(words));
+  put(to, words);
 }
 void put_past_caches(float* to, __m128 x) {
   _mm_stream_ps(to, x);

@@ -38,7 +38,8 @@ struct WideLane {
   static void store_past_caches(kernels::Fp16* to, F x) { put_past_caches(&to->bits, half_of(x)); }
 
  private:
-  /// In their upper halves. A NaN stays one: those that arithmetic makes are quiet, and are more than most.
+  /// In their upper halves, of a result of arithmetic: its NaNs are quiet, and stay NaNs for they are at
+  /// least 0x7fc00000, which adding cannot take beyond the sign once they are cut to 0x7fff0000.
   static U bf16_bits(F x) {
     const U bits = bits_of(x), odd = (bits >> 16) & U(1u);
     const U magnitude = xsimd::min(bits & U(0x7fffffffu), U(0x7fff0000u));

@@ -109,8 +109,8 @@ struct AdamOutcome {
 /// The same for a tile whose elements differ in hyperparameters: segments in their order, of which the last
 /// ends with the tile. Where they are cut changes no bit, but that a run of split_q8 has scales in common.
 ///
-/// Errors: those above, naming the segment; invalid_argument, for segments that are none, empty, or do not
-/// end where the tile does.
+/// Errors: those above, naming the segment; invalid_argument, for a segment without elements, and where the
+/// last does not end where the tile does.
 [[nodiscard]] Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
                                                         std::uint64_t step, float gradient_factor,
                                                         const AdamTile& tile,

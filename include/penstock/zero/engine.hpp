@@ -72,7 +72,8 @@ struct StepOutcome {
   double gradient_norm = 0;  ///< over all ranks, unscaled
   double clip_factor = 1;    ///< what the gradients were multiplied by
   std::uint64_t step = 0;    ///< the step that the state stands at now
-  /// How long step() waited for gradients that were still being reduced: what backward did not hide of it.
+  /// How long step(), when last called, waited for gradients that were still being reduced: what backward did
+  /// not hide of it.
   std::chrono::nanoseconds gradient_wait{0};
 };
 

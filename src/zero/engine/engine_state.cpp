@@ -18,7 +18,8 @@ Engine::State::State(Options options)
                   .tiles_ahead = options_.plan.tiles_ahead,
                   .tiles_across = options_.plan.tiles_across,
                   .tiles_behind = options_.config.penstock.tiles_in_flight,
-                  .integrity = options_.config.penstock.integrity}),
+                  .integrity = options_.config.penstock.integrity,
+                  .shards_on_disk = options_.plan.shards_on_disk}),
       micro_batches_(options_.config.gradient_accumulation_steps) {}
 
 Engine::State::~State() {

@@ -123,10 +123,11 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
 
   BlockSeal seal(runtime.blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
-  auto outcome = adam_step(
-      step.config(flat.layout->group), step.number, step.gradient_factor,
-      view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
-      {.workers = options_.workers, .observer = check ? &seal : nullptr, .parameter_past_caches = true});
+  auto outcome = adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
+                           view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
+                           {.workers = options_.workers,
+                            .observer = check ? &seal : nullptr,
+                            .parameter_past_caches = !options_.shards_on_disk});
   if (!outcome) return outcome.error();
   if (outcome->first_rejected_block) return runtime.corrupted(tile.tensor, *outcome->first_rejected_block);
   if (outcome->first_non_finite_block) {

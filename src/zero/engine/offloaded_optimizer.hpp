@@ -31,6 +31,7 @@ class OffloadedOptimizer {
     std::uint32_t tiles_across = 4;   ///< the same, when some of them are of later flats
     std::uint32_t tiles_behind = 4;   ///< being written, at most, while another is updated
     Integrity integrity = Integrity::checksum;
+    bool shards_on_disk = false;  ///< parameter shards, whose checksums a CPU makes after the update
   };
   explicit OffloadedOptimizer(const Options& options) : options_(options) {}
 

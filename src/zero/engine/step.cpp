@@ -13,9 +13,9 @@ Result<StepOutcome> Engine::State::step() {
   if (!verdict_) {
     PENSTOCK_TRY(ready("Engine::step"));
     PENSTOCK_TRY(heard(runtime_.check_stores()));
-    const TimePoint stalled = runtime_.stall_time();
+    const TimePoint began = Clock::steady().now();
     PENSTOCK_TRY(residency_->settle_all(*this));
-    const TimePoint gradient_wait = runtime_.stall_time() - stalled;
+    const TimePoint gradient_wait = Clock::steady().now() - began;
     PENSTOCK_TRY(check_all_landed());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
     auto verdict = judge();

@@ -6,14 +6,18 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace penstock::test {
 namespace {
 
 constexpr std::size_t count = 2 * 16384 + 777;
-const AdamConfig adam{.learning_rate = 1e-2f, .weight_decay = 0.1f};
+AdamConfig adam(AdamMode mode) {
+  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+}
 
 struct Memory {
   explicit Memory(StateFormat state_format)
@@ -39,8 +43,9 @@ struct Memory {
 
 /// What a GPU's threads do, one element after the other, the last first.
 template <class Tile>
-void update_backwards(const Tile& tile, const std::vector<float>& gradient, std::uint64_t step) {
-  const auto coefficients = adam_coefficients(adam, step, 0.5f).value();
+void update_backwards(const Tile& tile, const std::vector<float>& gradient, AdamMode mode,
+                      std::uint64_t step) {
+  const auto coefficients = adam_coefficients(adam(mode), step, 0.5f).value();
   const kernels::AdamOperands<float> operands(coefficients);
   for (std::size_t i = count; i-- > 0;) {
     const std::size_t first = i / 16384 * 16384;
@@ -51,21 +56,24 @@ void update_backwards(const Tile& tile, const std::vector<float>& gradient, std:
 
 // The GPU's kernel is this for every element; it has the CPU's bits if this has.
 TEST(AdamElement, GivesTheBitsOfTheTilesUpdate) {
-  for (const StateFormat format : {StateFormat::fp32, StateFormat::split}) {
-    Memory one(format), all(format);
-    for (std::uint64_t step = 1; step <= 3; ++step) {
-      ASSERT_TRUE(adam_step(adam, step, 0.5f, all.tile()).has_value());
-      auto* const parameter = reinterpret_cast<kernels::Bf16*>(one.parameter.data());
-      if (format == StateFormat::fp32) {
-        update_backwards(kernels::Fp32Tile<kernels::Bf16>{one.state.data(), parameter}, one.gradient, step);
-      } else {
-        update_backwards(kernels::SplitTile{reinterpret_cast<kernels::U8*>(one.state.data()), parameter},
-                         one.gradient, step);
+  for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+    for (const StateFormat format : {StateFormat::fp32, StateFormat::split}) {
+      Memory one(format), all(format);
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        ASSERT_TRUE(adam_step(adam(mode), step, 0.5f, all.tile()).has_value());
+        auto* const parameter = reinterpret_cast<kernels::Bf16*>(one.parameter.data());
+        if (format == StateFormat::fp32) {
+          const kernels::Fp32Tile<kernels::Bf16> tile{one.state.data(), parameter};
+          update_backwards(tile, one.gradient, mode, step);
+        } else {
+          const kernels::SplitTile tile{reinterpret_cast<kernels::U8*>(one.state.data()), parameter};
+          update_backwards(tile, one.gradient, mode, step);
+        }
       }
+      EXPECT_EQ(std::memcmp(one.state.data(), all.state.data(), one.state.size() * sizeof(float)), 0)
+          << to_string(format);
+      EXPECT_EQ(one.parameter, all.parameter) << to_string(format);
     }
-    EXPECT_EQ(std::memcmp(one.state.data(), all.state.data(), one.state.size() * sizeof(float)), 0)
-        << to_string(format);
-    EXPECT_EQ(one.parameter, all.parameter) << to_string(format);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "tile_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <string>
 #if defined(__x86_64__)
@@ -103,6 +105,38 @@ TEST(AdamExactness, ThreadsAndAlignmentDoNotChangeABit) {
     for (const std::size_t slack : std::initializer_list<std::size_t>{0, 1, 3, 8, 13}) {
       TileMemory shifted(count, DType::bf16, DType::bf16, slack);
       EXPECT_EQ(run(shifted, values, config(), {.workers = &workers}), wanted) << threads << ", " << slack;
+    }
+  }
+}
+
+// Parameters at a multiple of 64 B, which is what it takes to be written past the caches; tails and several
+// blocks, in several threads.
+TEST(AdamExactness, WritingPastTheCachesDoesNotChangeABit) {
+  Workers workers = Workers::create({.threads = 2}).value();
+  for (const std::size_t count : {1u, 65u, 129u, 3u * 16384u + 777u}) {
+    const TileValues values = random_values(count, 4);
+    for (const DType parameter : dtypes) {
+      TileMemory memory(count, DType::bf16, parameter);
+      run(memory, values, config(), {.isa = Isa::scalar});
+      const std::size_t bytes = size_of(parameter).value() * count;
+      std::vector<std::byte> out(bytes + 128, std::byte{0xa5});
+      const std::size_t at = 64 - reinterpret_cast<std::uintptr_t>(out.data()) % 64;
+      for (const Isa isa : isas) {
+        if (!is_runnable(isa)) continue;
+        TileMemory again(count, DType::bf16, parameter);
+        again.set(values);
+        AdamTile tile = again.tile();
+        tile.parameter = HostSpan(out.data() + at, ByteCount(bytes));
+        const AdamExecution execution{.workers = &workers, .isa = isa, .parameter_past_caches = true};
+        for (std::uint64_t step = 1; step <= steps; ++step) {
+          ASSERT_TRUE(adam_step(config(), step, 0.5f, tile, execution).has_value());
+        }
+        EXPECT_EQ(std::memcmp(out.data() + at, memory.tile().parameter.data(), bytes), 0)
+            << to_string(isa) << ", " << count << " " << to_string(parameter);
+        EXPECT_EQ(
+            std::count(out.begin() + static_cast<std::ptrdiff_t>(at + bytes), out.end(), std::byte{0xa5}),
+            static_cast<std::ptrdiff_t>(128 - at));
+      }
     }
   }
 }

@@ -30,16 +30,22 @@ std::vector<Compiled> others_than_baseline() {
   return some;
 }
 
+constexpr std::size_t canary = 64;  // bytes behind the elements, which nobody writes
+
 /// Random bits of `count` elements; without infinities and NaNs where told, for of two NaNs either is the
-/// sum.
+/// sum. Of fp32 numbers a third are halfway between two of bf16, a third between two of fp16.
 std::vector<std::byte> random_elements(DType dtype, std::size_t count, bool finite, std::uint64_t seed) {
   test::SeededRandom random(seed);
-  std::vector<std::byte> bytes(count * size_of(dtype).value());
+  std::vector<std::byte> bytes(count * size_of(dtype).value() + canary, std::byte{0xa5});
   for (std::size_t i = 0; i < count; ++i) {
     auto bits = static_cast<std::uint32_t>(random.next());
     const std::uint32_t exponent = dtype == DType::fp32   ? 0x7f800000u
                                    : dtype == DType::bf16 ? 0x7f80u
                                                           : 0x7c00u;
+    if (dtype == DType::fp32 && i % 3 == 0) bits = (bits & ~0xffffu) | 0x8000u;
+    if (dtype == DType::fp32 && i % 3 == 1) {  // and of fp16's range
+      bits = (bits & 0x807fe000u) | 0x1000u | static_cast<std::uint32_t>(103 + random.below(40)) << 23;
+    }
     if (finite && (bits & exponent) == exponent) bits &= ~exponent;
     std::memcpy(&bytes[i * size_of(dtype).value()], &bits, size_of(dtype).value());
   }
