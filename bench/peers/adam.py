@@ -29,14 +29,16 @@ def main():
     arguments.add_argument("--slow-elements", type=int, default=4 << 20)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=11)
+    arguments.add_argument("--huge-pages", action="store_true", help="for PyTorch too, which asks for none as it comes")
     options = arguments.parse_args()
 
     elements = {name: options.elements for name in PEERS} | {name: options.slow_elements for name in SLOW_PEERS}
     contestants = [Contestant("Penstock", [options.bench, "--turns", "--tail", "--elements", options.elements,
-                                           "--threads", options.threads], options.threads)]
+                                           "--threads", options.threads], options.threads, options.huge_pages)]
     for name, count in elements.items():
         contestants.append(Contestant(name, [sys.executable, HERE / "adam_contestant.py", name, "--elements",
-                                             count, "--threads", options.threads], options.threads))
+                                             count, "--threads", options.threads], options.threads,
+                                      options.huge_pages))
 
     # seconds per parameter, by row
     rows = {}
@@ -46,7 +48,8 @@ def main():
             rows[name] = [answer["seconds"][name] / count for answer in answers]
 
     print(f"{options.elements / 1e6:.1f} M parameters ({options.slow_elements / 1e6:.1f} M for the 8-bit peers), "
-          f"{options.threads} threads, medians of {options.rounds} rounds")
+          f"{options.threads} threads, medians of {options.rounds} rounds, PyTorch "
+          f"{'with huge pages' if options.huge_pages else 'as it comes'}")
     print(f"{'what':<34}{'G param./s':>12}{'spread':>9}   ours to it")
     for name, seconds in rows.items():
         line = f"{name:<34}{1e-9 / statistics.median(seconds):>12.3f}{100 * spread(seconds):>7.1f} %"

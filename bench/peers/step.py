@@ -25,6 +25,7 @@ def main():
     arguments.add_argument("--layer-parameters", type=int, default=4096 * 4096, help="a square number")
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--huge-pages", action="store_true", help="for PyTorch too, which asks for none as it comes")
     arguments.add_argument("--host-mib", type=int, default=5000,
                            help="host budget of ours for `in memory`: less than DeepSpeed's pipelined step peaks at")
     options = arguments.parse_args()
@@ -56,13 +57,15 @@ def main():
     ]
     figures, against = {}, {}
     for baseline, commands in groups:
-        contestants = [Contestant(name, command, options.threads) for name, command in commands.items()]
+        contestants = [Contestant(name, command, options.threads, options.huge_pages)
+                       for name, command in commands.items()]
         figures |= take_turns(contestants, warm_up=2, rounds=options.rounds)
         against |= {name: baseline for name in commands if name != baseline}
 
     seconds = {name: [answer["step"] + answer["gradients"] for answer in answers]
                for name, answers in figures.items()}
-    print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds; "
+    print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds, PyTorch "
+          f"{'with huge pages' if options.huge_pages else 'as it comes'}; "
           "bytes on disk a parameter")
     print(f"{'what':<30}{'seconds':>9}{'step':>8}{'spread':>9}{'read':>7}{'written':>9}{'peak GiB':>10}   faster")
     for name, answers in figures.items():

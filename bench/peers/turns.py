@@ -33,12 +33,12 @@ def resident_peak():
 
 
 class Contestant:
-    """The other side. Sleeps between its turns; OpenMP's threads do too, they would spin otherwise. PyTorch is
-    told to ask for huge pages, as we do."""
+    """The other side. Sleeps between its turns; OpenMP's threads do too, they would spin otherwise. We ask for huge
+    pages; PyTorch does when told to, which it is not as it comes."""
 
-    def __init__(self, name, command, threads):
+    def __init__(self, name, command, threads, huge_pages):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="PASSIVE",
-                           GOMP_SPINCOUNT="0", DS_ACCELERATOR="cpu", THP_MEM_ALLOC_ENABLE="1")
+                           GOMP_SPINCOUNT="0", DS_ACCELERATOR="cpu", THP_MEM_ALLOC_ENABLE=str(int(huge_pages)))
         self.name = name
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, env=environment)
