@@ -114,9 +114,10 @@ Contest::Contest(const Options& options) : options_(options) {
   const Tensors& fp32 = tensors_of(StateFormat::fp32);
   add_floor(fp32);
   add_plain_loop(fp32);
-  add_adam(fp32);
+  add_adam(fp32, false);
+  add_adam(fp32, true);
   for (const StateFormat format : options.formats) {
-    if (format != StateFormat::fp32) add_adam(tensors_of(format));
+    if (format != StateFormat::fp32) add_adam(tensors_of(format), false);
   }
   if (!options.tail) return;
   add_passes(fp32);
@@ -152,11 +153,13 @@ void Contest::add_plain_loop(const Tensors& tensors) {
        }});
 }
 
-void Contest::add_adam(const Tensors& tensors) {
+void Contest::add_adam(const Tensors& tensors, bool past_caches) {
   contestants_.push_back(
-      {std::string(to_string(tensors.format)), "fp32", adam_bytes(tensors.format),
-       [this, &tensors](Workers& workers) {
-         adam_step(adam, ++step_, 1.0f, tensors.tile(), {.workers = &workers, .isa = options_.isa}).value();
+      {std::string(to_string(tensors.format)) + (past_caches ? " past" : ""), "fp32",
+       adam_bytes(tensors.format), [this, &tensors, past_caches](Workers& workers) {
+         adam_step(adam, ++step_, 1.0f, tensors.tile(),
+                   {.workers = &workers, .isa = options_.isa, .parameter_past_caches = past_caches})
+             .value();
        }});
 }
 

@@ -25,6 +25,7 @@ struct Contestant {
 ///   floor        what the fp32 format reads and writes, multiplied by a constant
 ///   plain loop   AdamW in fp32 states as one writes it down, vectorised by the compiler
 ///   fp32, …      adam_step: bf16 gradient in, bf16 parameter out
+///   fp32 past    the same with the parameter written past the caches, as the engine has it
 ///   tail fp32, … all that a step does to a gradient that has arrived, in two passes: its norm, which is not
 ///                finite when the gradient is not; then clip, unscale, Adam and bf16 out
 ///   passes       the same in fp32 states, a pass each: norm, cast to fp32, clip and unscale, Adam, bf16 out
@@ -49,7 +50,7 @@ class Contest {
 
   void add_floor(const Tensors& tensors);
   void add_plain_loop(const Tensors& tensors);
-  void add_adam(const Tensors& tensors);
+  void add_adam(const Tensors& tensors, bool past_caches);
   void add_tail(const Tensors& tensors);
   void add_passes(const Tensors& tensors);
 
