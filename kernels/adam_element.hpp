@@ -19,19 +19,20 @@ struct Fp32Tile {
   float* state;
   Parameter* parameter;
 
-  PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<float>& operands,
+  PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<ScalarLane>& operands,
                                float gradient, const TileElement& at) const {
     float* const p = state + 3 * at.first + (at.index - at.first);
     float *const m = p + at.length, *const v = m + at.length;
     adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, *p, *m, *v);
     parameter[at.index] = narrow<Parameter>(*p);
-    return is_finite(*p, *m, *v);
+    return is_finite(*p, *v);
   }
-  PENSTOCK_ELEMENT static bool is_finite(float p, float m, float v) {
+  /// An infinite m shows in v.
+  PENSTOCK_ELEMENT static bool is_finite(float p, float v) {
     Largest<ScalarLane> largest;
-    largest.add_master(p);
-    largest.add_moments(m, v);
-    return largest.p < not_finite && largest.v < not_finite;
+    largest.add(p);
+    largest.add(v);
+    return largest.most < not_finite;
   }
 };
 
@@ -40,18 +41,18 @@ struct SplitTile {
   U8* state;
   Bf16* parameter;
 
-  PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<float>& operands,
+  PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<ScalarLane>& operands,
                                float gradient, const TileElement& at) const {
     U8* const block = state + 10 * at.first;
     float *const m = reinterpret_cast<float*>(block) + (at.index - at.first), *const v = m + at.length;
     U16* const remainder = reinterpret_cast<U16*>(block + 8 * at.length) + (at.index - at.first);
     U16* const upper = &parameter[at.index].bits;
-    float p = ScalarLane::value_of(
-        joined_master(ScalarLane::load_upper(upper), ScalarLane::load_lower_signed(remainder)));
+    float p = float_of(SplitMaster<ScalarLane>(*upper, *remainder).bits());
     adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, *m, *v);
-    ScalarLane::store_upper(upper, master_upper(ScalarLane::bits_of(p)));
-    ScalarLane::store_lower(remainder, ScalarLane::bits_of(p));
-    return Fp32Tile<Bf16>::is_finite(p, *m, *v);
+    const SplitMaster<ScalarLane> halves(bits_of(p));
+    ScalarLane::store_words(upper, halves.parameter);
+    ScalarLane::store_words(remainder, halves.remainder);
+    return Fp32Tile<Bf16>::is_finite(p, *v);
   }
 };
 

@@ -13,7 +13,7 @@ using BlockNumber = unsigned long long;  // what atomicMin takes
 template <class Gradient, class Tile>
 __global__ void adam_kernel(AdamCoefficients coefficients, Tile tile, const Gradient* gradient,
                             BlockNumber* first_non_finite_block, std::uint64_t count) {
-  const AdamOperands<float> operands(coefficients);
+  const AdamOperands<ScalarLane> operands(coefficients);
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   for (auto i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
     const std::uint64_t block = i / adam_block_elements, first = block * adam_block_elements;

@@ -6,19 +6,20 @@
 //   size                 elements at a time
 //   quotient, root       of F, correctly rounded (IEEE 754)
 //   bits_of, value_of    F as U and back
-//   Most, larger         one U or several, of which larger(Most, U) keeps the larger ones
+//   Most                 made of 0u; larger(Most, U) keeps the larger ones, larger_upper(Most, W) those of
+//                        numbers given by their upper halves
 //   multiples<step>      {0, step, 2 step, …} as U
 //   load, store          of float, Bf16, Fp16 as F
 //   store_past_caches    the same by way of no cache, for what nobody reads soon
-//   load_upper, store_upper, load_lower_signed, store_lower
-//                        of 16-bit integers as halves of U
-// and, where formats of eight bits are made of it:
-//   upper, upper_words   W as the upper half of U and back
+// and, where formats narrower than fp32 are made of it:
+//   load_words, store_words
+//                        of 16-bit integers as W
+//   upper_words, lower_words, joined
+//                        the halves of U, and U of its upper and lower half
+//   upper                W as the upper half of U, zero below
 //   load_bytes, load_bytes_signed, store_bytes
 //                        of 8-bit integers as W
 //   excess               of two W: how far the first exceeds the second, or 0
-//   load_in_order, store_in_order
-//                        of fp32 in whatever order suits
 // No standard headers, for the reason given in element.hpp.
 
 #include "kernels/element.hpp"
@@ -30,6 +31,8 @@ struct ScalarLane {
   using F = float;
   using U = U32;
   using W = U32;  // its low half
+  using Operand = F;
+  using Mask = U;
   using Most = U32;
   static constexpr unsigned long size = 1;
 
@@ -46,23 +49,14 @@ struct ScalarLane {
   PENSTOCK_ELEMENT static Most larger(Most most, U x) {
     return most < x ? x : most;
   }
+  PENSTOCK_ELEMENT static Most larger_upper(Most most, W x) {
+    return larger(most, x << 16);
+  }
   template <U32 step>
   PENSTOCK_ELEMENT static U multiples() {
     return 0;
   }
 
-  PENSTOCK_ELEMENT static U load_upper(const U16* from) {
-    return U{*from} << 16;
-  }
-  PENSTOCK_ELEMENT static void store_upper(U16* to, U x) {
-    *to = static_cast<U16>(x >> 16);
-  }
-  PENSTOCK_ELEMENT static U load_lower_signed(const U16* from) {
-    return (*from ^ 0x8000u) - 0x8000u;
-  }
-  PENSTOCK_ELEMENT static void store_lower(U16* to, U x) {
-    *to = static_cast<U16>(x);
-  }
   template <class T>
   PENSTOCK_ELEMENT static F load(const T* from) {
     return widen(*from);
@@ -77,11 +71,23 @@ struct ScalarLane {
     store(to, x);
   }
 
-  PENSTOCK_ELEMENT static U upper(W x) {
-    return x << 16;
+  PENSTOCK_ELEMENT static W load_words(const U16* from) {
+    return *from;
+  }
+  PENSTOCK_ELEMENT static void store_words(U16* to, W x) {
+    *to = static_cast<U16>(x);
   }
   PENSTOCK_ELEMENT static W upper_words(U x) {
     return x >> 16;
+  }
+  PENSTOCK_ELEMENT static W lower_words(U x) {
+    return x & 0xffffu;
+  }
+  PENSTOCK_ELEMENT static U joined(W upper, W lower) {
+    return upper << 16 | lower;
+  }
+  PENSTOCK_ELEMENT static U upper(W x) {
+    return x << 16;
   }
   PENSTOCK_ELEMENT static W load_bytes(const U8* from) {
     return *from;
@@ -94,12 +100,6 @@ struct ScalarLane {
   }
   PENSTOCK_ELEMENT static W excess(W a, W b) {
     return a > b ? a - b : 0;
-  }
-  PENSTOCK_ELEMENT static F load_in_order(const float* from) {
-    return *from;
-  }
-  PENSTOCK_ELEMENT static void store_in_order(float* to, F x) {
-    *to = x;
   }
 };
 

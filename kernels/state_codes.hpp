@@ -12,16 +12,21 @@ namespace penstock::kernels {
 // magnitude), and is the parameter; the lower is what is missing, as a 16-bit two's complement number: the
 // master's own lower half. No rounding to even: with it 32768 patterns would have no remainder of 16 bits.
 
-/// The parameter in the upper half of what it returns; the lower half means nothing.
-template <class U>
-PENSTOCK_ELEMENT U master_upper(U bits) {
-  return bits + U(0x8000u);
-}
-/// Of the parameter in the upper half of a number, zero below, and the remainder, its sign extended.
-template <class U>
-PENSTOCK_ELEMENT U joined_master(U upper, U remainder) {
-  return upper + remainder;
-}
+template <class Lane>
+struct SplitMaster {
+  typename Lane::W parameter, remainder;
+
+  PENSTOCK_ELEMENT explicit SplitMaster(typename Lane::U bits)
+      : parameter(Lane::upper_words(bits)), remainder(Lane::lower_words(bits)) {
+    parameter = parameter + (remainder >> 15);
+  }
+  PENSTOCK_ELEMENT SplitMaster(typename Lane::W the_parameter, typename Lane::W the_remainder)
+      : parameter(the_parameter), remainder(the_remainder) {}
+
+  [[nodiscard]] PENSTOCK_ELEMENT typename Lane::U bits() const {
+    return Lane::joined(parameter - (remainder >> 15), remainder);
+  }
+};
 
 // ---- Stochastic rounding ----
 // Adding random bits to those that are cut off makes the expected value of what remains that of the whole, to
@@ -39,15 +44,11 @@ PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
   return U(seed + random_step * static_cast<U32>(i)) + Lane::template multiples<random_step>();
 }
 
-/// `bits` with what is random added below its upper `kept` bits: cut off the others. One number serves two
-/// moments, m by its upper bits and v by its lower ones.
+/// `bits` with what is random added below its upper `kept` bits: cut off the others. One number serves both
+/// moments of an element, whose ratio varies the less for it.
 template <int kept, class U>
-PENSTOCK_ELEMENT U dithered_m(U bits, U random) {
+PENSTOCK_ELEMENT U dithered(U bits, U random) {
   return bits + (random >> kept);
-}
-template <int kept, class U>
-PENSTOCK_ELEMENT U dithered_v(U bits, U random) {
-  return bits + (random & U(0xffffffffu >> kept));
 }
 
 // ---- Eight-bit codes ----
@@ -82,28 +83,30 @@ struct Q8M {
   using F = typename Lane::F;
   using U = typename Lane::U;
   using W = typename Lane::W;
-  /// 2^base, in two where one fp32 does not hold it: for an m of 256 and more.
-  F up, up_rest, down, down_rest;
-  bool in_two;
+  using Operand = typename Lane::Operand;
+  /// 2^base and 2^-base; of larger ones, for an m of 256 and more, what one fp32 holds, and the rest's
+  /// exponent.
+  Operand up, down;
+  int rest;
 
   PENSTOCK_ELEMENT explicit Q8M(U32 stored_base) {
     const int base = static_cast<int>(stored_base) + 4, most = base < 120 ? base : 120;
-    up = F(power_of_two(most));
-    up_rest = F(power_of_two(base - most));
-    down = F(power_of_two(-most));
-    down_rest = F(power_of_two(most - base));
-    in_two = base > most;
+    up = Operand(power_of_two(most));
+    down = Operand(power_of_two(-most));
+    rest = base - most;
   }
-  /// Of a code whose sign is extended.
-  PENSTOCK_ELEMENT F decoded(W code) const {
-    const F m = Lane::value_of(Lane::upper((code << 4) & W(0x87f0u))) * up;
-    return in_two ? m * up_rest : m;
+  /// Of a code whose sign is extended, times a factor: one multiplication is both, and rounds alike.
+  PENSTOCK_ELEMENT F decoded(W code, Operand factor) const {
+    F m = Lane::value_of(Lane::upper((code << 4) & W(0x87f0u)));
+    if (rest != 0) m = m * Operand(power_of_two(rest));
+    return m * (up * factor);
   }
+  /// In the lower eight bits.
   PENSTOCK_ELEMENT W encoded(F m, U random) const {
     m = m * down;
-    if (in_two) m = m * down_rest;
-    const W words = Lane::upper_words(dithered_m<12>(Lane::bits_of(m), random));
-    return ((words >> 4) & W(0x7fu)) | ((words >> 8) & W(0x80u));
+    if (rest != 0) m = m * Operand(power_of_two(-rest));
+    const W words = Lane::upper_words(dithered<12>(Lane::bits_of(m), random));
+    return (words >> 4) | ((words >> 8) & W(0x80u));
   }
 };
 
@@ -119,7 +122,7 @@ struct Q8V {
   PENSTOCK_ELEMENT F decoded(W code) const { return Lane::value_of(Lane::upper((code + base) << 4)); }
   /// Of a `v` that is not negative.
   PENSTOCK_ELEMENT W encoded(F v, U random) const {
-    return Lane::excess(Lane::upper_words(dithered_v<12>(Lane::bits_of(v), random)) >> 4, base);
+    return Lane::excess(Lane::upper_words(dithered<12>(Lane::bits_of(v), random)) >> 4, base);
   }
 };
 

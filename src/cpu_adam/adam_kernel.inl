@@ -2,6 +2,7 @@
 // after defining WideLane and PairLane there: what adam_update computes in, see kernels/lane.hpp. Tails are
 // scalar.
 
+using kernels::Moments;
 using kernels::ScalarLane;
 using kernels::U16;
 using kernels::U32;
@@ -16,143 +17,9 @@ using kernels::U8;
 // block these are addresses that nobody looks at, or the next block.
 constexpr unsigned long ahead = 512;
 
+#include "cpu_adam/largest.inl"
+
 #include "cpu_adam/adam_states.inl"
-
-#include "cpu_adam/adam_q8_run.inl"
-
-template <class Gradient, class WholeLane>
-class Loop {
- public:
-  Loop(const kernels::AdamCoefficients& coefficients, const AdamBlock& block)
-      : decay_(coefficients.decay_mode),
-        operands_(coefficients),
-        scalar_operands_(coefficients),
-        gradient_(static_cast<const Gradient*>(block.gradient)) {}
-
-  /// Elements begin to end of a format whose moments are stored as they are made.
-  template <class State>
-  [[gnu::always_inline]] inline void run(const State& state, unsigned long begin, unsigned long end) {
-    const unsigned long whole = begin + (end - begin) / WholeLane::size * WholeLane::size;
-    update_masters<WholeLane>(
-        state, begin, whole, [&](unsigned long i) __attribute__((always_inline)) {
-          return update_moments<WholeLane>(state, i, largest_);
-        });
-    update_masters<ScalarLane>(
-        state, whole, end, [&](unsigned long i) __attribute__((always_inline)) {
-          return update_moments<ScalarLane>(state, i, tail_largest_);
-        });
-  }
-
-  /// New moments of elements begin to end of a run, which wait in it; `largest` is raised to theirs.
-  [[gnu::always_inline]] inline void update_moments(const Q8Run& run, unsigned long begin, unsigned long end,
-                                                    kernels::Largest<ScalarLane>& largest_moments) {
-    kernels::Largest<WholeLane> wide;
-    for (; end - begin >= WholeLane::size; begin += WholeLane::size) {
-      update_moments<WholeLane>(run, begin, wide);
-    }
-    for (; begin < end; ++begin) update_moments<ScalarLane>(run, begin, largest_moments);
-    largest_moments.m = ScalarLane::larger(largest_moments.m, largest(wide.m));
-    largest_moments.v = ScalarLane::larger(largest_moments.v, largest(wide.v));
-    tail_largest_.v = ScalarLane::larger(tail_largest_.v, largest_moments.v);
-  }
-  /// Their masters, and the codes of their moments.
-  [[gnu::always_inline]] inline void finish(const Q8Run& run, unsigned long begin, unsigned long end) {
-    const unsigned long whole = begin + (end - begin) / WholeLane::size * WholeLane::size;
-    finish_in<WholeLane>(run, begin, whole);
-    finish_in<ScalarLane>(run, whole, end);
-  }
-
-  [[nodiscard]] bool all_finite() const {
-    return ScalarLane::larger(largest(largest_.p), tail_largest_.p) < kernels::not_finite &&
-           ScalarLane::larger(largest(largest_.v), tail_largest_.v) < kernels::not_finite;
-  }
-
- private:
-  template <class Lane>
-  [[gnu::always_inline]] inline void finish_in(const Q8Run& run, unsigned long begin, unsigned long end) {
-    const Q8Scales<Lane> scales = run.template scales<Lane>();
-    update_masters<Lane>(
-        run, begin, end, [&](unsigned long i) __attribute__((always_inline)) {
-          return run.template encode<Lane>(i, scales);
-        });
-  }
-
-  /// Masters begin to end, by the moments that `moments_at` returns. Roots and quotients are asked for a turn
-  /// before they are needed: what waits for them would fill the processor's queues, and keep the next turn's
-  /// work out. 1.2 times the rate.
-  template <class Lane, class State, class MomentsAt>
-  [[gnu::always_inline]] inline void update_masters(const State& state, unsigned long begin,
-                                                    unsigned long end, MomentsAt moments_at) {
-    using F = typename Lane::F;
-    const auto root = [&](unsigned long i, F& m) __attribute__((always_inline)) {
-      const Moments<Lane> moments = moments_at(i);
-      m = moments.m;
-      return Lane::root(moments.v);
-    };
-    const auto ratio = [&](F m, F root_of_v) __attribute__((always_inline)) {
-      return kernels::adam_ratio<Lane>(operands<Lane>(), m, root_of_v);
-    };
-    if (begin == end) return;
-    F m, next_m, awaited_root = root(begin, m);
-    if (end - begin == Lane::size) return update_master<Lane>(state, begin, ratio(m, awaited_root));
-    F awaited_ratio = ratio(m, awaited_root);
-    awaited_root = root(begin + Lane::size, m);
-    for (unsigned long i = begin + 2 * Lane::size; i < end; i += Lane::size) {
-      const F next_root = root(i, next_m);
-      update_master<Lane>(state, i - 2 * Lane::size, awaited_ratio);
-      awaited_ratio = ratio(m, awaited_root);
-      awaited_root = next_root;
-      m = next_m;
-    }
-    update_master<Lane>(state, end - 2 * Lane::size, awaited_ratio);
-    update_master<Lane>(state, end - Lane::size, ratio(m, awaited_root));
-  }
-
-  template <class Lane, class State>
-  [[gnu::always_inline]] inline Moments<Lane> update_moments(const State& state, unsigned long i,
-                                                             kernels::Largest<Lane>& largest) const {
-    if constexpr (requires { state.prefetch_moments(i); }) {
-      state.prefetch_moments(i + ahead);
-      __builtin_prefetch(gradient_ + i + ahead, /*rw=*/0);
-    }
-    typename Lane::F p(0.0f);
-    if (decay_ == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
-    Moments<Lane> moments = state.template load_moments<Lane>(i);
-    kernels::update_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p, moments.m,
-                                  moments.v);
-    state.template store_moments<Lane>(i, moments);
-    largest.add_moments(moments.m, moments.v);
-    return moments;
-  }
-  template <class Lane, class State>
-  [[gnu::always_inline]] inline void update_master(const State& state, unsigned long i,
-                                                   typename Lane::F ratio) {
-    if constexpr (requires { state.prefetch_master(i); }) state.prefetch_master(i + ahead);
-    const auto p =
-        kernels::updated_master(decay_, operands<Lane>(), state.template load_master<Lane>(i), ratio);
-    state.template store_master<Lane>(i, p);
-    if constexpr (Lane::size == WholeLane::size) {
-      largest_.add_master(p);
-    } else {
-      tail_largest_.add_master(p);
-    }
-  }
-  template <class Lane>
-  [[gnu::always_inline]] inline const kernels::AdamOperands<typename Lane::F>& operands() const {
-    if constexpr (Lane::size == WholeLane::size) {
-      return operands_;
-    } else {
-      return scalar_operands_;
-    }
-  }
-
-  const kernels::AdamDecay decay_;
-  const kernels::AdamOperands<typename WholeLane::F> operands_;
-  const kernels::AdamOperands<float> scalar_operands_;
-  const Gradient* const gradient_;
-  kernels::Largest<WholeLane> largest_;
-  kernels::Largest<ScalarLane> tail_largest_;
-};
 
 /// Calls body(coefficients, begin, end) for each piece that elements begin to end of the block are in.
 template <class Body>
@@ -170,9 +37,116 @@ template <class Body>
   }
 }
 
+#include "cpu_adam/adam_q8_state.inl"
+
+template <class Gradient, class WholeLane>
+class Loop {
+ public:
+  Loop(const kernels::AdamCoefficients& coefficients, const AdamBlock& block)
+      : decay_(coefficients.decay_mode),
+        operands_(coefficients),
+        scalar_operands_(coefficients),
+        gradient_(static_cast<const Gradient*>(block.gradient)) {}
+
+  template <class State>
+  [[gnu::always_inline]] inline void run(State& state, unsigned long begin, unsigned long end) {
+    const unsigned long whole = begin + (end - begin) / WholeLane::size * WholeLane::size;
+    run_in(state, begin, whole, largest_);
+    run_in(state, whole, end, tail_largest_);
+  }
+
+  [[nodiscard]] bool all_finite() const {
+    return largest(largest_.most) < kernels::not_finite && tail_largest_.most < kernels::not_finite;
+  }
+
+ private:
+  /// Roots and quotients are asked for a turn before they are needed: what waits for them would fill the
+  /// processor's queues, and keep the next turn's work out. 1.2 times the rate.
+  template <class State, class Lane>
+  [[gnu::always_inline]] inline void run_in(State& state, unsigned long begin, unsigned long end,
+                                            kernels::Largest<Lane>& largest) {
+    using F = typename Lane::F;
+    const auto root = [&](unsigned long i, F& m) __attribute__((always_inline)) {
+      const auto moments = update_moments(state, i, largest);
+      m = moments.m;
+      return Lane::root(moments.v);
+    };
+    const auto ratio = [&](F m, F root_of_v) __attribute__((always_inline)) {
+      return kernels::adam_ratio<Lane>(operands<Lane>(), m, root_of_v);
+    };
+    if (begin == end) return;
+    begin_run(state, begin, end);
+    F m, next_m, awaited_root = root(begin, m);
+    if (end - begin == Lane::size) return update_master(state, begin, ratio(m, awaited_root), largest);
+    F awaited_ratio = ratio(m, awaited_root);
+    awaited_root = root(begin + Lane::size, m);
+    for (unsigned long i = begin + 2 * Lane::size; i < end;) {
+      for (const unsigned long run_end = begin_run(state, i, end); i < run_end; i += Lane::size) {
+        const F next_root = root(i, next_m);
+        update_master(state, i - 2 * Lane::size, awaited_ratio, largest);
+        awaited_ratio = ratio(m, awaited_root);
+        awaited_root = next_root;
+        m = next_m;
+      }
+    }
+    update_master(state, end - 2 * Lane::size, awaited_ratio, largest);
+    update_master(state, end - Lane::size, ratio(m, awaited_root), largest);
+  }
+
+  /// Of a format that has runs, begins that which begins at element i. How far what is begun goes.
+  template <class State>
+  [[gnu::always_inline]] inline unsigned long begin_run(State& state, unsigned long i, unsigned long end) {
+    if constexpr (requires { state.begin_run(i, tail_largest_); }) {
+      if (i % kernels::q8_run == 0) state.begin_run(i, tail_largest_);
+      const unsigned long next = i - i % kernels::q8_run + kernels::q8_run;
+      return next < end ? next : end;
+    } else {
+      return end;
+    }
+  }
+  template <class State, class Lane>
+  [[gnu::always_inline]] inline Moments<typename Lane::F> update_moments(State& state, unsigned long i,
+                                                                         kernels::Largest<Lane>& largest) {
+    if constexpr (requires { state.prefetch_moments(i); }) {
+      state.prefetch_moments(i + ahead);
+      __builtin_prefetch(gradient_ + i + ahead, /*rw=*/0);
+    }
+    typename Lane::F p(0.0f);
+    if (decay_ == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
+    const auto moments =
+        kernels::updated_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p,
+                                       state.template load_decayed<Lane>(i, operands<Lane>()));
+    state.template store_moments<Lane>(i, moments, largest);
+    return moments;
+  }
+  template <class State, class Lane>
+  [[gnu::always_inline]] inline void update_master(const State& state, unsigned long i,
+                                                   typename Lane::F ratio, kernels::Largest<Lane>& largest) {
+    if constexpr (requires { state.prefetch_master(i); }) state.prefetch_master(i + ahead);
+    const auto p =
+        kernels::updated_master<Lane>(decay_, operands<Lane>(), state.template load_master<Lane>(i), ratio);
+    state.template store_master<Lane>(i, p, largest);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline const kernels::AdamOperands<Lane>& operands() const {
+    if constexpr (Lane::size == WholeLane::size) {
+      return operands_;
+    } else {
+      return scalar_operands_;
+    }
+  }
+
+  const kernels::AdamDecay decay_;
+  const kernels::AdamOperands<WholeLane> operands_;
+  const kernels::AdamOperands<ScalarLane> scalar_operands_;
+  const Gradient* const gradient_;
+  kernels::Largest<WholeLane> largest_;
+  kernels::Largest<ScalarLane> tail_largest_;
+};
+
 template <class Gradient, class State>
 bool update(const AdamBlock& block) noexcept {
-  const State state(block);
+  State state(block);
   bool finite = true;
   for_pieces(block, 0, block.count,
              [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
@@ -184,52 +158,24 @@ bool update(const AdamBlock& block) noexcept {
   return finite;
 }
 
-/// Runs that are in several pieces, one after the other.
-template <class Gradient>
-bool update_q8_pieces(const AdamBlock& block) noexcept {
-  bool finite = true;
-  Q8Buffer buffer;
-  for (unsigned long first = 0; first < block.count; first += kernels::q8_run) {
-    const Q8Run run(block, first, buffer);
-    kernels::Largest<ScalarLane> largest_moments;
-    for_pieces(
-        block, run.begin(), run.end(),
-        [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
-          Loop<Gradient, Q8Run::Lane>(coefficients, block).update_moments(run, begin, end, largest_moments);
-        });
-    run.rescale(largest_moments.m, largest_moments.v);
-    for_pieces(block, run.begin(), run.end(),
-               [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
-                 Loop<Gradient, Q8Run::Lane> loop(coefficients, block);
-                 loop.finish(run, begin, end);
-                 finite &= loop.all_finite();
-               });
-    finite &= largest_moments.v < kernels::not_finite;
-  }
-  return finite;
-}
-
+/// Whole registers are to lie in one run.
 template <class Gradient>
 bool update_q8(const AdamBlock& block) noexcept {
-  if (block.pieces->end - block.first < block.count) return update_q8_pieces<Gradient>(block);
-  Loop<Gradient, Q8Run::Lane> loop(block.pieces->coefficients, block);
-  const auto update_moments = [&](const Q8Run& run) __attribute__((always_inline)) {
-    kernels::Largest<ScalarLane> largest_moments;
-    loop.update_moments(run, run.begin(), run.end(), largest_moments);
-    run.rescale(largest_moments.m, largest_moments.v);
-  };
-  Q8Buffer buffers[2];
-  Q8Run run(block, 0, buffers[0]);
-  update_moments(run);
-  // The next run's moments come between, so that nothing waits until this one's scales are known.
-  for (unsigned long number = 1; run.end() < block.count; ++number) {
-    const Q8Run next(block, run.end(), buffers[number % 2]);
-    update_moments(next);
-    loop.finish(run, run.begin(), run.end());
-    run = next;
-  }
-  loop.finish(run, run.begin(), run.end());
-  return loop.all_finite();
+  Q8State<Gradient> state(block);
+  bool finite = true;
+  for_pieces(block, 0, block.count,
+             [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
+               Loop<Gradient, PairLane> loop(coefficients, block);
+               while (begin < end) {
+                 const unsigned long left = kernels::q8_run - begin % kernels::q8_run;
+                 const unsigned long some_end =
+                     left < kernels::q8_run && left < end - begin ? begin + left : end;
+                 loop.run(state, begin, some_end);
+                 begin = some_end;
+               }
+               finite &= loop.all_finite();
+             });
+  return finite;
 }
 
 using kernels::Bf16;

@@ -44,6 +44,12 @@ uint16x8_t signed_bytes_from(const kernels::U8* from) {
 void bytes_to(kernels::U8* to, uint16x8_t x) {
   vst1_u8(to, vmovn_u16(x));
 }
+uint32x4_t lower_halves(uint32x4_t below, uint32x4_t above) {
+  return vreinterpretq_u32_u16(vtrn1q_u16(vreinterpretq_u16_u32(below), vreinterpretq_u16_u32(above)));
+}
+uint32x4_t upper_halves(uint32x4_t below, uint32x4_t above) {
+  return vreinterpretq_u32_u16(vtrn2q_u16(vreinterpretq_u16_u32(below), vreinterpretq_u16_u32(above)));
+}
 float32x4_t even_of(float32x4_t first, float32x4_t second) {
   return vuzp1q_f32(first, second);
 }
@@ -58,7 +64,13 @@ float32x4_t second_of(float32x4_t even, float32x4_t odd) {
   return vzip2q_f32(even, odd);
 }
 
-kernels::U32 largest_of(uint32x4_t x) {
+kernels::U32 largest_of_bytes(uint8x16_t x) {
+  return vmaxvq_u8(x);
+}
+kernels::U32 largest_of_words(uint16x8_t x) {
+  return vmaxvq_u16(x);
+}
+kernels::U32 largest_of_numbers(uint32x4_t x) {
   return vmaxvq_u32(x);
 }
 

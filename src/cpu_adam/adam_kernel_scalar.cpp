@@ -10,6 +10,13 @@ namespace {
 using WideLane = kernels::ScalarLane;
 using PairLane = kernels::ScalarLane;
 void fence() {}
+template <class Number>
+inline kernels::U32 largest_of_run(const Number* from, Number mask) {
+  kernels::U32 most = 0;
+  for (unsigned i = 0; i < kernels::q8_run; ++i)
+    most = WideLane::larger(most, static_cast<kernels::U32>(from[i] & mask));
+  return most;
+}
 
 #include "cpu_adam/adam_kernel.inl"
 

@@ -55,9 +55,16 @@ __m128i bytes_from(const void* from) {
 __m128i signed_bytes_from(const void* from) {
   return _mm_cvtepi8_epi16(half_a_register_from(from));
 }
-/// Of numbers below 2^8; more would saturate.
+/// Numbers of 2^8 and more would saturate.
 void bytes_to(void* to, __m128i x) {
+  x = _mm_and_si128(x, _mm_set1_epi16(0xff));
   _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(x, x));
+}
+__m128i lower_halves(__m128i below, __m128i above) {
+  return _mm_blend_epi16(below, _mm_slli_epi32(above, 16), 0xaa);
+}
+__m128i upper_halves(__m128i below, __m128i above) {
+  return _mm_blend_epi16(_mm_srli_epi32(below, 16), above, 0xaa);
 }
 __m128 even_of(__m128 first, __m128 second) {
   return _mm_shuffle_ps(first, second, _MM_SHUFFLE(2, 0, 2, 0));
@@ -73,17 +80,14 @@ __m128 second_of(__m128 even, __m128 odd) {
   return _mm_unpackhi_ps(even, odd);
 }
 
-kernels::U32 largest_of(__m128i x) {
-  const __m128i two = _mm_max_epu32(x, _mm_srli_si128(x, 8));
-  return static_cast<kernels::U32>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_srli_si128(two, 4))));
-}
-
 __m128 exact_quotient(__m128 a, __m128 b) {
   return _mm_div_ps(a, b);
 }
 __m128 exact_root(__m128 x) {
   return _mm_sqrt_ps(x);
 }
+
+#include "cpu_adam/largest_x86.inl"
 
 #include "cpu_adam/lane_xsimd.inl"
 

@@ -49,8 +49,9 @@ __m256i bytes_from(const void* from) {
 __m256i signed_bytes_from(const void* from) {
   return _mm256_cvtepi8_epi16(half_a_register_from(from));
 }
-/// Of numbers below 2^8; more would saturate.
+/// Numbers of 2^8 and more would saturate.
 void bytes_to(void* to, __m256i x) {
+  x = _mm256_and_si256(x, _mm256_set1_epi16(0xff));
   _mm_storeu_si128(static_cast<__m128i*>(to),
                    _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
@@ -59,6 +60,12 @@ template <int which>
 __m256 every_other(__m256 first, __m256 second) {
   const __m256d halves = _mm256_castps_pd(_mm256_shuffle_ps(first, second, which));
   return _mm256_castpd_ps(_mm256_permute4x64_pd(halves, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+__m256i lower_halves(__m256i below, __m256i above) {
+  return _mm256_blend_epi16(below, _mm256_slli_epi32(above, 16), 0xaa);
+}
+__m256i upper_halves(__m256i below, __m256i above) {
+  return _mm256_blend_epi16(_mm256_srli_epi32(below, 16), above, 0xaa);
 }
 __m256 even_of(__m256 first, __m256 second) {
   return every_other<_MM_SHUFFLE(2, 0, 2, 0)>(first, second);
@@ -74,18 +81,14 @@ __m256 second_of(__m256 even, __m256 odd) {
   return _mm256_permute2f128_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd), 0x31);
 }
 
-kernels::U32 largest_of(__m256i x) {
-  const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-  const __m128i two = _mm_max_epu32(four, _mm_srli_si128(four, 8));
-  return static_cast<kernels::U32>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_srli_si128(two, 4))));
-}
-
 __m256 exact_quotient(__m256 a, __m256 b) {
   return _mm256_div_ps(a, b);
 }
 __m256 exact_root(__m256 x) {
   return _mm256_sqrt_ps(x);
 }
+
+#include "cpu_adam/largest_x86.inl"
 
 #include "cpu_adam/lane_xsimd.inl"
 

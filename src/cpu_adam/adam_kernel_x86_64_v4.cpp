@@ -53,6 +53,15 @@ __m512i signed_bytes_from(const void* from) {
 void bytes_to(void* to, __m512i x) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi16_epi8(x));
 }
+// A shift and a blend in one.
+__m512i lower_halves(__m512i below, __m512i above) {
+  const __m512i up = _mm512_set4_epi32(0x0d0c0000, 0x09080000, 0x05040000, 0x01000000);
+  return _mm512_mask_shuffle_epi8(below, 0xccccccccccccccccu, above, up);
+}
+__m512i upper_halves(__m512i below, __m512i above) {
+  const __m512i down = _mm512_set4_epi32(0x00000f0e, 0x00000b0a, 0x00000706, 0x00000302);
+  return _mm512_mask_shuffle_epi8(above, 0x3333333333333333u, below, down);
+}
 __m512 even_of(__m512 first, __m512 second) {
   return _mm512_permutex2var_ps(
       first, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), second);
@@ -71,16 +80,14 @@ __m512 second_of(__m512 even, __m512 odd) {
       even, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), odd);
 }
 
-kernels::U32 largest_of(__m512i x) {
-  return _mm512_reduce_max_epu32(x);
-}
-
 __m512 exact_quotient(__m512 a, __m512 b) {
   return _mm512_div_ps(a, b);
 }
 __m512 exact_root(__m512 x) {
   return _mm512_sqrt_ps(x);
 }
+
+#include "cpu_adam/largest_x86.inl"
 
 #include "cpu_adam/lane_xsimd.inl"
 

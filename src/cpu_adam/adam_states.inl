@@ -1,10 +1,6 @@
 // What a block's state looks like to the Adam loop, a class for each format: where it stands (see
-// state_format.hpp), how an element is loaded and stored, and the Lane to go by. Included by adam_kernel.inl.
-
-template <class Lane>
-struct Moments {
-  typename Lane::F m, v;
-};
+// state_format.hpp), how an element is loaded and stored, and the Lane to go by. What it stores, it shows to
+// `largest`, so that what is not finite is seen. Included by adam_kernel.inl.
 
 /// Master, m and v in fp32; the parameter is derived.
 template <class Parameter>
@@ -24,11 +20,14 @@ class Fp32State {
     return Lane::load(master_ + i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
-    return {Lane::load(m_ + i), Lane::load(v_ + i)};
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    return kernels::decayed<Lane>(operands, Lane::load(m_ + i), Lane::load(v_ + i));
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    largest.add(p);
     Lane::store(master_ + i, p);
     if (past_caches_) {
       Lane::store_past_caches(parameter_ + i, p);
@@ -37,7 +36,9 @@ class Fp32State {
     }
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>& largest) const {
+    largest.add_positive(x.v);
     Lane::store(m_ + i, x.m);
     Lane::store(v_ + i, x.v);
   }
@@ -48,30 +49,39 @@ class Fp32State {
   bool past_caches_;
 };
 
-/// A master whose upper half is the bf16 parameter.
-class SplitMaster {
+/// Masters whose upper half is the bf16 parameter.
+class SplitMasters {
  public:
-  SplitMaster(void* parameter, U16* remainder)
-      : upper_(static_cast<U16*>(parameter)), remainder_(remainder) {}
+  SplitMasters(void* parameter, U16* remainder)
+      : parameter_(static_cast<U16*>(parameter)), remainder_(remainder) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load(unsigned long i) const {
-    return Lane::value_of(
-        kernels::joined_master(Lane::load_upper(upper_ + i), Lane::load_lower_signed(remainder_ + i)));
+    const kernels::SplitMaster<Lane> halves(Lane::load_words(parameter_ + i),
+                                            Lane::load_words(remainder_ + i));
+    return Lane::value_of(halves.bits());
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p) const {
+  [[gnu::always_inline]] inline void store(unsigned long i, typename Lane::F p,
+                                           kernels::Largest<Lane>& largest) const {
     const auto bits = Lane::bits_of(p);
-    Lane::store_upper(upper_ + i, kernels::master_upper(bits));
-    Lane::store_lower(remainder_ + i, bits);
+    const kernels::SplitMaster<Lane> halves(bits);
+    Lane::store_words(parameter_ + i, halves.parameter);
+    Lane::store_words(remainder_ + i, halves.remainder);
+    largest.add_upper_words(Lane::upper_words(bits));
+  }
+  /// No magnitude among these is larger.
+  [[gnu::always_inline]] inline float largest(unsigned long begin, unsigned long count) const {
+    const U32 upper = largest_masked(parameter_ + begin, count, U16{0x7fff});
+    return kernels::float_of((upper << 16) + 0x7fffu);
   }
   [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
-    __builtin_prefetch(upper_ + i, /*rw=*/1);
+    __builtin_prefetch(parameter_ + i, /*rw=*/1);
     __builtin_prefetch(remainder_ + i, /*rw=*/1);
   }
 
  private:
-  U16 *upper_, *remainder_;
+  U16 *parameter_, *remainder_;
 };
 
 /// Remainder of the master; m and v in fp32.
@@ -89,22 +99,26 @@ class SplitState {
     return master_.load<Lane>(i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
-    return {Lane::load(m_ + i), Lane::load(v_ + i)};
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    return kernels::decayed<Lane>(operands, Lane::load(m_ + i), Lane::load(v_ + i));
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
-    master_.store<Lane>(i, p);
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    master_.store<Lane>(i, p, largest);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>& largest) const {
+    largest.add_positive(x.v);
     Lane::store(m_ + i, x.m);
     Lane::store(v_ + i, x.v);
   }
 
  private:
   float *m_, *v_;
-  SplitMaster master_;
+  SplitMasters master_;
 };
 
 /// Remainder of the master; m and v in bf16, rounded stochastically.
@@ -123,22 +137,28 @@ class SplitBf16State {
     return master_.load<Lane>(i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline Moments<Lane> load_moments(unsigned long i) const {
-    return {Lane::value_of(Lane::load_upper(m_ + i)), Lane::value_of(Lane::load_upper(v_ + i))};
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    return kernels::decayed<Lane>(operands, Lane::value_of(Lane::upper(Lane::load_words(m_ + i))),
+                                  Lane::value_of(Lane::upper(Lane::load_words(v_ + i))));
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p) const {
-    master_.store<Lane>(i, p);
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    master_.store<Lane>(i, p, largest);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<Lane>& x) const {
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>& largest) const {
     const auto random = kernels::random_of<Lane>(seed_, i);
-    Lane::store_upper(m_ + i, kernels::dithered_m<16>(Lane::bits_of(x.m), random));
-    Lane::store_upper(v_ + i, kernels::dithered_v<16>(Lane::bits_of(x.v), random));
+    const auto v = Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.v), random));
+    Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.m), random)));
+    Lane::store_words(v_ + i, v);
+    largest.add_upper_words(v);
   }
 
  private:
   U16 *m_, *v_;
-  SplitMaster master_;
+  SplitMasters master_;
   U32 seed_;
 };

@@ -9,7 +9,7 @@
 
 namespace penstock::detail {
 
-using Lane = kernels::ScalarLane;
+using Master = kernels::SplitMaster<kernels::ScalarLane>;
 
 BlockView::BlockView(const AdamTile& tile, std::size_t index)
     : format(tile.format),
@@ -40,9 +40,9 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
   }
   std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint32_t bits = kernels::bits_of(values[i]);
-    Lane::store_upper(&uppers[i], kernels::master_upper(bits));
-    Lane::store_lower(&rests[i], bits);
+    const Master halves(kernels::bits_of(values[i]));
+    uppers[i] = static_cast<std::uint16_t>(halves.parameter);
+    rests[i] = static_cast<std::uint16_t>(halves.remainder);
   }
 }
 
@@ -54,8 +54,7 @@ void BlockView::get_masters(std::size_t at, std::span<float> values) const {
   const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests =
                                                                                      remainder() + at;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = Lane::value_of(
-        kernels::joined_master(Lane::load_upper(&uppers[i]), Lane::load_lower_signed(&rests[i])));
+    values[i] = kernels::float_of(Master(uppers[i], rests[i]).bits());
   }
 }
 

@@ -7,14 +7,17 @@
 //   put, put_past_caches, fence             half a register to memory; by way of no cache; and the order of
 //                                           such stores before later ones
 //   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
+//   lower_halves, upper_halves              of two batches of 32-bit numbers, the second's above the first's
 //   even_of, odd_of                         numbers 0, 2, 4, … and 1, 3, 5, … of two batches
 //   first_of, second_of                     from those the two batches
-//   largest_of                              of a batch of 32-bit unsigned integers
+//   largest_of_bytes, _words, _numbers      of a batch of unsigned integers of 8, 16, 32 bits
 
 /// Consecutive elements in one register.
 struct WideLane {
   using F = xsimd::batch<float, Arch>;
   using U = xsimd::batch<kernels::U32, Arch>;
+  using Operand = F;
+  using Mask = U;
   using Most = U;
   static constexpr unsigned long size = F::size;
 
@@ -57,10 +60,11 @@ struct Pair {
   Pair(Half even_ones, Half odd_ones) : even(even_ones), odd(odd_ones) {}
   Pair() = default;
 
+  friend Pair operator+(Pair a, Half b) { return {a.even + b, a.odd + b}; }
+  friend Pair operator*(Pair a, Half b) { return {a.even * b, a.odd * b}; }
+  friend Pair operator&(Pair a, Half b) { return {a.even & b, a.odd & b}; }
   friend Pair operator+(Pair a, Pair b) { return {a.even + b.even, a.odd + b.odd}; }
-  friend Pair operator-(Pair a, Pair b) { return {a.even - b.even, a.odd - b.odd}; }
   friend Pair operator*(Pair a, Pair b) { return {a.even * b.even, a.odd * b.odd}; }
-  friend Pair operator&(Pair a, Pair b) { return {a.even & b.even, a.odd & b.odd}; }
   friend Pair operator>>(Pair a, int bits) { return {a.even >> bits, a.odd >> bits}; }
 };
 
@@ -70,14 +74,27 @@ struct PairLane {
   using F = Pair<WideLane::F>;
   using U = Pair<WideLane::U>;
   using W = xsimd::batch<kernels::U16, Arch>;
-  using Most = WideLane::U;
+  using Operand = WideLane::F;
+  using Mask = WideLane::U;
+  struct Most {
+    WideLane::U whole;
+    W upper;
+    explicit Most(kernels::U32 same) : whole(same), upper(static_cast<kernels::U16>(same >> 16)) {}
+  };
   static constexpr unsigned long size = W::size;
 
   static U bits_of(F x) { return {WideLane::bits_of(x.even), WideLane::bits_of(x.odd)}; }
   static F value_of(U bits) { return {WideLane::value_of(bits.even), WideLane::value_of(bits.odd)}; }
   static F quotient(F a, F b) { return {exact_quotient(a.even, b.even), exact_quotient(a.odd, b.odd)}; }
   static F root(F x) { return {exact_root(x.even), exact_root(x.odd)}; }
-  static Most larger(Most most, U x) { return xsimd::max(most, xsimd::max(x.even, x.odd)); }
+  static Most larger(Most most, U x) {
+    most.whole = xsimd::max(most.whole, xsimd::max(x.even, x.odd));
+    return most;
+  }
+  static Most larger_upper(Most most, W x) {
+    most.upper = xsimd::max(most.upper, x);
+    return most;
+  }
   template <kernels::U32 step>
   static U multiples() {
     alignas(64) static constexpr kernels::U32 even[16] = {
@@ -87,16 +104,6 @@ struct PairLane {
     return {these, these + WideLane::U(step)};
   }
 
-  static U load_upper(const kernels::U16* from) { return upper(W::load_unaligned(from)); }
-  static void store_upper(kernels::U16* to, U x) { upper_words(x).store_unaligned(to); }
-  static U load_lower_signed(const kernels::U16* from) {
-    const auto both = xsimd::bitwise_cast<I>(W::load_unaligned(from));
-    return {xsimd::bitwise_cast<WideLane::U>((both << 16) >> 16),
-            xsimd::bitwise_cast<WideLane::U>(both >> 16)};
-  }
-  static void store_lower(kernels::U16* to, U x) {
-    words((x.even & WideLane::U(0xffffu)) | (x.odd << 16)).store_unaligned(to);
-  }
   static F load(const float* from) {
     return paired(WideLane::load(from), WideLane::load(from + WideLane::size));
   }
@@ -104,36 +111,52 @@ struct PairLane {
     WideLane::store(to, WideLane::F(first_of(x.even, x.odd)));
     WideLane::store(to + WideLane::size, WideLane::F(second_of(x.even, x.odd)));
   }
-  static F load(const kernels::Bf16* from) { return value_of(load_upper(&from->bits)); }
+  static F load(const kernels::Bf16* from) { return value_of(upper(load_words(&from->bits))); }
   static F load(const kernels::Fp16* from) {
     return paired(WideLane::load(from), WideLane::load(from + WideLane::size));
   }
 
-  static U upper(W x) {
-    const auto both = xsimd::bitwise_cast<WideLane::U>(x);
-    return {both << 16, both & WideLane::U(0xffff0000u)};
+  static W load_words(const kernels::U16* from) { return W::load_unaligned(from); }
+  static void store_words(kernels::U16* to, W x) { x.store_unaligned(to); }
+  static W upper_words(U x) { return words(upper_halves(x.even, x.odd)); }
+  static W lower_words(U x) { return words(lower_halves(x.even, x.odd)); }
+  static U joined(W upper, W lower) {
+    return {WideLane::U(lower_halves(pairs(lower), pairs(upper))),
+            WideLane::U(upper_halves(pairs(lower), pairs(upper)))};
   }
-  static W upper_words(U x) { return words((x.even >> 16) | (x.odd & WideLane::U(0xffff0000u))); }
+  static U upper(W x) { return {pairs(x) << 16, pairs(x) & WideLane::U(0xffff0000u)}; }
   static W load_bytes(const kernels::U8* from) { return W(bytes_from(from)); }
   static W load_bytes_signed(const kernels::U8* from) { return W(signed_bytes_from(from)); }
   static void store_bytes(kernels::U8* to, W x) { bytes_to(to, x); }
   static W excess(W a, W b) { return xsimd::ssub(a, b); }
-  static F load_in_order(const float* from) {
-    return {WideLane::load(from), WideLane::load(from + WideLane::size)};
-  }
-  static void store_in_order(float* to, F x) {
-    WideLane::store(to, x.even);
-    WideLane::store(to + WideLane::size, x.odd);
-  }
 
  private:
-  using I = xsimd::batch<int, Arch>;
   static F paired(WideLane::F first, WideLane::F second) {
     return {WideLane::F(even_of(first, second)), WideLane::F(odd_of(first, second))};
   }
-  static W words(WideLane::U x) { return xsimd::bitwise_cast<W>(x); }
+  static W words(WideLane::U::register_type x) { return xsimd::bitwise_cast<W>(WideLane::U(x)); }
+  static WideLane::U pairs(W x) { return xsimd::bitwise_cast<WideLane::U>(x); }
 };
 
 inline kernels::U32 largest(WideLane::U x) {
-  return largest_of(x);
+  return largest_of_numbers(x);
+}
+inline kernels::U32 largest(PairLane::W x) {
+  return largest_of_words(x);
+}
+inline kernels::U32 largest(xsimd::batch<kernels::U8, Arch> x) {
+  return largest_of_bytes(x);
+}
+template <class Number>
+inline kernels::U32 largest_of_run(const Number* from, Number mask) {
+  using Numbers = xsimd::batch<Number, Arch>;
+  Numbers most(Number{0});
+  for (unsigned i = 0; i < kernels::q8_run; i += Numbers::size) {
+    most = xsimd::max(most, Numbers::load_unaligned(from + i) & Numbers(mask));
+  }
+  return largest(most);
+}
+inline kernels::U32 largest(PairLane::Most x) {
+  const kernels::U32 whole = largest(x.whole), upper = largest(x.upper) << 16;
+  return whole < upper ? upper : whole;
 }

@@ -96,17 +96,22 @@ TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
 
 TEST_P(SplitFormats, NameTheFirstBlockThatIsNoLongerFinite) {
   constexpr std::size_t count = 3 * 16384 + 3;
-  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  // Of a huge gradient only the second moment overflows.
+  for (const auto& [gradient, master] : std::initializer_list<std::pair<float, float>>{
+           {infinity, 1.0f}, {-NAN, 1.0f}, {1e30f, 1.0f}, {1.0f, -infinity}, {1.0f, NAN}}) {
     for (const std::size_t at : std::initializer_list<std::size_t>{0, 16384 + 255, count - 1}) {
       for (const Isa isa : isas) {
         if (!is_runnable(isa)) continue;
         TileValues values = random_values(count, 2);
-        values.gradient[at] = bad;
+        values.gradient[at] = gradient;
+        values.master[at] = master;
         FormatTile tile(GetParam(), count);
         tile.initialize(values.master);
         tile.set_gradient(values.gradient);
         EXPECT_EQ(adam_step(config, 1, 1.0f, tile.tile(), {.isa = isa}).value().first_non_finite_block,
-                  at / 16384);
+                  at / 16384)
+            << to_string(isa) << " " << gradient << " " << master << " at " << at;
       }
     }
   }
@@ -235,21 +240,6 @@ TEST_P(LossyFormats, LetTheSecondMomentFollowItsMeanAtBeta2Of0999) {
 
 INSTANTIATE_TEST_SUITE_P(Both, LossyFormats, testing::Values(StateFormat::split_bf16, StateFormat::split_q8),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
-
-TEST(SplitQ8, KeepsWhatIsSmallBesideWhatIsLarge) {
-  constexpr std::size_t count = 256;
-  TileValues values = random_values(count, 8);
-  for (std::size_t i = 0; i < count; ++i) values.gradient[i] = std::ldexp(1.0f, -static_cast<int>(i % 16));
-  FormatTile tile(StateFormat::split_q8, count);
-  tile.initialize(values.master);
-  tile.set_gradient(values.gradient);
-  ASSERT_TRUE(adam_step({}, 1, 1.0f, tile.tile()).has_value());
-
-  for (std::size_t i = 0; i < count; ++i) {
-    const double v = 0.001 * std::pow(values.gradient[i], 2);
-    EXPECT_NEAR(tile.v(i) / v, 1.0, 0.13) << i;
-  }
-}
 
 TEST(StateFormat, SizesTilesAndBlocks) {
   EXPECT_EQ(tile_bytes(StateFormat::fp32, ElementCount(0)).value(), 0_B);

@@ -9,23 +9,29 @@ namespace {
 
 constexpr U32 randoms[] = {0, 1, 0xfffff, 0x80000, 0x7fffffff, 0x80000000, 0xffffffff};
 
-U32 sign_extended(U32 code) {
-  return (code ^ 0x80u) - 0x80u;
+using M = Q8M<ScalarLane>;
+using V = Q8V<ScalarLane>;
+
+float decoded(const M& scale, U32 code, float factor = 1.0f) {
+  return scale.decoded((code ^ 0x80u) - 0x80u, factor);
+}
+U32 encoded(const M& scale, float m, U32 random) {
+  return scale.encoded(m, random) & 0xffu;
 }
 
 // What a code stands for is rounded to nothing else, whatever the random number.
 TEST(StateCodes, EveryEightBitCodeOfEveryScaleComesBack) {
   for (U32 stored = 0; stored <= 236; ++stored) {
-    const Q8M<ScalarLane> scale(stored);
+    const M scale(stored);
     for (U32 code = 0; code < 256; ++code) {
-      const float m = scale.decoded(sign_extended(code));
+      const float m = decoded(scale, code);
       if (!std::isfinite(m)) continue;  // beyond the largest float
       EXPECT_EQ(std::signbit(m), code >= 128);
-      for (const U32 random : randoms) ASSERT_EQ(scale.encoded(m, random), code) << stored << " " << code;
+      for (const U32 random : randoms) ASSERT_EQ(encoded(scale, m, random), code) << stored << " " << code;
     }
   }
   for (U32 stored = 0; stored <= 220; ++stored) {
-    const Q8V<ScalarLane> scale(stored);
+    const V scale(stored);
     for (U32 code = 0; code < 256; ++code) {
       const float v = scale.decoded(code);
       if (!std::isfinite(v)) continue;
@@ -39,14 +45,28 @@ TEST(StateCodes, EveryEightBitCodeOfEveryScaleComesBack) {
 TEST(StateCodes, AScaleHoldsTheLargestThatItIsMadeFor) {
   for (U32 bits = 0; bits < 0x7f000000u; bits += 77'777) {
     const float largest = float_of(bits);
-    const Q8M<ScalarLane> m(q8_stored_base(bits, q8_m_exponent_max));
-    const Q8V<ScalarLane> v(q8_stored_base(bits, q8_v_exponent_max));
+    const M m(q8_stored_base(bits, q8_m_exponent_max));
+    const V v(q8_stored_base(bits, q8_v_exponent_max));
     for (const U32 random : randoms) {
-      ASSERT_LT(m.encoded(largest, random), 128u) << largest;
+      ASSERT_LT(encoded(m, largest, random), 128u) << largest;
       ASSERT_LT(v.encoded(largest, random), 256u) << largest;
-      ASSERT_LE(std::abs(m.decoded(sign_extended(m.encoded(largest, random))) - largest),
+      ASSERT_LE(std::abs(decoded(m, encoded(m, largest, random)) - largest),
                 std::max(largest / 8, 0x1p-125f));
       ASSERT_LE(std::abs(v.decoded(v.encoded(largest, random)) - largest), std::max(largest / 8, 0x1p-122f));
+    }
+  }
+}
+
+// Decoding and decaying in one multiplication is what two would be.
+TEST(StateCodes, AFactorOfADecodedCodeIsRoundedLikeItsProduct) {
+  for (U32 stored = 0; stored <= 236; stored += 4) {
+    const M scale(stored);
+    for (U32 code = 0; code < 256; ++code) {
+      const float m = decoded(scale, code);
+      if (!std::isfinite(m)) continue;
+      for (const float factor : {0.9f, 0.95f, 0.99999994f, 0x1.234568p-100f, 0x1.234568p-126f, 0.0f}) {
+        ASSERT_EQ(bits_of(decoded(scale, code, factor)), bits_of(m * factor)) << stored << " " << code;
+      }
     }
   }
 }

@@ -1,0 +1,121 @@
+// State format split_q8. Included by adam_kernel.inl.
+
+/// The scales of a run's moments: as they are stored, and as operands.
+struct Q8Bases {
+  U8 m, v;
+};
+template <class Lane>
+struct Q8Scales {
+  kernels::Q8M<Lane> m;
+  kernels::Q8V<Lane> v;
+
+  [[gnu::always_inline]] inline explicit Q8Scales(Q8Bases bases) : m(bases.m), v(bases.v) {}
+};
+
+/// Remainder of the master; m and v in eight bits, decoded by the scales that their run had, and encoded by
+/// those that it gets when it begins.
+template <class Gradient>
+class Q8State {
+ public:
+  using Lane = PairLane;
+
+  explicit Q8State(const AdamBlock& block)
+      : block_(block),
+        m_codes_(static_cast<U8*>(block.state) + 2 * block.count),
+        v_codes_(m_codes_ + block.count),
+        m_bases_(v_codes_ + block.count),
+        v_bases_(m_bases_ + (block.count + kernels::q8_run - 1) / kernels::q8_run),
+        masters_(block.parameter, static_cast<U16*>(block.state)) {
+    bound_run(0);
+  }
+
+  /// Gives the run that begins at element i the scales for what its moments can become at most, which was
+  /// found out a run ago: so long does it take until it is known.
+  [[gnu::always_inline]] inline void begin_run(unsigned long i, kernels::Largest<ScalarLane>& largest) {
+    const unsigned long run = i / kernels::q8_run;
+    old_bases_ = {m_bases_[run], v_bases_[run]};
+    bases_ = {
+        static_cast<U8>(kernels::q8_stored_base(kernels::bits_of(bound_.m), kernels::q8_m_exponent_max)),
+        static_cast<U8>(kernels::q8_stored_base(kernels::bits_of(bound_.v), kernels::q8_v_exponent_max))};
+    m_bases_[run] = bases_.m;
+    v_bases_[run] = bases_.v;
+    largest.add(bound_.v);
+    old_scales_ = Q8Scales<Lane>(old_bases_);
+    scales_ = Q8Scales<Lane>(bases_);
+    if (i + kernels::q8_run < block_.count) bound_run(i + kernels::q8_run);
+  }
+
+  template <class Lane>
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return masters_.load<Lane>(i);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    masters_.store<Lane>(i, p, largest);
+  }
+  [[gnu::always_inline]] inline void prefetch_master(unsigned long i) const { masters_.prefetch(i); }
+
+  template <class Lane>
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    const auto& from = in<Lane>(old_scales_, old_bases_);
+    return {from.m.decoded(Lane::load_bytes_signed(m_codes_ + i), operands.beta1),
+            from.v.decoded(Lane::load_bytes(v_codes_ + i)) * operands.beta2};
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>&) const {
+    const auto& to = in<Lane>(scales_, bases_);
+    const auto random = kernels::random_of<Lane>(block_.seed, i);
+    Lane::store_bytes(m_codes_ + i, to.m.encoded(x.m, random));
+    Lane::store_bytes(v_codes_ + i, to.v.encoded(x.v, random));
+  }
+  [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
+    __builtin_prefetch(m_codes_ + i, /*rw=*/1);
+    __builtin_prefetch(v_codes_ + i, /*rw=*/1);
+  }
+
+ private:
+  /// The formula grows with the magnitudes that it is given, rounded as it is: what it makes of the largest
+  /// of each is no less than any of its results.
+  [[gnu::always_inline]] inline void bound_run(unsigned long begin) {
+    const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
+    const unsigned long run = begin / kernels::q8_run;
+    const Q8Scales<ScalarLane> scales({m_bases_[run], v_bases_[run]});
+    const float g = largest_magnitude(static_cast<const Gradient*>(block_.gradient) + begin, count);
+    const float m = scales.m.decoded(largest_masked(m_codes_ + begin, count, U8{0x7f}), 1.0f);
+    const float v = scales.v.decoded(largest_masked(v_codes_ + begin, count, U8{0xff}));
+    kernels::Largest<ScalarLane> largest_m, largest_v;
+    for_pieces(
+        block_, begin, begin + count,
+        [&](const kernels::AdamCoefficients& coefficients, unsigned long, unsigned long)
+            __attribute__((always_inline)) {
+              const kernels::AdamOperands<ScalarLane> operands(coefficients);
+              const bool l2 = coefficients.decay_mode == kernels::AdamDecay::l2;
+              const auto most = kernels::updated_moments<ScalarLane>(
+                  coefficients.decay_mode, operands, operands.gradient_factor < 0.0f ? -g : g,
+                  l2 ? masters_.largest(begin, count) : 0.0f, kernels::decayed<ScalarLane>(operands, m, v));
+              largest_m.add(most.m);
+              largest_v.add(most.v);
+            });
+    bound_ = {kernels::float_of(largest_m.most), kernels::float_of(largest_v.most)};
+  }
+
+  /// Of the scales those of a lane's size.
+  template <class SomeLane>
+  [[gnu::always_inline]] static inline decltype(auto) in(const Q8Scales<Lane>& scales, Q8Bases bases) {
+    if constexpr (SomeLane::size == Lane::size) {
+      return (scales);
+    } else {
+      return Q8Scales<SomeLane>(bases);
+    }
+  }
+
+  const AdamBlock& block_;
+  U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
+  SplitMasters masters_;
+  Moments<float> bound_;  // of the next run
+  Q8Bases old_bases_{}, bases_{};
+  Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};
+};
