@@ -1,46 +1,64 @@
-// Included by each host_loops_<isa>.cpp, inside an anonymous namespace of penstock::kernels. The compiler
-// vectorises them: no standard headers, for the reason given in element.hpp.
+// Included by each host_loops_<isa>.cpp, inside an anonymous namespace of penstock::kernels, after defining
+// there:
+//   Lane     see kernels/lane.hpp: F with + and *, size (16 at most), and load and store, which keeps a NaN
+//   one of
+//            the same sign and upper bits, made quiet
+//   Squares  of a lane's elements, as doubles: add(F), and store(to) of as many sums as the lane has elements
+// No standard headers, for the reason given in element.hpp.
 
 template <class From, class To>
 void cast(const void* from, void* to, unsigned long count) {
   const From* __restrict const source = static_cast<const From*>(from);
   To* __restrict const destination = static_cast<To*>(to);
-  for (unsigned long i = 0; i < count; ++i) destination[i] = narrow<To>(widen(source[i]));
+  unsigned long i = 0;
+  for (; i + Lane::size <= count; i += Lane::size) Lane::store(destination + i, Lane::load(source + i));
+  for (; i < count; ++i) ScalarLane::store(destination + i, ScalarLane::load(source + i));
 }
 
 template <class T>
 void scale(void* x, float factor, unsigned long count) {
   T* const values = static_cast<T*>(x);
-  for (unsigned long i = 0; i < count; ++i) values[i] = narrow<T>(widen(values[i]) * factor);
+  const Lane::F factors(factor);
+  unsigned long i = 0;
+  for (; i + Lane::size <= count; i += Lane::size) Lane::store(values + i, Lane::load(values + i) * factors);
+  for (; i < count; ++i) ScalarLane::store(values + i, ScalarLane::load(values + i) * factor);
 }
 
 template <class X, class Sum>
 void accumulate(const void* x, void* sum, unsigned long count) {
   const X* __restrict const values = static_cast<const X*>(x);
   Sum* __restrict const sums = static_cast<Sum*>(sum);
-  for (unsigned long i = 0; i < count; ++i) sums[i] = narrow<Sum>(widen(sums[i]) + widen(values[i]));
+  unsigned long i = 0;
+  for (; i + Lane::size <= count; i += Lane::size) {
+    Lane::store(sums + i, Lane::load(sums + i) + Lane::load(values + i));
+  }
+  for (; i < count; ++i) {
+    ScalarLane::store(sums + i, ScalarLane::load(sums + i) + ScalarLane::load(values + i));
+  }
 }
 
 template <class T>
 double square_sum(const void* x, unsigned long count) {
-  constexpr unsigned long lane_count = 16;
+  constexpr unsigned long lanes = 16;
   const T* const values = static_cast<const T*>(x);
-  double lanes[lane_count] = {};
-  const unsigned long whole = count / lane_count * lane_count;
-  for (unsigned long i = 0; i < whole; i += lane_count) {
-    for (unsigned long lane = 0; lane < lane_count; ++lane) {
-      const double value = widen(values[i + lane]);
-      lanes[lane] += value * value;
+  Squares squares[lanes / Lane::size] = {};
+  unsigned long i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (unsigned long part = 0; part < lanes; part += Lane::size) {
+      squares[part / Lane::size].add(Lane::load(values + i + part));
     }
   }
-  for (unsigned long i = whole; i < count; ++i) {
+  double sums[lanes];
+  for (unsigned long part = 0; part < lanes; part += Lane::size)
+    squares[part / Lane::size].store(sums + part);
+  for (unsigned long lane = 0; i < count; ++i, ++lane) {
     const double value = widen(values[i]);
-    lanes[i - whole] += value * value;
+    sums[lane] += value * value;
   }
-  for (unsigned long half = lane_count / 2; half > 0; half /= 2) {
-    for (unsigned long lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  for (unsigned long half = lanes / 2; half > 0; half /= 2) {
+    for (unsigned long lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
   }
-  return lanes[0];
+  return sums[0];
 }
 
 constexpr HostLoops all_loops = {

@@ -102,7 +102,7 @@ Result<void> take_turns(const Arguments& arguments) {
     PENSTOCK_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
     Json::Value figures;
     figures["step"] = timing->step;
-    figures["gradients"] = timing->landing;
+    figures["landing"] = timing->landing;
     figures["read"] = Json::UInt64(after.read - before.read);
     figures["written"] = Json::UInt64(after.written - before.written);
     figures["resident_peak"] = Json::UInt64(usage.ru_maxrss) * 1024;

@@ -1,9 +1,7 @@
 """The optimizer step of one model: DeepSpeed's and ours, in turns, one table.
 
-Seconds are of the step and of what gradients cost on their way to it: with DeepSpeed, writing them to disk during
-backward (what it does to them in host memory is not counted); with us, landing them in host memory, their norm
-included. Needs the packages of requirements.txt;
-README.md says how.
+Seconds are of the step, DeepSpeed's writing of gradients to disk during backward included, and of the landing of
+gradients in host memory with their norm. Needs the packages of requirements.txt; README.md says how.
 """
 
 import argparse
@@ -62,19 +60,21 @@ def main():
         figures |= take_turns(contestants, warm_up=2, rounds=options.rounds)
         against |= {name: baseline for name in commands if name != baseline}
 
-    seconds = {name: [answer["step"] + answer["gradients"] for answer in answers]
-               for name, answers in figures.items()}
+    steps = {name: [answer["step"] for answer in answers] for name, answers in figures.items()}
+    totals = {name: [answer["step"] + answer["landing"] for answer in answers] for name, answers in figures.items()}
     print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds, PyTorch "
           f"{'with huge pages' if options.huge_pages else 'as it comes'}; "
           "bytes on disk a parameter")
-    print(f"{'what':<30}{'seconds':>9}{'step':>8}{'spread':>9}{'read':>7}{'written':>9}{'peak GiB':>10}   faster")
+    print(f"{'what':<30}{'step':>8}{'spread':>9}{'landing':>9}{'read':>7}{'written':>9}{'peak GiB':>10}   faster: step, both")
     for name, answers in figures.items():
         median = {key: statistics.median(answer[key] for answer in answers) for key in answers[0]}
-        line = (f"{name:<30}{statistics.median(seconds[name]):>9.3f}{median['step']:>8.3f}"
-                f"{100 * spread(seconds[name]):>7.1f} %{median['read'] / parameters:>7.2f}"
-                f"{median['written'] / parameters:>9.2f}{median['resident_peak'] / GIB:>10.2f}")
+        line = (f"{name:<30}{median['step']:>8.3f}{100 * spread(steps[name]):>7.1f} %{median['landing']:>9.3f}"
+                f"{median['read'] / parameters:>7.2f}{median['written'] / parameters:>9.2f}"
+                f"{median['resident_peak'] / GIB:>10.2f}")
         if name in against:
-            line += f"   {ratio(seconds[against[name]], seconds[name]):.2f} than {against[name]}"
+            baseline = against[name]
+            line += (f"   {ratio(steps[baseline], steps[name]):.2f}, {ratio(totals[baseline], totals[name]):.2f} "
+                     f"than {baseline}")
         print(line)
 
 
