@@ -52,12 +52,12 @@ PENSTOCK_ELEMENT U dithered(U bits, U random) {
 }
 
 // ---- Eight-bit codes ----
-// Small floating-point numbers relative to the largest of a run of q8_run elements, with 3 mantissa bits.
-// `base` is the fp32 exponent field that exponent code 0 stands for: scaling by a power of two rounds
-// nothing, but for the last bits of what becomes subnormal.
+// Small floating-point numbers with 3 mantissa bits, relative to a bound of those of their run of q8_run
+// elements. `base` is the fp32 exponent field that exponent code 0 stands for: scaling by a power of two
+// rounds nothing, but for the last bits of what becomes subnormal.
 //   m  sign, 4 exponent bits, subnormals and zero as IEEE 754 has them. Base 4 to 240.
 //   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by
-//      epsilon alone. What is smaller than the smallest, 2^-31 of the largest's power of two, becomes it.
+//      epsilon alone. What is smaller than the smallest, 2^-31 of the bound's power of two, becomes it.
 //      Base 4 to 224.
 // Codes are packed and unpacked as the upper 16 bits of the fp32 number, of which 12 are kept.
 

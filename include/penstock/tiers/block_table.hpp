@@ -47,10 +47,14 @@ class BlockTable {
 
   [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
 
+  /// Whoever has brought all of the contents to an optimizer step says so; at first it is 0.
+  void stamp(std::uint64_t step) { step_ = step; }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
+
  private:
   [[nodiscard]] std::uint64_t hash(std::size_t index, ConstHostSpan bytes) const noexcept;
 
-  std::uint64_t owner_ = 0;
+  std::uint64_t owner_ = 0, step_ = 0;
   ByteCount payload_, block_;
   std::vector<Record> records_;
 };

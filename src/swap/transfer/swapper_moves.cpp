@@ -84,7 +84,7 @@ bool Swapper::start_store(TensorId tensor) {
   if (!store_.description(tensor).sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.then(make_work_hop(*options_.executor, options_.wake, [&blocks, payload]() -> Result<void> {
-      blocks.seal_all(payload, 0);
+      blocks.seal_all(payload, blocks.step());
       return ok();
     }));
   }

@@ -19,7 +19,6 @@ struct TileState {
   TileRange range;
   std::uint64_t first_element = 0;  ///< its number among all of the model's: flat × 2^40 + place in the flat
   bool on_disk = false;
-  std::uint64_t step = 0;
 };
 
 /// Everything one rank knows of one flat. The trainer's thread owns it, but for `gather` and `landing`,

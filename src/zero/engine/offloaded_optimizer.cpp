@@ -40,6 +40,22 @@ AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpa
           .first_element = tile.first_element};
 }
 
+Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
+  if (!is_split(options_.format)) return ok();
+  swap::Runtime& runtime = *options_.runtime;
+  const std::uint64_t wanted = runtime.blocks(flat.shard).step();
+  for (const TileState& tile : flat.tiles) {
+    const std::uint64_t got = runtime.blocks(tile.tensor).step();
+    if (got == wanted) continue;
+    return Error(ErrorCode::corrupted, "OffloadedOptimizer")
+        .reason("the upper and lower halves of its masters are of different steps")
+        .object(runtime.store().description(tile.tensor).name)
+        .wanted("step " + std::to_string(wanted) + ", as " + runtime.store().description(flat.shard).name)
+        .got("step " + std::to_string(got));
+  }
+  return ok();
+}
+
 Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uint32_t rank,
                                             const Fill& fill) {
   swap::Runtime& runtime = *options_.runtime;
@@ -56,7 +72,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
       PENSTOCK_TRY(initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
                                    view(tile, lease->bytes(), shard->bytes(), {}), options_.workers));
       if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease->bytes(), 0);
-      tile.step = 0;
+      runtime.blocks(tile.tensor).stamp(0);
     }
   }
   return runtime.drain();
@@ -83,11 +99,14 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
   swap::Runtime& runtime = *options_.runtime;
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
-    const auto pending = [&](const TileState& tile) { return tile.step != step.number; };
+    const auto pending = [&](const TileState& tile) {
+      return runtime.blocks(tile.tensor).step() != step.number;
+    };
     if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
 
     // The shard's lease outlives an error: what is written of it must not be lost.
     if (!flat.open_shard.held()) {
+      PENSTOCK_TRY(check_halves(flat));
       auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
       if (!gradient) return gradient.error();
       runtime.use(flat.gradient);
@@ -106,6 +125,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       prefetch_from(flats, f, t);
       PENSTOCK_TRY(update_tile(flat, flat.tiles[t], step));
     }
+    runtime.blocks(flat.shard).stamp(step.number);
     flat.open_gradient.end();
     flat.open_shard.end();
     runtime.discard(flat.gradient);
@@ -137,7 +157,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
                 std::to_string(*outcome->first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
-  tile.step = step.number;
+  runtime.blocks(tile.tensor).stamp(step.number);
   return ok();
 }
 
@@ -146,6 +166,7 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> masters;
   for (FlatState& flat : flats) {
+    PENSTOCK_TRY(check_halves(flat));
     swap::Lease shard;  // half of the masters, in the split formats
     if (is_split(options_.format)) {
       auto granted = runtime.acquire(flat.shard, swap::Access::read);

@@ -48,7 +48,8 @@ class OffloadedOptimizer {
   /// One sweep, in the order in which the next forward needs the parameters. Tiles that stand at
   /// `step.number` already are skipped, so that a sweep that failed can be run again.
   ///
-  /// Errors: corrupted, truncated, io, budget_too_small: of the leases; non_finite, naming the tile.
+  /// Errors: corrupted, truncated, io, budget_too_small: of the leases; corrupted too, where a master's
+  /// halves stand at different steps; non_finite, naming the tile.
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
   /// Calls `visit` with the master weights of each block of each tile, in order.
@@ -56,6 +57,8 @@ class OffloadedOptimizer {
                              const std::function<void(std::span<const float>)>& visit);
 
  private:
+  /// Whether the parameters, where they are halves of the masters, stand at the step of the tiles.
+  [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,

@@ -108,6 +108,28 @@ TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
   EXPECT_GT(seen, 0u);
 }
 
+// Their masters never were.
+TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
+  for (const bool shard : {true, false}) {
+    RunOptions options = with(GetParam());
+    const std::string half = shard ? "parameter shard" : "optimizer tile 0";
+    options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
+      if (step != 2 || rank != 1) return;
+      for (std::uint32_t id = 0;; ++id) {
+        const tiers::TensorId tensor{id};
+        if (runtime.store().description(tensor).name.find(half) == std::string::npos) continue;
+        EXPECT_EQ(runtime.blocks(tensor).step(), 2u);
+        return runtime.blocks(tensor).stamp(1);
+      }
+    };
+    const RunResult result = train(options);
+    ASSERT_TRUE(result.error) << half;
+    EXPECT_EQ(result.error->code(), ErrorCode::corrupted);
+    EXPECT_NE(result.error->message().find("different steps"), std::string::npos) << result.error->message();
+    EXPECT_NE(result.error->message().find("optimizer tile 0"), std::string::npos) << result.error->message();
+  }
+}
+
 TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
   const RunResult exact = train(with(StateFormat::fp32)), mine = train(with(GetParam()));
   ASSERT_FALSE(mine.error) << mine.error->message();
