@@ -44,10 +44,10 @@ PENSTOCK_ELEMENT Moments<F> decayed(const AdamOperands<Lane>& c, F m, F v) {
 /// The new moments, of the decayed ones and the incoming gradient g of master p.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT Moments<F> updated_moments(AdamDecay decay, const AdamOperands<Lane>& c, F g, F p,
-                                            const Moments<F>& decayed) {
+                                            const Moments<F>& decayed_ones) {
   g = g * c.gradient_factor;
   if (decay == AdamDecay::l2) g = g + p * c.decay;
-  return {decayed.m + g * c.one_minus_beta1, decayed.v + (g * g) * c.one_minus_beta2};
+  return {decayed_ones.m + g * c.one_minus_beta1, decayed_ones.v + (g * g) * c.one_minus_beta2};
 }
 
 /// What the master moves by, before the learning rate.
@@ -81,11 +81,16 @@ struct Largest {
   PENSTOCK_ELEMENT void add(typename Lane::F x) {
     most = Lane::larger(most, Lane::bits_of(x) & typename Lane::Mask(0x7fffffffu));
   }
+  /// Of a number without a sign.
   PENSTOCK_ELEMENT void add_positive(typename Lane::F x) { most = Lane::larger(most, Lane::bits_of(x)); }
-  /// Of numbers as U their upper halves, which is all that finiteness asks for.
+  /// The same of numbers given by the upper halves of their bits, which is all that finiteness asks for.
   template <class W>
   PENSTOCK_ELEMENT void add_upper_words(W x) {
-    most = Lane::larger_upper(most, x & W(0x7fffu));
+    add_positive_upper_words(x & W(0x7fffu));
+  }
+  template <class W>
+  PENSTOCK_ELEMENT void add_positive_upper_words(W x) {
+    most = Lane::larger_upper(most, x);
   }
 };
 inline constexpr U32 not_finite = 0x7f800000u;

@@ -26,6 +26,14 @@ struct Fp16 {
   U16 bits;
 };
 
+/// The bytes at `from` as a T, of whatever type they were stored.
+template <class T>
+PENSTOCK_ELEMENT T read_as(const void* from) {
+  T x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
+
 PENSTOCK_ELEMENT U32 bits_of(float value) {
   return __builtin_bit_cast(U32, value);
 }

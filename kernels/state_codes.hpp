@@ -20,8 +20,8 @@ struct SplitMaster {
       : parameter(Lane::upper_words(bits)), remainder(Lane::lower_words(bits)) {
     parameter = parameter + (remainder >> 15);
   }
-  PENSTOCK_ELEMENT SplitMaster(typename Lane::W the_parameter, typename Lane::W the_remainder)
-      : parameter(the_parameter), remainder(the_remainder) {}
+  PENSTOCK_ELEMENT SplitMaster(typename Lane::W upper, typename Lane::W lower)
+      : parameter(upper), remainder(lower) {}
 
   [[nodiscard]] PENSTOCK_ELEMENT typename Lane::U bits() const {
     return Lane::joined(parameter - (remainder >> 15), remainder);
@@ -33,8 +33,7 @@ struct SplitMaster {
 // within 2^-16 (bf16) or 2^-20 (eight bits) of the distance of what can remain.
 
 /// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed
-/// that is uniform, so is each element's number, both halves of it apart; only neighbours' numbers hang
-/// together.
+/// that is uniform, so are the upper bits of each element's number; only neighbours' numbers hang together.
 inline constexpr U32 random_step = 0x9e3779b1u;
 
 /// Number i of the block, and of those after it in the lanes beside.
@@ -120,10 +119,11 @@ struct Q8V {
   PENSTOCK_ELEMENT explicit Q8V(U32 stored_base) : base(static_cast<U16>((stored_base + 4) << 3)) {}
 
   PENSTOCK_ELEMENT F decoded(W code) const { return Lane::value_of(Lane::upper((code + base) << 4)); }
-  /// Of a `v` that is not negative.
-  PENSTOCK_ELEMENT W encoded(F v, U random) const {
-    return Lane::excess(Lane::upper_words(dithered<12>(Lane::bits_of(v), random)) >> 4, base);
+  /// Of a v that is not negative: what encoded() keeps the upper 12 bits of.
+  PENSTOCK_ELEMENT static W rounded(F v, U random) {
+    return Lane::upper_words(dithered<12>(Lane::bits_of(v), random));
   }
+  PENSTOCK_ELEMENT W encoded(W rounded_v) const { return Lane::excess(rounded_v >> 4, base); }
 };
 
 }  // namespace penstock::kernels

@@ -21,19 +21,18 @@ constexpr unsigned long ahead = 512;
 
 #include "cpu_adam/adam_states.inl"
 
-/// Calls body(coefficients, begin, end) for each piece that elements begin to end of the block are in.
+/// Calls body(coefficients, begin, end) for each piece that elements begin to end of a block are in; there is
+/// one. `piece` is the first of them or one before it; returns the last.
 template <class Body>
-[[gnu::always_inline]] inline void for_pieces(const AdamBlock& block, unsigned long begin, unsigned long end,
-                                              const Body& body) {
-  const AdamPiece* piece = block.pieces;
-  while (begin < end) {
-    const unsigned long piece_end = piece->end - block.first;
-    if (piece_end > begin) {
-      const unsigned long some_end = piece_end < end ? piece_end : end;
-      body(piece->coefficients, begin, some_end);
-      begin = some_end;
-    }
-    ++piece;
+[[gnu::always_inline]] inline const AdamPiece* for_pieces(const AdamBlock& block, const AdamPiece* piece,
+                                                          unsigned long begin, unsigned long end,
+                                                          const Body& body) {
+  while (piece->end - block.first <= begin) ++piece;
+  for (;; ++piece) {
+    const unsigned long piece_end = piece->end - block.first, some_end = piece_end < end ? piece_end : end;
+    body(piece->coefficients, begin, some_end);
+    if (some_end == end) return piece;
+    begin = some_end;
   }
 }
 
@@ -93,13 +92,12 @@ class Loop {
     update_master(state, end - Lane::size, ratio(m, awaited_root), largest);
   }
 
-  /// Of a format that has runs, begins that which begins at element i. How far what is begun goes.
+  /// How far what element i begins or is in goes: all, but in a format that has runs.
   template <class State>
   [[gnu::always_inline]] inline unsigned long begin_run(State& state, unsigned long i, unsigned long end) {
-    if constexpr (requires { state.begin_run(i, tail_largest_); }) {
-      if (i % kernels::q8_run == 0) state.begin_run(i, tail_largest_);
-      const unsigned long next = i - i % kernels::q8_run + kernels::q8_run;
-      return next < end ? next : end;
+    if constexpr (requires { state.begin_run(i); }) {
+      const unsigned long run_end = state.begin_run(i);
+      return run_end < end ? run_end : end;
     } else {
       return end;
     }
@@ -148,7 +146,7 @@ template <class Gradient, class State>
 bool update(const AdamBlock& block) noexcept {
   State state(block);
   bool finite = true;
-  for_pieces(block, 0, block.count,
+  for_pieces(block, block.pieces, 0, block.count,
              [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
                Loop<Gradient, typename State::Lane> loop(coefficients, block);
                loop.run(state, begin, end);
@@ -158,20 +156,20 @@ bool update(const AdamBlock& block) noexcept {
   return finite;
 }
 
-/// Whole registers are to lie in one run.
+/// Whole registers are to lie in one run, which pieces may cut anywhere.
 template <class Gradient>
 bool update_q8(const AdamBlock& block) noexcept {
   Q8State<Gradient> state(block);
   bool finite = true;
-  for_pieces(block, 0, block.count,
+  for_pieces(block, block.pieces, 0, block.count,
              [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
                Loop<Gradient, PairLane> loop(coefficients, block);
                while (begin < end) {
-                 const unsigned long left = kernels::q8_run - begin % kernels::q8_run;
-                 const unsigned long some_end =
-                     left < kernels::q8_run && left < end - begin ? begin + left : end;
-                 loop.run(state, begin, some_end);
-                 begin = some_end;
+                 const unsigned long into = begin % kernels::q8_run, left = end - begin;
+                 const bool rest_of_run = into > 0 && kernels::q8_run - into < left;
+                 const unsigned long some = rest_of_run ? kernels::q8_run - into : left;
+                 loop.run(state, begin, begin + some);
+                 begin += some;
                }
                finite &= loop.all_finite();
              });

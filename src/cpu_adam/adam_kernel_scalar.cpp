@@ -10,11 +10,13 @@ namespace {
 using WideLane = kernels::ScalarLane;
 using PairLane = kernels::ScalarLane;
 void fence() {}
+/// See largest_masked(), of which this is the loop once more, for a count that the compiler knows.
 template <class Number>
-inline kernels::U32 largest_of_run(const Number* from, Number mask) {
+inline kernels::U32 largest_of_run(const kernels::U8* from, Number mask) {
   kernels::U32 most = 0;
-  for (unsigned i = 0; i < kernels::q8_run; ++i)
-    most = WideLane::larger(most, static_cast<kernels::U32>(from[i] & mask));
+  for (unsigned i = 0; i < kernels::q8_run; ++i) {
+    most = WideLane::larger(most, kernels::U32{kernels::read_as<Number>(from + sizeof(Number) * i)} & mask);
+  }
   return most;
 }
 

@@ -29,20 +29,20 @@ class Q8State {
     bound_run(0);
   }
 
-  /// Gives the run that begins at element i the scales for what its moments can become at most, which was
-  /// found out a run ago: so long does it take until it is known.
-  [[gnu::always_inline]] inline void begin_run(unsigned long i, kernels::Largest<ScalarLane>& largest) {
-    const unsigned long run = i / kernels::q8_run;
+  /// Begins the run of element i, if that is its first: gives it the scales for what its moments can become
+  /// at most, which was found out a run ago, so long does it take until it is known. Returns where the run
+  /// ends.
+  [[gnu::always_inline]] inline unsigned long begin_run(unsigned long i) {
+    const unsigned long run = i / kernels::q8_run, end = (run + 1) * kernels::q8_run;
+    if (i % kernels::q8_run > 0) return end;
     old_bases_ = {m_bases_[run], v_bases_[run]};
-    bases_ = {
-        static_cast<U8>(kernels::q8_stored_base(kernels::bits_of(bound_.m), kernels::q8_m_exponent_max)),
-        static_cast<U8>(kernels::q8_stored_base(kernels::bits_of(bound_.v), kernels::q8_v_exponent_max))};
+    bases_ = bound_;
     m_bases_[run] = bases_.m;
     v_bases_[run] = bases_.v;
-    largest.add(bound_.v);
     old_scales_ = Q8Scales<Lane>(old_bases_);
     scales_ = Q8Scales<Lane>(bases_);
-    if (i + kernels::q8_run < block_.count) bound_run(i + kernels::q8_run);
+    if (end < block_.count) bound_run(end);
+    return end;
   }
 
   template <class Lane>
@@ -59,17 +59,19 @@ class Q8State {
   template <class Lane>
   [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
       unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
-    const auto& from = in<Lane>(old_scales_, old_bases_);
+    const auto& from = scales_of<Lane>(old_scales_, old_bases_);
     return {from.m.decoded(Lane::load_bytes_signed(m_codes_ + i), operands.beta1),
             from.v.decoded(Lane::load_bytes(v_codes_ + i)) * operands.beta2};
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
-                                                   kernels::Largest<Lane>&) const {
-    const auto& to = in<Lane>(scales_, bases_);
+                                                   kernels::Largest<Lane>& largest) const {
+    const auto& to = scales_of<Lane>(scales_, bases_);
     const auto random = kernels::random_of<Lane>(block_.seed, i);
+    const auto v = to.v.rounded(x.v, random);
+    largest.add_positive_upper_words(v);
     Lane::store_bytes(m_codes_ + i, to.m.encoded(x.m, random));
-    Lane::store_bytes(v_codes_ + i, to.v.encoded(x.v, random));
+    Lane::store_bytes(v_codes_ + i, to.v.encoded(v));
   }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_codes_ + i, /*rw=*/1);
@@ -78,8 +80,8 @@ class Q8State {
 
  private:
   /// The formula grows with the magnitudes that it is given, rounded as it is: what it makes of the largest
-  /// of each is no less than any of its results.
-  [[gnu::always_inline]] inline void bound_run(unsigned long begin) {
+  /// of each is no less than any of its results. Out of line for the compiler's sake.
+  [[gnu::noinline]] void bound_run(unsigned long begin) {
     const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
     const unsigned long run = begin / kernels::q8_run;
     const Q8Scales<ScalarLane> scales({m_bases_[run], v_bases_[run]});
@@ -87,8 +89,8 @@ class Q8State {
     const float m = scales.m.decoded(largest_masked(m_codes_ + begin, count, U8{0x7f}), 1.0f);
     const float v = scales.v.decoded(largest_masked(v_codes_ + begin, count, U8{0xff}));
     kernels::Largest<ScalarLane> largest_m, largest_v;
-    for_pieces(
-        block_, begin, begin + count,
+    piece_ = for_pieces(
+        block_, piece_, begin, begin + count,
         [&](const kernels::AdamCoefficients& coefficients, unsigned long, unsigned long)
             __attribute__((always_inline)) {
               const kernels::AdamOperands<ScalarLane> operands(coefficients);
@@ -99,12 +101,13 @@ class Q8State {
               largest_m.add(most.m);
               largest_v.add(most.v);
             });
-    bound_ = {kernels::float_of(largest_m.most), kernels::float_of(largest_v.most)};
+    bound_ = {static_cast<U8>(kernels::q8_stored_base(largest_m.most, kernels::q8_m_exponent_max)),
+              static_cast<U8>(kernels::q8_stored_base(largest_v.most, kernels::q8_v_exponent_max))};
   }
 
   /// Of the scales those of a lane's size.
   template <class SomeLane>
-  [[gnu::always_inline]] static inline decltype(auto) in(const Q8Scales<Lane>& scales, Q8Bases bases) {
+  [[gnu::always_inline]] static inline decltype(auto) scales_of(const Q8Scales<Lane>& scales, Q8Bases bases) {
     if constexpr (SomeLane::size == Lane::size) {
       return (scales);
     } else {
@@ -115,7 +118,7 @@ class Q8State {
   const AdamBlock& block_;
   U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
   SplitMasters masters_;
-  Moments<float> bound_;  // of the next run
-  Q8Bases old_bases_{}, bases_{};
+  const AdamPiece* piece_ = block_.pieces;   // that bound_run() looked at last
+  Q8Bases old_bases_{}, bases_{}, bound_{};  // of this run, and of the next
   Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};
 };

@@ -70,10 +70,10 @@ class SplitMasters {
     Lane::store_words(remainder_ + i, halves.remainder);
     largest.add_upper_words(Lane::upper_words(bits));
   }
-  /// No magnitude among these is larger.
+  /// No finite magnitude among these is larger.
   [[gnu::always_inline]] inline float largest(unsigned long begin, unsigned long count) const {
-    const U32 upper = largest_masked(parameter_ + begin, count, U16{0x7fff});
-    return kernels::float_of((upper << 16) + 0x7fffu);
+    const U32 bits = (largest_masked(parameter_ + begin, count, U16{0x7fff}) << 16) + 0x7fffu;
+    return kernels::float_of(bits < kernels::not_finite ? bits : kernels::not_finite - 1);
   }
   [[gnu::always_inline]] inline void prefetch(unsigned long i) const {
     __builtin_prefetch(parameter_ + i, /*rw=*/1);
@@ -154,7 +154,7 @@ class SplitBf16State {
     const auto v = Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.v), random));
     Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.m), random)));
     Lane::store_words(v_ + i, v);
-    largest.add_upper_words(v);
+    largest.add_positive_upper_words(v);
   }
 
  private:

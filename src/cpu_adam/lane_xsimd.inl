@@ -147,12 +147,14 @@ inline kernels::U32 largest(PairLane::W x) {
 inline kernels::U32 largest(xsimd::batch<kernels::U8, Arch> x) {
   return largest_of_bytes(x);
 }
+/// See largest_masked().
 template <class Number>
-inline kernels::U32 largest_of_run(const Number* from, Number mask) {
+inline kernels::U32 largest_of_run(const kernels::U8* from, Number mask) {
   using Numbers = xsimd::batch<Number, Arch>;
   Numbers most(Number{0});
   for (unsigned i = 0; i < kernels::q8_run; i += Numbers::size) {
-    most = xsimd::max(most, Numbers::load_unaligned(from + i) & Numbers(mask));
+    const Numbers some(kernels::read_as<typename Numbers::register_type>(from + sizeof(Number) * i));
+    most = xsimd::max(most, some & Numbers(mask));
   }
   return largest(most);
 }

@@ -1,19 +1,22 @@
-// The largest among numbers in memory. Included by adam_kernel.inl.
+// The largest among numbers in memory, of whatever type they were stored. Included by adam_kernel.inl.
 
-/// The largest of some numbers, of those bits of them that `mask` has.
+/// Of `count` numbers those bits that `mask` has.
 template <class Number>
-[[gnu::always_inline]] inline U32 largest_masked(const Number* from, unsigned long count, Number mask) {
-  if (count == kernels::q8_run) return largest_of_run(from, mask);
+[[gnu::always_inline]] inline U32 largest_masked(const void* from, unsigned long count, Number mask) {
+  const U8* const bytes = static_cast<const U8*>(from);
+  if (count == kernels::q8_run) return largest_of_run(bytes, mask);
   U32 most = 0;
-  for (unsigned long i = 0; i < count; ++i) most = ScalarLane::larger(most, static_cast<U32>(from[i] & mask));
+  for (unsigned long i = 0; i < count; ++i) {
+    most = ScalarLane::larger(most, U32{kernels::read_as<Number>(bytes + sizeof(Number) * i)} & mask);
+  }
   return most;
 }
 
-[[gnu::always_inline]] inline float largest_magnitude(const float* from, unsigned long count) {
-  return kernels::float_of(largest_masked(reinterpret_cast<const U32*>(from), count, 0x7fffffffu));
-}
-template <class Half>
-[[gnu::always_inline]] inline float largest_magnitude(const Half* from, unsigned long count) {
-  const U32 bits = largest_masked(reinterpret_cast<const U16*>(from), count, U16{0x7fff});
-  return kernels::widen(Half{static_cast<U16>(bits)});
+template <class Gradient>
+[[gnu::always_inline]] inline float largest_magnitude(const Gradient* from, unsigned long count) {
+  if constexpr (sizeof(Gradient) == sizeof(float)) {
+    return kernels::float_of(largest_masked(from, count, U32{0x7fffffff}));
+  } else {
+    return kernels::widen(Gradient{static_cast<U16>(largest_masked(from, count, U16{0x7fff}))});
+  }
 }
