@@ -81,7 +81,7 @@ struct Largest {
   PENSTOCK_ELEMENT void add(typename Lane::F x) {
     most = Lane::larger(most, Lane::bits_of(x) & typename Lane::Mask(0x7fffffffu));
   }
-  /// Of a number without a sign.
+  /// Of what is not negative, nor -0.
   PENSTOCK_ELEMENT void add_positive(typename Lane::F x) { most = Lane::larger(most, Lane::bits_of(x)); }
   /// The same of numbers given by the upper halves of their bits, which is all that finiteness asks for.
   template <class W>

@@ -1,9 +1,8 @@
 // Included by each host_loops_<isa>.cpp, inside an anonymous namespace of penstock::kernels, after defining
 // there:
-//   Lane     see kernels/lane.hpp: F with + and *, size (16 at most), and load and store, which keeps a NaN
-//   one of
-//            the same sign and upper bits, made quiet
-//   Squares  of a lane's elements, as doubles: add(F), and store(to) of as many sums as the lane has elements
+//   Lane     see kernels/lane.hpp: F with + and *, size (which divides 16), load, and store, which makes NaNs
+//            quiet and keeps their sign and upper bits
+//   Squares  of a lane's elements, in double: add(F), and store(to) of as many sums as the lane has elements
 // No standard headers, for the reason given in element.hpp.
 
 template <class From, class To>

@@ -1,24 +1,24 @@
 #pragma once
 
-// What the kernels' formulas are written over. A Lane says what F (fp32), U (32-bit unsigned) and W (16-bit
-// unsigned) are, one number of each for an element. They have + - * (F), + << >> & | (U, W), and a Lane has
-// as static members:
+// What the kernels' formulas are written over. A Lane says what F (fp32) and U (32-bit unsigned) are, one
+// number of each for an element, and Operand and Mask, the same number for all; they take part in + and * (F)
+// and in + >> & (U). It has as static members:
 //   size                 elements at a time
 //   quotient, root       of F, correctly rounded (IEEE 754)
 //   bits_of, value_of    F as U and back
-//   Most                 made of 0u; larger(Most, U) keeps the larger ones, larger_upper(Most, W) those of
-//                        numbers given by their upper halves
-//   multiples<step>      {0, step, 2 step, …} as U
+//   Most, larger         made of 0u; larger(Most, U) keeps the larger ones
 //   load, store          of float, Bf16, Fp16 as F
 //   store_past_caches    the same by way of no cache, for what nobody reads soon
-// and, where formats narrower than fp32 are made of it:
+// and, where formats narrower than fp32 are made of it, W (16-bit unsigned), with + - << >> & |, and:
+//   multiples<step>      {0, step, 2 step, …} as U
+//   larger_upper         larger() of numbers given by their upper halves, as W
 //   load_words, store_words
 //                        of 16-bit integers as W
 //   upper_words, lower_words, joined
 //                        the halves of U, and U of its upper and lower half
 //   upper                W as the upper half of U, zero below
 //   load_bytes, load_bytes_signed, store_bytes
-//                        of 8-bit integers as W
+//                        of 8-bit integers as W, whose upper half is not stored
 //   excess               of two W: how far the first exceeds the second, or 0
 // No standard headers, for the reason given in element.hpp.
 

@@ -35,7 +35,8 @@ class Stepper {
   Stepper& operator=(const Stepper&) = delete;
 
   struct Timing {
-    double landing;  ///< seconds in which gradients were reduced into host memory, their norm included
+    double
+        landing;  ///< seconds that reducing gradients into host memory took of backward, their norm included
     double step;     ///< seconds of step(), its writes included
     ByteCount read, written;  ///< by step()
   };

@@ -1,7 +1,8 @@
 """The optimizer step of one model: DeepSpeed's and ours, in turns, one table.
 
 Seconds are of the step, DeepSpeed's writing of gradients to disk during backward included, and of the landing of
-gradients in host memory with their norm. Needs the packages of requirements.txt; README.md says how.
+gradients in host memory with their norm. Not counted is what DeepSpeed does to a gradient before it has its
+partition: the copy into its bucket and the average. Needs the packages of requirements.txt; README.md says how.
 """
 
 import argparse
@@ -61,11 +62,13 @@ def main():
         against |= {name: baseline for name in commands if name != baseline}
 
     steps = {name: [answer["step"] for answer in answers] for name, answers in figures.items()}
-    totals = {name: [answer["step"] + answer["landing"] for answer in answers] for name, answers in figures.items()}
+    totals = {name: [answer["step"] + answer["landing"] for answer in answers]
+              for name, answers in figures.items()}
     print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds, PyTorch "
           f"{'with huge pages' if options.huge_pages else 'as it comes'}; "
           "bytes on disk a parameter")
-    print(f"{'what':<30}{'step':>8}{'spread':>9}{'landing':>9}{'read':>7}{'written':>9}{'peak GiB':>10}   faster: step, both")
+    print(f"{'what':<30}{'step':>8}{'spread':>9}{'landing':>9}{'read':>7}{'written':>9}{'peak GiB':>10}"
+          "   faster: step, both")
     for name, answers in figures.items():
         median = {key: statistics.median(answer[key] for answer in answers) for key in answers[0]}
         line = (f"{name:<30}{median['step']:>8.3f}{100 * spread(steps[name]):>7.1f} %{median['landing']:>9.3f}"
