@@ -2,7 +2,9 @@
 // there:
 //   Lane     see kernels/lane.hpp: F with + and *, size (which divides 16), load, and store, which makes NaNs
 //            quiet and keeps their sign and upper bits
-//   Squares  of a lane's elements, in double: add(F), and store(to) of as many sums as the lane has elements
+//   Squares  of elements of type T, summed in double: add() so many of them as its `step`, a multiple of 16,
+//   and
+//            store() the sums of 16 lanes
 // No standard headers, for the reason given in element.hpp.
 
 template <class From, class To>
@@ -40,19 +42,14 @@ template <class T>
 double square_sum(const void* x, unsigned long count) {
   constexpr unsigned long lanes = 16;
   const T* const values = static_cast<const T*>(x);
-  Squares squares[lanes / Lane::size] = {};
+  Squares<T> squares{};
   unsigned long i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (unsigned long part = 0; part < lanes; part += Lane::size) {
-      squares[part / Lane::size].add(Lane::load(values + i + part));
-    }
-  }
+  for (; i + Squares<T>::step <= count; i += Squares<T>::step) squares.add(values + i);
   double sums[lanes];
-  for (unsigned long part = 0; part < lanes; part += Lane::size)
-    squares[part / Lane::size].store(sums + part);
-  for (unsigned long lane = 0; i < count; ++i, ++lane) {
+  squares.store(sums);
+  for (; i < count; ++i) {
     const double value = widen(values[i]);
-    sums[lane] += value * value;
+    sums[i % lanes] += value * value;
   }
   for (unsigned long half = lanes / 2; half > 0; half /= 2) {
     for (unsigned long lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];

@@ -8,10 +8,20 @@ namespace {
 
 using Lane = ScalarLane;
 
+template <class T>
 struct Squares {
-  double sum;
-  void add(float value) { sum += double{value} * double{value}; }
-  void store(double* to) const { *to = sum; }
+  static constexpr unsigned long step = 16;
+  double lanes[step];
+
+  void add(const T* from) {
+    for (unsigned long i = 0; i < step; ++i) {
+      const double value = widen(from[i]);
+      lanes[i] += value * value;
+    }
+  }
+  void store(double* to) const {
+    for (unsigned long i = 0; i < step; ++i) to[i] = lanes[i];
+  }
 };
 
 #include "kernels/host_loops.inl"

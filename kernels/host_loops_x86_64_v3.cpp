@@ -41,19 +41,23 @@ struct Lane {
   static void put(void* to, __m128i words) { _mm_storeu_si128(static_cast<__m128i*>(to), words); }
 };
 
-/// A square is exact in double, so that fusing it with the addition changes no bit.
+// A square is exact in double, so that fusing it with the addition changes no bit.
+template <class T>
 struct Squares {
-  __m256d first, second;
+  static constexpr unsigned long step = 16;
+  __m256d quarters[4];
 
-  void add(Lane::F value) {
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(value.x));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(value.x, 1));
-    first = _mm256_fmadd_pd(low, low, first);
-    second = _mm256_fmadd_pd(high, high, second);
+  void add(const T* from) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256 values = Lane::load(from + 8 * half).x;
+      const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
+      const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
+      quarters[2 * half] = _mm256_fmadd_pd(low, low, quarters[2 * half]);
+      quarters[2 * half + 1] = _mm256_fmadd_pd(high, high, quarters[2 * half + 1]);
+    }
   }
   void store(double* to) const {
-    _mm256_storeu_pd(to, first);
-    _mm256_storeu_pd(to + 4, second);
+    for (int i = 0; i < 4; ++i) _mm256_storeu_pd(to + 4 * i, quarters[i]);
   }
 };
 

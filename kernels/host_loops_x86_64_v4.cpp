@@ -40,19 +40,50 @@ struct Lane {
   static void put(void* to, __m256i words) { _mm256_storeu_si256(static_cast<__m256i*>(to), words); }
 };
 
-/// A square is exact in double, so that fusing it with the addition changes no bit.
+// A square is exact in double, so that fusing it with the addition changes no bit.
+__m512d low(__m512 x) {
+  return _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+}
+__m512d high(__m512 x) {
+  return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+}
+
+template <class T>
 struct Squares {
+  static constexpr unsigned long step = 16;
   __m512d first, second;
 
-  void add(Lane::F value) {
-    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(value.x));
-    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(value.x, 1));
-    first = _mm512_fmadd_pd(low, low, first);
-    second = _mm512_fmadd_pd(high, high, second);
+  void add(const T* from) {
+    const __m512 values = Lane::load(from).x;
+    first = _mm512_fmadd_pd(low(values), low(values), first);
+    second = _mm512_fmadd_pd(high(values), high(values), second);
   }
   void store(double* to) const {
     _mm512_storeu_pd(to, first);
     _mm512_storeu_pd(to + 8, second);
+  }
+};
+
+/// Even and odd elements apart, for which a shift and a mask take them from their words.
+template <>
+struct Squares<Bf16> {
+  static constexpr unsigned long step = 32;
+  __m512d evens, odds;
+
+  void add(const Bf16* from) {
+    const __m512i words = _mm512_loadu_si512(from);
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(~0xffff)));
+    evens = _mm512_fmadd_pd(low(even), low(even), evens);
+    odds = _mm512_fmadd_pd(low(odd), low(odd), odds);
+    evens = _mm512_fmadd_pd(high(even), high(even), evens);
+    odds = _mm512_fmadd_pd(high(odd), high(odd), odds);
+  }
+  void store(double* to) const {
+    for (int i = 0; i < 8; ++i) {
+      to[2 * i] = evens[i];
+      to[2 * i + 1] = odds[i];
+    }
   }
 };
 
