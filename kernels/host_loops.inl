@@ -2,8 +2,7 @@
 // there:
 //   Lane     see kernels/lane.hpp: F with + and *, size (which divides 16), load, and store, which makes NaNs
 //            quiet and keeps their sign and upper bits
-//   Squares  of elements of type T, summed in double: add() so many of them as its `step`, a multiple of 16,
-//   and
+//   Squares  of elements of type T, summed in double: add() the next `step` of them, a multiple of 16;
 //            store() the sums of 16 lanes
 // No standard headers, for the reason given in element.hpp.
 
