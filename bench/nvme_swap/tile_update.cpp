@@ -1,5 +1,7 @@
 #include "tile_update.hpp"
 
+#include <penstock/zero/block_seal.hpp>
+
 #include <algorithm>
 #include <string>
 
@@ -17,21 +19,6 @@ constexpr std::uint64_t distinct_tiles = 1024;
 std::uint64_t index_of(const swap::PathLoad::Piece& piece) {
   return piece.offset.value() / piece.bytes.size().value();
 }
-
-class BlockSeal final : public BlockObserver {
- public:
-  BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}
-  bool before_update(std::size_t block, ConstHostSpan bytes) noexcept override {
-    return blocks_.verify(block, bytes);
-  }
-  void after_update(std::size_t block, ConstHostSpan bytes) noexcept override {
-    blocks_.seal(block, bytes, step_);
-  }
-
- private:
-  tiers::BlockTable& blocks_;
-  std::uint64_t step_;
-};
 
 }  // namespace
 
@@ -95,7 +82,7 @@ Result<void> TileUpdate::initialize(const swap::PathLoad::Piece& piece) {
 
 Result<void> TileUpdate::update(const swap::PathLoad::Piece& piece) {
   Tile& tile = tile_of(piece);
-  BlockSeal seal(tile.blocks, tile.step + 1);
+  zero::BlockSeal seal(tile.blocks, tile.step + 1);
   const auto outcome =
       adam_step({.weight_decay = 0.01f}, tile.step + 1, 1.0f, view(piece),
                 {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr});

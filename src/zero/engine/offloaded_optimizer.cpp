@@ -1,28 +1,10 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
+#include <penstock/zero/block_seal.hpp>
+
 #include <algorithm>
 
 namespace penstock::zero {
-
-namespace {
-
-/// Verifies each block just before its update and seals it just after.
-class BlockSeal final : public BlockObserver {
- public:
-  BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}
-  bool before_update(std::size_t block, ConstHostSpan bytes) noexcept override {
-    return blocks_.verify(block, bytes);
-  }
-  void after_update(std::size_t block, ConstHostSpan bytes) noexcept override {
-    blocks_.seal(block, bytes, step_);
-  }
-
- private:
-  tiers::BlockTable& blocks_;
-  std::uint64_t step_;
-};
-
-}  // namespace
 
 AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
                                   ConstHostSpan gradient) const {
