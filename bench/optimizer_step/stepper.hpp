@@ -35,9 +35,9 @@ class Stepper {
   Stepper& operator=(const Stepper&) = delete;
 
   struct Timing {
-    double
-        landing;  ///< seconds that reducing gradients into host memory took of backward, their norm included
-    double step;     ///< seconds of step(), its writes included
+    /// Seconds that reducing gradients into host memory took of backward, their norm included.
+    double landing;
+    double step;              ///< seconds of step(), its writes included
     ByteCount read, written;  ///< by step()
   };
   /// Gives every unit a gradient, and steps.

@@ -65,10 +65,12 @@ class Swapper {
   /// The lease ends. A tensor with write_behind is stored now, a transient one goes.
   void release(tiers::TensorId tensor, Access access);
 
-  /// Notes a use at a program point, for the trace; with a known trace, loads what comes next.
+  /// Notes a use at a program point, for the trace; with a known trace, loads what comes next. The lease may
+  /// be asked for later: until then, `tensor` is what is used next.
   void use(tiers::TensorId tensor);
   void end_round() { trace_.end_round(); }
-  /// Loads `tensor` when there is room and no request waits for some.
+  /// Loads `tensor` when there is room for it and for all that is used sooner, and no request waits for some.
+  /// A request for it makes this void.
   void prefetch(tiers::TensorId tensor);
   /// The contents are not needed any more: the host copy goes without a store, once it is at rest. Unleased.
   void discard(tiers::TensorId tensor);
@@ -124,13 +126,14 @@ class Swapper {
   [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
   [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
-                                                          std::uint64_t spare_next_use);
+                                                          std::uint64_t spare_next_use, ByteCount spare);
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify = false);
   bool start_store(tiers::TensorId tensor);
   void finish_store(tiers::TensorId tensor, const Result<void>& result);
   void start_stores();
   [[nodiscard]] std::optional<tiers::Reservation> reserve_idle(tiers::TensorId tensor);
+  [[nodiscard]] std::uint64_t next_use(tiers::TensorId tensor) const;
   void serve_prefetches();
   void fail_starved_request();
   [[nodiscard]] bool discard_if_unwanted(tiers::TensorId tensor);
@@ -164,6 +167,7 @@ class Swapper {
   std::pmr::deque<tiers::TensorId> prefetches_{&nodes_}, to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // and where
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // to be discarded once their load or store has ended
+  std::pmr::set<tiers::TensorId> awaited_{&nodes_};   // whose use is noted and not asked for yet
   std::pmr::set<tiers::TensorId> resident_{&nodes_};  // tensors with a host copy, leased or not
   std::vector<tiers::TensorId> failed_stores_;        // to be tried again once the error is told
   std::vector<EvictionCandidate> candidates_;         // for the choice that is being made

@@ -33,6 +33,8 @@ Result<void> Swapper::settle(TensorId tensor) {
 Ticket Swapper::request(TensorId tensor, Access access) {
   const Ticket ticket{.slot = next_ticket_++, .generation = 0};
   requests_.push_back({ticket, tensor, access});
+  std::erase(prefetches_, tensor);  // it was for this use
+  awaited_.erase(tensor);
   return ticket;
 }
 
@@ -124,6 +126,7 @@ void Swapper::forget(TensorId tensor) {
   std::erase(failed_stores_, tensor);
   load_errors_.erase(tensor);
   trace_.forget(tensor);
+  awaited_.erase(tensor);
   // Others whose stores failed with it are tried again, and speak for themselves.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
 }
@@ -152,6 +155,9 @@ bool Swapper::discard_if_unwanted(TensorId tensor) {
 
 void Swapper::use(TensorId tensor) {
   trace_.use(tensor);
+  const bool asked_for =
+      std::any_of(requests_.begin(), requests_.end(), [&](const Request& r) { return r.tensor == tensor; });
+  if (!asked_for && !store_.copy(tensor, Tier::host).leased()) awaited_.insert(tensor);
   if (!trace_.known()) return;
   ByteCount ahead;
   for (std::uint64_t i = 0; i < trace_.length(); ++i) {
@@ -163,12 +169,18 @@ void Swapper::use(TensorId tensor) {
   }
 }
 
+std::uint64_t Swapper::next_use(TensorId tensor) const {
+  return awaited_.contains(tensor) ? 0 : trace_.next_use(tensor);
+}
+
 void Swapper::prefetch(TensorId tensor) {
   const tiers::Copy& copy = store_.copy(tensor, Tier::host);
   if (copy.state != CopyState::absent || !store_.current(tensor, Tier::nvme)) return;
-  if (std::find(prefetches_.begin(), prefetches_.end(), tensor) == prefetches_.end()) {
-    prefetches_.push_back(tensor);
-  }
+  if (std::find(prefetches_.begin(), prefetches_.end(), tensor) != prefetches_.end()) return;
+  // What is used first gets room first.
+  const auto later = std::upper_bound(prefetches_.begin(), prefetches_.end(), tensor,
+                                      [this](TensorId a, TensorId b) { return next_use(a) < next_use(b); });
+  prefetches_.insert(later, tensor);
 }
 
 void Swapper::start_stores() {
@@ -242,7 +254,7 @@ Swapper::Verdict Swapper::serve(Request& request, bool may_reserve) {
   }
   if (copy.reservation.held()) return grant_overwrite(request, {});
   if (!may_reserve) return Verdict::waits_for_room;
-  auto reservation = reserve(tensor, /*spare_next_use=*/0);
+  auto reservation = reserve(tensor, /*spare_next_use=*/0, /*spare=*/{});
   if (!reservation) return Verdict::waits_for_room;
   if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
   start_load(tensor, std::move(*reservation));
@@ -278,11 +290,14 @@ std::optional<tiers::Reservation> Swapper::reserve_free(TensorId tensor) {
   return budget_.reserve(padded_size(tensor), description.purpose, end);
 }
 
-/// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay. Nothing
-/// when it must wait.
-std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use) {
+/// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay, and
+/// `spare` bytes are left. Nothing when it must wait.
+std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use,
+                                                   ByteCount spare) {
   while (true) {
-    if (auto reservation = reserve_free(tensor)) return reservation;
+    if (budget_.free() >= padded_size(tensor) + spare) {
+      if (auto reservation = reserve_free(tensor)) return reservation;
+    }
     if (!evict_one(spare_next_use, /*clean_only=*/spare_next_use > 0)) return std::nullopt;
   }
 }
@@ -295,13 +310,13 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
     const auto& description = store_.description(tensor);
     if (copy.leased() || !description.extent) continue;
     if (copy.state != CopyState::clean && (clean_only || copy.state != CopyState::dirty)) continue;
-    const std::uint64_t next_use = trace_.next_use(tensor);
-    if (next_use < spare_next_use) continue;
+    const std::uint64_t use = next_use(tensor);
+    if (use < spare_next_use) continue;
     candidates_.push_back({.tensor = tensor,
                            .size = description.size,
                            .dirty = copy.state == CopyState::dirty,
                            .last_use = copy.last_use,
-                           .next_use = next_use});
+                           .next_use = use});
   }
   const auto chosen = options_.policy->choose(candidates_);
   if (!chosen) return false;
@@ -316,10 +331,16 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
   return true;
 }
 
-/// For what nobody asks for yet: never at the cost of something that is used sooner.
+/// For what nobody asks for yet: never at the cost of something that is used sooner, be it there or not.
 std::optional<tiers::Reservation> Swapper::reserve_idle(TensorId tensor) {
-  const std::uint64_t next_use = trace_.next_use(tensor);
-  return next_use == AccessTrace::never ? reserve_free(tensor) : reserve(tensor, next_use + 1);
+  const std::uint64_t use = next_use(tensor);
+  if (use == AccessTrace::never) return reserve_free(tensor);
+  ByteCount absent;
+  for (std::uint64_t i = 0; i < use; ++i) {
+    const TensorId sooner = trace_.upcoming(i);
+    if (store_.copy(sooner, Tier::host).state == CopyState::absent) absent += padded_size(sooner);
+  }
+  return reserve(tensor, use + 1, absent);
 }
 
 void Swapper::serve_prefetches() {

@@ -115,8 +115,8 @@ bool Swapper::start_draining(TensorId tensor) {
     settle_at(tensor, *place);  // never written: nothing to lose
     return true;
   }
-  const std::uint64_t next_use = trace_.next_use(tensor);
-  auto reservation = reserve(tensor, next_use == AccessTrace::never ? next_use : next_use + 1);
+  const std::uint64_t use = next_use(tensor);
+  auto reservation = reserve(tensor, use == AccessTrace::never ? use : use + 1, /*spare=*/{});
   if (!reservation) {
     dealer_.give_back(*place);
     return false;

@@ -119,6 +119,7 @@ class Rank final : public swap::Driving {
     auto digest = persist(result, [&] { return engine_->digest(); });
     if (!digest) return digest.error();
     result.digest = *digest;
+    compare_with_prediction(result);
     for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
       auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
@@ -145,7 +146,6 @@ class Rank final : public swap::Driving {
     const auto traffic = runtime_->ledger().traffic();
     result.bytes_read += traffic.read;
     result.bytes_written += traffic.written;
-    compare_with_prediction(result);
     result.host_peak = std::max(result.host_peak, runtime_->ledger().peak(tiers::Tier::host));
     result.host_budget = host_budget;
     communicator_.reset();
@@ -239,7 +239,9 @@ class Rank final : public swap::Driving {
       // Gradients spill only when memory is short; how often depends on timing.
       if (purpose == tiers::Purpose::gradient_shard) continue;
       if (traffic.read > traffic.predicted_read || traffic.written > traffic.predicted_written) {
-        result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)));
+        result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)) + " " +
+                                          to_string(traffic.read) + " read, " + to_string(traffic.written) +
+                                          " written");
       }
     }
   }

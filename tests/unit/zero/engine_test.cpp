@@ -239,6 +239,18 @@ TEST(Engine, HoldsAndMovesNoMoreThanWasPredicted) {
   }
 }
 
+TEST(Engine, ReadsEachTileOnceOfHundredsOfUnitsWhoseGradientsSpill) {
+  RunOptions options{.ranks = 1, .steps = 2, .config = on_disk(), .model = {}, .seed = 7};
+  options.config.offload_param.device = OffloadDevice::cpu;
+  for (int unit = 0; unit < 300; ++unit) {
+    options.model.units.push_back({std::to_string(unit), {{"weight", ElementCount(60'000)}}, {}});
+  }
+  options.config.penstock.host_budget = minimum(options.config, 1, options.model) + 300_KiB;
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+}
+
 TEST(Engine, HoldsAndMovesWhatTheEstimateSays) {
   RunOptions options{.config = on_disk()};
   options.model = {};
