@@ -21,11 +21,13 @@ struct Fp32Tile {
 
   PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<ScalarLane>& operands,
                                float gradient, const TileElement& at) const {
-    float* const p = state + 3 * at.first + (at.index - at.first);
-    float *const m = p + at.length, *const v = m + at.length;
-    adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, *p, *m, *v);
-    parameter[at.index] = narrow<Parameter>(*p);
-    return is_finite(*p, *v);
+    float* const p_at = state + 3 * at.first + (at.index - at.first);
+    float *const m_at = p_at + at.length, *const v_at = m_at + at.length;
+    float p = *p_at, m = *m_at, v = *v_at;
+    adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, m, v);
+    *p_at = p, *m_at = m, *v_at = v;
+    parameter[at.index] = narrow<Parameter>(p);
+    return is_finite(p, v);
   }
   /// An infinite m shows in v.
   PENSTOCK_ELEMENT static bool is_finite(float p, float v) {
@@ -44,15 +46,17 @@ struct SplitTile {
   PENSTOCK_ELEMENT bool update(const AdamCoefficients& coefficients, const AdamOperands<ScalarLane>& operands,
                                float gradient, const TileElement& at) const {
     U8* const block = state + 10 * at.first;
-    float *const m = reinterpret_cast<float*>(block) + (at.index - at.first), *const v = m + at.length;
+    float *const m_at = reinterpret_cast<float*>(block) + (at.index - at.first), *const v_at =
+                                                                                     m_at + at.length;
     U16* const remainder = reinterpret_cast<U16*>(block + 8 * at.length) + (at.index - at.first);
     U16* const upper = &parameter[at.index].bits;
-    float p = float_of(SplitMaster<ScalarLane>(*upper, *remainder).bits());
-    adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, *m, *v);
+    float p = float_of(SplitMaster<ScalarLane>(*upper, *remainder).bits()), m = *m_at, v = *v_at;
+    adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, m, v);
+    *m_at = m, *v_at = v;
     const SplitMaster<ScalarLane> halves(bits_of(p));
     ScalarLane::store_words(upper, halves.parameter);
     ScalarLane::store_words(remainder, halves.remainder);
-    return Fp32Tile<Bf16>::is_finite(p, *v);
+    return Fp32Tile<Bf16>::is_finite(p, v);
   }
 };
 

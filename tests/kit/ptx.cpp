@@ -1,0 +1,198 @@
+#include "kit/ptx.hpp"
+
+#include "kit/ptx_instructions.hpp"
+
+#include <cxxabi.h>
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <stdexcept>
+#include <string_view>
+
+namespace penstock::test {
+
+namespace {
+
+using ptx::Operand;
+using ptx::Operands;
+using ptx::Thread;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+struct Instruction {
+  ptx::Action act;
+  Operands operands;
+  std::size_t guard;  // a predicate; without one it is true
+  bool negated;
+};
+
+constexpr std::array<std::string_view, 4> built_in = {"%ctaid.x", "%nctaid.x", "%tid.x", "%ntid.x"};
+
+std::runtime_error unknown(const std::string& what) {
+  return std::runtime_error("PTX: unknown here: " + what);
+}
+
+/// "adam_kernel<float, penstock::kernels::SplitTile>" of a mangled name.
+std::string name_in_cpp(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
+  const std::string name = status == 0 ? text.get() : mangled;
+  std::smatch match;
+  return std::regex_search(name, match, std::regex(R"((\w+_kernel(<.*>)?)\()")) ? match.str(1) : name;
+}
+
+/// One launch of a kernel, decoded: what names registers, labels and parameters becomes numbers.
+class Decoder {
+ public:
+  explicit Decoder(const std::map<std::string, std::size_t>& labels) : labels_(labels) {
+    for (const std::string_view name : built_in) (void)number_of(std::string(name));
+  }
+
+  /// A parameter's name stands for its address.
+  void place(const std::string& parameter, const std::vector<std::byte>& value) {
+    registers_[number_of(parameter)] = reinterpret_cast<std::uintptr_t>(value.data());
+  }
+  [[nodiscard]] Instruction decode(const std::string& line) {
+    static const std::regex form(R"((?:@(!?)(%\w+)\s+)?([\w.]+)\s*(.*))");
+    static const std::regex operand(R"([^\s,|{}\[\]]+)");
+    std::smatch match;
+    if (!std::regex_match(line, match, form)) throw unknown(line);
+    const std::string operands = match.str(4);
+    const char* const shape = operands.starts_with('{') ? " {}" : operands.ends_with('}') ? " ,{}" : "";
+    Instruction instruction{.act = ptx::action_of(match.str(3) + shape),
+                            .operands = {},
+                            .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
+                            .negated = match.length(1) > 0};
+    for (std::sregex_iterator i(operands.begin(), operands.end(), operand), end; i != end; ++i) {
+      instruction.operands.push_back(decode_operand(i->str()));
+    }
+    return instruction;
+  }
+  /// Of a thread that has not begun; the built-in ones come first.
+  [[nodiscard]] const std::vector<u64>& registers() const { return registers_; }
+
+ private:
+  Operand decode_operand(const std::string& text) {
+    if (const auto label = labels_.find(text); label != labels_.end()) return {label->second, 0};
+    if (text.starts_with("0f") || text.starts_with("0d")) {
+      return {constant(std::stoull(text.substr(2), nullptr, 16)), 0};
+    }
+    if (text.starts_with('-') || std::isdigit(static_cast<unsigned char>(text[0])) != 0) {
+      return {constant(static_cast<u64>(std::stoll(text))), 0};
+    }
+    const std::string name = text.substr(0, text.find('+'));
+    return {number_of(name), name == text ? 0 : std::stoull(text.substr(name.size() + 1))};
+  }
+  std::size_t number_of(const std::string& name) {
+    const auto [at, added] = numbers_.try_emplace(name, registers_.size());
+    if (added) registers_.push_back(0);
+    return at->second;
+  }
+  std::size_t constant(u64 value) {
+    registers_.push_back(value);
+    return registers_.size() - 1;
+  }
+
+  const std::map<std::string, std::size_t>& labels_;
+  std::map<std::string, std::size_t> numbers_;
+  std::vector<u64> registers_;
+};
+
+/// shfl.sync.down by all threads of a warp: each takes the value of the one so many lanes above, within its
+/// segment.
+void exchange(std::vector<Thread>& warp, const Operands& o) {
+  std::vector<u32> values;
+  for (const Thread& thread : warp) values.push_back(thread.get<u32>(o[2]));
+  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
+    const u32 control = warp[lane].get<u32>(o[4]), segment = control >> 8 & 0x1f;
+    const std::size_t last = (lane & segment) | (control & 0x1f & ~segment);
+    const std::size_t other = lane + warp[lane].get<u32>(o[3]);
+    warp[lane].set(o[0], values.at(other <= last ? other : lane));
+    warp[lane].set(o[1], u64{other <= last});
+  }
+}
+
+/// One thread after the other, up to its end or to where the warp exchanges values.
+void run_warp(std::vector<Thread>& warp, const std::vector<Instruction>& program) {
+  while (true) {
+    for (Thread& thread : warp) {
+      while (thread.next < program.size() && program[thread.next].act != nullptr) {
+        const Instruction& instruction = program[thread.next++];
+        if ((thread.registers[instruction.guard] != 0) == instruction.negated) continue;
+        instruction.act(thread, instruction.operands);
+      }
+    }
+    const std::size_t here = warp.front().next;
+    if (!std::ranges::all_of(warp, [&](const Thread& thread) { return thread.next == here; })) {
+      throw std::runtime_error("PTX: not all threads of a warp take part in a shuffle");
+    }
+    if (here >= program.size()) return;
+    exchange(warp, program[here].operands);
+    for (Thread& thread : warp) ++thread.next;
+  }
+}
+
+}  // namespace
+
+PtxModule::PtxModule(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
+  const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"), parameter(R"(\s*\.param\s.*\s([\w$]+)(\[\d+\])?,?)"),
+      label(R"(([\w$]+):)"), instruction(R"(\s+([@a-z][^;]*);)");
+  Kernel* kernel = nullptr;
+  std::smatch match;
+  for (std::string line; std::getline(file, line);) {
+    if (std::regex_match(line, match, entry)) {
+      kernel = &kernels_[name_in_cpp(match.str(1))];
+    } else if (kernel == nullptr) {
+      continue;
+    } else if (std::regex_match(line, match, parameter)) {
+      kernel->parameters.push_back(match.str(1));
+    } else if (std::regex_match(line, match, label)) {
+      kernel->labels[match.str(1)] = kernel->lines.size();
+    } else if (std::regex_match(line, match, instruction)) {
+      kernel->lines.push_back(match.str(1));
+    }
+  }
+}
+
+void PtxModule::run(const std::string& name, Grid grid, const std::vector<Bytes>& arguments) const {
+  const auto found = kernels_.find(name);
+  if (found == kernels_.end()) throw unknown("kernel " + name);
+  const Kernel& kernel = found->second;
+  if (arguments.size() != kernel.parameters.size())
+    throw std::runtime_error("PTX: wrong number of arguments for " + name);
+  Decoder decoder(kernel.labels);
+  for (std::size_t i = 0; i < arguments.size(); ++i) decoder.place(kernel.parameters[i], arguments[i]);
+  std::vector<Instruction> program;
+  for (const std::string& line : kernel.lines) program.push_back(decoder.decode(line));
+
+  constexpr std::uint32_t warp_size = 32;
+  for (std::uint32_t block = 0; block < grid.blocks; ++block) {
+    for (std::uint32_t first = 0; first < grid.threads; first += warp_size) {
+      std::vector<Thread> warp;
+      for (std::uint32_t i = first; i < std::min(first + warp_size, grid.threads); ++i) {
+        Thread& thread = warp.emplace_back(Thread{.registers = decoder.registers()});
+        std::ranges::copy(std::array<u64, built_in.size()>{block, grid.blocks, i, grid.threads},
+                          thread.registers.begin());
+      }
+      run_warp(warp, program);
+    }
+  }
+}
+
+std::string cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return "float";
+    case DType::bf16: return "penstock::kernels::Bf16";
+    case DType::fp16: break;
+  }
+  return "penstock::kernels::Fp16";
+}
+
+}  // namespace penstock::test

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <penstock/base/dtype.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace penstock::test {
+
+/// Kernels as they were compiled to PTX, run on the CPU, one thread after the other: so much of the "PTX ISA"
+/// as ours need, whose threads meet in shuffles alone. Addresses are the host's.
+///
+/// Throws std::runtime_error, naming it, for a kernel or an instruction that it does not know; and where not
+/// all threads of a warp come to a shuffle.
+class PtxModule {
+ public:
+  explicit PtxModule(const std::filesystem::path& file);
+
+  struct Grid {
+    std::uint32_t blocks, threads;
+  };
+  /// `kernel` as it is written in C++, with its template arguments: "scale_kernel<float>".
+  template <class... Arguments>
+  void launch(const std::string& kernel, Grid grid, const Arguments&... arguments) const {
+    run(kernel, grid, {bytes_of(arguments)...});
+  }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  struct Kernel {
+    std::vector<std::string> parameters;        ///< their names
+    std::vector<std::string> lines;             ///< instructions, without guard or semicolon
+    std::map<std::string, std::size_t> labels;  ///< the instruction that each stands before
+  };
+
+  template <class T>
+  static Bytes bytes_of(const T& value) {
+    Bytes bytes(sizeof value);
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return bytes;
+  }
+  void run(const std::string& kernel, Grid grid, const std::vector<Bytes>& arguments) const;
+
+  std::map<std::string, Kernel> kernels_;  // by what they are called in C++
+};
+
+/// What elements of a dtype are called in the template arguments of a kernel.
+[[nodiscard]] std::string cuda_type(DType dtype);
+
+}  // namespace penstock::test

@@ -1,0 +1,189 @@
+#include "kit/ptx_instructions.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+
+namespace penstock::test::ptx {
+
+namespace {
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+template <class T, auto function>
+void unary(Thread& t, const Operands& o) {
+  t.set(o[0], function(t.get<T>(o[1])));
+}
+template <class T, auto function>
+void binary(Thread& t, const Operands& o) {
+  t.set(o[0], static_cast<T>(function(t.get<T>(o[1]), t.get<T>(o[2]))));
+}
+template <class T, auto compare>
+void setp(Thread& t, const Operands& o) {
+  t.set(o[0], u64{compare(t.get<T>(o[1]), t.get<T>(o[2]))});
+}
+template <class T>
+void copy(Thread& t, const Operands& o) {
+  t.set(o[0], t.get<T>(o[1]));
+}
+template <class T>
+void select(Thread& t, const Operands& o) {
+  t.set(o[0], t.get<T>(o[t.get<u64>(o[3]) != 0 ? 1 : 2]));
+}
+template <class T>
+void load(Thread& t, const Operands& o) {
+  T value;
+  std::memcpy(&value, t.address(o[1]), sizeof value);
+  t.set(o[0], value);
+}
+template <class T>
+void store(Thread& t, const Operands& o) {
+  const T value = t.get<T>(o[1]);
+  std::memcpy(t.address(o[0]), &value, sizeof value);
+}
+template <class T, std::size_t count>
+void load_vector(Thread& t, const Operands& o) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, t.address(o[count]) + i * sizeof value, sizeof value);
+    t.set(o[i], value);
+  }
+}
+void unpack(Thread& t, const Operands& o) {
+  const u64 both = t.get<u64>(o[2]);
+  t.set(o[0], static_cast<u32>(both));
+  t.set(o[1], static_cast<u32>(both >> 32));
+}
+void pack(Thread& t, const Operands& o) {
+  t.set(o[0], u64{t.get<u32>(o[2])} << 32 | t.get<u32>(o[1]));
+}
+void branch(Thread& t, const Operands& o) {
+  t.next = o[0].number;
+}
+void end(Thread& t, const Operands&) {
+  t.next = static_cast<std::size_t>(-1);
+}
+void atomic_min(Thread& t, const Operands& o) {
+  u64 before = 0;
+  std::memcpy(&before, t.address(o[1]), sizeof before);
+  const u64 least = std::min(before, t.get<u64>(o[2]));
+  std::memcpy(t.address(o[1]), &least, sizeof least);
+  t.set(o[0], before);
+}
+/// Four of the eight bytes of two registers.
+void permute(Thread& t, const Operands& o) {
+  const u64 bytes = u64{t.get<u32>(o[2])} << 32 | t.get<u32>(o[1]);
+  const u32 selectors = t.get<u32>(o[3]);
+  u32 result = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 selector = selectors >> 4 * i & 0xf, byte = bytes >> 8 * (selector & 7) & 0xff;
+    result |= ((selector & 8) == 0 ? byte : (byte & 0x80) != 0 ? 0xffu : 0u) << 8 * i;
+  }
+  t.set(o[0], result);
+}
+
+template <class T>
+constexpr auto shift_left = [](T a, T b) { return b < 8 * sizeof(T) ? a << b : T{}; };
+template <class T>
+constexpr auto shift_right = [](T a, T b) { return b < 8 * sizeof(T) ? a >> b : T{}; };
+template <class From, class To>
+constexpr auto convert = [](From a) { return static_cast<To>(a); };
+template <class T>
+constexpr auto least = [](T a, T b) { return std::min(a, b); };
+template <class T>
+constexpr auto most = [](T a, T b) { return std::max(a, b); };
+
+/// The amount of a shift is 32 bits long whatever it shifts.
+template <class T, auto function>
+void shift(Thread& t, const Operands& o) {
+  t.set(o[0], static_cast<T>(function(t.get<T>(o[1]), static_cast<T>(t.get<u32>(o[2])))));
+}
+template <class From, class To>
+void multiply_wide(Thread& t, const Operands& o) {
+  t.set(o[0], static_cast<To>(To{t.get<From>(o[1])} * To{t.get<From>(o[2])}));
+}
+
+// Of floating point only what rounds once, to nearest even, and is never fused, that is with .rn and without
+// .ftz and .approx: a kernel that is compiled to anything else has not the CPU's bits, and does not run here.
+const std::map<std::string_view, Action> actions = {
+    {"add.rn.f32", binary<float, std::plus<>{}>},
+    {"add.rn.f64", binary<double, std::plus<>{}>},
+    {"add.s32", binary<u32, std::plus<>{}>},
+    {"add.s64", binary<u64, std::plus<>{}>},
+    {"and.b16", binary<u16, std::bit_and<>{}>},
+    {"and.b32", binary<u32, std::bit_and<>{}>},
+    {"and.b64", binary<u64, std::bit_and<>{}>},
+    {"atom.global.min.u64", atomic_min},
+    {"bra", branch},
+    {"bra.uni", branch},
+    {"cvt.f64.f32", unary<float, convert<float, double>>},
+    {"cvt.rn.f32.u16", unary<u16, convert<u16, float>>},
+    {"cvt.u32.u16", unary<u16, convert<u16, u32>>},
+    {"cvt.u64.u32", unary<u32, convert<u32, u64>>},
+    {"cvta.to.global.u64", copy<u64>},
+    {"div.rn.f32", binary<float, std::divides<>{}>},
+    {"ld.global.f32", load<float>},
+    {"ld.global.u16", load<u16>},
+    {"ld.global.u32", load<u32>},
+    {"ld.param.f32", load<float>},
+    {"ld.param.u32", load<u32>},
+    {"ld.param.u64", load<u64>},
+    {"ld.param.v4.u8 {}", load_vector<u8, 4>},
+    {"max.u32", binary<u32, most<u32>>},
+    {"min.u64", binary<u64, least<u64>>},
+    {"mov.b32", copy<u32>},
+    {"mov.b64", copy<u64>},
+    {"mov.b64 {}", unpack},
+    {"mov.b64 ,{}", pack},
+    {"mov.f64", copy<u64>},
+    {"mov.u32", copy<u32>},
+    {"mul.lo.s64", binary<u64, std::multiplies<>{}>},
+    {"mul.rn.f32", binary<float, std::multiplies<>{}>},
+    {"mul.rn.f64", binary<double, std::multiplies<>{}>},
+    {"mul.wide.u16", multiply_wide<u16, u32>},
+    {"mul.wide.u32", multiply_wide<u32, u64>},
+    {"or.b32", binary<u32, std::bit_or<>{}>},
+    {"or.b64", binary<u64, std::bit_or<>{}>},
+    {"or.pred", binary<u64, std::bit_or<>{}>},
+    {"prmt.b32", permute},
+    {"ret", end},
+    {"selp.b32", select<u32>},
+    {"selp.f32", select<float>},
+    {"setp.eq.s16", setp<u16, std::equal_to<>{}>},
+    {"setp.eq.s32", setp<u32, std::equal_to<>{}>},
+    {"setp.ge.u64", setp<u64, std::greater_equal<>{}>},
+    {"setp.gt.u16", setp<u16, std::greater<>{}>},
+    {"setp.gt.u32", setp<u32, std::greater<>{}>},
+    {"setp.lt.u16", setp<u16, std::less<>{}>},
+    {"setp.lt.u32", setp<u32, std::less<>{}>},
+    {"setp.lt.u64", setp<u64, std::less<>{}>},
+    {"setp.ne.s32", setp<u32, std::not_equal_to<>{}>},
+    {"shfl.sync.down.b32", nullptr},
+    {"shl.b32", shift<u32, shift_left<u32>>},
+    {"shl.b64", shift<u64, shift_left<u64>>},
+    {"shr.u32", shift<u32, shift_right<u32>>},
+    {"shr.u64", shift<u64, shift_right<u64>>},
+    {"sqrt.rn.f32", unary<float, [](float x) { return std::sqrt(x); }>},
+    {"st.global.f32", store<float>},
+    {"st.global.f64", store<double>},
+    {"st.global.u16", store<u16>},
+    {"st.global.u32", store<u32>},
+    {"sub.s32", binary<u32, std::minus<>{}>},
+    {"sub.s64", binary<u64, std::minus<>{}>},
+};
+
+}  // namespace
+
+Action action_of(const std::string& name) {
+  const auto action = actions.find(name);
+  if (action == actions.end()) throw std::runtime_error("PTX: unknown here: " + name);
+  return action->second;
+}
+
+}  // namespace penstock::test::ptx

@@ -1,0 +1,89 @@
+#include "format_tile.hpp"
+#include "kernels/adam_element.hpp"
+#include "kit/ptx.hpp"
+
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <gtest/gtest.h>
+#include <limits>
+#include <string>
+
+namespace penstock::test {
+namespace {
+
+constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
+
+AdamConfig adam(AdamMode mode) {
+  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+}
+
+/// What a GPU would do: the kernel as it was compiled for one, by a few threads, each of which strides over
+/// the tile. Returns the first block that is not finite.
+std::uint64_t run_on_gpu(const AdamTile& tile, AdamMode mode, std::uint64_t step) {
+  static const PtxModule module(PENSTOCK_ADAM_PTX);
+  const bool split = tile.format == StateFormat::split;
+  const std::string format = split ? "penstock::kernels::SplitTile"
+                                   : "penstock::kernels::Fp32Tile<" + cuda_type(tile.parameter_dtype) + ">";
+  std::uint64_t first_non_finite_block = none;
+  const struct { void *state, *parameter; } elements{tile.state.data(), tile.parameter.data()};
+  module.launch("adam_kernel<" + cuda_type(tile.gradient_dtype) + ", " + format + (split ? ">" : " >"),
+                {.blocks = 2, .threads = 3}, adam_coefficients(adam(mode), step, 0.5f).value(), elements,
+                tile.gradient.data(), &first_non_finite_block, tile.elements.value());
+  return first_non_finite_block;
+}
+
+class AdamPtx : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatFp32) {
+  const std::size_t count = GetParam();
+  const TileValues values = random_values(count, 3);
+  for (const DType gradient : dtypes) {
+    for (const DType parameter : dtypes) {
+      for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+        TileMemory cpu(count, gradient, parameter), gpu(count, gradient, parameter);
+        for (TileMemory* memory : {&cpu, &gpu}) memory->set(values);
+        for (std::uint64_t step = 1; step <= 2; ++step) {
+          ASSERT_TRUE(adam_step(adam(mode), step, 0.5f, cpu.tile()).has_value());
+          EXPECT_EQ(run_on_gpu(gpu.tile(), mode, step), none);
+        }
+        EXPECT_EQ(gpu.result_bytes(), cpu.result_bytes())
+            << to_string(gradient) << " to " << to_string(parameter);
+      }
+    }
+  }
+}
+
+TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatSplit) {
+  const std::size_t count = GetParam();
+  const TileValues values = random_values(count, 4);
+  for (const DType gradient : dtypes) {
+    for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+      FormatTile cpu(StateFormat::split, count, gradient), gpu(StateFormat::split, count, gradient);
+      for (FormatTile* tile : {&cpu, &gpu}) {
+        tile->initialize(values.master);
+        tile->set_gradient(values.gradient);
+      }
+      for (std::uint64_t step = 1; step <= 2; ++step) {
+        ASSERT_TRUE(adam_step(adam(mode), step, 0.5f, cpu.tile()).has_value());
+        EXPECT_EQ(run_on_gpu(gpu.tile(), mode, step), none);
+      }
+      EXPECT_EQ(gpu.bytes(), cpu.bytes()) << to_string(gradient);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, AdamPtx, testing::Values(1, 7, 4099, 16384 + 70));
+
+TEST(AdamPtxKernel, NamesTheFirstBlockThatIsNotFinite) {
+  constexpr std::size_t count = 3 * 16384;
+  TileMemory memory(count, DType::bf16, DType::bf16);
+  memory.set(random_values(count, 5));
+  memory.set_master(2 * 16384 + 1, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(run_on_gpu(memory.tile(), AdamMode::adamw, 1), 2u);
+  memory.set_master(16384 + 5, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_EQ(run_on_gpu(memory.tile(), AdamMode::adamw, 2), 1u);
+}
+
+}  // namespace
+}  // namespace penstock::test

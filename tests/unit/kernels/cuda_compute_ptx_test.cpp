@@ -1,0 +1,98 @@
+#include "elements.hpp"
+#include "kit/host_queue.hpp"
+#include "kit/ptx.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+
+#include <gtest/gtest.h>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+namespace penstock::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+/// The host's operations, and the kernels that are to do the same, on the host's memory both.
+class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
+ protected:
+  static DeviceSpan span(Bytes& bytes) {
+    return {DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes.data())), ByteCount(bytes.size())};
+  }
+  template <class... Arguments>
+  void launch(std::string kernel, std::initializer_list<DType> types, const Arguments&... arguments) const {
+    const char* separator = "<";
+    for (const DType type : types) kernel.append(std::exchange(separator, ", ")).append(cuda_type(type));
+    // Neither fewer threads than elements nor a whole number of them for each.
+    module.launch(kernel.append(">"), {.blocks = 3, .threads = 64}, arguments...);
+  }
+
+  const std::uint64_t count = GetParam();
+  const PtxModule module{PENSTOCK_COMPUTE_PTX};
+  DeferredQueue queue;
+  StreamHandle stream = StreamHandle::of(queue);
+  std::unique_ptr<Compute> host = kernels::make_host_compute();
+};
+
+TEST_P(CudaComputePtx, CastsToTheBitsOfTheHost) {
+  for (const DType from : dtypes) {
+    for (const DType to : dtypes) {
+      if (from == to) continue;  // a copy, and no kernel
+      Bytes x = elements(count, from, 1), wanted = elements(count, to, 2), got = wanted;
+      ASSERT_TRUE(host->cast(stream, {span(x), from}, {span(wanted), to}).has_value());
+      queue.run();
+      launch("cast_kernel", {from, to}, x.data(), got.data(), count);
+      EXPECT_EQ(got, wanted) << to_string(from) << " to " << to_string(to);
+    }
+  }
+}
+
+TEST_P(CudaComputePtx, AccumulatesAndScalesToTheBitsOfTheHost) {
+  const float third = 1.0f / 3.0f;
+  for (const DType from : dtypes) {
+    for (const DType to : dtypes) {
+      Bytes x = elements(count, from, 1), wanted = elements(count, to, 2), got = wanted;
+      ASSERT_TRUE(host->accumulate(stream, {span(x), from}, {span(wanted), to}).has_value());
+      ASSERT_TRUE(host->scale(stream, {span(wanted), to}, third).has_value());
+      queue.run();
+      launch("accumulate_kernel", {from, to}, x.data(), got.data(), count);
+      launch("scale_kernel", {to}, got.data(), third, count);
+      EXPECT_EQ(got, wanted) << to_string(from) << " to " << to_string(to);
+    }
+  }
+}
+
+TEST_P(CudaComputePtx, TakesTheMeanToTheBitsOfTheHost) {
+  for (const DType from : dtypes) {
+    for (const DType to : dtypes) {
+      Bytes x = elements(count, from, 1), y = elements(count, from, 2), wanted = elements(count, to, 3),
+            got = wanted;
+      const DeviceTensor inputs[] = {{span(x), from}, {span(y), from}, {span(x), from}};
+      ASSERT_TRUE(host->mean(stream, inputs, {span(wanted), to}).has_value());
+      queue.run();
+      const struct {
+        const void* x[64];
+        unsigned count;
+      } mean_inputs{{x.data(), y.data(), x.data()}, 3};
+      launch("mean_kernel", {from, to}, mean_inputs, got.data(), 1.0f / 3.0f, count);
+      EXPECT_EQ(got, wanted) << to_string(from) << " to " << to_string(to);
+    }
+  }
+}
+
+TEST_P(CudaComputePtx, SumsSquaresToTheBitsOfTheHost) {
+  const std::uint64_t blocks = ceil_divide(count, Compute::square_sum_block);
+  for (const DType dtype : dtypes) {
+    Bytes x = elements(count, dtype, 1), wanted(8 * blocks), got = wanted;
+    ASSERT_TRUE(host->square_sums(stream, {span(x), dtype}, span(wanted)).has_value());
+    queue.run();
+    launch("square_sums_kernel", {dtype}, x.data(), got.data(), count, blocks);
+    EXPECT_EQ(got, wanted) << to_string(dtype);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaComputePtx, testing::Values(1, 127, 4097, 3 * 4096 + 5, 100'000));
+
+}  // namespace
+}  // namespace penstock::test
