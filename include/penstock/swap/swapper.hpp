@@ -65,12 +65,13 @@ class Swapper {
   /// The lease ends. A tensor with write_behind is stored now, a transient one goes.
   void release(tiers::TensorId tensor, Access access);
 
-  /// Notes a use at a program point, for the trace; with a known trace, loads what comes next. The lease may
-  /// be asked for later: until then, `tensor` is what is used next.
+  /// Notes a use at a program point, for the trace; with a known trace, loads what comes next. The lease that
+  /// it is for has not ended yet. It may even be asked for later: until then, or the round's end, `tensor` is
+  /// what is used next.
   void use(tiers::TensorId tensor);
-  void end_round() { trace_.end_round(); }
-  /// Loads `tensor` when there is room for it and for all that is used sooner, and no request waits for some.
-  /// A request for it makes this void.
+  void end_round();
+  /// Loads `tensor` when no request waits for room and there is some: where the trace knows its use, also for
+  /// all that is used sooner. A request for it makes this void.
   void prefetch(tiers::TensorId tensor);
   /// The contents are not needed any more: the host copy goes without a store, once it is at rest. Unleased.
   void discard(tiers::TensorId tensor);
@@ -126,7 +127,9 @@ class Swapper {
   [[nodiscard]] HostSpan bytes(tiers::TensorId tensor) const;
   [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor,
-                                                          std::uint64_t spare_next_use, ByteCount spare);
+                                                          std::uint64_t spare_next_use);
+  void find_candidates(std::uint64_t spare_next_use, bool clean_only);
+  [[nodiscard]] ByteCount room_needed_before(tiers::TensorId tensor, std::uint64_t use) const;
   [[nodiscard]] bool evict_one(std::uint64_t spare_next_use, bool clean_only);
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify = false);
   bool start_store(tiers::TensorId tensor);
@@ -170,7 +173,7 @@ class Swapper {
   std::pmr::set<tiers::TensorId> awaited_{&nodes_};   // whose use is noted and not asked for yet
   std::pmr::set<tiers::TensorId> resident_{&nodes_};  // tensors with a host copy, leased or not
   std::vector<tiers::TensorId> failed_stores_;        // to be tried again once the error is told
-  std::vector<EvictionCandidate> candidates_;         // for the choice that is being made
+  std::vector<EvictionCandidate> candidates_;         // of find_candidates(), for one choice
   std::vector<tiers::Reservation> quarantined_;  // the kernel may still write there, past its deadline
   std::vector<Move> moves_;
   struct StoreError {

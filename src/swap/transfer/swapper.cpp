@@ -169,6 +169,11 @@ void Swapper::use(TensorId tensor) {
   }
 }
 
+void Swapper::end_round() {
+  trace_.end_round();
+  awaited_.clear();
+}
+
 std::uint64_t Swapper::next_use(TensorId tensor) const {
   return awaited_.contains(tensor) ? 0 : trace_.next_use(tensor);
 }
@@ -176,11 +181,9 @@ std::uint64_t Swapper::next_use(TensorId tensor) const {
 void Swapper::prefetch(TensorId tensor) {
   const tiers::Copy& copy = store_.copy(tensor, Tier::host);
   if (copy.state != CopyState::absent || !store_.current(tensor, Tier::nvme)) return;
-  if (std::find(prefetches_.begin(), prefetches_.end(), tensor) != prefetches_.end()) return;
-  // What is used first gets room first.
-  const auto later = std::upper_bound(prefetches_.begin(), prefetches_.end(), tensor,
-                                      [this](TensorId a, TensorId b) { return next_use(a) < next_use(b); });
-  prefetches_.insert(later, tensor);
+  if (std::find(prefetches_.begin(), prefetches_.end(), tensor) == prefetches_.end()) {
+    prefetches_.push_back(tensor);
+  }
 }
 
 void Swapper::start_stores() {
@@ -254,7 +257,7 @@ Swapper::Verdict Swapper::serve(Request& request, bool may_reserve) {
   }
   if (copy.reservation.held()) return grant_overwrite(request, {});
   if (!may_reserve) return Verdict::waits_for_room;
-  auto reservation = reserve(tensor, /*spare_next_use=*/0, /*spare=*/{});
+  auto reservation = reserve(tensor, /*spare_next_use=*/0);
   if (!reservation) return Verdict::waits_for_room;
   if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
   start_load(tensor, std::move(*reservation));
@@ -290,20 +293,17 @@ std::optional<tiers::Reservation> Swapper::reserve_free(TensorId tensor) {
   return budget_.reserve(padded_size(tensor), description.purpose, end);
 }
 
-/// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay, and
-/// `spare` bytes are left. Nothing when it must wait.
-std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use,
-                                                   ByteCount spare) {
+/// The same, evicting what the policy says; copies used sooner than `spare_next_use` from now stay. Nothing
+/// when it must wait.
+std::optional<tiers::Reservation> Swapper::reserve(TensorId tensor, std::uint64_t spare_next_use) {
   while (true) {
-    if (budget_.free() >= padded_size(tensor) + spare) {
-      if (auto reservation = reserve_free(tensor)) return reservation;
-    }
+    if (auto reservation = reserve_free(tensor)) return reservation;
     if (!evict_one(spare_next_use, /*clean_only=*/spare_next_use > 0)) return std::nullopt;
   }
 }
 
-/// Lets one copy go. True when its room is free now; a dirty copy is stored first and frees it later.
-bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
+/// The copies that may go.
+void Swapper::find_candidates(std::uint64_t spare_next_use, bool clean_only) {
   candidates_.clear();
   for (const TensorId tensor : resident_) {
     const tiers::Copy& copy = store_.copy(tensor, Tier::host);
@@ -318,6 +318,11 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
                            .last_use = copy.last_use,
                            .next_use = use});
   }
+}
+
+/// Lets one copy go. True when its room is free now; a dirty copy is stored first and frees it later.
+bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
+  find_candidates(spare_next_use, clean_only);
   const auto chosen = options_.policy->choose(candidates_);
   if (!chosen) return false;
   const EvictionCandidate& victim = candidates_[*chosen];
@@ -331,21 +336,42 @@ bool Swapper::evict_one(std::uint64_t spare_next_use, bool clean_only) {
   return true;
 }
 
-/// For what nobody asks for yet: never at the cost of something that is used sooner, be it there or not.
+/// What must get room before `tensor`, which is used `use` uses from now: all that is used sooner and has
+/// none.
+ByteCount Swapper::room_needed_before(TensorId tensor, std::uint64_t use) const {
+  ByteCount needed;
+  const auto add = [&](TensorId sooner) {
+    const tiers::Copy& copy = store_.copy(sooner, Tier::host);
+    if (copy.state == CopyState::absent && !copy.reservation.held()) needed += padded_size(sooner);
+  };
+  for (const TensorId sooner : awaited_) {
+    if (sooner != tensor) add(sooner);
+  }
+  for (std::uint64_t i = 0; i < use && needed <= budget_.size(); ++i) {
+    const TensorId sooner = trace_.upcoming(i);
+    if (trace_.next_use(sooner) == i && !awaited_.contains(sooner)) add(sooner);
+  }
+  return needed;
+}
+
+/// For what nobody asks for yet: never at the cost of something that is used sooner, be it there or not, and
+/// nothing is evicted that does not make the room.
 std::optional<tiers::Reservation> Swapper::reserve_idle(TensorId tensor) {
   const std::uint64_t use = next_use(tensor);
   if (use == AccessTrace::never) return reserve_free(tensor);
-  ByteCount absent;
-  for (std::uint64_t i = 0; i < use; ++i) {
-    const TensorId sooner = trace_.upcoming(i);
-    if (store_.copy(sooner, Tier::host).state == CopyState::absent) absent += padded_size(sooner);
-  }
-  return reserve(tensor, use + 1, absent);
+  find_candidates(/*spare_next_use=*/use + 1, /*clean_only=*/true);
+  ByteCount room = budget_.free();
+  for (const EvictionCandidate& candidate : candidates_) room += padded_size(candidate.tensor);
+  if (room < padded_size(tensor) + room_needed_before(tensor, use)) return std::nullopt;
+  return reserve(tensor, use + 1);
 }
 
 void Swapper::serve_prefetches() {
   while (!prefetches_.empty()) {
-    const TensorId tensor = prefetches_.front();
+    // What is used first gets room first. As the round goes on that changes, so that no order would stay.
+    const auto first = std::min_element(prefetches_.begin(), prefetches_.end(),
+                                        [this](TensorId a, TensorId b) { return next_use(a) < next_use(b); });
+    const TensorId tensor = *first;
     const bool needed =
         store_.copy(tensor, Tier::host).state == CopyState::absent && store_.current(tensor, Tier::nvme);
     if (needed) {
@@ -353,7 +379,7 @@ void Swapper::serve_prefetches() {
       if (!reservation) return;
       start_load(tensor, std::move(*reservation));
     }
-    prefetches_.pop_front();
+    prefetches_.erase(first);
   }
 }
 

@@ -116,7 +116,7 @@ bool Swapper::start_draining(TensorId tensor) {
     return true;
   }
   const std::uint64_t use = next_use(tensor);
-  auto reservation = reserve(tensor, use == AccessTrace::never ? use : use + 1, /*spare=*/{});
+  auto reservation = reserve(tensor, use == AccessTrace::never ? use : use + 1);
   if (!reservation) {
     dealer_.give_back(*place);
     return false;

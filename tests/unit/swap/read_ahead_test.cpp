@@ -95,6 +95,69 @@ TEST_F(ReadAhead, LeavesRoomForAllThatIsUsedSooner) {
   EXPECT_TRUE(in_memory(kept));
 }
 
+TEST_F(ReadAhead, CountsOnceWhatIsUsedTwiceBefore) {
+  const TensorId now = stored(4_KiB, false), twice = stored(24_KiB, false), between = stored(4_KiB, false),
+                 last = stored(24_KiB, false);
+  rehearse({now, twice, between, twice, last});
+  const Lease lease = runtime.acquire(now, Access::read).value();
+  runtime.use(now);
+
+  runtime.prefetch(last);
+  simulation.run();
+
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, NeedsNoRoomForWhatHasItsOwn) {
+  const TensorId stays = runtime.add({.name = "stays", .size = 24_KiB}, /*on_disk=*/false).value();
+  const TensorId now = stored(4_KiB, false), next = stored(24_KiB, false);
+  use_and_read(now);
+  runtime.use(stays);
+  write(runtime, stays, 1);
+  use_and_read(next);
+  runtime.end_round();
+  runtime.discard(stays);
+  const Lease lease = runtime.acquire(now, Access::read).value();
+  runtime.use(now);
+
+  runtime.prefetch(next);
+  simulation.run();
+
+  EXPECT_TRUE(in_memory(next));
+}
+
+TEST_F(ReadAhead, EvictsNothingWhereThatWouldNotDo) {
+  std::vector<TensorId> order;
+  for (int i = 0; i < 10; ++i) order.push_back(stored(8_KiB, false));
+  const TensorId far = stored(8_KiB, false), kept = stored(40_KiB);
+  order.insert(order.end(), {far, kept});
+  rehearse(order);
+  read(kept);
+
+  runtime.prefetch(far);
+  simulation.run();
+
+  EXPECT_FALSE(in_memory(far));
+  EXPECT_TRUE(in_memory(kept));
+}
+
+TEST_F(ReadAhead, FollowsTheOrderFromWhenItIsKnown) {
+  const TensorId first = stored(24_KiB, false), second = stored(24_KiB, false), third = stored(24_KiB, false);
+  for (const TensorId tensor : {first, second, third}) use_and_read(tensor);
+  const TensorId all_room = add(runtime, 64_KiB);
+  Lease lease = runtime.acquire(all_room, Access::overwrite).value();
+  for (const TensorId tensor : {third, first, second}) runtime.prefetch(tensor);
+
+  runtime.end_round();
+  lease.end();
+  runtime.remove(all_room);
+  simulation.run();
+
+  EXPECT_TRUE(in_memory(first));
+  EXPECT_TRUE(in_memory(second));
+  EXPECT_FALSE(in_memory(third));
+}
+
 TEST_F(ReadAhead, SparesWhatIsUsedAndNotAskedForYet) {
   const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
   rehearse({used, next, last});
@@ -109,6 +172,48 @@ TEST_F(ReadAhead, SparesWhatIsUsedAndNotAskedForYet) {
   simulation.run();
 
   EXPECT_FALSE(in_memory(used));
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, LeavesRoomForWhatIsUsedAndNotAskedForYet) {
+  const TensorId used = stored(40_KiB), next = stored(40_KiB, false);
+  rehearse({used, next});
+
+  runtime.use(used);
+  runtime.prefetch(next);
+  simulation.run();
+
+  EXPECT_FALSE(in_memory(next));
+}
+
+TEST_F(ReadAhead, SparesWhatWasAskedForBeforeItsUseNoLongerThanItsLease) {
+  const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
+  rehearse({used, next, last});
+  read(next);
+
+  const Ticket ticket = runtime.request(used, Access::read);
+  runtime.use(used);
+  simulation.run();
+  (void)runtime.take(ticket, used, Access::read)->value();
+  simulation.run();
+
+  EXPECT_FALSE(in_memory(used));
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, SparesWhatNobodyAsksForUntilTheRoundEnds) {
+  const TensorId next = stored(24_KiB), last = stored(24_KiB), used = stored(24_KiB);
+  rehearse({next, last, used});
+  for (const TensorId tensor : {next, last}) use_and_read(tensor);
+  runtime.use(used);
+  simulation.run();
+  ASSERT_TRUE(in_memory(used));
+
+  runtime.end_round();
+  const Lease lease = runtime.acquire(next, Access::read).value();
+  runtime.use(next);
+  simulation.run();
+
   EXPECT_TRUE(in_memory(last));
 }
 
