@@ -36,14 +36,15 @@ std::runtime_error unknown(const std::string& what) {
   return std::runtime_error("PTX: unknown here: " + what);
 }
 
-/// "adam_kernel<float, penstock::kernels::SplitTile>" of a mangled name.
+/// "adam_kernel<float,penstock::kernels::SplitTile>" of a mangled name: demanglers differ in spaces.
 std::string name_in_cpp(const std::string& mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
   const std::string name = status == 0 ? text.get() : mangled;
   std::smatch match;
-  return std::regex_search(name, match, std::regex(R"((\w+_kernel(<.*>)?)\()")) ? match.str(1) : name;
+  if (!std::regex_search(name, match, std::regex(R"((\w+_kernel(<.*>)?)\()"))) return name;
+  return std::regex_replace(match.str(1), std::regex(" "), "");
 }
 
 /// One launch of a kernel, decoded: what names registers, labels and parameters becomes numbers.
@@ -64,13 +65,16 @@ class Decoder {
     if (!std::regex_match(line, match, form)) throw unknown(line);
     const std::string operands = match.str(4);
     const char* const shape = operands.starts_with('{') ? " {}" : operands.ends_with('}') ? " ,{}" : "";
-    Instruction instruction{.act = ptx::action_of(match.str(3) + shape),
+    const ptx::Operation& operation = ptx::operation(match.str(3) + shape);
+    if (operation.act == nullptr && match[2].matched) throw unknown(line);
+    Instruction instruction{.act = operation.act,
                             .operands = {},
                             .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
                             .negated = match.length(1) > 0};
     for (std::sregex_iterator i(operands.begin(), operands.end(), operand), end; i != end; ++i) {
       instruction.operands.push_back(decode_operand(i->str()));
     }
+    if (instruction.operands.size() != operation.operands) throw unknown(line);
     return instruction;
   }
   /// Of a thread that has not begun; the built-in ones come first.
@@ -78,15 +82,16 @@ class Decoder {
 
  private:
   Operand decode_operand(const std::string& text) {
+    static const std::regex bits(R"(0[fd]([0-9A-F]+))"), integer(R"(-?\d+)"),
+        address(R"(([%\w$.]+)(?:\+(\d+))?)"), register_name(R"(%(p|rs|r|rd|f|fd)\d+)");
     if (const auto label = labels_.find(text); label != labels_.end()) return {label->second, 0};
-    if (text.starts_with("0f") || text.starts_with("0d")) {
-      return {constant(std::stoull(text.substr(2), nullptr, 16)), 0};
-    }
-    if (text.starts_with('-') || std::isdigit(static_cast<unsigned char>(text[0])) != 0) {
-      return {constant(static_cast<u64>(std::stoll(text))), 0};
-    }
-    const std::string name = text.substr(0, text.find('+'));
-    return {number_of(name), name == text ? 0 : std::stoull(text.substr(name.size() + 1))};
+    std::smatch match;
+    if (std::regex_match(text, match, bits)) return {constant(std::stoull(match.str(1), nullptr, 16)), 0};
+    if (std::regex_match(text, integer)) return {constant(static_cast<u64>(std::stoll(text))), 0};
+    if (!std::regex_match(text, match, address)) throw unknown(text);
+    const std::string name = match.str(1);
+    if (!numbers_.contains(name) && !std::regex_match(name, register_name)) throw unknown(text);
+    return {number_of(name), match[2].matched ? std::stoull(match.str(2)) : 0};
   }
   std::size_t number_of(const std::string& name) {
     const auto [at, added] = numbers_.try_emplace(name, registers_.size());
@@ -142,8 +147,9 @@ void run_warp(std::vector<Thread>& warp, const std::vector<Instruction>& program
 PtxModule::PtxModule(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
-  const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"), parameter(R"(\s*\.param\s.*\s([\w$]+)(\[\d+\])?,?)"),
-      label(R"(([\w$]+):)"), instruction(R"(\s+([@a-z][^;]*);)");
+  const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"),
+      parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
+      instruction(R"(\s+([@a-z][^;]*);)"), ignored(R"(\s*([(){}]|\.reg\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
   for (std::string line; std::getline(file, line);) {
@@ -152,11 +158,17 @@ PtxModule::PtxModule(const std::filesystem::path& path) {
     } else if (kernel == nullptr) {
       continue;
     } else if (std::regex_match(line, match, parameter)) {
-      kernel->parameters.push_back(match.str(1));
+      const std::size_t size =
+          std::stoull(match.str(1)) / 8 * (match[3].matched ? std::stoull(match.str(3)) : 1);
+      kernel->parameters.push_back({match.str(2), size});
     } else if (std::regex_match(line, match, label)) {
       kernel->labels[match.str(1)] = kernel->lines.size();
     } else if (std::regex_match(line, match, instruction)) {
       kernel->lines.push_back(match.str(1));
+    } else if (!std::regex_match(line, ignored)) {
+      throw unknown(line);
+    } else if (line == "}") {
+      kernel = nullptr;
     }
   }
 }
@@ -165,10 +177,13 @@ void PtxModule::run(const std::string& name, Grid grid, const std::vector<Bytes>
   const auto found = kernels_.find(name);
   if (found == kernels_.end()) throw unknown("kernel " + name);
   const Kernel& kernel = found->second;
-  if (arguments.size() != kernel.parameters.size())
-    throw std::runtime_error("PTX: wrong number of arguments for " + name);
+  if (arguments.size() != kernel.parameters.size()) throw std::runtime_error("PTX: arguments of " + name);
   Decoder decoder(kernel.labels);
-  for (std::size_t i = 0; i < arguments.size(); ++i) decoder.place(kernel.parameters[i], arguments[i]);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto& [parameter, size] = kernel.parameters[i];
+    if (arguments[i].size() != size) throw std::runtime_error("PTX: the size of " + parameter);
+    decoder.place(parameter, arguments[i]);
+  }
   std::vector<Instruction> program;
   for (const std::string& line : kernel.lines) program.push_back(decoder.decode(line));
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::test {
@@ -24,7 +25,8 @@ class PtxModule {
   struct Grid {
     std::uint32_t blocks, threads;
   };
-  /// `kernel` as it is written in C++, with its template arguments: "scale_kernel<float>".
+  /// `kernel` as it is written in C++, with its template arguments and without spaces:
+  /// "cast_kernel<float,penstock::kernels::Bf16>".
   template <class... Arguments>
   void launch(const std::string& kernel, Grid grid, const Arguments&... arguments) const {
     run(kernel, grid, {bytes_of(arguments)...});
@@ -33,9 +35,9 @@ class PtxModule {
  private:
   using Bytes = std::vector<std::byte>;
   struct Kernel {
-    std::vector<std::string> parameters;        ///< their names
-    std::vector<std::string> lines;             ///< instructions, without guard or semicolon
-    std::map<std::string, std::size_t> labels;  ///< the instruction that each stands before
+    std::vector<std::pair<std::string, std::size_t>> parameters;  ///< their names and sizes
+    std::vector<std::string> lines;                               ///< instructions, without their semicolons
+    std::map<std::string, std::size_t> labels;                    ///< the instruction that each stands before
   };
 
   template <class T>

@@ -39,10 +39,15 @@ struct Thread {
 using Operands = std::vector<Operand>;
 using Action = void (*)(Thread&, const Operands&);
 
+struct Operation {
+  Action act;  ///< null for a shuffle, which no thread does alone
+  std::size_t operands;
+};
+
 /// What an instruction does, by its name, with " {}" behind it where the first operand is a vector and " ,{}"
-/// where the last one is. Null for a shuffle, which no thread does alone.
+/// where the last one is.
 ///
 /// Throws std::runtime_error for a name that is not known here.
-[[nodiscard]] Action action_of(const std::string& name);
+[[nodiscard]] const Operation& operation(const std::string& name);
 
 }  // namespace penstock::test::ptx

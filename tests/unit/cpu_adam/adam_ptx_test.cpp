@@ -22,12 +22,12 @@ AdamConfig adam(AdamMode mode) {
 /// the tile. Returns the first block that is not finite.
 std::uint64_t run_on_gpu(const AdamTile& tile, AdamMode mode, std::uint64_t step) {
   static const PtxModule module(PENSTOCK_ADAM_PTX);
-  const bool split = tile.format == StateFormat::split;
-  const std::string format = split ? "penstock::kernels::SplitTile"
-                                   : "penstock::kernels::Fp32Tile<" + cuda_type(tile.parameter_dtype) + ">";
+  const std::string format = tile.format == StateFormat::split
+                                 ? "penstock::kernels::SplitTile"
+                                 : "penstock::kernels::Fp32Tile<" + cuda_type(tile.parameter_dtype) + ">";
   std::uint64_t first_non_finite_block = none;
   const struct { void *state, *parameter; } elements{tile.state.data(), tile.parameter.data()};
-  module.launch("adam_kernel<" + cuda_type(tile.gradient_dtype) + ", " + format + (split ? ">" : " >"),
+  module.launch("adam_kernel<" + cuda_type(tile.gradient_dtype) + "," + format + ">",
                 {.blocks = 2, .threads = 3}, adam_coefficients(adam(mode), step, 0.5f).value(), elements,
                 tile.gradient.data(), &first_non_finite_block, tile.elements.value());
   return first_non_finite_block;

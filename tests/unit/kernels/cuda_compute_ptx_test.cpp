@@ -1,4 +1,5 @@
 #include "elements.hpp"
+#include "kernels/operands.hpp"
 #include "kit/host_queue.hpp"
 #include "kit/ptx.hpp"
 
@@ -14,6 +15,22 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
+/// Zeros, a subnormal, infinities and NaNs of every kind first, as far as there is room.
+Bytes elements_with_specials(std::uint64_t count, DType dtype) {
+  Bytes bytes = elements(count, dtype, 1);
+  const std::uint32_t infinity = dtype == DType::fp32 ? 0x7f800000 : dtype == DType::bf16 ? 0x7f80 : 0x7c00;
+  const std::uint32_t sign = dtype == DType::fp32 ? 0x80000000 : 0x8000, quiet = (sign - infinity) / 2;
+  std::size_t at = 0;
+  for (const std::uint32_t magnitude : {0u, 1u, infinity, infinity | 1u, infinity | quiet, sign - 1}) {
+    for (const std::uint32_t bits : {magnitude, magnitude | sign}) {
+      const std::size_t size = size_of(dtype).value();
+      if (at + size <= bytes.size()) std::memcpy(&bytes[at], &bits, size);
+      at += size;
+    }
+  }
+  return bytes;
+}
+
 /// The host's operations, and the kernels that are to do the same, on the host's memory both.
 class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
  protected:
@@ -23,8 +40,8 @@ class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
   template <class... Arguments>
   void launch(std::string kernel, std::initializer_list<DType> types, const Arguments&... arguments) const {
     const char* separator = "<";
-    for (const DType type : types) kernel.append(std::exchange(separator, ", ")).append(cuda_type(type));
-    // Neither fewer threads than elements nor a whole number of them for each.
+    for (const DType type : types) kernel.append(std::exchange(separator, ",")).append(cuda_type(type));
+    // Of several elements each, not all of the same number; of a few elements, some have none.
     module.launch(kernel.append(">"), {.blocks = 3, .threads = 64}, arguments...);
   }
 
@@ -35,11 +52,11 @@ class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
   std::unique_ptr<Compute> host = kernels::make_host_compute();
 };
 
-TEST_P(CudaComputePtx, CastsToTheBitsOfTheHost) {
+TEST_P(CudaComputePtx, CastsToTheBitsOfTheHostNaNsToo) {
   for (const DType from : dtypes) {
     for (const DType to : dtypes) {
       if (from == to) continue;  // a copy, and no kernel
-      Bytes x = elements(count, from, 1), wanted = elements(count, to, 2), got = wanted;
+      Bytes x = elements_with_specials(count, from), wanted = elements(count, to, 2), got = wanted;
       ASSERT_TRUE(host->cast(stream, {span(x), from}, {span(wanted), to}).has_value());
       queue.run();
       launch("cast_kernel", {from, to}, x.data(), got.data(), count);
@@ -72,7 +89,7 @@ TEST_P(CudaComputePtx, TakesTheMeanToTheBitsOfTheHost) {
       ASSERT_TRUE(host->mean(stream, inputs, {span(wanted), to}).has_value());
       queue.run();
       const struct {
-        const void* x[64];
+        const void* x[kernels::mean_inputs_max];
         unsigned count;
       } mean_inputs{{x.data(), y.data(), x.data()}, 3};
       launch("mean_kernel", {from, to}, mean_inputs, got.data(), 1.0f / 3.0f, count);
