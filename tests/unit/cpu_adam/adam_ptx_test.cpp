@@ -21,7 +21,7 @@ AdamConfig adam(AdamMode mode) {
 /// What a GPU would do: the kernel as it was compiled for one, by a few threads, each of which strides over
 /// the tile. Returns the first block that is not finite.
 std::uint64_t run_on_gpu(const AdamTile& tile, AdamMode mode, std::uint64_t step) {
-  static const PtxModule module(PENSTOCK_ADAM_PTX);
+  static const PtxModule module(PENSTOCK_PTX);
   const std::string format = tile.format == StateFormat::split
                                  ? "penstock::kernels::SplitTile"
                                  : "penstock::kernels::Fp32Tile<" + cuda_type(tile.parameter_dtype) + ">";

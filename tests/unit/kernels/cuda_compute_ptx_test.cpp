@@ -46,7 +46,7 @@ class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
   }
 
   const std::uint64_t count = GetParam();
-  const PtxModule module{PENSTOCK_COMPUTE_PTX};
+  const PtxModule module{PENSTOCK_PTX};
   DeferredQueue queue;
   StreamHandle stream = StreamHandle::of(queue);
   std::unique_ptr<Compute> host = kernels::make_host_compute();
