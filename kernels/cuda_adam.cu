@@ -32,7 +32,10 @@ Result<void> check(const DeviceAdamTile& tile) {
   PENSTOCK_TRY(check_operand(operation, "gradient", gradient, tile.gradient.dtype));
   PENSTOCK_TRY(check_operand(operation, "parameter", parameter, tile.parameter.dtype));
   if (state.address % alignof(float) != 0) {
-    return Error::invalid_argument(operation).object("state").wanted("a multiple of 4 B").got("a misaligned one");
+    return Error::invalid_argument(operation)
+        .object("state")
+        .wanted("a multiple of 4 B")
+        .got("a misaligned one");
   }
   const ElementCount count = tile.gradient.count();
   PENSTOCK_TRY(check_same_count(operation, "parameter", count, tile.parameter.count()));
@@ -77,8 +80,8 @@ Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficie
   return launch_on(operation, device, count, [&](unsigned grid) {
     with_device_elements(tile.gradient, [&](const auto* gradient) {
       const auto launch = [&](auto elements) {
-        adam_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(coefficients, elements, gradient, flag,
-                                                                          count);
+        adam_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(coefficients, elements, gradient,
+                                                                         flag, count);
       };
       with_device_elements(tile.parameter, [&]<class Parameter>(Parameter* parameter) {
         const auto state = static_cast<std::uintptr_t>(tile.state.address());

@@ -153,12 +153,12 @@ void Contest::add_plain_loop(const Tensors& tensors) {
        }});
 }
 
-void Contest::add_adam(const Tensors& tensors, bool past_caches) {
+void Contest::add_adam(const Tensors& tensors, bool nontemporal) {
   contestants_.push_back(
-      {std::string(to_string(tensors.format)) + (past_caches ? " past" : ""), "fp32",
-       adam_bytes(tensors.format), [this, &tensors, past_caches](Workers& workers) {
+      {std::string(to_string(tensors.format)) + (nontemporal ? " past" : ""), "fp32",
+       adam_bytes(tensors.format), [this, &tensors, nontemporal](Workers& workers) {
          adam_step(adam, ++step_, 1.0f, tensors.tile(),
-                   {.workers = &workers, .isa = options_.isa, .parameter_past_caches = past_caches})
+                   {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = nontemporal})
              .value();
        }});
 }
@@ -169,7 +169,7 @@ void Contest::add_tail(const Tensors& tensors) {
        [this, &tensors](Workers& workers) {
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
          adam_step(adam, ++step_, factor, tensors.tile(),
-                   {.workers = &workers, .isa = options_.isa, .parameter_past_caches = true})
+                   {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = true})
              .value();
        }});
 }

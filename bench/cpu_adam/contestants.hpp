@@ -50,7 +50,7 @@ class Contest {
 
   void add_floor(const Tensors& tensors);
   void add_plain_loop(const Tensors& tensors);
-  void add_adam(const Tensors& tensors, bool past_caches);
+  void add_adam(const Tensors& tensors, bool nontemporal);
   void add_tail(const Tensors& tensors);
   void add_passes(const Tensors& tensors);
 

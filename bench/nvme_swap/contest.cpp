@@ -11,12 +11,12 @@
 
 namespace penstock::bench {
 
-using swap::LoadPattern;
-using swap::PathLoad;
+using swap::BenchmarkPattern;
+using swap::DiskBenchmark;
 
 namespace {
 
-Sample to_sample(const swap::LoadSample& load) {
+Sample to_sample(const swap::BenchmarkSample& load) {
   const auto seconds = [](TimePoint time) { return std::chrono::duration<double>(time).count(); };
   const auto percentile = [&](double fraction) {
     return seconds(load.moved.latency.percentile(fraction)) * 1e6;
@@ -31,7 +31,7 @@ Sample to_sample(const swap::LoadSample& load) {
           .requests = load.moved.requests};
 }
 
-Contestant ours(PathLoad& load, const Setting& setting, std::size_t index, LoadPattern pattern) {
+Contestant ours(DiskBenchmark& load, const Setting& setting, std::size_t index, BenchmarkPattern pattern) {
   const char* engine = load.paths().front()->engine_name();
   return {.name = fmt::format("penstock {} {} x {}", engine, to_string(setting.request_size),
                               ceil_divide(setting.in_flight.value(), setting.request_size.value())),
@@ -48,7 +48,7 @@ Contestant ours(PathLoad& load, const Setting& setting, std::size_t index, LoadP
 }
 
 /// fio opens our own files, which have no name, through this process.
-std::vector<std::string> file_names(const PathLoad& load) {
+std::vector<std::string> file_names(const DiskBenchmark& load) {
   std::vector<std::string> names;
   for (const auto& path : load.paths()) {
     names.push_back(fmt::format("/proc/{}/fd/{}", ::getpid(), static_cast<int>(path->file().handle)));
@@ -56,12 +56,12 @@ std::vector<std::string> file_names(const PathLoad& load) {
   return names;
 }
 
-const char* fio_word(LoadPattern pattern) {
+const char* fio_word(BenchmarkPattern pattern) {
   switch (pattern) {
-    case LoadPattern::read: return "read";
-    case LoadPattern::write: return "write";
-    case LoadPattern::mixed:
-    case LoadPattern::swap: break;
+    case BenchmarkPattern::read: return "read";
+    case BenchmarkPattern::write: return "write";
+    case BenchmarkPattern::mixed:
+    case BenchmarkPattern::swap: break;
   }
   return "rw";
 }
@@ -95,13 +95,13 @@ Result<void> Contest::look_at_directories() {
   return ok();
 }
 
-bool Contest::wanted(LoadPattern pattern) const {
+bool Contest::wanted(BenchmarkPattern pattern) const {
   return std::find(options_.operations.begin(), options_.operations.end(), pattern) !=
          options_.operations.end();
 }
 
 Result<void> Contest::prepare_swap() {
-  if (!wanted(LoadPattern::swap)) return ok();
+  if (!wanted(BenchmarkPattern::swap)) return ok();
   const auto tile = tile_bytes(options_.swap.format, options_.swap.tile_elements);
   if (!tile) return tile.error();
   tile_size_ = round_up(*tile, Alignment(4096));
@@ -113,7 +113,7 @@ Result<void> Contest::prepare_swap() {
 
 Result<void> Contest::check_room() const {
   // Read, write and mixed share one.
-  const std::size_t of_each = 1 + (wanted(LoadPattern::swap) ? options_.swap.hands.size() : 0);
+  const std::size_t of_each = 1 + (wanted(BenchmarkPattern::swap) ? options_.swap.hands.size() : 0);
   const std::size_t files = options_.settings.size() * of_each;
   const auto room = measure::check_free_space(options_.directories, options_.file_size * files);
   if (room) return ok();
@@ -124,30 +124,30 @@ Result<void> Contest::check_room() const {
 }
 
 Result<void> Contest::make_events() {
-  std::vector<PathLoad*> plain;
+  std::vector<DiskBenchmark*> plain;
   for (const Setting& setting : options_.settings) {
     auto load = make_load(setting, ByteCount(), nullptr);
     if (!load) return load.error();
     plain.push_back(*load);
   }
-  for (const LoadPattern operation : options_.operations) {
+  for (const BenchmarkPattern operation : options_.operations) {
     Event& event = events_.emplace_back(Event{.operation = operation});
     for (std::size_t i = 0; i < options_.settings.size(); ++i) {
-      if (operation == LoadPattern::swap) {
+      if (operation == BenchmarkPattern::swap) {
         PENSTOCK_TRY(add_swap(event, i));
       } else {
         event.contestants.push_back(ours(*plain[i], options_.settings[i], i, operation));
       }
     }
-    if (options_.fio && operation != LoadPattern::swap) PENSTOCK_TRY(add_fio(event));
+    if (options_.fio && operation != BenchmarkPattern::swap) PENSTOCK_TRY(add_fio(event));
     event.samples.resize(event.contestants.size());
   }
   return ok();
 }
 
-Result<PathLoad*> Contest::make_load(const Setting& setting, ByteCount transfer, TileUpdate* update) {
+Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount transfer, TileUpdate* update) {
   std::fprintf(stderr, "writing file %zu of each directory\n", loads_.size() + 1);
-  PathLoad::Options options{.transfer = transfer};
+  DiskBenchmark::Options options{.transfer = transfer};
   for (const std::filesystem::path& directory : options_.directories) {
     options.paths.push_back({.directory = directory,
                              .capacity = options_.file_size,
@@ -156,10 +156,10 @@ Result<PathLoad*> Contest::make_load(const Setting& setting, ByteCount transfer,
                              .engine = setting.engine});
   }
   if (update != nullptr) {
-    options.initial = [update](const PathLoad::Piece& piece) { return update->initialize(piece); };
-    options.between = [update](const PathLoad::Piece& piece) { return update->update(piece); };
+    options.initial = [update](const DiskBenchmark::Piece& piece) { return update->initialize(piece); };
+    options.between = [update](const DiskBenchmark::Piece& piece) { return update->update(piece); };
   }
-  auto load = PathLoad::create(std::move(options));
+  auto load = DiskBenchmark::create(std::move(options));
   if (!load) return load.error();
   return loads_.emplace_back(std::move(*load)).get();
 }
@@ -177,7 +177,7 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting) {
     }
     auto load = make_load(options_.settings[setting], tile_size_, update);
     if (!load) return load.error();
-    Contestant contestant = ours(**load, options_.settings[setting], setting, LoadPattern::swap);
+    Contestant contestant = ours(**load, options_.settings[setting], setting, BenchmarkPattern::swap);
     contestant.hands = hands;
     contestant.name += hands.compute ? " + Adam" : "";
     contestant.name += hands.integrity ? " + checksums" : "";
@@ -189,7 +189,7 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting) {
 /// What does not run here, such as io_uring in a container that filters it, is left out and said.
 Result<void> Contest::add_fio(Event& event) {
   PENSTOCK_TRY(fio_version());
-  const PathLoad& load = *loads_.front();
+  const DiskBenchmark& load = *loads_.front();
   const ByteCount size = load.paths().front()->options().capacity;
   const char* operation = fio_word(event.operation);
   Result<void> outcome = Error::unsupported("nvme_swap").reason("no engine of fio's runs here");

@@ -24,7 +24,7 @@ struct Contestant {
 
 /// The contestants of one operation, and what each did in each round.
 struct Event {
-  swap::LoadPattern operation;
+  swap::BenchmarkPattern operation;
   std::vector<Contestant> contestants;
   std::vector<std::vector<Sample>> samples;  ///< by contestant, then round
 };
@@ -37,7 +37,7 @@ class Contest {
  public:
   /// Errors: no_space; unsupported, when a directory does not bypass the page cache and that is not allowed,
   /// for a state format that cannot be computed yet, and where no variant of fio runs; those of
-  /// PathLoad::create.
+  /// DiskBenchmark::create.
   [[nodiscard]] static Result<std::unique_ptr<Contest>> create(const Options& options);
 
   /// Every contestant of every event, round by round; who goes first rotates, so that drift of the disk
@@ -46,7 +46,7 @@ class Contest {
 
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const std::vector<Event>& events() const { return events_; }
-  [[nodiscard]] const std::vector<std::unique_ptr<swap::PathLoad>>& loads() const { return loads_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<swap::DiskBenchmark>>& loads() const { return loads_; }
   /// False when a directory's page cache answers, so that no figure is a disk's.
   [[nodiscard]] bool direct() const { return cached_because_.empty(); }
   /// What is to be kept in mind of the figures: a line each.
@@ -57,11 +57,11 @@ class Contest {
  private:
   explicit Contest(Options options) : options_(std::move(options)) {}
   Result<void> look_at_directories();
-  [[nodiscard]] bool wanted(swap::LoadPattern pattern) const;
+  [[nodiscard]] bool wanted(swap::BenchmarkPattern pattern) const;
   Result<void> prepare_swap();
   [[nodiscard]] Result<void> check_room() const;
   Result<void> make_events();
-  Result<swap::PathLoad*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
+  Result<swap::DiskBenchmark*> make_load(const Setting& setting, ByteCount transfer, TileUpdate* update);
   Result<void> add_swap(Event& event, std::size_t setting);
   Result<void> add_fio(Event& event);
 
@@ -70,7 +70,7 @@ class Contest {
   std::vector<std::string> cached_because_, notes_;
   std::unique_ptr<Workers> workers_;
   std::vector<std::unique_ptr<TileUpdate>> updates_;  // outlive the loads
-  std::vector<std::unique_ptr<swap::PathLoad>> loads_;
+  std::vector<std::unique_ptr<swap::DiskBenchmark>> loads_;
   std::vector<Event> events_;
 };
 

@@ -70,7 +70,7 @@ void compare_swap(const Contest& contest, const Event& event, std::size_t who, F
   // A parameter's bytes move twice.
   figure.parameters_g_per_second = figure.gb_per_second.median / 2 / tile * elements;
   for (const Event& other : contest.events()) {
-    if (other.operation != swap::LoadPattern::mixed) continue;
+    if (other.operation != swap::BenchmarkPattern::mixed) continue;
     figure.to_mixed = ratio(event.samples[who], find(other, [&](const Contestant& one) {
                               return !one.is_fio && one.setting == contestant.setting;
                             }));
@@ -91,7 +91,7 @@ std::vector<Figure> figures(const Contest& contest) {
     for (std::size_t who = 0; who < event.contestants.size(); ++who) {
       Figure& figure = all.emplace_back(summarize(event, who));
       figure.to_fio = ratio(event.samples[who], fio);
-      if (event.operation == swap::LoadPattern::swap) compare_swap(contest, event, who, figure);
+      if (event.operation == swap::BenchmarkPattern::swap) compare_swap(contest, event, who, figure);
     }
   }
   return all;

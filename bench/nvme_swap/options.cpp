@@ -9,16 +9,16 @@ namespace penstock::bench {
 
 namespace {
 
-using swap::LoadPattern;
+using swap::BenchmarkPattern;
 
 const std::map<std::string, tiers::EngineChoice> engines = {{"auto", tiers::EngineChoice::automatic},
                                                             {"io_uring", tiers::EngineChoice::io_uring},
                                                             {"libaio", tiers::EngineChoice::libaio},
                                                             {"threads", tiers::EngineChoice::threads}};
-const std::map<std::string, LoadPattern> patterns = {{"read", LoadPattern::read},
-                                                     {"write", LoadPattern::write},
-                                                     {"mixed", LoadPattern::mixed},
-                                                     {"swap", LoadPattern::swap}};
+const std::map<std::string, BenchmarkPattern> patterns = {{"read", BenchmarkPattern::read},
+                                                          {"write", BenchmarkPattern::write},
+                                                          {"mixed", BenchmarkPattern::mixed},
+                                                          {"swap", BenchmarkPattern::swap}};
 const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
                                                     {"split", StateFormat::split},
                                                     {"split_bf16", StateFormat::split_bf16},
@@ -47,15 +47,15 @@ std::vector<Setting> settings(const Words& words) {
 }
 
 /// In the order of the patterns; swap brings along mixed, which is its limit.
-std::vector<LoadPattern> operations(const Words& words) {
+std::vector<BenchmarkPattern> operations(const Words& words) {
   const auto wanted = [&](const char* word) {
     return std::find(words.operations.begin(), words.operations.end(), word) != words.operations.end();
   };
-  std::vector<LoadPattern> all;
-  if (wanted("read") || wanted("all")) all.push_back(LoadPattern::read);
-  if (wanted("write") || wanted("all")) all.push_back(LoadPattern::write);
-  if (wanted("mixed") || wanted("swap") || wanted("all")) all.push_back(LoadPattern::mixed);
-  if (wanted("swap") || wanted("all")) all.push_back(LoadPattern::swap);
+  std::vector<BenchmarkPattern> all;
+  if (wanted("read") || wanted("all")) all.push_back(BenchmarkPattern::read);
+  if (wanted("write") || wanted("all")) all.push_back(BenchmarkPattern::write);
+  if (wanted("mixed") || wanted("swap") || wanted("all")) all.push_back(BenchmarkPattern::mixed);
+  if (wanted("swap") || wanted("all")) all.push_back(BenchmarkPattern::swap);
   return all;
 }
 

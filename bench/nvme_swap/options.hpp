@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/swap/path_load.hpp>
+#include <penstock/swap/path/disk_benchmark.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -35,7 +35,7 @@ struct Options {
   std::vector<std::filesystem::path> directories;
   ByteCount file_size;
   std::vector<Setting> settings;
-  std::vector<swap::LoadPattern> operations;
+  std::vector<swap::BenchmarkPattern> operations;
   SwapOptions swap;
   int rounds = 5;
   double seconds = 1.0;  ///< of each run

@@ -13,7 +13,7 @@ void print_header(std::FILE* to, const Contest& contest, const measure::Machine&
 /// "ext4 on vda (virtio_blk), direct I/O, alignment 4096 B".
 [[nodiscard]] std::string describe_directory(const swap::Path& path);
 /// "io_uring 4.0 MiB x 4: files and buffers registered; buffers 24.0 MiB on transparent huge pages".
-[[nodiscard]] std::string describe_load(const swap::PathLoad& load);
+[[nodiscard]] std::string describe_load(const swap::DiskBenchmark& load);
 
 void print_table(const std::vector<Figure>& figures, bool direct);
 /// One line of JSON with everything that the header and the table say.

@@ -28,7 +28,7 @@ std::string describe_directory(const swap::Path& path) {
                      path.file().direct ? "direct I/O" : "BUFFERED I/O", path.alignment().bytes());
 }
 
-std::string describe_load(const swap::PathLoad& load) {
+std::string describe_load(const swap::DiskBenchmark& load) {
   const swap::Path& path = *load.paths().front();
   const bool ring = path.engine_name() == std::string_view("io_uring");
   const std::string notes = !path.notes().empty() ? ": " + path.notes()

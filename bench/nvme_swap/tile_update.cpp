@@ -1,6 +1,6 @@
 #include "tile_update.hpp"
 
-#include <penstock/zero/block_seal.hpp>
+#include <penstock/zero/engine/block_seal.hpp>
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ constexpr ByteCount stream_bytes = 64_MiB;
 constexpr std::uint64_t distinct_tiles = 1024;
 
 /// Counted from the start of its file.
-std::uint64_t index_of(const swap::PathLoad::Piece& piece) {
+std::uint64_t index_of(const swap::DiskBenchmark::Piece& piece) {
   return piece.offset.value() / piece.bytes.size().value();
 }
 
@@ -47,7 +47,7 @@ TileUpdate::TileUpdate(const Options& options, ByteCount tile, ByteCount block, 
 }
 
 /// The load's pieces are of one size and begin with their tile; what follows it pads them for direct I/O.
-TileUpdate::Tile& TileUpdate::tile_of(const swap::PathLoad::Piece& piece) {
+TileUpdate::Tile& TileUpdate::tile_of(const swap::DiskBenchmark::Piece& piece) {
   if (tiles_.size() <= piece.path) tiles_.resize(piece.path + 1);
   std::vector<Tile>& tiles = tiles_[piece.path];
   const std::uint64_t index = index_of(piece);
@@ -59,7 +59,7 @@ TileUpdate::Tile& TileUpdate::tile_of(const swap::PathLoad::Piece& piece) {
 }
 
 /// Tiles far apart share their parameters, which in the split formats are halves of their masters: any do.
-AdamTile TileUpdate::view(const swap::PathLoad::Piece& piece) const {
+AdamTile TileUpdate::view(const swap::DiskBenchmark::Piece& piece) const {
   const ByteCount stream = size_of(DType::bf16) * options_.elements.value(), half = arena_.bytes().size() / 2;
   const ByteCount begin = stream * (index_of(piece) % (half / stream));
   return {.state = piece.bytes.subspan(ByteCount(), tile_),
@@ -70,7 +70,7 @@ AdamTile TileUpdate::view(const swap::PathLoad::Piece& piece) const {
           .first_element = index_of(piece) * options_.elements.value()};
 }
 
-Result<void> TileUpdate::initialize(const swap::PathLoad::Piece& piece) {
+Result<void> TileUpdate::initialize(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
   const AdamTile adam = view(piece);
   const auto initial =
@@ -80,7 +80,7 @@ Result<void> TileUpdate::initialize(const swap::PathLoad::Piece& piece) {
   return ok();
 }
 
-Result<void> TileUpdate::update(const swap::PathLoad::Piece& piece) {
+Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
   zero::BlockSeal seal(tile.blocks, tile.step + 1);
   const auto outcome =

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/swap/path_load.hpp>
-#include <penstock/tiers/block_table.hpp>
-#include <penstock/tiers/host_arena.hpp>
+#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/tiers/memory/host_arena.hpp>
+#include <penstock/tiers/store/block_table.hpp>
 
 #include <memory>
 #include <vector>
@@ -27,9 +27,9 @@ class TileUpdate {
   [[nodiscard]] static Result<std::unique_ptr<TileUpdate>> create(const Options& options);
 
   /// Makes `piece` the tile of step 0.
-  [[nodiscard]] Result<void> initialize(const swap::PathLoad::Piece& piece);
+  [[nodiscard]] Result<void> initialize(const swap::DiskBenchmark::Piece& piece);
   /// Takes the tile one step further. Errors: corrupted, when a block is not what was sealed.
-  [[nodiscard]] Result<void> update(const swap::PathLoad::Piece& piece);
+  [[nodiscard]] Result<void> update(const swap::DiskBenchmark::Piece& piece);
 
  private:
   struct Tile {
@@ -38,8 +38,8 @@ class TileUpdate {
   };
 
   TileUpdate(const Options& options, ByteCount tile, ByteCount block, tiers::HostArena arena);
-  [[nodiscard]] Tile& tile_of(const swap::PathLoad::Piece& piece);
-  [[nodiscard]] AdamTile view(const swap::PathLoad::Piece& piece) const;
+  [[nodiscard]] Tile& tile_of(const swap::DiskBenchmark::Piece& piece);
+  [[nodiscard]] AdamTile view(const swap::DiskBenchmark::Piece& piece) const;
 
   Options options_;
   ByteCount tile_, block_;

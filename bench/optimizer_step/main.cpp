@@ -9,7 +9,7 @@
 #include "measure/storage_device.hpp"
 
 #include <penstock/kernels/isa.hpp>
-#include <penstock/swap/path_load.hpp>
+#include <penstock/swap/path/disk_benchmark.hpp>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -49,12 +49,12 @@ struct Contestant {
 };
 
 /// One step between two looks at the disk's limit; round 0 warms up.
-Result<void> take_part(Contestant& contestant, swap::PathLoad& load, std::uint32_t round) {
-  const auto before = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
+  const auto before = load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600));
   if (!before) return before.error();
   const auto timing = contestant.stepper->step();
   if (!timing) return timing.error();
-  const auto after = load.run(swap::LoadPattern::mixed, std::chrono::milliseconds(600));
+  const auto after = load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600));
   if (!after) return after.error();
   if (round == 0) return ok();
   const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
@@ -139,7 +139,8 @@ Result<void> run(const Arguments& arguments) {
       contestants.push_back({.name = name_of(options), .stepper = std::move(*stepper)});
     }
   }
-  auto load = swap::PathLoad::create({.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}});
+  auto load =
+      swap::DiskBenchmark::create({.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}});
   if (!load) return load.error();
   const swap::Path& path = *contestants.front().stepper->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}{}\n", path.engine_name(), path.file().direct ? "yes" : "NO",

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <penstock/base/stream.hpp>
-#include <penstock/cpu_adam/workers.hpp>
-#include <penstock/tiers/host_device.hpp>
-#include <penstock/zero/engine.hpp>
+#include <penstock/parallel/workers.hpp>
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/engine/engine.hpp>
 
 #include <filesystem>
 #include <memory>

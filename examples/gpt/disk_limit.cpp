@@ -1,6 +1,6 @@
 #include "gpt/disk_limit.hpp"
 
-#include <penstock/swap/path_load.hpp>
+#include <penstock/swap/path/disk_benchmark.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -9,10 +9,11 @@ namespace gpt {
 
 using penstock::ByteCount;
 using penstock::Result;
-using penstock::swap::LoadPattern;
-using penstock::swap::PathLoad;
+using penstock::swap::BenchmarkPattern;
+using penstock::swap::DiskBenchmark;
 
-Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOptions> paths, ByteCount size) {
+Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOptions> paths,
+                                              ByteCount size) {
   constexpr auto duration = std::chrono::milliseconds(300);
   const ByteCount tile(3 << 20);
   for (auto& path : paths) {
@@ -22,22 +23,21 @@ Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOp
     path.weight = 1;
     if (path.capacity < tile * 32) return std::optional<DiskLimit>();
   }
-  auto load = PathLoad::create({.paths = std::move(paths), .transfer = tile});
+  auto load = DiskBenchmark::create({.paths = std::move(paths), .transfer = tile});
   if (!load) return load.error();
 
   const auto opened = (*load)->paths();
-  DiskLimit limit{.direct = std::all_of(opened.begin(), opened.end(), [](const auto& path) {
-                    return path->file().direct;
-                  })};
-  const auto run = [&](LoadPattern pattern, double& rate) -> Result<void> {
+  DiskLimit limit{.direct = std::all_of(opened.begin(), opened.end(),
+                                        [](const auto& path) { return path->file().direct; })};
+  const auto run = [&](BenchmarkPattern pattern, double& rate) -> Result<void> {
     auto sample = (*load)->run(pattern, duration);
     if (!sample) return sample.error();
     rate = sample->bytes_per_second();
     return penstock::ok();
   };
-  PENSTOCK_TRY(run(LoadPattern::mixed, limit.mixed));
-  PENSTOCK_TRY(run(LoadPattern::read, limit.read));
-  PENSTOCK_TRY(run(LoadPattern::write, limit.write));
+  PENSTOCK_TRY(run(BenchmarkPattern::mixed, limit.mixed));
+  PENSTOCK_TRY(run(BenchmarkPattern::read, limit.read));
+  PENSTOCK_TRY(run(BenchmarkPattern::write, limit.write));
   return std::optional(limit);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
-#include <penstock/swap/path.hpp>
+#include <penstock/swap/path/path.hpp>
 
 #include <optional>
 #include <vector>

@@ -4,13 +4,13 @@
 #include "gpt/model_description.hpp"
 
 #include <penstock/kernels/host_compute.hpp>
-#include <penstock/tiers/host_device.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 
 #if GPT_HAS_CUDA
 #include "gpt/cuda_ops.hpp"
 
 #include <penstock/kernels/cuda_compute.hpp>
-#include <penstock/tiers/cuda_device.hpp>
+#include <penstock/tiers/device/cuda_device.hpp>
 #endif
 
 namespace gpt {

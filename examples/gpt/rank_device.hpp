@@ -4,7 +4,7 @@
 #include "gpt/ops.hpp"
 
 #include <penstock/base/compute.hpp>
-#include <penstock/tiers/device.hpp>
+#include <penstock/tiers/device/device.hpp>
 
 #include <functional>
 #include <memory>

@@ -6,10 +6,10 @@
 #include "gpt/text.hpp"
 
 #include <penstock/base/compute.hpp>
-#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/device.hpp>
-#include <penstock/zero/engine.hpp>
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/engine/engine.hpp>
 
 #include <functional>
 #include <memory>
@@ -24,8 +24,8 @@ namespace gpt {
 struct StepReport {
   double loss = 0;  ///< mean of this rank's micro-batches
   penstock::zero::StepOutcome outcome;
-  double step_seconds = 0;   ///< inside Engine::step
-  double stall_seconds = 0;  ///< of this rank's trainer thread, waiting for bytes
+  double step_seconds = 0;            ///< inside Engine::step
+  double stall_seconds = 0;           ///< of this rank's trainer thread, waiting for bytes
   std::vector<std::string> messages;  ///< what became of failing paths
 };
 

@@ -85,7 +85,8 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
 
   const double left = total / (step + 1) * (training_.steps - step - 1);
   std::printf(
-      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f %%)  "
+      "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f "
+      "%%)  "
       "ETA %d:%02d%s\n",
       step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, in_step, stall,
       100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,

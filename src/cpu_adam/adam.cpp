@@ -90,7 +90,7 @@ Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pie
       kernels_of(execution.isa)
           .update[static_cast<std::size_t>(tile.format)][static_cast<std::size_t>(tile.gradient_dtype)]
                  [static_cast<std::size_t>(tile.parameter_dtype)];
-  const bool past_caches = execution.parameter_past_caches && !is_split(tile.format) &&
+  const bool nontemporal = execution.nontemporal_parameter && !is_split(tile.format) &&
                            reinterpret_cast<std::uintptr_t>(tile.parameter.data()) % 64 == 0;
   SharedOutcome outcome;
   parallel_blocks(execution.workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
@@ -112,7 +112,7 @@ Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pie
                   .count = view.count,
                   .pieces = piece,
                   .seed = rounding_seed(step, tile.first_element + view.first),
-                  .parameter_past_caches = past_caches && piece->end >= view.first + view.count});
+                  .nontemporal_parameter = nontemporal && piece->end >= view.first + view.count});
       if (!finite) first_non_finite = std::min(first_non_finite, block);
       if (execution.observer) execution.observer->after_update(block, view.state);
       ++updated;

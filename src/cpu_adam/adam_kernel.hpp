@@ -21,7 +21,7 @@ struct AdamBlock {
   unsigned long count;         ///< of elements
   const AdamPiece* pieces;     ///< from that of the block's first element on
   unsigned seed;               ///< of stochastic rounding, for this block and step
-  bool parameter_past_caches;  ///< at a multiple of 64 B, in one piece, of a format that does not read it
+  bool nontemporal_parameter;  ///< at a multiple of 64 B, in one piece, of a format that does not read it
 };
 
 /// Updates the elements; false when a master or a second moment has become non-finite.

@@ -162,7 +162,7 @@ bool update(const AdamBlock& block) noexcept {
                loop.run(state, begin, end);
                finite &= loop.all_finite();
              });
-  if (block.parameter_past_caches) fence();
+  if (block.nontemporal_parameter) fence();
   return finite;
 }
 

@@ -28,10 +28,10 @@ void put(kernels::U16* to, uint16x4_t words) {
   vst1_u16(to, words);
 }
 // There is no intrinsic for it; processors see by themselves that whole lines are written.
-void put_past_caches(kernels::U16* to, uint16x4_t words) {
+void put_nontemporal(kernels::U16* to, uint16x4_t words) {
   put(to, words);
 }
-void put_past_caches(float* to, float32x4_t x) {
+void put_nontemporal(float* to, float32x4_t x) {
   vst1q_f32(to, x);
 }
 void fence() {}

@@ -40,10 +40,10 @@ void put(void* to, __m128i words) {
   _mm_storel_epi64(static_cast<__m128i*>(to), words);
 }
 // Eight bytes are too few to go past caches one by one.
-void put_past_caches(void* to, __m128i words) {
+void put_nontemporal(void* to, __m128i words) {
   put(to, words);
 }
-void put_past_caches(float* to, __m128 x) {
+void put_nontemporal(float* to, __m128 x) {
   _mm_stream_ps(to, x);
 }
 void fence() {

@@ -34,10 +34,10 @@ __m128i half_of(__m256 x) {
 void put(void* to, __m128i words) {
   _mm_storeu_si128(static_cast<__m128i*>(to), words);
 }
-void put_past_caches(void* to, __m128i words) {
+void put_nontemporal(void* to, __m128i words) {
   _mm_stream_si128(static_cast<__m128i*>(to), words);
 }
-void put_past_caches(float* to, __m256 x) {
+void put_nontemporal(float* to, __m256 x) {
   _mm256_stream_ps(to, x);
 }
 void fence() {

@@ -35,10 +35,10 @@ __m256i half_of(__m512 x) {
 void put(void* to, __m256i words) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), words);
 }
-void put_past_caches(void* to, __m256i words) {
+void put_nontemporal(void* to, __m256i words) {
   _mm256_stream_si256(static_cast<__m256i*>(to), words);
 }
-void put_past_caches(float* to, __m512 x) {
+void put_nontemporal(float* to, __m512 x) {
   _mm512_stream_ps(to, x);
 }
 void fence() {

@@ -13,7 +13,7 @@ class Fp32State {
         m_(master_ + block.count),
         v_(m_ + block.count),
         parameter_(static_cast<Parameter*>(block.parameter)),
-        past_caches_(block.parameter_past_caches) {}
+        nontemporal_(block.nontemporal_parameter) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
@@ -29,8 +29,8 @@ class Fp32State {
                                                   kernels::Largest<Lane>& largest) const {
     largest.add(p);
     Lane::store(master_ + i, p);
-    if (past_caches_) {
-      Lane::store_past_caches(parameter_ + i, p);
+    if (nontemporal_) {
+      Lane::store_nontemporal(parameter_ + i, p);
     } else {
       Lane::store(parameter_ + i, p);
     }
@@ -46,7 +46,7 @@ class Fp32State {
  private:
   float *master_, *m_, *v_;
   Parameter* parameter_;
-  bool past_caches_;
+  bool nontemporal_;
 };
 
 /// Masters whose upper half is the bf16 parameter.

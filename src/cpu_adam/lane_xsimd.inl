@@ -4,7 +4,7 @@
 //   exact_quotient, exact_root              of batches, correctly rounded
 //   upper_from, upper_of                    16-bit integers as the upper halves of 32-bit ones, and back to
 //   half_from, half_of                      half a register; fp16 as fp32 and back, rounded to nearest even
-//   put, put_past_caches, fence             half a register to memory; by way of no cache; and the order of
+//   put, put_nontemporal, fence             half a register to memory; by way of no cache; and the order of
 //                                           such stores before later ones
 //   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
 //   lower_halves, upper_halves              of two batches of 32-bit numbers, the second's above the first's
@@ -34,11 +34,11 @@ struct WideLane {
   static F load(const kernels::Fp16* from) { return F(half_from(from)); }
   static void store(kernels::Fp16* to, F x) { put(&to->bits, half_of(x)); }
 
-  static void store_past_caches(float* to, F x) { put_past_caches(to, x); }
-  static void store_past_caches(kernels::Bf16* to, F x) {
-    put_past_caches(&to->bits, upper_of(bf16_bits(x)));
+  static void store_nontemporal(float* to, F x) { put_nontemporal(to, x); }
+  static void store_nontemporal(kernels::Bf16* to, F x) {
+    put_nontemporal(&to->bits, upper_of(bf16_bits(x)));
   }
-  static void store_past_caches(kernels::Fp16* to, F x) { put_past_caches(&to->bits, half_of(x)); }
+  static void store_nontemporal(kernels::Fp16* to, F x) { put_nontemporal(&to->bits, half_of(x)); }
 
  private:
   /// In their upper halves, of a result of arithmetic: its NaNs are quiet, and stay NaNs for they are at

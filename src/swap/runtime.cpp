@@ -12,8 +12,8 @@ namespace {
 // How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
 constexpr TimePoint poll_interval = std::chrono::microseconds(50);
 
-ExtentDealer make_dealer(std::span<const std::unique_ptr<Path>> paths) {
-  std::vector<ExtentDealer::PathRoom> rooms;
+ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<ExtentAllocator::PathRoom> rooms;
   Alignment alignment;
   for (const auto& path : paths) {
     rooms.push_back({.weight = path->options().weight,
@@ -21,7 +21,7 @@ ExtentDealer make_dealer(std::span<const std::unique_ptr<Path>> paths) {
                      .reserved = path->options().reserved.value_or(path->options().capacity)});
     alignment = std::max(alignment, path->alignment());
   }
-  return ExtentDealer(rooms, alignment);
+  return ExtentAllocator(rooms, alignment);
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ void Lease::end() noexcept {
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
-    auto messages = share_out(options.swap_need, options.paths);
+    auto messages = size_swap_files(options.swap_need, options.paths);
     if (!messages) return messages.error();
     options.messages = std::move(*messages);
   }
@@ -59,13 +59,13 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
       paths_(std::move(paths)),
       budget_(std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.host_budget, ledger_)),
       store_(std::make_unique<tiers::TensorStore>()),
-      dealer_(make_dealer(paths_)),
+      extents_(make_extent_allocator(paths_)),
       transfers_(paths_) {
   for (const auto& path : paths_) {
     if (!arena_.bytes().empty()) path->attach(arena_.bytes());
   }
   swapper_ = std::make_unique<Swapper>(
-      *store_, *budget_, dealer_, transfers_, ledger_,
+      *store_, *budget_, extents_, transfers_, ledger_,
       Swapper::Options{
           .arena = arena_.bytes(),
           .policy = options_.eviction == Eviction::lru ? make_lru_policy() : make_planned_policy(),
@@ -73,7 +73,7 @@ Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std
           .executor = executor_,
           .wake = [this] { wake(); },
           .messages = std::move(options_.messages)});
-  if (options_.driving == nullptr) {
+  if (options_.idle_handler == nullptr) {
     for (const auto& path : paths_) path->start_driver([this] { wake(); });
     mover_ = std::thread([this] { run_mover(); });
   }
@@ -100,7 +100,7 @@ Runtime::~Runtime() {
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
   const std::lock_guard lock(mutex_);
   if (on_disk) {
-    auto extent = dealer_.deal(description.size);
+    auto extent = extents_.allocate(description.size);
     if (!extent) return std::move(extent).error().object(description.name);
     description.extent = *extent;
     ledger_.hold(tiers::Tier::nvme, description.purpose, extent->length);
@@ -250,7 +250,7 @@ void Runtime::start(Move move) {
 }
 
 void Runtime::wake() noexcept {
-  if (options_.driving != nullptr) return;
+  if (options_.idle_handler != nullptr) return;
   {
     const std::lock_guard lock(mutex_);
     woken_ = true;
@@ -275,12 +275,12 @@ template <class Done>
 void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
-  if (options_.driving == nullptr) {
+  if (options_.idle_handler == nullptr) {
     changed_.wait(lock, done);
   } else {
     while (!done()) {
       lock.unlock();
-      if (!poll()) options_.driving->idle();
+      if (!poll()) options_.idle_handler->idle();
       lock.lock();
     }
   }
@@ -288,18 +288,18 @@ void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) 
 }
 
 Result<void> Runtime::wait_for(const tiers::Event& event) {
-  if (options_.driving == nullptr) return event.synchronize();
+  if (options_.idle_handler == nullptr) return event.synchronize();
   while (true) {
     auto passed = event.query();
     if (!passed) return passed.error();
     if (*passed) return ok();
-    if (!poll()) options_.driving->idle();
+    if (!poll()) options_.idle_handler->idle();
   }
 }
 
 bool Runtime::poll() {
   bool moved = false;
-  if (options_.driving != nullptr) {
+  if (options_.idle_handler != nullptr) {
     for (const auto& path : paths_) moved |= path->drive();
   }
   events_.clear();

@@ -3,7 +3,7 @@
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
 
 #include <gtest/gtest.h>
 

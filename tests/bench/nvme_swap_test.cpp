@@ -2,7 +2,7 @@
 #include "kit/scratch_directory.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>

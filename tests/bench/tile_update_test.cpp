@@ -11,7 +11,7 @@ constexpr ElementCount elements{20'000};  // a block and a part of one
 /// Two tiles of a file as a load holds them, padded for direct I/O.
 class TileUpdateTest : public testing::Test {
  protected:
-  swap::PathLoad::Piece piece(std::size_t tile) {
+  swap::DiskBenchmark::Piece piece(std::size_t tile) {
     const ByteCount size = round_up(tile_bytes(StateFormat::fp32, elements).value(), Alignment(4096));
     bytes_[tile].resize(size.value());
     return {.path = 0,

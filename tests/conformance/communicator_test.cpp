@@ -1,11 +1,11 @@
 // Every transport of collectives, through one suite. One thread plays all ranks, in an order that a seed chooses.
-#include <penstock/zero/communicator.hpp>
+#include <penstock/zero/comm/communicator.hpp>
 
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <penstock/kernels/host_compute.hpp>
-#include <penstock/tiers/host_device.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 
 #include <gtest/gtest.h>
 #include <cstring>
@@ -119,8 +119,7 @@ TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStrea
       for (std::uint32_t r = 0; r < size(); ++r) {
         rank(r).stream->handle().host_queue().enqueue([this, r, generation, seed] {
           for (std::uint32_t s = 0; s < size(); ++s) {
-            EXPECT_FALSE(
-                (Pattern{.tensor = s, .generation = generation}.first_difference(bytes(slot(r, s)))))
+            EXPECT_FALSE((Pattern{.tensor = s, .generation = generation}.first_difference(bytes(slot(r, s)))))
                 << "seed " << seed << ", generation " << generation << ", slot " << s << " of rank " << r;
           }
         });
@@ -137,7 +136,8 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
     for (std::uint32_t r = 0; r < size(); ++r) {
       // Values that a sum in another order, or one rounded on the way, gets wrong.
       for (float& value : values[r]) value = random_.symmetric() * (random_.below(2) == 0 ? 1.0f : 200.0f);
-      const DeviceTensor wide{DeviceSpan(rank(r).memory.subspan(32_KiB, 4_B * values[r].size())), DType::fp32};
+      const DeviceTensor wide{DeviceSpan(rank(r).memory.subspan(32_KiB, 4_B * values[r].size())),
+                              DType::fp32};
       std::memcpy(bytes(wide).data(), values[r].data(), values[r].size() * 4);
       ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), wide, flat(r, dtype)));
       // What the rank holds after that rounding is what is averaged.
@@ -160,8 +160,8 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
       }
       const DeviceTensor expected_wide{DeviceSpan(rank(r).memory.subspan(32_KiB, 4_B * slot_elements)),
                                        DType::fp32};
-      const DeviceTensor expected{
-          DeviceSpan(rank(r).memory.subspan(48_KiB, size_of(dtype) * slot_elements)), dtype};
+      const DeviceTensor expected{DeviceSpan(rank(r).memory.subspan(48_KiB, size_of(dtype) * slot_elements)),
+                                  dtype};
       std::memcpy(bytes(expected_wide).data(), mean.data(), mean.size() * 4);
       ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), expected_wide, expected));
       ASSERT_TRUE(rank(r).stream->synchronize());
@@ -189,18 +189,19 @@ TEST_P(CommunicatorConformance, ExchangesHostBytes) {
 
 TEST_P(CommunicatorConformance, RefusesWhatCannotBeCutIntoSlots) {
   std::uint32_t mine = 0;
-  EXPECT_EQ(rank(0)
-                .communicator
-                ->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)), HostSpan())
-                .error()
-                .code(),
-            ErrorCode::invalid_argument);
+  EXPECT_EQ(
+      rank(0)
+          .communicator->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)), HostSpan())
+          .error()
+          .code(),
+      ErrorCode::invalid_argument);
   if (size() == 1) return;
-  EXPECT_EQ(rank(0)
-                .communicator->start_all_gather(*rank(0).stream, rank(0).memory.subspan(0_B, 2_B * size() + 2_B))
-                .error()
-                .code(),
-            ErrorCode::invalid_argument);
+  EXPECT_EQ(
+      rank(0)
+          .communicator->start_all_gather(*rank(0).stream, rank(0).memory.subspan(0_B, 2_B * size() + 2_B))
+          .error()
+          .code(),
+      ErrorCode::invalid_argument);
 }
 
 TEST_P(CommunicatorConformance, TellsPeersOfTheRankThatFailed) {

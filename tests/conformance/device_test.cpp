@@ -1,6 +1,6 @@
-#include <penstock/tiers/host_device.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 #if PENSTOCK_TEST_CUDA
-#include <penstock/tiers/cuda_device.hpp>
+#include <penstock/tiers/device/cuda_device.hpp>
 #endif
 
 #include "kit/pattern.hpp"

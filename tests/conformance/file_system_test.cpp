@@ -2,8 +2,8 @@
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"
 
-#include <penstock/swap/path.hpp>
-#include <penstock/tiers/host_arena.hpp>
+#include <penstock/swap/path/path.hpp>
+#include <penstock/tiers/memory/host_arena.hpp>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,19 +20,26 @@ using test::Pattern;
 using tiers::BlockFile;
 using tiers::EngineChoice;
 
-class FileSystemConformance : public testing::TestWithParam<std::tuple<MountedFileSystem::Kind, EngineChoice>> {
+class FileSystemConformance
+    : public testing::TestWithParam<std::tuple<MountedFileSystem::Kind, EngineChoice>> {
  protected:
   void SetUp() override {
     if (!mounted_.skip_reason().empty()) GTEST_SKIP() << mounted_.skip_reason();
   }
   static bool is(MountedFileSystem::Kind kind) { return std::get<0>(GetParam()) == kind; }
   /// Others use the file system too.
-  static bool shared() { return is(MountedFileSystem::Kind::directory) || is(MountedFileSystem::Kind::overlay); }
+  static bool shared() {
+    return is(MountedFileSystem::Kind::directory) || is(MountedFileSystem::Kind::overlay);
+  }
   PathOptions options(ByteCount capacity) const {
-    return {.directory = mounted_.path(), .capacity = capacity, .request_max = 256_KiB, .engine = std::get<1>(GetParam())};
+    return {.directory = mounted_.path(),
+            .capacity = capacity,
+            .request_max = 256_KiB,
+            .engine = std::get<1>(GetParam())};
   }
   /// One transfer after the other, driven by the test's own thread.
-  static Result<void> transfer(Path& path, BlockFile::Direction direction, std::uint64_t offset, HostSpan buffer) {
+  static Result<void> transfer(Path& path, BlockFile::Direction direction, std::uint64_t offset,
+                               HostSpan buffer) {
     path.post({.direction = direction, .offset = FileOffset(offset), .buffer = buffer});
     std::vector<BlockFile::Finished> outcomes;
     while (outcomes.empty()) {
@@ -67,8 +74,10 @@ TEST_P(FileSystemConformance, BringsBackWhatWasWrittenInEveryLength) {
     ASSERT_TRUE(transfer(*path, BlockFile::Direction::read, begin, in));
     EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(in))) << "extent " << i;
   }
-  EXPECT_TRUE(path->file().direct || path->notes().find("buffered I/O: ") != std::string::npos) << path->notes();
-  EXPECT_EQ(path->notes().find("space not reserved: ") != std::string::npos, is(MountedFileSystem::Kind::ext2))
+  EXPECT_TRUE(path->file().direct || path->notes().find("buffered I/O: ") != std::string::npos)
+      << path->notes();
+  EXPECT_EQ(path->notes().find("space not reserved: ") != std::string::npos,
+            is(MountedFileSystem::Kind::ext2))
       << path->notes();
 }
 
@@ -76,8 +85,7 @@ TEST_P(FileSystemConformance, KeepsWhatItReservedWhenTheDiskIsFull) {
   if (shared()) GTEST_SKIP() << "this would fill the machine's own disk";
   if (is(MountedFileSystem::Kind::ext2)) GTEST_SKIP() << "nothing can be reserved there";
   auto path = Path::create(options(4_MiB)).value();
-  const OwnedFd other(
-      ::open((mounted_.path() / "other").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  const OwnedFd other(::open((mounted_.path() / "other").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   const std::vector<char> bytes(1 << 16, 'x');
   while (::write(other.get(), bytes.data(), bytes.size()) > 0) {
   }

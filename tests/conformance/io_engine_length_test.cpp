@@ -4,7 +4,7 @@
 
 #include <penstock/base/check.hpp>
 #include <penstock/base/owned_fd.hpp>
-#include <penstock/tiers/block_file.hpp>
+#include <penstock/tiers/io/block_file.hpp>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,14 +25,15 @@ class LongBuffer {
   static constexpr ByteCount repeated = 16_MiB;
 
   explicit LongBuffer(ByteCount size) : size_(size), memory_(::memfd_create("long buffer", MFD_CLOEXEC)) {
-    PENSTOCK_CHECK(memory_.is_open() && ::ftruncate(memory_.get(), static_cast<off_t>(repeated.value())) == 0);
-    void* const range =
-        ::mmap(nullptr, size.value(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    PENSTOCK_CHECK(memory_.is_open() &&
+                   ::ftruncate(memory_.get(), static_cast<off_t>(repeated.value())) == 0);
+    void* const range = ::mmap(nullptr, size.value(), PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     PENSTOCK_CHECK(range != MAP_FAILED);
     begin_ = static_cast<std::byte*>(range);
     for (ByteCount at; at + repeated <= size - 1_MiB; at += repeated) {
-      PENSTOCK_CHECK(::mmap(begin_ + at.value(), repeated.value(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                            memory_.get(), 0) != MAP_FAILED);
+      PENSTOCK_CHECK(::mmap(begin_ + at.value(), repeated.value(), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_FIXED, memory_.get(), 0) != MAP_FAILED);
     }
   }
   LongBuffer(const LongBuffer&) = delete;
@@ -54,7 +55,8 @@ class IoEngineLength : public OverEngines {
   BlockFile block_file(File file, ByteCount size) {
     return BlockFile::create(std::move(file), engine(), {.size = size, .request_max = 4_GiB}).value();
   }
-  static Result<void> run(BlockFile& file, BlockFile::Direction direction, FileOffset offset, HostSpan bytes) {
+  static Result<void> run(BlockFile& file, BlockFile::Direction direction, FileOffset offset,
+                          HostSpan bytes) {
     PENSTOCK_TRY(file.start(direction, offset, bytes, 1));
     while (file.busy()) file.poll(forever);
     return file.take_finished()->result;
@@ -69,7 +71,8 @@ class IoEngineLength : public OverEngines {
 };
 
 TEST_P(IoEngineLength, CompletesARequestBeyondItsLimitShortWithThatMuchMoved) {
-  const LongBuffer buffer(4_GiB + 1_MiB + 4_KiB);  // 1 MiB and a block, were only 32 bits of its length looked at
+  const LongBuffer buffer(4_GiB + 1_MiB +
+                          4_KiB);  // 1 MiB and a block, were only 32 bits of its length looked at
   Pattern{.tensor = 1}.fill(buffer.last());
   const auto request_max = static_cast<std::int64_t>(engine().limits().request_max.value());
   File file = bench_->scratch(buffer.span().size());

@@ -103,8 +103,10 @@ TEST_P(IoEngineUnderPressure, CompletesEverythingOnceWhileSignalsArrive) {
   std::vector<IoRequest> writes, reads;
   for (std::uint64_t i = 0; i < 2 * depth; ++i) {
     const ByteCount from = i * 32_KiB;
-    writes.push_back({IoOperation::write, file.handle(), FileOffset(from.value()), out.subspan(from, 32_KiB), i});
-    reads.push_back({IoOperation::read, file.handle(), FileOffset(from.value()), in.subspan(from, 32_KiB), i});
+    writes.push_back(
+        {IoOperation::write, file.handle(), FileOffset(from.value()), out.subspan(from, 32_KiB), i});
+    reads.push_back(
+        {IoOperation::read, file.handle(), FileOffset(from.value()), in.subspan(from, 32_KiB), i});
   }
   for (const int flags : {0, SA_RESTART}) {
     const SignalStorm storm(flags);

@@ -75,7 +75,8 @@ TEST_P(IoEngineConformance, CompletesEmptyAndUnalignedRequestsOnceWithWhatTheKer
   std::fill_n(all.data(), all.size().value(), std::byte{0x5a});
   std::vector<IoRequest> reads;
   for (const ByteCount length : {0_B, 1_B, 4095_B, 4096_B, 4097_B}) {
-    reads.push_back({IoOperation::read, file.handle(), FileOffset(0), all.subspan(0_B, length), reads.size()});
+    reads.push_back(
+        {IoOperation::read, file.handle(), FileOffset(0), all.subspan(0_B, length), reads.size()});
   }
   for (const IoRequest& read : reads) {
     ASSERT_EQ(engine().submit({&read, 1}), 1u);

@@ -5,7 +5,7 @@
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/tiers/block_file.hpp>
+#include <penstock/tiers/io/block_file.hpp>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ class NeverSilent : public OverEngines {
   };
 
   /// All of them at a time; the results by index. Whatever takes longer than this has been lost.
-  static std::vector<Result<void>> run(BlockFile& file, Direction direction, const std::vector<Piece>& pieces) {
+  static std::vector<Result<void>> run(BlockFile& file, Direction direction,
+                                       const std::vector<Piece>& pieces) {
     std::vector<Result<void>> results(pieces.size());
     std::set<std::uint64_t> finished;
     std::size_t started = 0;
@@ -66,7 +67,8 @@ class NeverSilent : public OverEngines {
     Pattern{.tensor = 1, .generation = generation}.fill(piece.buffer, piece.offset.value());
   }
   static bool holds(const Piece& piece, std::uint64_t generation) {
-    return !Pattern{.tensor = 1, .generation = generation}.first_difference(piece.buffer, piece.offset.value());
+    return !Pattern{.tensor = 1, .generation = generation}.first_difference(piece.buffer,
+                                                                            piece.offset.value());
   }
   /// Leaves no page of the file's in memory; false where that is not to be had, as on tmpfs.
   static bool drop_cache(int descriptor, ByteCount size) {
@@ -89,7 +91,8 @@ Result<File> sparse_file(const std::filesystem::path& directory, ByteCount size,
                                  .name = "sparse file in " + directory.string(),
                                  .direct = direct,
                                  .alignment = Alignment(4096)});
-  if (::ftruncate(descriptor, static_cast<off_t>(size.value())) != 0) return Error::from_errno("ftruncate", errno);
+  if (::ftruncate(descriptor, static_cast<off_t>(size.value())) != 0)
+    return Error::from_errno("ftruncate", errno);
   return file;
 }
 
@@ -98,7 +101,8 @@ TEST_P(NeverSilent, AWriteToAFullFileSystemFailsAndWhatWasReportedWholeIsWhole) 
   const std::size_t count = 32;
   const std::vector<Piece> all = pieces(count, each);
   bool tried = false;
-  for (const auto kind : {MountedFileSystem::Kind::tmpfs, MountedFileSystem::Kind::ext4, MountedFileSystem::Kind::ext2}) {
+  for (const auto kind :
+       {MountedFileSystem::Kind::tmpfs, MountedFileSystem::Kind::ext4, MountedFileSystem::Kind::ext2}) {
     for (const bool direct : {false, true}) {
       SCOPED_TRACE(std::string(to_string(kind)) + (direct ? ", direct" : ", buffered"));
       const MountedFileSystem mounted(kind);
@@ -123,7 +127,8 @@ TEST_P(NeverSilent, AWriteToAFullFileSystemFailsAndWhatWasReportedWholeIsWhole) 
         }
         const std::string message = wrote[i].error().message();
         EXPECT_EQ(wrote[i].error().code(), ErrorCode::no_space) << message;
-        EXPECT_NE(message.find("sparse file in " + mounted.path().string() + " at offset "), std::string::npos)
+        EXPECT_NE(message.find("sparse file in " + mounted.path().string() + " at offset "),
+                  std::string::npos)
             << message;
       }
       EXPECT_LE(whole.size() * each, room);
@@ -230,12 +235,15 @@ TEST_P(NeverSilent, AnEngineThatTakesOnlyAPrefixHangsNothingAndLosesNothing) {
   ReluctantEngine engine(std::move(bench_->engine));
   const std::vector<Piece> all = pieces(40, 100_KiB);
   const ByteCount size = all.size() * 100_KiB;
-  BlockFile file = BlockFile::create(bench_->scratch(size), engine, {.size = size, .request_max = 8_KiB}).value();
+  BlockFile file =
+      BlockFile::create(bench_->scratch(size), engine, {.size = size, .request_max = 8_KiB}).value();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     fill(all, generation);
-    for (const auto& result : run(file, Direction::write, all)) ASSERT_TRUE(result) << result.error().message();
+    for (const auto& result : run(file, Direction::write, all))
+      ASSERT_TRUE(result) << result.error().message();
     fill(all, 0);
-    for (const auto& result : run(file, Direction::read, all)) ASSERT_TRUE(result) << result.error().message();
+    for (const auto& result : run(file, Direction::read, all))
+      ASSERT_TRUE(result) << result.error().message();
 
     for (const Piece& piece : all) EXPECT_TRUE(holds(piece, generation)) << "at " << piece.offset.value();
   }
@@ -251,14 +259,16 @@ TEST_P(NeverSilent, AColdFileIsReadWithoutAWrongByte) {
     File scratch = real_file_system().create_scratch(bench->directory.path(), 64_MiB, direct_io).value();
     const int descriptor = static_cast<int>(scratch.handle());
     BlockFile file =
-        BlockFile::create(std::move(scratch), *bench->engine, {.size = 64_MiB, .request_max = 256_KiB}).value();
+        BlockFile::create(std::move(scratch), *bench->engine, {.size = 64_MiB, .request_max = 256_KiB})
+            .value();
     fill(all, 1);
     for (const auto& result : run(file, Direction::write, all)) ASSERT_TRUE(result);
     fill(all, 0);
     if (!drop_cache(descriptor, 64_MiB)) GTEST_SKIP() << "this file system keeps its files in memory";
     std::vector<Piece> in_any_order = all;
     test::SeededRandom random(11);
-    for (std::size_t i = in_any_order.size(); i > 1; --i) std::swap(in_any_order[i - 1], in_any_order[random.below(i)]);
+    for (std::size_t i = in_any_order.size(); i > 1; --i)
+      std::swap(in_any_order[i - 1], in_any_order[random.below(i)]);
 
     for (const auto& result : run(file, Direction::read, in_any_order)) EXPECT_TRUE(result);
 

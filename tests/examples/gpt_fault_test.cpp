@@ -3,7 +3,7 @@
 #include "gpt/rank_trainer.hpp"
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/fault_engine.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -49,7 +49,9 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
     text_.emplace(Text::load(directory_.path() / "text", model.context).value());
     config_ = penstock::zero::Config::from_text(R"({"train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
-        "penstock": {"io_deadline_seconds": 1, "tile_elements": 16384}})", "test", ranks).value();
+        "penstock": {"io_deadline_seconds": 1, "tile_elements": 16384}})",
+                                                "test", ranks)
+                  .value();
     using penstock::zero::OffloadDevice;
     config_.offload_param.device = config_.offload_optimizer.device = OffloadDevice::nvme;
     config_.offload_param.nvme_paths = config_.offload_optimizer.nvme_paths = {directory_.path()};
@@ -134,8 +136,9 @@ TEST_P(GptFault, EndsTheDemonstrationWithATypedErrorOrTheRightBits) {
     }
     ++failed;
     const std::string message = run.error->message();
-    const std::set<ErrorCode> typed = {ErrorCode::io, ErrorCode::no_space, ErrorCode::truncated,
-                                       ErrorCode::corrupted, ErrorCode::deadline_exceeded, ErrorCode::failed_state};
+    const std::set<ErrorCode> typed = {
+        ErrorCode::io,        ErrorCode::no_space,          ErrorCode::truncated,
+        ErrorCode::corrupted, ErrorCode::deadline_exceeded, ErrorCode::failed_state};
     EXPECT_TRUE(typed.contains(run.error->code())) << "request " << request << ": " << message;
     EXPECT_NE(message.find("scratch file in"), std::string::npos) << message;
     EXPECT_NE(message.find("at offset"), std::string::npos) << message;
@@ -149,19 +152,19 @@ TEST_P(GptFault, EndsTheDemonstrationWithATypedErrorOrTheRightBits) {
 using Effect = Fault::Effect;
 INSTANTIATE_TEST_SUITE_P(
     Effects, GptFault,
-    testing::Values(std::pair("Enodev", Fault::fail({}, 0, ENODEV)),
-                    std::pair("EioOfAllItsPieces", Fault::fail({}, 0, EIO, 64)),
-                    std::pair("EnospcOfAWrite", Fault::fail(IoOperation::write, 0, ENOSPC)),
-                    std::pair("EndOfFile", Fault{.effect = Effect::shorten}),
-                    std::pair("Late", Fault{.effect = Effect::delay, .delay = std::chrono::milliseconds(5)}),
-                    std::pair("Hang", Fault{.effect = Effect::hang}),
-                    std::pair("TornWrite", Fault{.operation = IoOperation::write, .effect = Effect::tear}),
-                    std::pair("LostWrite", Fault{.operation = IoOperation::write, .effect = Effect::lose}),
-                    std::pair("MisdirectedWrite", Fault{.operation = IoOperation::write,
-                                                        .effect = Effect::misdirect,
-                                                        .distance = 4096}),
-                    std::pair("FlippedBit",
-                              Fault{.operation = IoOperation::read, .effect = Effect::flip_bit, .bit = 12345})),
+    testing::Values(
+        std::pair("Enodev", Fault::fail({}, 0, ENODEV)),
+        std::pair("EioOfAllItsPieces", Fault::fail({}, 0, EIO, 64)),
+        std::pair("EnospcOfAWrite", Fault::fail(IoOperation::write, 0, ENOSPC)),
+        std::pair("EndOfFile", Fault{.effect = Effect::shorten}),
+        std::pair("Late", Fault{.effect = Effect::delay, .delay = std::chrono::milliseconds(5)}),
+        std::pair("Hang", Fault{.effect = Effect::hang}),
+        std::pair("TornWrite", Fault{.operation = IoOperation::write, .effect = Effect::tear}),
+        std::pair("LostWrite", Fault{.operation = IoOperation::write, .effect = Effect::lose}),
+        std::pair("MisdirectedWrite",
+                  Fault{.operation = IoOperation::write, .effect = Effect::misdirect, .distance = 4096}),
+        std::pair("FlippedBit",
+                  Fault{.operation = IoOperation::read, .effect = Effect::flip_bit, .bit = 12345})),
     [](const auto& effect) { return effect.param.first; });
 
 }  // namespace

@@ -168,7 +168,8 @@ TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
   EXPECT_TRUE(::fsync(file.get()) == 0 || errno == EIO);
   process.kill(SIGCONT);
 
-  expect_stopped(process.finish(), {"bytes read back differ", "optimizer tile", "block", "at offset", swap().c_str(), "try"});
+  expect_stopped(process.finish(),
+                 {"bytes read back differ", "optimizer tile", "block", "at offset", swap().c_str(), "try"});
 }
 
 TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
@@ -226,7 +227,8 @@ TEST_F(GptTrain, StaysWithinItsBudgetsAndAStatedConstant) {
   const auto at = outcome.output.find(label);
   ASSERT_NE(at, std::string::npos) << outcome.output;
   double peak = 0, most = 0;
-  ASSERT_EQ(std::sscanf(outcome.output.c_str() + at + label.size(), "%lf MiB of at most %lf MiB", &peak, &most), 2)
+  ASSERT_EQ(
+      std::sscanf(outcome.output.c_str() + at + label.size(), "%lf MiB of at most %lf MiB", &peak, &most), 2)
       << outcome.output.substr(at);
 
   EXPECT_GT(peak, 10);

@@ -41,9 +41,9 @@ bool parse(int count, char** arguments, Options& options) {
   for (int i = 1; i < count; ++i) {
     const std::string argument = arguments[i];
     bool known = false;
-    for (const auto& [name, value] : {std::pair("-seed=", &options.seed), std::pair("-runs=", &options.runs),
-                                      std::pair("-max_len=", &options.max_len),
-                                      std::pair("-max_total_time=", &options.max_total_time)}) {
+    for (const auto& [name, value] :
+         {std::pair("-seed=", &options.seed), std::pair("-runs=", &options.runs),
+          std::pair("-max_len=", &options.max_len), std::pair("-max_total_time=", &options.max_total_time)}) {
       if (!argument.starts_with(name)) continue;
       char* end = nullptr;
       const char* const digits = argument.c_str() + std::strlen(name);
@@ -62,7 +62,8 @@ bool parse(int count, char** arguments, Options& options) {
 /// Short inputs as often as long ones of any power of two.
 std::vector<std::uint8_t> random_input(std::uint64_t seed, std::uint64_t max_len) {
   penstock::test::SeededRandom random(seed);
-  const std::uint64_t longest = random.below(std::uint64_t{1} << random.below(std::bit_width(max_len) + 1u)) + 1;
+  const std::uint64_t longest =
+      random.below(std::uint64_t{1} << random.below(std::bit_width(max_len) + 1u)) + 1;
   std::vector<std::uint8_t> input(std::min(longest, max_len));
   for (std::uint8_t& byte : input) byte = static_cast<std::uint8_t>(random.next());
   return input;

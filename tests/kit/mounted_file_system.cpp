@@ -37,9 +37,7 @@ MountedFileSystem::MountedFileSystem(Kind kind) : path_(scratch_.path() / "mount
     case Kind::ext4: mount_image("ext4", 512); return;
     case Kind::ext4_4k_sector: mount_image("ext4", 4096); return;
     case Kind::ext2: mount_image("ext2", 512); return;
-    case Kind::tmpfs:
-      mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=64m") == 0;
-      break;
+    case Kind::tmpfs: mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=64m") == 0; break;
     case Kind::overlay: {
       std::string options;
       for (const char* layer : {"lowerdir", "upperdir", "workdir"}) {

@@ -11,10 +11,11 @@ import sys
 ROWS = {
     "base": set(),
     "kernels": {"base"},
-    "cpu_adam": {"base", "kernels"},
+    "parallel": {"base"},
+    "cpu_adam": {"base", "kernels", "parallel"},
     "tiers": {"base"},
     "swap": {"base", "tiers"},
-    "zero": {"base", "kernels", "cpu_adam", "tiers", "swap"},
+    "zero": {"base", "kernels", "parallel", "cpu_adam", "tiers", "swap"},
 }
 # Vendor header → the folders whose sources may include it.
 VENDORS = {
@@ -24,7 +25,7 @@ VENDORS = {
     r"nccl\.h": {"src/zero/comm"},
     r"mpi\.h": {"src/zero/comm"},
     r"json/.*": {"src/zero/config", "tests", "tools", "bench"},
-    r"(tbb|oneapi)/.*": {"src/cpu_adam"},
+    r"(tbb|oneapi)/.*": {"src/parallel"},
     r"xsimd/.*": {"src/cpu_adam"},
     r"fmt/.*": {"tools", "bench", "examples", "src/zero"},
     r"CLI/.*": {"tools", "bench", "examples"},

@@ -1,7 +1,7 @@
 #include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
-#include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>

@@ -2,8 +2,8 @@
 #include "measure/storage_device.hpp"
 #include "run_penstock.hpp"
 
-#include <penstock/tiers/file_system.hpp>
-#include <penstock/zero/config.hpp>
+#include <penstock/tiers/io/file_system.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <penstock/zero/estimate.hpp>
+#include <penstock/zero/estimate/estimate.hpp>
 
 #include "command.hpp"
 

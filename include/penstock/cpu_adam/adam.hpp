@@ -3,9 +3,9 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/cpu_adam/workers.hpp>
 #include <penstock/kernels/adam_coefficients.hpp>
 #include <penstock/kernels/isa.hpp>
+#include <penstock/parallel/workers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -83,7 +83,7 @@ struct AdamExecution {
   Isa isa = best_isa().isa;
   /// No CPU reads the parameters soon: they may be written by way of no cache, which spares memory the
   /// reading of what is overwritten. Of effect in format fp32, for parameters at multiples of 64 B.
-  bool parameter_past_caches = false;
+  bool nontemporal_parameter = false;
 };
 
 struct AdamOutcome {

@@ -1,15 +1,15 @@
 #pragma once
 
-#include <penstock/swap/extent_dealer.hpp>
-#include <penstock/swap/path.hpp>
-#include <penstock/swap/share_out.hpp>
-#include <penstock/swap/swapper.hpp>
-#include <penstock/swap/transfer_engine.hpp>
-#include <penstock/tiers/device.hpp>
-#include <penstock/tiers/host_arena.hpp>
-#include <penstock/tiers/ledger.hpp>
-#include <penstock/tiers/memory_budget.hpp>
-#include <penstock/tiers/tensor_store.hpp>
+#include <penstock/swap/path/extent_allocator.hpp>
+#include <penstock/swap/path/path.hpp>
+#include <penstock/swap/path/size_swap_files.hpp>
+#include <penstock/swap/transfer/swapper.hpp>
+#include <penstock/swap/transfer/transfer_engine.hpp>
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/tiers/memory/host_arena.hpp>
+#include <penstock/tiers/store/ledger.hpp>
+#include <penstock/tiers/store/memory_budget.hpp>
+#include <penstock/tiers/store/tensor_store.hpp>
 
 #include <condition_variable>
 #include <functional>
@@ -58,9 +58,9 @@ class Lease {
 };
 
 /// How something that waits gives others their turn when no thread of the runtime's own does.
-class Driving {
+class IdleHandler {
  public:
-  virtual ~Driving() = default;
+  virtual ~IdleHandler() = default;
   /// Called by whoever waits, after its own runtime has found nothing to do: lets other ranks run, lets
   /// simulated time pass, lets a deferred stream run one operation.
   virtual void idle() = 0;
@@ -72,13 +72,14 @@ struct RuntimeOptions {
   ByteCount host_budget;  ///< host memory of this rank, all of it taken at create
   tiers::Pinning pinning = tiers::Pinning::none;
   std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
-  /// Not zero: what share_out() sizes the paths for, whose own sizes do not count then.
+  /// Not zero: what size_swap_files() sizes the paths for, whose own sizes do not count then.
   SwapNeed swap_need;
-  std::vector<std::string> messages;  ///< the first that take_messages() tells; share_out() adds its own
+  std::vector<std::string>
+      messages;  ///< the first that take_messages() tells; size_swap_files() adds its own
   Eviction eviction = Eviction::planned;
-  ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
-  Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives it
-  Driving* driving = nullptr;    ///< null: threads of its own drive it. Outlives it
+  ByteCount lookahead = 64_MiB;         ///< loaded ahead of its use, at most
+  Executor* executor = nullptr;         ///< runs checksums; null: on the thread that moves. Outlives it
+  IdleHandler* idle_handler = nullptr;  ///< null: threads of its own drive it. Outlives it
 };
 
 /// Store, budget, paths and threads of one rank: the coordinator.
@@ -95,7 +96,7 @@ struct RuntimeOptions {
 /// Safe from any thread. acquire(), remove(), drain() and the calls named wait block.
 class Runtime {
  public:
-  /// Errors: no_space and permission, of the arena; those of share_out() and of Path::create, naming the directory.
+  /// Errors: no_space and permission, of the arena; those of size_swap_files() and of Path::create, naming the directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
   /// The same over paths of the caller's, such as simulated ones; options.paths is not used.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,
@@ -191,7 +192,7 @@ class Runtime {
   std::vector<std::unique_ptr<Path>> paths_;
   std::unique_ptr<tiers::MemoryBudget> budget_;
   std::unique_ptr<tiers::TensorStore> store_;
-  ExtentDealer dealer_;
+  ExtentAllocator extents_;
   TransferEngine transfers_;
   std::unique_ptr<Swapper> swapper_;
 

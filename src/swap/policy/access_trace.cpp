@@ -1,4 +1,4 @@
-#include <penstock/swap/access_trace.hpp>
+#include <penstock/swap/policy/access_trace.hpp>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include <penstock/swap/eviction_policy.hpp>
+#include <penstock/swap/policy/eviction_policy.hpp>
 
 #include <algorithm>
 #include <tuple>

@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/swap/swapper.hpp>
+#include <penstock/swap/transfer/swapper.hpp>
 
 #include <algorithm>
 
@@ -9,11 +9,11 @@ using tiers::CopyState;
 using tiers::TensorId;
 using tiers::Tier;
 
-Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentDealer& dealer,
+Swapper::Swapper(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentAllocator& extents,
                  TransferEngine& transfers, tiers::Ledger& ledger, Options options)
     : store_(store),
       budget_(budget),
-      dealer_(dealer),
+      extents_(extents),
       transfers_(transfers),
       ledger_(ledger),
       options_(std::move(options)),
@@ -135,7 +135,7 @@ tiers::TensorDescription Swapper::remove(TensorId tensor) {
   discard(tensor);
   tiers::TensorDescription description = store_.remove(tensor);
   if (const auto& extent = description.extent) {
-    dealer_.give_back(*extent);
+    extents_.release(*extent);
     settle_retired(tensor, extent->path, ByteCount());
   }
   return description;

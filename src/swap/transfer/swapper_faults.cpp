@@ -1,4 +1,4 @@
-#include <penstock/swap/swapper.hpp>
+#include <penstock/swap/transfer/swapper.hpp>
 
 // Paths that fail: what is stored there goes elsewhere, and what was stored there is moved while it can be read.
 // What is on disk stays valid, and where it is, until it stands in its new place.
@@ -21,10 +21,11 @@ std::string first_line(const Error& error) {
 
 /// A transfer has failed there. A full disk is no fault of its path's.
 void Swapper::note_fault(const Extent& extent, const Error& error) {
-  if (!dealer_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
+  if (!extents_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
   const bool hangs = error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
-  const bool last = dealer_.note_fault(extent.path);
-  if (last || (hangs && dealer_.has_another(extent.path))) retire(extent.path, transfers_.file_name(extent), error);
+  const bool last = extents_.note_fault(extent.path);
+  if (last || (hangs && extents_.has_another(extent.path)))
+    retire(extent.path, transfers_.file_name(extent), error);
 }
 
 Error Swapper::note_corrupted(TensorId tensor, std::size_t block) {
@@ -35,7 +36,7 @@ Error Swapper::note_corrupted(TensorId tensor, std::size_t block) {
 }
 
 void Swapper::retire(std::uint32_t path, const std::string& file, const Error& error) {
-  dealer_.take_out_of_use(path);
+  extents_.take_out_of_use(path);
   RetiredPath& retired = retired_[path];
   retired.file = file;
   ByteCount bytes;
@@ -44,9 +45,10 @@ void Swapper::retire(std::uint32_t path, const std::string& file, const Error& e
     retired.left.insert(tensor);
     to_move_.push_back(tensor);
   }
-  messages_.push_back(file + " is out of use, at its fault number " + std::to_string(dealer_.fault_count(path)) +
-                      ": " + first_line(error) + "; the " + std::to_string(retired.left.size()) +
-                      " tensors that are there (" + to_string(bytes) + ") move to the other paths");
+  messages_.push_back(file + " is out of use, at its fault number " +
+                      std::to_string(extents_.fault_count(path)) + ": " + first_line(error) + "; the " +
+                      std::to_string(retired.left.size()) + " tensors that are there (" + to_string(bytes) +
+                      ") move to the other paths");
 }
 
 /// Where the next store of `tensor` goes: where it is, or to another path once that one has failed; a path out of use
@@ -57,8 +59,8 @@ std::optional<Extent> Swapper::place_for(TensorId tensor) {
     return known != failed_on_.end() && known->second.contains(path);
   };
   const Extent& own = *description.extent;
-  if (dealer_.in_use(own.path) && !failed(own.path)) return own;
-  if (auto elsewhere = dealer_.deal(description.size, failed)) return *elsewhere;
+  if (extents_.in_use(own.path) && !failed(own.path)) return own;
+  if (auto elsewhere = extents_.allocate(description.size, failed)) return *elsewhere;
   const bool in_memory_only = store_.copy(tensor, Tier::host).state == CopyState::dirty;
   if (in_memory_only && !failed(own.path)) return own;
   return std::nullopt;
@@ -69,13 +71,13 @@ void Swapper::settle_at(TensorId tensor, const Extent& place) {
   failed_on_.erase(tensor);
   if (place == *store_.description(tensor).extent) return;
   const Extent old = store_.relocate(tensor, place);
-  dealer_.give_back(old);  // a write that hangs may land there still: its path deals no more
+  extents_.release(old);  // a write that hangs may land there still: its path deals no more
   settle_retired(tensor, old.path, old.length);
 }
 
 /// The store to `place` has failed. True when it is on its way to another one.
 bool Swapper::store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
-  if (place != *store_.description(tensor).extent) dealer_.give_back(place);
+  if (place != *store_.description(tensor).extent) extents_.release(place);
   note_fault(place, error);
   failed_on_[tensor].insert(place.path);
   if (!start_store(tensor)) {
@@ -97,7 +99,7 @@ void Swapper::drain_paths() {
   while (!to_move_.empty() && !draining_) {
     const TensorId tensor = to_move_.front();
     const tiers::Copy& copy = store_.copy(tensor, Tier::host);
-    const bool there = !dealer_.in_use(store_.description(tensor).extent->path);
+    const bool there = !extents_.in_use(store_.description(tensor).extent->path);
     if (there && copy.state == CopyState::clean && !copy.exclusive) {
       if (start_store(tensor)) draining_ = {tensor, std::nullopt};
     } else if (there && copy.state == CopyState::absent) {
@@ -109,7 +111,7 @@ void Swapper::drain_paths() {
 
 /// Of what is on disk only, or nowhere yet. False when memory has no room for it now.
 bool Swapper::start_draining(TensorId tensor) {
-  auto place = dealer_.deal(store_.description(tensor).size);
+  auto place = extents_.allocate(store_.description(tensor).size);
   if (!place) return true;  // it stays where it is
   if (!store_.current(tensor, Tier::nvme)) {
     settle_at(tensor, *place);  // never written: nothing to lose
@@ -118,7 +120,7 @@ bool Swapper::start_draining(TensorId tensor) {
   const std::uint64_t use = next_use(tensor);
   auto reservation = reserve(tensor, use == AccessTrace::never ? use : use + 1);
   if (!reservation) {
-    dealer_.give_back(*place);
+    extents_.release(*place);
     return false;
   }
   draining_ = {tensor, *place};
@@ -129,7 +131,7 @@ bool Swapper::start_draining(TensorId tensor) {
 /// At rest, in memory and current on disk: if it is on a path out of use, it moves, or waits for its turn to.
 void Swapper::leave_retired_path(TensorId tensor) {
   const auto& extent = store_.description(tensor).extent;
-  if (!extent || dealer_.in_use(extent->path)) return;
+  if (!extent || extents_.in_use(extent->path)) return;
   if (!end_draining(tensor)) return to_move_.push_back(tensor);
   if (start_store(tensor)) draining_ = {tensor, std::nullopt};
 }
@@ -137,7 +139,7 @@ void Swapper::leave_retired_path(TensorId tensor) {
 /// True when `tensor` was the one being drained; the next one may be.
 bool Swapper::end_draining(TensorId tensor) {
   if (!draining_ || draining_->tensor != tensor) return false;
-  if (draining_->place) dealer_.give_back(*draining_->place);
+  if (draining_->place) extents_.release(*draining_->place);
   draining_.reset();
   return true;
 }

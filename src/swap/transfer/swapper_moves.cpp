@@ -1,4 +1,4 @@
-#include <penstock/swap/swapper.hpp>
+#include <penstock/swap/transfer/swapper.hpp>
 
 #include <algorithm>
 #include <iterator>
@@ -104,7 +104,7 @@ void Swapper::finish_store(TensorId tensor, const Result<void>& result) {
     settle_at(tensor, place);
     ledger_.wrote(description.purpose, place.length);
   } else if (unwanted_.contains(tensor)) {
-    if (place != *description.extent) dealer_.give_back(place);
+    if (place != *description.extent) extents_.release(place);
     note_fault(place, result.error());
   } else if (store_elsewhere(tensor, place, result.error())) {
     return;
@@ -116,7 +116,8 @@ void Swapper::finish_store(TensorId tensor, const Result<void>& result) {
     failed_stores_.push_back(tensor);
     if (store_error_) return;  // the first is what the caller hears
     Error error = result.error();
-    store_error_ = {tensor, std::move(error).note("tensor  " + description.name + " stays in memory, not yet stored")};
+    store_error_ = {
+        tensor, std::move(error).note("tensor  " + description.name + " stays in memory, not yet stored")};
     return;
   }
   if (result && !last_resort) leave_retired_path(tensor);

@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/host_device.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/aio_engine.hpp>
+#include <penstock/tiers/io/aio_engine.hpp>
 
 #if !PENSTOCK_HAS_LIBAIO
 
@@ -126,12 +126,8 @@ class AioEngine final : public IoEngine {
     const std::uint64_t length = std::min(request.buffer.size(), request_max).value();
     iocb* const control = &slot.control;
     switch (request.operation) {
-      case IoOperation::read:
-        ::io_prep_pread(control, fd, request.buffer.data(), length, offset);
-        break;
-      case IoOperation::write:
-        ::io_prep_pwrite(control, fd, request.buffer.data(), length, offset);
-        break;
+      case IoOperation::read: ::io_prep_pread(control, fd, request.buffer.data(), length, offset); break;
+      case IoOperation::write: ::io_prep_pwrite(control, fd, request.buffer.data(), length, offset); break;
       case IoOperation::flush: ::io_prep_fdsync(control, fd); break;
     }
     ::io_set_eventfd(control, event_.get());
@@ -202,7 +198,10 @@ class AioEngine final : public IoEngine {
 
 Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions& options) {
   if (options.depth == 0 || options.depth > 4096) {
-    return Error::invalid_argument("create_aio_engine").object("depth").wanted("1 to 4096").got(options.depth);
+    return Error::invalid_argument("create_aio_engine")
+        .object("depth")
+        .wanted("1 to 4096")
+        .got(options.depth);
   }
   auto engine = std::make_unique<AioEngine>(options);
   PENSTOCK_TRY(engine->open());

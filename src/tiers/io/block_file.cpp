@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/block_file.hpp>
+#include <penstock/tiers/io/block_file.hpp>
 
 #include <algorithm>
 #include <array>
@@ -176,13 +176,14 @@ bool BlockFile::give_up_overdue_parts() noexcept {
     Transfer& transfer = transfers_[part.transfer];
     // Before any other error of the transfer: whoever owns the buffer must know.
     transfer.error.reset();
-    fail(transfer,
-         Error(ErrorCode::deadline_exceeded, operation_name(transfer.direction))
-             .reason("a request did not complete in time")
-             .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
-                  " s without an answer")
-             .advice("check the drive and the kernel log; nothing more is written to this swap file"),
-         part);
+    fail(
+        transfer,
+        Error(ErrorCode::deadline_exceeded, operation_name(transfer.direction))
+            .reason("a request did not complete in time")
+            .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
+                 " s without an answer")
+            .advice("check the drive and the kernel log; nothing more is written to this swap file"),
+        part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.direction == Direction::read;
     part.overdue = true;  // its slot goes with it, until the kernel answers; its bytes are in nobody's way
@@ -317,8 +318,10 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
   if (transfer.error) return;  // the first is what the caller hears
-  transfer.error =
-      std::move(error).object(properties().name).at(transfer.offset + part.begin).wanted(part.request_length());
+  transfer.error = std::move(error)
+                       .object(properties().name)
+                       .at(transfer.offset + part.begin)
+                       .wanted(part.request_length());
 }
 
 void BlockFile::rest(std::uint32_t index) noexcept {

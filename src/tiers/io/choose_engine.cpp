@@ -1,7 +1,7 @@
-#include <penstock/tiers/aio_engine.hpp>
-#include <penstock/tiers/choose_engine.hpp>
-#include <penstock/tiers/thread_pool_engine.hpp>
-#include <penstock/tiers/uring_engine.hpp>
+#include <penstock/tiers/io/aio_engine.hpp>
+#include <penstock/tiers/io/choose_engine.hpp>
+#include <penstock/tiers/io/thread_pool_engine.hpp>
+#include <penstock/tiers/io/uring_engine.hpp>
 
 #include <array>
 #include <cerrno>
@@ -54,10 +54,10 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
         .advice("check the drive and the kernel log");
   }
   if (completion[0].result == static_cast<std::int64_t>(size)) return ok();
-  Error error = completion[0].result < 0
-                    ? Error::unsupported(operation).reason(
-                          std::strerror(static_cast<int>(-completion[0].result)))
-                    : Error::unsupported(operation).reason("a read came back short");
+  Error error =
+      completion[0].result < 0
+          ? Error::unsupported(operation).reason(std::strerror(static_cast<int>(-completion[0].result)))
+          : Error::unsupported(operation).reason("a read came back short");
   return std::move(error).object(std::string((*engine)->name()) + " reading " + file.name);
 }
 

@@ -1,4 +1,4 @@
-#include <penstock/tiers/fault_engine.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,8 @@ constexpr TimePoint at_close = forever;
 
 FaultEngine::FaultEngine(std::unique_ptr<IoEngine> within, FaultPlan plan, const Clock& clock)
     : within_(std::move(within)), plan_(std::move(plan)), clock_(clock), slots_(within_->limits().depth) {
-  for (auto slot = static_cast<std::uint32_t>(slots_.size()); slot > 0; --slot) free_slots_.push_back(slot - 1);
+  for (auto slot = static_cast<std::uint32_t>(slots_.size()); slot > 0; --slot)
+    free_slots_.push_back(slot - 1);
 }
 
 /// What a request reports that is said to have moved all that one can.

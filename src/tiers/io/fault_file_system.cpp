@@ -1,4 +1,4 @@
-#include <penstock/tiers/fault_file_system.hpp>
+#include <penstock/tiers/io/fault_file_system.hpp>
 
 #include <numeric>
 

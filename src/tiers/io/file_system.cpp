@@ -1,6 +1,6 @@
 #include <penstock/base/check.hpp>
 #include <penstock/base/owned_fd.hpp>
-#include <penstock/tiers/file_system.hpp>
+#include <penstock/tiers/io/file_system.hpp>
 
 #include <fcntl.h>
 #include <linux/magic.h>

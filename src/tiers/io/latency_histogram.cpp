@@ -1,4 +1,4 @@
-#include <penstock/tiers/latency_histogram.hpp>
+#include <penstock/tiers/io/latency_histogram.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/sim_disk.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -82,8 +82,8 @@ std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
     return -EINVAL;
   }
   if (request.offset.value() >= file.size()) return request.operation == IoOperation::read ? 0 : -ENOSPC;
-  const std::uint64_t length =
-      std::min<std::uint64_t>({request.buffer.size().value(), request_max.value(), file.size() - request.offset.value()});
+  const std::uint64_t length = std::min<std::uint64_t>(
+      {request.buffer.size().value(), request_max.value(), file.size() - request.offset.value()});
   std::byte* at = file.data() + request.offset.value();
   const ByteCount end(request.offset.value() + length);
   if (request.operation == IoOperation::write && end > open.reserved) {

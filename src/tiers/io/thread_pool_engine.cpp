@@ -1,4 +1,4 @@
-#include <penstock/tiers/thread_pool_engine.hpp>
+#include <penstock/tiers/io/thread_pool_engine.hpp>
 
 #include <unistd.h>
 #include <algorithm>
@@ -84,8 +84,7 @@ class ThreadPoolEngine final : public IoEngine {
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->closing) return 0;
-    const std::size_t accepted =
-        std::min<std::size_t>(requests.size(), options_.depth - shared_->in_flight);
+    const std::size_t accepted = std::min<std::size_t>(requests.size(), options_.depth - shared_->in_flight);
     shared_->queue.insert(shared_->queue.end(), requests.begin(),
                           requests.begin() + static_cast<std::ptrdiff_t>(accepted));
     shared_->in_flight += static_cast<std::uint32_t>(accepted);

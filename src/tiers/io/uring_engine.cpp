@@ -1,4 +1,4 @@
-#include <penstock/tiers/uring_engine.hpp>
+#include <penstock/tiers/io/uring_engine.hpp>
 
 #if !PENSTOCK_HAS_LIBURING
 

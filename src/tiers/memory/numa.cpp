@@ -1,5 +1,5 @@
-#include <penstock/tiers/block_device.hpp>
-#include <penstock/tiers/numa.hpp>
+#include <penstock/tiers/io/block_device.hpp>
+#include <penstock/tiers/memory/numa.hpp>
 
 #include <sched.h>
 #include <sys/stat.h>
@@ -67,7 +67,9 @@ NumaTopology NumaTopology::read(fs::path sysfs) {
 
 std::optional<std::uint32_t> NumaTopology::node_of_cpus(std::span<const std::uint32_t> cpus) const {
   for (const Node& node : nodes_) {
-    const auto has = [&](std::uint32_t cpu) { return std::binary_search(node.cpus.begin(), node.cpus.end(), cpu); };
+    const auto has = [&](std::uint32_t cpu) {
+      return std::binary_search(node.cpus.begin(), node.cpus.end(), cpu);
+    };
     if (!cpus.empty() && std::all_of(cpus.begin(), cpus.end(), has)) return node.number;
   }
   return std::nullopt;

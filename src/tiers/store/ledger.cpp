@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/ledger.hpp>
+#include <penstock/tiers/store/ledger.hpp>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include <penstock/tiers/memory_budget.hpp>
+#include <penstock/tiers/store/memory_budget.hpp>
 
 namespace penstock::tiers {
 

@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/tensor_store.hpp>
+#include <penstock/tiers/store/tensor_store.hpp>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 #include <penstock/base/check.hpp>
-#include <penstock/zero/communicator.hpp>
+#include <penstock/zero/comm/communicator.hpp>
 
 #include <atomic>
 #include <cstring>
@@ -16,7 +16,7 @@ enum class Kind : std::uint8_t { all_gather, reduce_scatter, exchange };
 /// What a rank has brought to its latest collective. Events are recorded again only once every peer has
 /// enqueued its wait for the last record. `done` is recorded behind whatever the rank's stream does with
 /// memory of its peers.
-struct Seat {
+struct RankSlot {
   std::uint64_t posted = 0, moved = 0, left = 0;  // collectives that reached each stage
   Kind kind{};
   DeviceTensor flat;
@@ -26,7 +26,7 @@ struct Seat {
 
 class Group final : public InProcessGroup, public std::enable_shared_from_this<Group> {
  public:
-  explicit Group(std::uint32_t ranks) : seats(ranks) {}
+  explicit Group(std::uint32_t ranks) : slots(ranks) {}
   Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
                                              Compute& compute) override;
   void abort(std::uint32_t rank, const Error& error) noexcept override {
@@ -41,7 +41,7 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
   }
 
   std::mutex mutex;
-  std::vector<Seat> seats;
+  std::vector<RankSlot> slots;
   std::optional<Error> failure;
 };
 
@@ -50,12 +50,10 @@ class InProcessCommunicator final : public Communicator {
   InProcessCommunicator(std::shared_ptr<Group> group, std::uint32_t rank, tiers::Device& device,
                         Compute& compute)
       : group_(std::move(group)), rank_(rank), device_(device), compute_(compute) {}
-  ~InProcessCommunicator() override {
-    InProcessCommunicator::abort(left());
-  }
+  ~InProcessCommunicator() override { InProcessCommunicator::abort(left()); }
 
   std::uint32_t rank() const override { return rank_; }
-  std::uint32_t size() const override { return static_cast<std::uint32_t>(group_->seats.size()); }
+  std::uint32_t size() const override { return static_cast<std::uint32_t>(group_->slots.size()); }
 
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) override {
     return post(Kind::all_gather, &stream, {flat, DType::bf16}, {}, {});
@@ -72,11 +70,11 @@ class InProcessCommunicator final : public Communicator {
 
   Result<bool> enqueued() override {
     const std::lock_guard lock(group_->mutex);
-    Seat& seat = group_->seats[rank_];
+    RankSlot& seat = group_->slots[rank_];
     if (seat.moved < seat.posted) {
       // The memory of a rank that failed may be gone.
       if (group_->failure) return *group_->failure;
-      if (!all_reached(&Seat::posted, seat.posted)) return false;
+      if (!all_reached(&RankSlot::posted, seat.posted)) return false;
       PENSTOCK_TRY(agree());
       auto moved = move();
       seat.moved = seat.posted;
@@ -86,14 +84,14 @@ class InProcessCommunicator final : public Communicator {
       }
     }
     // A rank that leaves after the last collective does not spoil it.
-    if (!all_reached(&Seat::moved, seat.posted)) {
+    if (!all_reached(&RankSlot::moved, seat.posted)) {
       if (group_->failure) return *group_->failure;
       return false;
     }
     if (stream_ != nullptr) {
       // Peers have read this rank's slots only once their copies are done.
       for (std::uint32_t peer = 0; peer < size(); ++peer) {
-        if (peer != rank_) PENSTOCK_TRY(stream_->wait(*group_->seats[peer].done));
+        if (peer != rank_) PENSTOCK_TRY(stream_->wait(*group_->slots[peer].done));
       }
     }
     seat.left = seat.posted;
@@ -105,10 +103,10 @@ class InProcessCommunicator final : public Communicator {
   void retire(tiers::Stream& stream) noexcept override {
     const std::lock_guard lock(group_->mutex);
     group_->abort_locked(rank_, left());
-    const Seat& mine = group_->seats[rank_];
+    const RankSlot& mine = group_->slots[rank_];
     // From here on no peer starts to read. What those do who have moved in this rank's last collective ends
     // with their `done`; in one that went well, this rank's stream waits for it already.
-    for (const Seat& peer : group_->seats) {
+    for (const RankSlot& peer : group_->slots) {
       if (&peer == &mine || peer.moved < mine.posted || mine.posted == 0) continue;
       (void)stream.wait(*peer.done);  // a stream that cannot wait runs nothing more either
     }
@@ -120,7 +118,7 @@ class InProcessCommunicator final : public Communicator {
   Result<void> post(Kind kind, tiers::Stream* stream, DeviceTensor flat, ConstHostSpan mine, HostSpan all) {
     const std::lock_guard lock(group_->mutex);
     if (group_->failure) return *group_->failure;
-    Seat& seat = group_->seats[rank_];
+    RankSlot& seat = group_->slots[rank_];
     PENSTOCK_CHECK(seat.left == seat.posted);  // one at a time
     if (flat.bytes.size().value() % (size() * size_of(flat.dtype).value()) != 0) {
       return Error::invalid_argument("Communicator::start")
@@ -138,17 +136,17 @@ class InProcessCommunicator final : public Communicator {
     return ok();
   }
 
-  bool all_reached(std::uint64_t Seat::*stage, std::uint64_t count) const {
-    for (const Seat& seat : group_->seats) {
+  bool all_reached(std::uint64_t RankSlot::*stage, std::uint64_t count) const {
+    for (const RankSlot& seat : group_->slots) {
       if (seat.*stage < count) return false;
     }
     return true;
   }
 
   Result<void> agree() const {
-    const Seat& mine = group_->seats[rank_];
+    const RankSlot& mine = group_->slots[rank_];
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
-      const Seat& other = group_->seats[peer];
+      const RankSlot& other = group_->slots[peer];
       if (other.kind == mine.kind && other.flat.bytes.size() == mine.flat.bytes.size() &&
           other.flat.dtype == mine.flat.dtype && other.mine.size() == mine.mine.size()) {
         continue;
@@ -163,33 +161,33 @@ class InProcessCommunicator final : public Communicator {
   }
 
   DeviceTensor slot(std::uint32_t owner, std::uint32_t index) const {
-    const DeviceTensor& flat = group_->seats[owner].flat;
+    const DeviceTensor& flat = group_->slots[owner].flat;
     const ElementCount length = flat.count() / size();
     return flat.slice(length * index, length);
   }
 
   /// This rank's part of the data movement: it pulls from its peers.
   Result<void> move() {
-    if (group_->seats[rank_].kind == Kind::exchange) {
+    if (group_->slots[rank_].kind == Kind::exchange) {
       for (std::uint32_t peer = 0; peer < size(); ++peer) {
-        const ConstHostSpan from = group_->seats[peer].mine;
+        const ConstHostSpan from = group_->slots[peer].mine;
         if (!from.empty())
           std::memcpy(all_.data() + from.size().value() * peer, from.data(), from.size().value());
       }
       return ok();
     }
     auto pulled = pull();
-    auto recorded = stream_->record(*group_->seats[rank_].done);
+    auto recorded = stream_->record(*group_->slots[rank_].done);
     return pulled ? recorded : pulled;
   }
 
   Result<void> pull() {
-    const Seat& seat = group_->seats[rank_];
+    const RankSlot& seat = group_->slots[rank_];
     std::vector<DeviceTensor> slices;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
       slices.push_back(slot(peer, rank_));
       if (peer == rank_) continue;
-      PENSTOCK_TRY(stream_->wait(*group_->seats[peer].ready));
+      PENSTOCK_TRY(stream_->wait(*group_->slots[peer].ready));
       if (seat.kind == Kind::all_gather) {
         PENSTOCK_TRY(
             device_.copy_on_device(stream_->handle(), slot(peer, peer).bytes, slot(rank_, peer).bytes));
@@ -212,17 +210,17 @@ class InProcessCommunicator final : public Communicator {
 Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Device& device,
                                                   Compute& compute) {
   const std::lock_guard lock(mutex);
-  if (rank >= seats.size()) {
-    return Error::invalid_argument("InProcessGroup::join").object("rank").wanted(seats.size()).got(rank);
+  if (rank >= slots.size()) {
+    return Error::invalid_argument("InProcessGroup::join").object("rank").wanted(slots.size()).got(rank);
   }
-  if (seats[rank].ready)
+  if (slots[rank].ready)
     return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));
   auto ready = device.create_event();
   if (!ready) return ready.error();
   auto done = device.create_event();
   if (!done) return done.error();
-  seats[rank].ready = std::move(*ready);
-  seats[rank].done = std::move(*done);
+  slots[rank].ready = std::move(*ready);
+  slots[rank].done = std::move(*done);
   return std::make_unique<InProcessCommunicator>(shared_from_this(), rank, device, compute);
 }
 

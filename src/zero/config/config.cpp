@@ -1,4 +1,4 @@
-#include <penstock/zero/config.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include "zero/config/rules.hpp"
 

@@ -130,8 +130,8 @@ void apply_machine(Draft& draft, Reader& reader) {
   const std::size_t paths = config.swap_directories().size();
   const auto one_for_each_path = [&](std::string_view path, std::size_t count) {
     if (count == 0 || paths == 0 || count == paths) return;
-    reader.report(path, "wanted one number for each directory of nvme_path, " + std::to_string(paths) + ", got " +
-                            std::to_string(count));
+    reader.report(path, "wanted one number for each directory of nvme_path, " + std::to_string(paths) +
+                            ", got " + std::to_string(count));
   };
   one_for_each_path("penstock.path_weights", config.penstock.path_weights.size());
   one_for_each_path("penstock.path_nodes", config.penstock.path_nodes.size());

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/zero/config.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <cstdint>
 #include <limits>

@@ -141,7 +141,9 @@ tl::expected<Value, std::string> read_numbers(const Key& key, const Json::Value&
   };
   const bool usable = json.isArray() && (key.length == 0 ? !json.empty() : json.size() == key.length) &&
                       std::all_of(json.begin(), json.end(), add);
-  const std::string what = key.length == 2 ? "two numbers" : key.whole ? "a list of integers" : "a list of numbers";
+  const std::string what = key.length == 2 ? "two numbers"
+                           : key.whole     ? "a list of integers"
+                                           : "a list of numbers";
   if (!usable) return wanted(what + range_text(key), json);
   return value;
 }

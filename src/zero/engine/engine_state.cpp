@@ -16,8 +16,8 @@ Engine::State::State(Options options)
                   .gradient_dtype = options_.config.grad_accum_dtype,
                   .format = options_.config.penstock.state_format,
                   .tiles_ahead = options_.plan.tiles_ahead,
-                  .tiles_across = options_.plan.tiles_across,
-                  .tiles_behind = options_.config.penstock.tiles_in_flight,
+                  .tiles_ahead_next_flats = options_.plan.tiles_ahead_next_flats,
+                  .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
       micro_batches_(options_.config.gradient_accumulation_steps) {}

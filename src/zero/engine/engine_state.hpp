@@ -5,7 +5,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/layout/flat_residency.hpp"
 
-#include <penstock/zero/engine.hpp>
+#include <penstock/zero/engine/engine.hpp>
 
 #include <optional>
 #include <string>

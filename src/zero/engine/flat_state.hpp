@@ -3,8 +3,8 @@
 #include "zero/layout/tiles.hpp"
 
 #include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/device.hpp>
-#include <penstock/zero/model_layout.hpp>
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
 
 #include <memory>
 #include <optional>

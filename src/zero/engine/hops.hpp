@@ -4,9 +4,9 @@
 
 #include <penstock/base/compute.hpp>
 #include <penstock/swap/runtime.hpp>
-#include <penstock/swap/transfer_engine.hpp>
-#include <penstock/tiers/device.hpp>
-#include <penstock/zero/communicator.hpp>
+#include <penstock/swap/transfer/transfer_engine.hpp>
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/comm/communicator.hpp>
 
 #include <atomic>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
-#include <penstock/zero/block_seal.hpp>
+#include <penstock/zero/engine/block_seal.hpp>
 
 #include <algorithm>
 
@@ -46,7 +46,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
     auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
     if (!shard) return shard.error();
     for (TileState& tile : flat.tiles) {
-      runtime.wait_for_stores(options_.tiles_behind);
+      runtime.wait_for_stores(options_.tile_stores_max);
       auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite);
       if (!lease) return lease.error();
       values.assign(tile.range.count.value(), 0.0f);
@@ -68,7 +68,7 @@ void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t f
     if (++tile >= flats[flat].tiles.size()) {
       if (++flat == flats.size()) return;
       tile = 0;
-      limit = options_.tiles_across;
+      limit = options_.tiles_ahead_next_flats;
       if (ahead >= limit) return;
     }
     if (!flats[flat].tiles[tile].on_disk) continue;
@@ -118,7 +118,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
-  runtime.wait_for_stores(options_.tiles_behind);
+  runtime.wait_for_stores(options_.tile_stores_max);
   auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
   if (!lease) return lease.error();
   if (tile.on_disk) runtime.use(tile.tensor);
@@ -129,7 +129,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
                            view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
                            {.workers = options_.workers,
                             .observer = check ? &seal : nullptr,
-                            .parameter_past_caches = !options_.shards_on_disk});
+                            .nontemporal_parameter = !options_.shards_on_disk});
   if (!outcome) return outcome.error();
   if (outcome->first_rejected_block) return runtime.corrupted(tile.tensor, *outcome->first_rejected_block);
   if (outcome->first_non_finite_block) {

@@ -3,10 +3,10 @@
 #include "zero/engine/flat_state.hpp"
 
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/cpu_adam/workers.hpp>
+#include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
-#include <penstock/zero/config.hpp>
-#include <penstock/zero/model_layout.hpp>
+#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
 
 #include <functional>
 #include <span>
@@ -27,9 +27,9 @@ class OffloadedOptimizer {
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
     StateFormat format = StateFormat::fp32;
-    std::uint32_t tiles_ahead = 4;    ///< of a flat, read before their update, at most
-    std::uint32_t tiles_across = 4;   ///< the same, when some of them are of later flats
-    std::uint32_t tiles_behind = 4;   ///< being written, at most, while another is updated
+    std::uint32_t tiles_ahead = 4;             ///< of a flat, read before their update, at most
+    std::uint32_t tiles_ahead_next_flats = 4;  ///< the same, when some of them are of later flats
+    std::uint32_t tile_stores_max = 4;         ///< being written, at most, while another is updated
     Integrity integrity = Integrity::checksum;
     bool shards_on_disk = false;  ///< parameter shards, whose checksums a CPU makes after the update
   };

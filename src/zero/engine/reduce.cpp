@@ -37,7 +37,8 @@ Result<void> Engine::State::open_gradient(std::uint32_t index) {
   flat.written.clear();
   for (const FlatSlot& gap : flat.layout->gaps()) {
     const DeviceSpan bytes = flat.full.slice(gap.begin, gap.count).bytes;
-    if (auto filled = device_.fill_zero(gradient_stream_->handle(), bytes); !filled) return fail(filled.error());
+    if (auto filled = device_.fill_zero(gradient_stream_->handle(), bytes); !filled)
+      return fail(filled.error());
   }
   return ok();
 }

@@ -1,6 +1,6 @@
 #include "zero/layout/host_staging.hpp"
 
-#include <penstock/zero/estimate.hpp>
+#include <penstock/zero/estimate/estimate.hpp>
 
 #include <algorithm>
 
@@ -119,10 +119,11 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);
   const bool lands = optimizer_tier != Tier::device;
-  const ByteCount staging = host_staging({.tile = optimizer_tier == Tier::nvme ? *tile : ByteCount(),
-                                          .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
-                                          .gradient = streams && lands ? unit_gradient : ByteCount(),
-                                          .incoming = lands ? unit_parameters : ByteCount()});
+  const ByteCount staging =
+      host_staging({.tile = optimizer_tier == Tier::nvme ? *tile : ByteCount(),
+                    .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
+                    .gradient = streams && lands ? unit_gradient : ByteCount(),
+                    .incoming = lands ? unit_parameters : ByteCount()});
   if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <penstock/tiers/memory_budget.hpp>
-#include <penstock/zero/model_layout.hpp>
+#include <penstock/tiers/store/memory_budget.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -68,8 +68,12 @@ class FlatResidency {
   [[nodiscard]] Places places() const;
 
   [[nodiscard]] bool is_gathered(std::uint32_t flat) const { return places_[flat].gathered.held(); }
-  [[nodiscard]] const tiers::Reservation& gathered(std::uint32_t flat) const { return places_[flat].gathered; }
-  [[nodiscard]] const tiers::Reservation& gradient(std::uint32_t flat) const { return places_[flat].gradient; }
+  [[nodiscard]] const tiers::Reservation& gathered(std::uint32_t flat) const {
+    return places_[flat].gathered;
+  }
+  [[nodiscard]] const tiers::Reservation& gradient(std::uint32_t flat) const {
+    return places_[flat].gradient;
+  }
 
  private:
   struct Place {

@@ -21,8 +21,8 @@ struct StreamedSizes {
 /// held; a shard to be gathered while one of those is. Every other lease ends by itself.
 inline ByteCount host_staging(const StreamedSizes& largest) {
   const auto& [tile, shard, gradient, incoming] = largest;
-  return std::max({shard + gradient + tile * 3, incoming + gradient * 2, gradient + incoming * 2,
-                   gradient + shard * 2});
+  return std::max(
+      {shard + gradient + tile * 3, incoming + gradient * 2, gradient + incoming * 2, gradient + shard * 2});
 }
 
 /// Tiles read ahead, the one being updated, tiles being written, and the one that joins them.

@@ -2,7 +2,7 @@
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/tiles.hpp"
 
-#include <penstock/zero/memory_plan.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
 
 #include <algorithm>
 
@@ -42,7 +42,8 @@ ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
   const auto rehearse = [&](ByteCount budget) {
-    return rehearse_steps(shards, model.units.size(), config.dtype, config.gradient_accumulation_steps, budget);
+    return rehearse_steps(shards, model.units.size(), config.dtype, config.gradient_accumulation_steps,
+                          budget);
   };
   // Units of different sizes leave gaps, so that the need alone may not do.
   const ByteCount need = device_need(shards, model, config.dtype);
@@ -81,13 +82,13 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
   // Each tile of a later flat is one more that can stand in the way of that flat's shard and gradient.
   const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
   const ByteCount without = largest.shard + largest.gradient + need * 3;
-  plan.tiles_across =
+  plan.tiles_ahead_next_flats =
       room > without ? std::min(plan.tiles_ahead, limited((room - without) / (largest.tile + need))) : 0;
 }
 
 std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
-                                                        std::span<const std::filesystem::path> directories,
-                                                        const tiers::NumaTopology& topology) {
+                                                         std::span<const std::filesystem::path> directories,
+                                                         const tiers::NumaTopology& topology) {
   const auto& given = config.penstock.path_nodes;
   std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
   if (!given.empty()) return nodes;
@@ -95,8 +96,8 @@ std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
   return nodes;
 }
 
-std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank, std::uint32_t local_ranks,
-                                          const tiers::NumaTopology& topology) {
+std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
+                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
   if (!config.penstock.rank_nodes.empty()) return config.penstock.rank_nodes[local_rank];
   if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
   return topology.node(local_rank * topology.node_count() / local_ranks);
@@ -171,10 +172,12 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
         .got(std::string(to_string(config.dtype)));
   }
   if (const std::size_t paths = config.swap_directories().size(); paths > 0) {
-    PENSTOCK_TRY(check_count("penstock.path_weights", own.path_weights.size(), paths, "directory of nvme_path"));
+    PENSTOCK_TRY(
+        check_count("penstock.path_weights", own.path_weights.size(), paths, "directory of nvme_path"));
     PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), paths, "directory of nvme_path"));
   }
-  PENSTOCK_TRY(check_count("penstock.rank_nodes", own.rank_nodes.size(), local_ranks, "rank of this machine"));
+  PENSTOCK_TRY(
+      check_count("penstock.rank_nodes", own.rank_nodes.size(), local_ranks, "rank of this machine"));
   plan.local_ranks = local_ranks;
 
   const ShardLayout shards(model, ranks);

@@ -1,4 +1,4 @@
-#include <penstock/zero/model_layout.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
 
 #include <algorithm>
 #include <set>

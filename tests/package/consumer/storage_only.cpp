@@ -1,5 +1,5 @@
 #include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/fault_engine.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
 
 #include <cerrno>
 

@@ -1,4 +1,4 @@
-#include <penstock/zero/engine.hpp>
+#include <penstock/zero/engine/engine.hpp>
 
 int main() {
   penstock::zero::ModelLayout model;

@@ -66,10 +66,10 @@ TEST(AdamExactness, EveryInstructionSetGivesTheSameBitsForEverySizeAndDtype) {
             without_nan_payloads(run(memory, values, config(), {.isa = Isa::scalar}), count, parameter);
         for (const Isa isa : isas) {
           if (!is_runnable(isa)) continue;
-          for (const bool past_caches : {false, true}) {
-            const AdamExecution execution{.isa = isa, .parameter_past_caches = past_caches};
+          for (const bool nontemporal : {false, true}) {
+            const AdamExecution execution{.isa = isa, .nontemporal_parameter = nontemporal};
             const auto got = without_nan_payloads(run(memory, values, config(), execution), count, parameter);
-            ASSERT_EQ(got, wanted) << to_string(isa) << (past_caches ? ", past caches, " : ", ") << count
+            ASSERT_EQ(got, wanted) << to_string(isa) << (nontemporal ? ", past caches, " : ", ") << count
                                    << " elements, " << to_string(gradient) << " to " << to_string(parameter);
           }
           ++compared;
@@ -127,7 +127,7 @@ TEST(AdamExactness, WritingPastTheCachesDoesNotChangeABit) {
         again.set(values);
         AdamTile tile = again.tile();
         tile.parameter = HostSpan(out.data() + at, ByteCount(bytes));
-        const AdamExecution execution{.workers = &workers, .isa = isa, .parameter_past_caches = true};
+        const AdamExecution execution{.workers = &workers, .isa = isa, .nontemporal_parameter = true};
         for (std::uint64_t step = 1; step <= steps; ++step) {
           ASSERT_TRUE(adam_step(config(), step, 0.5f, tile, execution).has_value());
         }

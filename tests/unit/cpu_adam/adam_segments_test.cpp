@@ -120,7 +120,7 @@ TEST_P(Segments, AreTheSameForEveryIsaThreadsAndCache) {
   for (const Isa isa : isas) {
     if (!is_runnable(isa)) continue;
     Trained got(GetParam());
-    got.masters_after(3, segments(), {.workers = &workers, .isa = isa, .parameter_past_caches = true});
+    got.masters_after(3, segments(), {.workers = &workers, .isa = isa, .nontemporal_parameter = true});
     EXPECT_TRUE(got.equals(wanted)) << to_string(isa);
   }
 }

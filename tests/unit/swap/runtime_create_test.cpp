@@ -1,8 +1,8 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/fault_file_system.hpp>
+#include <penstock/tiers/io/fault_file_system.hpp>
 
 #include <gtest/gtest.h>
 #include <array>
@@ -26,14 +26,16 @@ std::size_t open_descriptor_count() {
 TEST(Runtime, LeavesNothingOpenWhenOneOfItsSwapFilesCannotBeMade) {
   using Faults = tiers::FileSystemFault;
   const std::array<penstock::test::ScratchDirectory, 4> directories;
-  for (const auto& [error, code] : {std::pair(ENOSPC, ErrorCode::no_space), std::pair(EACCES, ErrorCode::permission),
-                                    std::pair(EMFILE, ErrorCode::io)}) {
+  for (const auto& [error, code] :
+       {std::pair(ENOSPC, ErrorCode::no_space), std::pair(EACCES, ErrorCode::permission),
+        std::pair(EMFILE, ErrorCode::io)}) {
     for (std::uint64_t refused = 0;; ++refused) {
       tiers::FaultFileSystem file_system(tiers::real_file_system(),
                                          {Faults::fail(Faults::Operation::create_scratch, refused, error)});
       RuntimeOptions options{.host_budget = 2_MiB};
       for (const auto& directory : directories) {
-        options.paths.push_back({.directory = directory.path(), .capacity = 1_MiB, .file_system = &file_system});
+        options.paths.push_back(
+            {.directory = directory.path(), .capacity = 1_MiB, .file_system = &file_system});
       }
       const std::size_t before = open_descriptor_count();
 
@@ -67,7 +69,8 @@ TEST(Runtime, SaysOfEachPathThatItsFileSystemHasNoDirectIo) {
 
   auto runtime = Runtime::create({.host_budget = 2_MiB, .paths = {path, path}}).value();
 
-  EXPECT_NE(runtime->paths()[0]->notes().find("buffered I/O: "), std::string::npos) << runtime->paths()[0]->notes();
+  EXPECT_NE(runtime->paths()[0]->notes().find("buffered I/O: "), std::string::npos)
+      << runtime->paths()[0]->notes();
   const TensorId tensor = add(*runtime, 1_MiB);
   ASSERT_EQ(runtime->store().description(tensor).extent->path, 0u);
   write(*runtime, tensor, 1);

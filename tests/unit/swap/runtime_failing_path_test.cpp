@@ -1,4 +1,4 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
@@ -239,7 +239,8 @@ TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
     runtime_.blocks(sealed).seal_all(lease.bytes(), 1);
   }
   ASSERT_TRUE(runtime_.drain());
-  simulation_.file(0).data()[runtime_.store().description(sealed).extent->offset.value() + 9000] ^= std::byte{1};
+  simulation_.file(0).data()[runtime_.store().description(sealed).extent->offset.value() + 9000] ^=
+      std::byte{1};
   retire_first_path();
   simulation_.run();
 

@@ -1,4 +1,4 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
 
@@ -14,9 +14,8 @@ using tiers::TensorId;
 Simulation::Simulation(const Options& options) {
   std::vector<std::unique_ptr<Path>> paths;
   for (const double bandwidth : options.bandwidths) {
-    disks_.push_back(std::make_unique<tiers::SimDisk>(
-        tiers::SimDisk::Options{.capacity = options.disk_capacity,
-                                .bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
+    disks_.push_back(std::make_unique<tiers::SimDisk>(tiers::SimDisk::Options{
+        .capacity = options.disk_capacity, .bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
     auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, options.seed + disks_.size() - 1);
     engines_.push_back(engine.get());
     auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock);
@@ -36,7 +35,7 @@ Simulation::Simulation(const Options& options) {
   runtime = Runtime::create({.host_budget = options.host_budget,
                              .eviction = options.eviction,
                              .lookahead = 64_KiB,
-                             .driving = this},
+                             .idle_handler = this},
                             std::move(paths))
                 .value();
 }

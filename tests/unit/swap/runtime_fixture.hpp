@@ -1,8 +1,8 @@
 #pragma once
 
 #include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/fault_engine.hpp>
-#include <penstock/tiers/sim_disk.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace penstock::swap::test {
 
 /// A runtime over simulated disks, each behind a FaultEngine, driven by the test's own thread.
-class Simulation final : public Driving {
+class Simulation final : public IdleHandler {
  public:
   struct Options {
     std::uint64_t seed = 1;
@@ -22,8 +22,8 @@ class Simulation final : public Driving {
     ByteCount capacity = 8_MiB;            ///< of each swap file
     ByteCount request_max = 16_KiB;
     ByteCount in_flight_max = 16_MiB;
-    std::optional<ByteCount> reserved;     ///< of each swap file; none: all
-    ByteCount disk_capacity = 1_GiB;       ///< of each disk
+    std::optional<ByteCount> reserved;  ///< of each swap file; none: all
+    ByteCount disk_capacity = 1_GiB;    ///< of each disk
   };
   explicit Simulation(const Options& options);
 
@@ -51,7 +51,8 @@ class Simulation final : public Driving {
   std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
 };
 
-[[nodiscard]] tiers::TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true, bool write_behind = true);
+[[nodiscard]] tiers::TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true,
+                                  bool write_behind = true);
 /// Fills the tensor with a pattern of its own and of `generation`.
 void write(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation);
 /// Whether it holds that pattern.

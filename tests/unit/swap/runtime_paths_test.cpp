@@ -1,4 +1,4 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/scratch_directory.hpp"
 
@@ -44,16 +44,16 @@ TEST(RuntimePaths, DealExtentsWhereThereIsRoom) {
                                   .paths = {{.directory = one.path(), .capacity = 1_MiB},
                                             {.directory = two.path(), .capacity = 3_MiB}}})
                      .value();
-  std::array<int, 2> dealt{};
+  std::array<int, 2> allocated{};
   for (int i = 0; i < 4; ++i) {
     const TensorId tensor = add(*runtime, 1_MiB);
-    ++dealt[runtime->store().description(tensor).extent->path];
+    ++allocated[runtime->store().description(tensor).extent->path];
     write(*runtime, tensor, 1);
     EXPECT_TRUE(holds(*runtime, tensor, 1));
   }
 
-  EXPECT_EQ(dealt[0], 1);
-  EXPECT_EQ(dealt[1], 3);
+  EXPECT_EQ(allocated[0], 1);
+  EXPECT_EQ(allocated[1], 3);
   EXPECT_EQ(runtime->add({.name = "one more", .size = 1_MiB}, true).error().code(), ErrorCode::no_space);
 }
 
@@ -67,7 +67,8 @@ TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
   std::vector<TensorId> tensors;
   for (int i = 0; i < 10; ++i) write(runtime, tensors.emplace_back(add(runtime, 16_KiB)), 1);
   ASSERT_TRUE(runtime.drain());
-  for (int i = 0; i < 3; ++i) (void)runtime.corrupted(runtime.store().in_extents_of(0).front(), 0);  // taken out
+  for (int i = 0; i < 3; ++i)
+    (void)runtime.corrupted(runtime.store().in_extents_of(0).front(), 0);  // taken out
   full.run();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     for (const TensorId tensor : tensors) EXPECT_TRUE(holds(runtime, tensor, generation));

@@ -1,9 +1,9 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/thread_pool_engine.hpp>
+#include <penstock/tiers/io/thread_pool_engine.hpp>
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -90,8 +90,8 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
       tiers::create_thread_pool_engine({}).value(),
       tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, ENODEV, 2)});
   std::vector<std::unique_ptr<Path>> paths;
-  paths.push_back(Path::create({.directory = directory.path(), .capacity = 1_MiB}, std::move(faulty))
-                      .value());
+  paths.push_back(
+      Path::create({.directory = directory.path(), .capacity = 1_MiB}, std::move(faulty)).value());
   auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
   const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
   {

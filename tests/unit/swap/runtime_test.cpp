@@ -1,11 +1,11 @@
-#include "runtime_fixture.hpp"
+#include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/tiers/thread_pool_engine.hpp>
-#include <penstock/tiers/uring_engine.hpp>
+#include <penstock/tiers/io/thread_pool_engine.hpp>
+#include <penstock/tiers/io/uring_engine.hpp>
 
 #include <gtest/gtest.h>
 #include <chrono>
@@ -184,7 +184,8 @@ TEST(Runtime, StaysWholeWhenATensorThatIsToStayFindsNoRoom) {
   const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
   write(runtime, dirty, 1);
 
-  EXPECT_EQ(runtime.add({.name = "stays", .size = 40_KiB}, false).error().code(), ErrorCode::budget_too_small);
+  EXPECT_EQ(runtime.add({.name = "stays", .size = 40_KiB}, false).error().code(),
+            ErrorCode::budget_too_small);
 
   EXPECT_FALSE(runtime.poll());  // nothing was started that nobody waits for
   EXPECT_TRUE(runtime.drain());
@@ -246,11 +247,11 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
         std::move(*within),
         tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
     std::vector<std::unique_ptr<Path>> paths;
-    paths.push_back(Path::create({.directory = directory.path(),
-                                  .capacity = 4_MiB,
-                                  .deadline = std::chrono::milliseconds(20)},
-                                 std::move(faulty))
-                        .value());
+    paths.push_back(
+        Path::create(
+            {.directory = directory.path(), .capacity = 4_MiB, .deadline = std::chrono::milliseconds(20)},
+            std::move(faulty))
+            .value());
     auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);
     write(*runtime, tensor, 1);
@@ -263,7 +264,8 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
 
     ASSERT_FALSE(hangs);
     EXPECT_EQ(hangs.error().code(), ErrorCode::deadline_exceeded);
-    EXPECT_NE(hangs.error().message().find("are kept from use"), std::string::npos) << hangs.error().message();
+    EXPECT_NE(hangs.error().message().find("are kept from use"), std::string::npos)
+        << hangs.error().message();
     EXPECT_FALSE(refused);  // the range that the kernel may write to is not handed out again
     EXPECT_LE(runtime->host_budget().free(), 1_MiB - 700_KiB);
   }

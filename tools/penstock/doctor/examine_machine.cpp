@@ -1,13 +1,13 @@
 #include "findings.hpp"
 
 #include <penstock/kernels/isa.hpp>
-#include <penstock/tiers/aio_engine.hpp>
+#include <penstock/tiers/io/aio_engine.hpp>
 #if PENSTOCK_HAS_CUDA
-#include <penstock/tiers/cuda_device.hpp>
+#include <penstock/tiers/device/cuda_device.hpp>
 #endif
-#include <penstock/tiers/host_arena.hpp>
-#include <penstock/tiers/numa.hpp>
-#include <penstock/tiers/uring_engine.hpp>
+#include <penstock/tiers/io/uring_engine.hpp>
+#include <penstock/tiers/memory/host_arena.hpp>
+#include <penstock/tiers/memory/numa.hpp>
 
 #include <sys/resource.h>
 #include <cstdlib>
@@ -165,14 +165,17 @@ Finding examine_mpi() {
 
 Finding examine_numa() {
   const auto topology = tiers::NumaTopology::read();
-  if (topology.node_count() <= 1) return {.capability = "NUMA", .found = "one node: all memory is equally near"};
+  if (topology.node_count() <= 1)
+    return {.capability = "NUMA", .found = "one node: all memory is equally near"};
   Finding finding{.capability = "NUMA", .found = std::to_string(topology.node_count()).append(" nodes")};
   if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) {
     finding.found.append(", this process on node ").append(std::to_string(*node));
     return finding;
   }
-  return {State::reduced, finding.capability, finding.found, "this process may run on any of them, so that its ranks "
-          "are spread over the nodes' paths evenly", "start each rank on a node: numactl --cpunodebind=N --membind=N"};
+  return {State::reduced, finding.capability, finding.found,
+          "this process may run on any of them, so that its ranks "
+          "are spread over the nodes' paths evenly",
+          "start each rank on a node: numactl --cpunodebind=N --membind=N"};
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "findings.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/tiers/choose_engine.hpp>
-#include <penstock/tiers/file_system.hpp>
-#include <penstock/tiers/numa.hpp>
+#include <penstock/tiers/io/choose_engine.hpp>
+#include <penstock/tiers/io/file_system.hpp>
+#include <penstock/tiers/memory/numa.hpp>
 
 namespace penstock::tool {
 
@@ -83,7 +83,8 @@ std::vector<Finding> examine_path(const swap::PathOptions& options) {
   }
   return {
       {.capability = "swap files" + on,
-       .found = measure::to_string(measure::describe_storage(directory), directory).append(node_of(directory))},
+       .found =
+           measure::to_string(measure::describe_storage(directory), directory).append(node_of(directory))},
       examine_direct_io(file->properties(), directory),
       examine_reserved(file->properties(), on),
       examine_free_space(directory),

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <penstock/swap/path.hpp>
-#include <penstock/zero/config.hpp>
+#include <penstock/swap/path/path.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <filesystem>
 #include <string>

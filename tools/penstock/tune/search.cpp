@@ -10,8 +10,8 @@
 namespace penstock::tool {
 
 using measure::median;
-using swap::LoadPattern;
-using swap::PathLoad;
+using swap::BenchmarkPattern;
+using swap::DiskBenchmark;
 
 namespace {
 
@@ -50,7 +50,7 @@ class Search {
   /// One candidate, its files, and what each path did in each round.
   struct Entry {
     Candidate candidate;
-    std::unique_ptr<PathLoad> load;
+    std::unique_ptr<DiskBenchmark> load;
     std::vector<std::vector<double>> path_rates{};
     double standing = 0;  // at first
   };
@@ -99,14 +99,14 @@ class Search {
       if (!entries_.empty() && !time_until(files_written)) break;
       progress(
           fmt::format("writing files of {}, {} of {}", to_string(*size), entries_.size() + 1, all.size()));
-      PathLoad::Options options;
+      DiskBenchmark::Options options;
       for (const std::filesystem::path& directory : directories_) {
         options.paths.push_back({.directory = directory,
                                  .capacity = *size,
                                  .request_max = candidate.request_size,
                                  .in_flight_max = candidate.in_flight});
       }
-      auto load = PathLoad::create(std::move(options));
+      auto load = DiskBenchmark::create(std::move(options));
       if (!load) return load.error();
       entries_.push_back({.candidate = candidate, .load = std::move(*load)});
     }
@@ -118,7 +118,7 @@ class Search {
   }
 
   /// A run of `pattern`, noted as another round of the entry's.
-  Result<void> measure(Entry& entry, LoadPattern pattern, double duration) {
+  Result<void> measure(Entry& entry, BenchmarkPattern pattern, double duration) {
     const auto sample = entry.load->run(
         pattern, std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(duration)));
     if (!sample) return sample.error();
@@ -139,7 +139,7 @@ class Search {
     for (; finished == 0 || time_until(share); ++finished) {
       std::size_t reached = 0;
       for (; reached < count && (reached == 0 || time_until(share)); ++reached) {
-        PENSTOCK_TRY(measure(entries_[(reached + finished) % count], LoadPattern::mixed, slice));
+        PENSTOCK_TRY(measure(entries_[(reached + finished) % count], BenchmarkPattern::mixed, slice));
       }
       if (reached < count && finished == 0) return reached;
       if (reached < count) break;
@@ -197,9 +197,9 @@ class Search {
     const double slice = slice_of(all_done, 10);
     std::vector<double> read, write;
     while (read.empty() || time_until(all_done)) {
-      PENSTOCK_TRY(measure(chosen, LoadPattern::read, slice));
+      PENSTOCK_TRY(measure(chosen, BenchmarkPattern::read, slice));
       read.push_back(chosen.candidate.rates.back());
-      PENSTOCK_TRY(measure(chosen, LoadPattern::write, slice));
+      PENSTOCK_TRY(measure(chosen, BenchmarkPattern::write, slice));
       write.push_back(chosen.candidate.rates.back());
     }
     tuned_.read = median(read);

@@ -2,7 +2,7 @@
 
 #include "choice.hpp"
 
-#include <penstock/swap/path_load.hpp>
+#include <penstock/swap/path/disk_benchmark.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -33,7 +33,7 @@ struct Tuned {
 /// longer than writing one file or emptying one queue. Every candidate has a file in every directory until
 /// the end, since removing files disturbs the disk. Progress goes to standard error. Blocks.
 ///
-/// Errors: unsupported, where the page cache answers for the disk; no_space; those of PathLoad.
+/// Errors: unsupported, where the page cache answers for the disk; no_space; those of DiskBenchmark.
 [[nodiscard]] Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds);
 
 }  // namespace penstock::tool

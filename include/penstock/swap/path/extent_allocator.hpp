@@ -1,0 +1,62 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/tiers/store/range_allocator.hpp>
+#include <penstock/tiers/store/tensor_store.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace penstock::swap {
+
+/// Which byte range of which path's swap file a tensor gets: of all paths in use, each holds bytes in proportion
+/// to its weight. Faults lower a weight and then end a path's use; nothing else changes a weight.
+///
+/// Owned by whoever holds the coordinator's lock.
+class ExtentAllocator {
+ public:
+  struct PathRoom {
+    double weight = 1;   ///< > 0
+    ByteCount capacity;  ///< of its swap file
+    ByteCount reserved;  ///< of that; beyond it, the disk may be full
+  };
+  /// The fault that ends a path's use, where another path is left.
+  static constexpr std::uint32_t faults_max = 3;
+
+  /// Extents are multiples of `alignment`, the largest that any path asks for, so that a tensor may move.
+  ExtentAllocator(std::span<const PathRoom> paths, Alignment alignment);
+
+  /// From the path that is furthest behind its share of the bytes, of those in use that have room and that
+  /// `avoid(path)` does not exclude; of those that have reserved room, if there are any.
+  ///
+  /// Errors: no_space (wanted, the largest gap).
+  [[nodiscard]] Result<tiers::Extent> allocate(ByteCount size,
+                                               const std::function<bool(std::uint32_t)>& avoid = {});
+  void release(const tiers::Extent& extent);
+
+  /// Halves the path's weight. True when the path has had its last fault and another one is left.
+  [[nodiscard]] bool note_fault(std::uint32_t path);
+  /// Nothing is dealt from the path any more.
+  void take_out_of_use(std::uint32_t path) { paths_[path].in_use = false; }
+  [[nodiscard]] bool in_use(std::uint32_t path) const { return paths_[path].in_use; }
+  [[nodiscard]] std::uint32_t fault_count(std::uint32_t path) const { return paths_[path].faults; }
+  [[nodiscard]] double weight(std::uint32_t path) const { return paths_[path].weight; }
+  /// Whether a path other than `path` is in use.
+  [[nodiscard]] bool has_another(std::uint32_t path) const;
+
+ private:
+  struct Room {
+    double weight;
+    std::uint64_t reserved;
+    tiers::RangeAllocator space;
+    std::uint32_t faults = 0;
+    bool in_use = true;
+  };
+  [[nodiscard]] static std::uint64_t allocated_with(const Room& room, ByteCount size);
+
+  std::vector<Room> paths_;
+};
+
+}  // namespace penstock::swap

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <penstock/base/owned_fd.hpp>
+#include <penstock/tiers/io/block_file.hpp>
+#include <penstock/tiers/io/choose_engine.hpp>
+#include <penstock/tiers/store/range_allocator.hpp>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace penstock::swap {
+
+struct PathOptions {
+  std::filesystem::path directory;
+  ByteCount capacity;                 ///< the longest that the swap file may become
+  std::optional<ByteCount> reserved;  ///< of that, taken from the disk at create; none: all
+  double weight = 1;                  ///< > 0: its share of the extents, beside the other paths' weights
+  ByteCount request_max = 4_MiB;      ///< longest single request
+  ByteCount in_flight_max = 16_MiB;   ///< bytes in flight at most
+  TimePoint deadline = std::chrono::seconds(60);  ///< of one request; past it the path is used no more
+  const Clock* clock = &Clock::steady();          ///< the engine's own; outlives it
+  tiers::DirectIo direct_io = tiers::DirectIo::preferred;
+  tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives it
+  /// Set: is given the engine, and what it returns takes its place: a FaultEngine over it, in an embedder's own tests.
+  std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
+};
+
+/// Errors: invalid_argument, for a weight that is none.
+[[nodiscard]] Result<void> check_weight(const PathOptions& path);
+
+/// One directory on one drive: its swap file, its engine, its driver.
+///
+/// Transfers are posted and collected from any thread, through fixed-size messages; the file and the engine
+/// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or whoever
+/// calls drive(), never both.
+class Path {
+ public:
+  struct Command {
+    tiers::BlockFile::Direction direction;
+    FileOffset offset;
+    HostSpan buffer;
+    std::uint64_t tag = 0;
+  };
+
+  /// `engine` is one of the caller's for files of that file system, such as a simulated one; null: one is chosen.
+  ///
+  /// Errors: invalid_argument, of the weight; those of FileSystem::create_scratch, choose_engine and
+  /// BlockFile::create.
+  [[nodiscard]] static Result<std::unique_ptr<Path>> create(
+      const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine = nullptr);
+  /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
+  ~Path();
+
+  /// The engine may register `buffers` with the kernel. Before the driver starts.
+  void attach(HostSpan buffers);
+  /// Starts the driver thread; `notify` is called on it after outcomes have arrived.
+  void start_driver(std::function<void()> notify);
+  /// Stops it, and closes the engine. False when the kernel has not let go of a request past its deadline, whose
+  /// buffer must stay for as long as the process lives.
+  [[nodiscard]] bool stop_driver();
+  /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
+  bool drive();
+
+  /// Queues a transfer; the buffer belongs to the path until its outcome was taken.
+  void post(const Command& command);
+  /// Moves the outcomes that have arrived to the end of `outcomes`.
+  void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);
+
+  /// As they are in effect: a file that may not grow has the capacity that is reserved.
+  [[nodiscard]] const PathOptions& options() const { return options_; }
+  [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
+  [[nodiscard]] const char* engine_name() const { return engine_->name(); }
+  /// What was probed and refused: engine, registration, direct I/O, reserved space. Empty when nothing was.
+  [[nodiscard]] std::string notes() const;
+  [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
+  /// CPU time that the driver thread has used. Zero without one.
+  [[nodiscard]] TimePoint driver_cpu_time() const;
+  [[nodiscard]] tiers::FileCounters counters() const;
+  /// For whoever calls drive(): when a request passes its deadline.
+  [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
+
+ private:
+  Path(PathOptions options, tiers::ChosenEngine chosen, tiers::BlockFile file, std::string growth_note);
+  bool turn(TimePoint deadline);
+  void close_engine() noexcept;
+
+  PathOptions options_;
+  std::unique_ptr<tiers::IoEngine> engine_;
+  tiers::BlockFile file_;
+  std::string choice_;        // why this engine
+  std::string growth_note_;   // why the file may not grow
+  std::string engine_notes_;  // as of the last attach: the engine is the driver's
+  std::function<void()> notify_;
+  std::vector<tiers::BlockFile::Finished> finished_;  // in this turn of the driver's
+
+  mutable std::mutex mutex_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // of the commands
+  std::pmr::deque<Command> commands_{&nodes_};
+  std::vector<tiers::BlockFile::Finished> outcomes_;
+  tiers::FileCounters counters_;  // the driver's, as of its last turn
+  bool stopping_ = false, closed_ = false, at_rest_ = true;
+  bool saturated_ = false;  // the file's word, as of the driver's last turn
+  std::thread driver_;
+};
+
+}  // namespace penstock::swap

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/tiers/store/ledger.hpp>
+#include <penstock/tiers/store/range_allocator.hpp>
+#include <penstock/tiers/tier.hpp>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace penstock::tiers {
+
+class MemoryBudget;
+
+/// The right to an address range, held as long as this lives. Move-only; the budget outlives it.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept { swap(other); }
+  Reservation& operator=(Reservation&& other) noexcept {
+    Reservation dropped(std::move(*this));
+    swap(other);
+    return *this;
+  }
+  ~Reservation();
+
+  [[nodiscard]] bool held() const { return budget_ != nullptr; }
+  /// Distance from the budget's first byte. Equal call sequences give equal offsets on every rank.
+  [[nodiscard]] std::uint64_t offset() const { return range_.begin; }
+  /// What was asked for.
+  [[nodiscard]] ByteCount size() const { return size_; }
+
+ private:
+  friend class MemoryBudget;
+  Reservation(MemoryBudget& budget, RangeAllocator::Range range, ByteCount size, Purpose purpose)
+      : budget_(&budget), range_(range), size_(size), purpose_(purpose) {}
+  void swap(Reservation& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(range_, other.range_);
+    std::swap(size_, other.size_);
+    std::swap(purpose_, other.purpose_);
+  }
+
+  MemoryBudget* budget_ = nullptr;
+  RangeAllocator::Range range_;
+  ByteCount size_;
+  Purpose purpose_{};
+};
+
+/// The bytes of one tier that we may use, handed out as address ranges before anything moves.
+///
+/// Knows offsets, not memory: the same code serves an arena, a device and a simulation.
+/// Safe from any thread; nothing blocks.
+class MemoryBudget {
+ public:
+  /// `size` is rounded down to whole granules. The ledger outlives the budget.
+  MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment granule = Alignment(4096));
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  /// An address range of at least `size`, or nothing when no gap is long enough now: the caller decides
+  /// whether waiting can help.
+  [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
+                                                   RangeAllocator::End end = RangeAllocator::End::low);
+
+  [[nodiscard]] ByteCount size() const { return ByteCount(ranges_.size()); }
+  [[nodiscard]] ByteCount free() const;
+  [[nodiscard]] Tier tier() const { return tier_; }
+  /// What to say of a reservation of `size` that was refused and that waiting cannot help: budget_too_small,
+  /// naming what every holder has.
+  [[nodiscard]] Error too_small(ByteCount size) const;
+
+ private:
+  friend class Reservation;
+  void give_back(RangeAllocator::Range range, Purpose purpose);
+
+  const Tier tier_;
+  Ledger& ledger_;
+  mutable std::mutex mutex_;
+  RangeAllocator ranges_;
+  std::array<ByteCount, purpose_count> held_{};
+};
+
+}  // namespace penstock::tiers

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <penstock/base/dtype.hpp>
+#include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/tiers/io/choose_engine.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::zero {
+
+enum class OffloadDevice : std::uint8_t { none, cpu, nvme };
+
+/// `offload_param` or `offload_optimizer`.
+struct OffloadConfig {
+  OffloadDevice device = OffloadDevice::none;
+  std::vector<std::filesystem::path> nvme_paths;  ///< `nvme_path`, one string or a list
+  bool pin_memory = true;
+};
+
+/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
+struct OptimizerConfig {
+  bool decoupled_decay = true;
+  float learning_rate = 1e-3f;
+  float beta1 = 0.9f, beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+  bool bias_correction = true;
+};
+
+/// The names that the configuration file uses.
+[[nodiscard]] std::string_view to_string(OffloadDevice device);
+
+enum class EvictionName : std::uint8_t { lru, planned };
+enum class Integrity : std::uint8_t { off, checksum };
+
+[[nodiscard]] std::string_view to_string(EvictionName name);
+[[nodiscard]] std::string_view to_string(Integrity name);
+
+/// Our own block, "penstock": what DeepSpeed has no key for.
+struct PenstockConfig {
+  ByteCount host_budget;                      ///< of all ranks of the process; 0: as planned
+  ByteCount device_budget;                    ///< of each rank; 0: as planned
+  std::optional<ElementCount> tile_elements;  ///< a multiple of 16384; none: as the state format has it
+  std::uint32_t tiles_in_flight = 4;          ///< tiles read ahead or being written, at most
+  ElementCount unit_elements_max;             ///< 0: no unit is cut
+  EvictionName eviction = EvictionName::planned;
+  tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
+  Integrity integrity = Integrity::checksum;
+  StateFormat state_format = StateFormat::fp32;  ///< of masters and moments; the split ones take bf16 only
+  std::vector<double>
+      path_weights;  ///< of the directories of nvme_path, in their order; empty: measured at start
+  std::vector<std::uint32_t> path_nodes;   ///< the NUMA node of each; empty: as sysfs says
+  std::vector<std::uint32_t> rank_nodes;   ///< that of each rank of the machine; empty: as sysfs says
+  std::uint32_t io_deadline_seconds = 60;  ///< of one request; past it its swap file is used no more
+  std::uint32_t threads = 0;               ///< workers of a rank; 0: cores / local ranks
+
+  /// Elements of an optimizer tile.
+  [[nodiscard]] ElementCount tile() const {
+    return tile_elements.value_or(default_tile_elements(state_format));
+  }
+};
+
+/// The effective configuration: ds_config.json with its defaults filled in.
+///
+/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
+/// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
+/// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#`, `/*
+/// */`), trailing commas and integral floats (5e8); "auto" means the default. A value type.
+struct Config {
+  std::uint32_t train_batch_size = 1;
+  std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
+  std::uint32_t gradient_accumulation_steps = 1;
+  std::uint32_t stage = 3;               ///< zero_optimization.stage
+  DType dtype = DType::bf16;             ///< of parameters and gradients: bf16, fp16 or fp32
+  DType grad_accum_dtype = DType::bf16;  ///< data_types.grad_accum_dtype; default: dtype
+  OffloadConfig offload_param, offload_optimizer;
+  OptimizerConfig optimizer;
+  float gradient_clipping = 1.0f;     ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;            ///< static; 1 without fp16
+  ByteCount aio_block_size = 4_MiB;   ///< longest request
+  std::uint32_t aio_queue_depth = 4;  ///< requests of that length in flight; not given: 16 MiB of them
+  PenstockConfig penstock;
+  /// What the reader should know: keys without effect here, defaults that stand for "auto" or for
+  /// DeepSpeed's.
+  std::vector<std::string> notes;
+
+  /// Reads the text only: whether the directories of `nvme_path` can be used is for check_paths().
+  ///
+  /// Errors: not_found and permission, of the file; invalid_config, with every error found in its notes;
+  /// invalid_argument, when `world_size` is 0.
+  [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
+  /// `name` stands for the file in messages.
+  [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,
+                                                std::uint32_t world_size);
+
+  /// The directories that hold swap files: those of offload_param where it is on nvme, else those of
+  /// offload_optimizer; none where nothing is on nvme.
+  [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
+
+  /// Whether every directory of `nvme_path` exists and can be written by this process, on this machine.
+  ///
+  /// Errors: invalid_config, with every directory that cannot be used in its notes.
+  [[nodiscard]] Result<void> check_paths() const;
+
+  /// The effective configuration as JSON, in the keys of ds_config.json. Reading it gives this configuration.
+  [[nodiscard]] std::string to_json() const;
+};
+
+}  // namespace penstock::zero

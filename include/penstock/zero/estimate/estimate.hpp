@@ -1,0 +1,108 @@
+#pragma once
+
+#include <penstock/base/dtype.hpp>
+#include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/tiers/tier.hpp>
+#include <penstock/zero/config/config.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// What a run needs to hold and to move, before it is started.
+struct RunEstimateOptions {
+  ElementCount parameters;    ///< of the whole model, each once
+  ElementCount largest_unit;  ///< parameters that are gathered together, at most
+  std::uint32_t ranks_per_node = 1;
+  std::uint32_t nodes = 1;
+  DType dtype = DType::bf16;             ///< of parameters and gradients
+  DType grad_accum_dtype = DType::bf16;  ///< of accumulated gradients
+  std::uint32_t micro_batches = 1;       ///< of a step
+  OffloadDevice offload_param = OffloadDevice::nvme;
+  OffloadDevice offload_optimizer = OffloadDevice::nvme;
+  StateFormat state_format = StateFormat::fp32;
+  std::optional<ElementCount> tile_elements;  ///< none: as the state format has it
+  std::uint32_t tiles_in_flight = 4;
+};
+
+struct RunEstimate {
+  /// Bytes held at most in one tier for one purpose.
+  struct Line {
+    tiers::Tier tier;
+    tiers::Purpose purpose;
+    ByteCount per_rank, per_node;
+  };
+  /// Bytes that cross to and from the disks in one step, of one rank.
+  struct Traffic {
+    tiers::Purpose purpose;
+    ByteCount read, written;
+  };
+  std::vector<Line> lines;       ///< from near to far, those that hold anything
+  std::vector<Traffic> traffic;  ///< those that move anything
+  std::uint32_t ranks_per_node = 1;
+
+  [[nodiscard]] ByteCount per_rank(tiers::Tier tier) const;
+  [[nodiscard]] ByteCount per_node(tiers::Tier tier) const;
+  [[nodiscard]] ByteCount read_per_step_per_node() const;
+  /// What wears the drives.
+  [[nodiscard]] ByteCount written_per_step_per_node() const;
+};
+
+/// Predicts from sizes alone, for a model cut into units of at most `largest_unit`:
+/// - a shard is ceil(parameters / ranks), padded to 128 elements;
+/// - the device holds two gathered units and their full gradients: one used while the other comes or goes;
+/// - the reduced gradient stands where the optimizer runs, in `grad_accum_dtype` if there is more than one
+///   micro-batch;
+/// - what is on nvme streams through host memory: 2 × `tiles_in_flight` + 2 tiles, and the staging without
+///   which a run might make no progress, as plan_memory() takes it;
+/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward), and once more where
+/// it is
+///   the upper half of the master, and writes it once; it reads and writes each tile once. A host budget that
+///   keeps some of them in memory saves their part: these are upper bounds.
+/// Activations and the trainer's own memory are not counted. Pure.
+///
+/// Errors: invalid_argument, for a count of zero, a unit larger than the model, or sizes past 2^50
+/// parameters or 65536 nodes or ranks of one, or a state format that does not take the dtype.
+[[nodiscard]] Result<RunEstimate> estimate_run(const RunEstimateOptions& options);
+
+/// Byte counts of DeepSpeed's estimators can pass 64 bits.
+__extension__ typedef unsigned __int128 WideByteCount;
+
+[[nodiscard]] std::string to_decimal(WideByteCount bytes);
+
+/// Arguments of DeepSpeed's `estimate_zero{2,3}_model_states_mem_needs_all_cold`.
+struct DeepSpeedEstimateOptions {
+  ElementCount total_params;
+  ElementCount largest_layer_params;  ///< stage 3 only
+  std::uint32_t gpus_per_node = 1;
+  std::uint32_t nodes = 1;
+  double additional_buffer_factor = 1.5;
+  /// Python computes exactly with integers and in doubles with floats; past 2^53 they differ. True when the
+  /// counts were written as floats (2851e6), and when the factor was written as an integer (2).
+  bool params_are_floats = false;
+  bool factor_is_integer = false;
+};
+
+struct DeepSpeedEstimateRow {
+  OffloadDevice offload_param = OffloadDevice::none;  ///< stage 3 only
+  OffloadDevice offload_optimizer = OffloadDevice::none;
+  bool zero_init = false;  ///< stage 3 only
+  WideByteCount cpu_bytes = 0, gpu_bytes = 0;
+};
+
+/// The rows of DeepSpeed's table for `stage` 2 or 3, in its order of operations and of rows.
+/// Source of the formulas: estimate_zero3_model_states_mem_needs in deepspeed/runtime/zero/stage3.py and
+/// estimate_zero2_model_states_mem_needs in stage_1_and_2.py, version 0.19.
+///
+/// Errors: invalid_argument, for another stage, no GPUs, or a factor that is negative or not finite.
+[[nodiscard]] Result<std::vector<DeepSpeedEstimateRow>> deepspeed_estimate(
+    std::uint32_t stage, const DeepSpeedEstimateOptions& options);
+
+/// DeepSpeed's table, byte for byte as Python 3.10 and before print it, newlines included.
+[[nodiscard]] Result<std::string> deepspeed_estimate_table(std::uint32_t stage,
+                                                           const DeepSpeedEstimateOptions& options);
+
+}  // namespace penstock::zero

@@ -1,0 +1,82 @@
+#include <penstock/parallel/workers.hpp>
+
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
+#include <tbb/task_arena.h>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+
+namespace penstock {
+
+namespace {
+// The distribution's TBB is not instrumented: ThreadSanitizer sees races in it that are none, so that under it
+// the caller does all the work.
+#ifdef __SANITIZE_THREAD__
+constexpr bool may_start_threads = false;
+#else
+constexpr bool may_start_threads = true;
+#endif
+}  // namespace
+
+struct Workers::Arena {
+  explicit Arena(std::uint32_t threads) : arena(static_cast<int>(threads)) {}
+  ~Arena() {
+    std::unique_lock lock(mutex);
+    idle.wait(lock, [this] { return posted == 0; });
+  }
+
+  void post(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex);
+      ++posted;
+    }
+    arena.enqueue([this, task = std::move(task)] {
+      task();
+      const std::lock_guard lock(mutex);
+      if (--posted == 0) idle.notify_all();
+    });
+  }
+
+  tbb::task_arena arena;
+  std::mutex mutex;
+  std::condition_variable idle;
+  std::size_t posted = 0;
+};
+
+Result<Workers> Workers::create(const Options& options) {
+  constexpr std::uint32_t threads_max = 1024;
+  if (options.threads == 0 || options.threads > threads_max) {
+    return Error::invalid_argument("Workers::create")
+        .object("threads")
+        .wanted("1 to " + std::to_string(threads_max))
+        .got(options.threads);
+  }
+  auto arena = options.threads > 1 && may_start_threads ? std::make_unique<Arena>(options.threads) : nullptr;
+  return Workers(options.threads, std::move(arena));
+}
+
+Workers::Workers(std::uint32_t threads, std::unique_ptr<Arena> arena) noexcept
+    : threads_(threads), arena_(std::move(arena)) {}
+Workers::Workers(Workers&&) noexcept = default;
+Workers& Workers::operator=(Workers&&) noexcept = default;
+Workers::~Workers() = default;
+
+void Workers::post(std::function<void()> task) {
+  if (!arena_) return task();
+  arena_->post(std::move(task));
+}
+
+void Workers::run(std::size_t count, void* context, Range range) noexcept {
+  if (count == 0) return;
+  if (!arena_ || count == 1) return range(context, 0, count);
+  arena_->arena.execute([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<std::size_t>(0, count),
+        [&](const tbb::blocked_range<std::size_t>& part) { range(context, part.begin(), part.end()); },
+        tbb::static_partitioner());
+  });
+}
+
+}  // namespace penstock

@@ -1,0 +1,233 @@
+#include <penstock/swap/path/disk_benchmark.hpp>
+
+#include <sys/resource.h>
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+namespace penstock::swap {
+
+using tiers::BlockFile;
+using Direction = BlockFile::Direction;
+
+namespace {
+
+std::uint64_t slot_count(const PathOptions& path, ByteCount transfer, std::uint32_t spare) {
+  return ceil_divide(path.in_flight_max.value(), transfer.value()) + spare;
+}
+
+/// User and system time of this process, its kernel workers included.
+TimePoint process_cpu_time() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto time = [](const timeval& t) {
+    return TimePoint(std::chrono::seconds(t.tv_sec)) + TimePoint(std::chrono::microseconds(t.tv_usec));
+  };
+  return time(usage.ru_utime) + time(usage.ru_stime);
+}
+
+/// Bytes that nobody between us and the device can compress or find twice.
+void fill_with_noise(HostSpan bytes) {
+  std::uint64_t state = 0x9e3779b97f4a7c15u;
+  for (std::uint64_t& word : bytes.as<std::uint64_t>()) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    word = state;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(BenchmarkPattern pattern) {
+  constexpr std::string_view names[] = {"read", "write", "mixed", "swap"};
+  return names[static_cast<std::size_t>(pattern)];
+}
+
+double BenchmarkSample::bytes_per_second() const {
+  return static_cast<double>(total().value()) / std::chrono::duration<double>(elapsed).count();
+}
+
+Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
+  ByteCount transfer = options.transfer, memory;
+  for (PathOptions& path : options.paths) {
+    if (transfer.is_zero()) transfer = path.request_max;
+    const std::uint64_t slots = slot_count(path, transfer, options.spare);
+    path.capacity = transfer * (path.capacity / transfer);
+    if (path.capacity < transfer * slots * 2) {
+      return Error::invalid_argument("DiskBenchmark::create")
+          .reason("the file is too short to keep its queue full")
+          .object(path.directory.string())
+          .wanted(transfer * slots * 2)
+          .got(path.capacity);
+    }
+    memory += transfer * slots;
+  }
+  auto arena = tiers::HostArena::create({.size = memory});
+  if (!arena) return arena.error();
+  fill_with_noise(arena->bytes());
+
+  std::vector<std::unique_ptr<Path>> paths;
+  for (const PathOptions& path : options.paths) {
+    auto created = Path::create(path);
+    if (!created) return created.error();
+    (*created)->attach(arena->bytes());
+    paths.push_back(std::move(*created));
+  }
+  std::unique_ptr<DiskBenchmark> load(
+      new DiskBenchmark(std::move(options), transfer, std::move(*arena), std::move(paths)));
+  PENSTOCK_TRY(load->prewrite());
+  return load;
+}
+
+DiskBenchmark::DiskBenchmark(Options options, ByteCount transfer, tiers::HostArena arena,
+                             std::vector<std::unique_ptr<Path>> paths)
+    : options_(std::move(options)), transfer_(transfer), arena_(std::move(arena)), paths_(std::move(paths)) {
+  ByteCount begin;
+  for (const auto& path : paths_) {
+    Lane& lane = lanes_.emplace_back();
+    lane.size = path->options().capacity;
+    const std::uint64_t slots = slot_count(path->options(), transfer_, options_.spare);
+    for (std::uint64_t i = 0; i < slots; ++i, begin += transfer_) {
+      lane.slots.push_back(arena_.bytes().subspan(begin, transfer_));
+    }
+    lane.read_from.resize(slots);
+    path->start_driver([this] {
+      const std::lock_guard lock(mutex_);
+      notified_ = true;
+      arrived_.notify_one();
+    });
+  }
+}
+
+DiskBenchmark::~DiskBenchmark() {
+  bool at_rest = true;
+  for (const auto& path : paths_) at_rest &= path->stop_driver();
+  if (!at_rest) arena_.leak();
+}
+
+Direction DiskBenchmark::next_direction(const Lane& lane, BenchmarkPattern pattern) const {
+  switch (pattern) {
+    case BenchmarkPattern::write: return Direction::write;
+    case BenchmarkPattern::mixed: return lane.posted % 2 == 0 ? Direction::read : Direction::write;
+    case BenchmarkPattern::read:
+    case BenchmarkPattern::swap: break;
+  }
+  return Direction::read;
+}
+
+void DiskBenchmark::post(std::size_t index, std::size_t slot, Direction direction) {
+  Lane& lane = lanes_[index];
+  FileOffset& next = direction == Direction::read ? lane.next_read : lane.next_write;
+  const FileOffset offset = next;
+  next = next + transfer_;
+  if (next.value() == lane.size.value()) next = FileOffset(0);
+  post_at(index, slot, direction, offset);
+}
+
+void DiskBenchmark::post_at(std::size_t index, std::size_t slot, Direction direction, FileOffset offset) {
+  Lane& lane = lanes_[index];
+  lane.read_from[slot] = offset;
+  ++lane.posted;
+  ++lane.busy;
+  paths_[index]->post({.direction = direction, .offset = offset, .buffer = lane.slots[slot], .tag = slot});
+}
+
+/// A slot's transfer has come to rest: its next one. What swap has read is written even when no more is read.
+Result<void> DiskBenchmark::go_on(std::size_t index, const BlockFile::Finished& finished,
+                                  BenchmarkPattern pattern, bool more) {
+  Lane& lane = lanes_[index];
+  const std::size_t slot = finished.tag;
+  if (pattern == BenchmarkPattern::swap && finished.direction == Direction::read) {
+    if (options_.between) PENSTOCK_TRY(options_.between({index, lane.read_from[slot], lane.slots[slot]}));
+    post_at(index, slot, Direction::write, lane.read_from[slot]);
+  } else if (more) {
+    post(index, slot, next_direction(lane, pattern));
+  }
+  return ok();
+}
+
+/// Until nothing is in flight. `go_on(lane, finished)` may post what a free slot does next; after an error
+/// nothing more is posted.
+template <typename GoOn>
+Result<void> DiskBenchmark::drive(const GoOn& go_on) {
+  Result<void> outcome;
+  while (std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.busy > 0; })) {
+    wait_for_outcomes();
+    for (std::size_t index = 0; index < lanes_.size(); ++index) {
+      outcomes_.clear();
+      paths_[index]->take_outcomes(outcomes_);
+      for (const BlockFile::Finished& finished : outcomes_) {
+        --lanes_[index].busy;
+        if (!outcome) continue;
+        outcome = finished.result ? go_on(index, finished) : finished.result;
+      }
+    }
+  }
+  return outcome;
+}
+
+void DiskBenchmark::wait_for_outcomes() {
+  std::unique_lock lock(mutex_);
+  arrived_.wait(lock, [this] { return notified_; });
+  notified_ = false;
+}
+
+Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint duration) {
+  const auto now = [] { return Clock::steady().now(); };
+  const BenchmarkSample before = state();
+
+  const TimePoint began = now();
+  for (std::size_t index = 0; index < lanes_.size(); ++index) {
+    Lane& lane = lanes_[index];
+    lane.next_read =
+        FileOffset((lane.next_write.value() + (transfer_ * (lane.slots.size() - options_.spare)).value()) %
+                   lane.size.value());
+    for (std::size_t slot = 0; slot < lane.slots.size(); ++slot)
+      post(index, slot, next_direction(lane, pattern));
+  }
+  PENSTOCK_TRY(drive([&](std::size_t index, const BlockFile::Finished& finished) {
+    return go_on(index, finished, pattern, now() - began < duration);
+  }));
+
+  BenchmarkSample sample = state();
+  sample.elapsed = now() - began;
+  sample.moved -= before.moved;
+  sample.process_cpu -= before.process_cpu;
+  sample.driver_cpu -= before.driver_cpu;
+  for (std::size_t i = 0; i < sample.bytes.size(); ++i) sample.bytes[i] -= before.bytes[i];
+  return sample;
+}
+
+Result<void> DiskBenchmark::prewrite() {
+  std::vector<std::uint64_t> left;
+  for (const Lane& lane : lanes_) left.push_back(lane.size / transfer_);
+  const auto write_next = [&](std::size_t index, std::size_t slot) -> Result<void> {
+    if (left[index] == 0) return ok();
+    --left[index];
+    const Lane& lane = lanes_[index];
+    if (options_.initial) PENSTOCK_TRY(options_.initial({index, lane.next_write, lane.slots[slot]}));
+    post(index, slot, Direction::write);
+    return ok();
+  };
+  for (std::size_t index = 0; index < lanes_.size(); ++index) {
+    for (std::size_t slot = 0; slot < lanes_[index].slots.size(); ++slot)
+      PENSTOCK_TRY(write_next(index, slot));
+  }
+  return drive([&](std::size_t index, const BlockFile::Finished& finished) {
+    return write_next(index, finished.tag);
+  });
+}
+
+/// What all counters stand at.
+BenchmarkSample DiskBenchmark::state() const {
+  BenchmarkSample sample;
+  sample.process_cpu = process_cpu_time();
+  for (const auto& path : paths_) {
+    const tiers::FileCounters counters = path->counters();
+    sample.moved += counters;
+    sample.bytes.push_back(counters.bytes_read + counters.bytes_written);
+    sample.driver_cpu += path->driver_cpu_time();
+  }
+  return sample;
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,68 @@
+#include <penstock/swap/path/extent_allocator.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace penstock::swap {
+
+ExtentAllocator::ExtentAllocator(std::span<const PathRoom> paths, Alignment alignment) {
+  for (const PathRoom& path : paths) {
+    const std::uint64_t size = path.capacity.value() / alignment.bytes() * alignment.bytes();
+    paths_.push_back({.weight = path.weight,
+                      .reserved = path.reserved.value(),
+                      .space = tiers::RangeAllocator(size, alignment.bytes())});
+  }
+}
+
+/// The path's bytes with `size` more.
+std::uint64_t ExtentAllocator::allocated_with(const Room& room, ByteCount size) {
+  return room.space.size() - room.space.free_total() + size.value();
+}
+
+Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
+                                                const std::function<bool(std::uint32_t)>& avoid) {
+  std::vector<std::uint32_t> order(paths_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto rank = [&](std::uint32_t path) {
+    const Room& room = paths_[path];
+    const std::uint64_t bytes = allocated_with(room, size);
+    return std::pair(bytes > room.reserved, static_cast<double>(bytes) / room.weight);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return rank(a) < rank(b); });
+  std::uint64_t largest = 0;
+  for (const std::uint32_t path : order) {
+    Room& room = paths_[path];
+    if (!room.in_use || (avoid && avoid(path))) continue;
+    if (const auto range = room.space.allocate(size.value())) {
+      return tiers::Extent{
+          .path = path, .offset = FileOffset(range->begin), .length = ByteCount(range->length)};
+    }
+    largest = std::max(largest, room.space.largest_gap());
+  }
+  return Error(ErrorCode::no_space, "ExtentAllocator::allocate")
+      .reason("no swap file has room")
+      .wanted(size)
+      .got(paths_.empty() ? std::string("no path") : to_string(ByteCount(largest)));
+}
+
+void ExtentAllocator::release(const tiers::Extent& extent) {
+  paths_[extent.path].space.release({extent.offset.value(), extent.length.value()});
+}
+
+bool ExtentAllocator::note_fault(std::uint32_t path) {
+  Room& room = paths_[path];
+  room.weight /= 2;
+  return ++room.faults >= faults_max && has_another(path);
+}
+
+bool ExtentAllocator::has_another(std::uint32_t path) const {
+  for (std::uint32_t other = 0; other < paths_.size(); ++other) {
+    if (other != path && paths_[other].in_use) return true;
+  }
+  return false;
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,187 @@
+#include <penstock/swap/path/path.hpp>
+
+#include <pthread.h>
+#include <time.h>
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace penstock::swap {
+
+using tiers::BlockFile;
+
+namespace {
+
+/// Enough requests for in_flight_max, and more where transfers are shorter than request_max.
+std::uint32_t queue_depth(const PathOptions& options) {
+  const std::uint64_t request = std::max<std::uint64_t>(options.request_max.value(), 1);
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ceil_divide(options.in_flight_max.value(), request), 64, 4096));
+}
+
+}  // namespace
+
+Result<void> check_weight(const PathOptions& path) {
+  if (path.weight > 0 && std::isfinite(path.weight)) return ok();
+  return Error::invalid_argument("Path::create")
+      .object("weight of " + path.directory.string())
+      .wanted("a finite number above 0")
+      .got(std::to_string(path.weight));
+}
+
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted,
+                                           std::unique_ptr<tiers::IoEngine> engine) {
+  PENSTOCK_TRY(check_weight(wanted));
+  PathOptions options = wanted;
+  const ByteCount reserved = options.reserved.value_or(options.capacity);
+  auto file = options.file_system->create_scratch(options.directory, reserved, options.direct_io);
+  if (!file) return file.error();
+  std::string growth_note;
+  if (reserved < options.capacity) {
+    if (auto extended = file->extend(options.capacity); !extended) {
+      growth_note = "may not grow: " + extended.error().message();
+      options.capacity = reserved;
+    }
+  }
+  auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
+                       : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
+  if (!chosen) return chosen.error();
+  if (options.decorate) chosen->engine = options.decorate(std::move(chosen->engine));
+  auto block_file = BlockFile::create(std::move(*file), *chosen->engine,
+                                      {.size = options.capacity,
+                                       .request_max = options.request_max,
+                                       .in_flight_max = options.in_flight_max,
+                                       .deadline = options.deadline,
+                                       .clock = options.clock});
+  if (!block_file) return block_file.error();
+  return std::unique_ptr<Path>(
+      new Path(std::move(options), std::move(*chosen), std::move(*block_file), std::move(growth_note)));
+}
+
+Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std::string growth_note)
+    : options_(std::move(options)),
+      engine_(std::move(chosen.engine)),
+      file_(std::move(file)),
+      choice_(std::move(chosen.reason)),
+      growth_note_(std::move(growth_note)),
+      engine_notes_(engine_->notes()) {}
+
+Path::~Path() {
+  (void)stop_driver();  // whoever owns the buffers has heard before
+}
+
+/// Nothing of the file's may be in flight when it goes, but for what has had its time.
+void Path::close_engine() noexcept {
+  at_rest_ = engine_->close(file_.overdue_count() > 0 ? options_.clock->now() : forever);
+}
+
+void Path::attach(HostSpan buffers) {
+  engine_->attach(tiers::FileHandle::none, buffers);
+  engine_notes_ = engine_->notes();
+}
+
+std::string Path::notes() const {
+  const tiers::File::Properties& file = file_.properties();
+  std::string notes;
+  for (const std::string& line :
+       {choice_, file.direct_note.empty() ? "" : "buffered I/O: " + file.direct_note,
+        file.reserve_note.empty() ? "" : "space not reserved: " + file.reserve_note, growth_note_,
+        engine_notes_}) {
+    if (!line.empty()) notes += (notes.empty() ? "" : "; ") + line;
+  }
+  return notes;
+}
+
+void Path::start_driver(std::function<void()> notify) {
+  notify_ = std::move(notify);
+  driver_ = std::thread([this] {
+    ::pthread_setname_np(::pthread_self(), "penstock-path");
+    while (true) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_ && commands_.empty() && !file_.busy()) break;
+      }
+      if (turn(forever)) notify_();
+    }
+    close_engine();  // the ring belongs to this thread
+  });
+}
+
+bool Path::stop_driver() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  engine_->wake();
+  if (driver_.joinable()) {
+    driver_.join();
+  } else if (!closed_) {
+    close_engine();
+  }
+  closed_ = true;
+  return at_rest_;
+}
+
+bool Path::drive() {
+  return turn(TimePoint::min());
+}
+
+bool Path::turn(TimePoint deadline) {
+  finished_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    while (!commands_.empty()) {
+      const Command& command = commands_.front();
+      auto started = file_.start(command.direction, command.offset, command.buffer, command.tag);
+      if (!started && started.error().code() == ErrorCode::would_block) break;
+      if (!started) finished_.push_back({command.tag, command.direction, started});
+      commands_.pop_front();
+    }
+    if (stopping_ && commands_.empty() && !file_.busy()) deadline = TimePoint::min();
+  }
+  if (!finished_.empty()) deadline = TimePoint::min();
+  file_.poll(deadline);
+  while (auto one = file_.take_finished()) finished_.push_back(std::move(*one));
+
+  const std::lock_guard lock(mutex_);
+  counters_ = file_.counters();
+  saturated_ = file_.saturated();
+  std::move(finished_.begin(), finished_.end(), std::back_inserter(outcomes_));
+  return !finished_.empty();
+}
+
+void Path::post(const Command& command) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    // The driver takes them all at a time: it has been woken for those before. With a full queue it leaves them
+    // until a request completes, and that wakes it.
+    wake = commands_.empty() && !saturated_;
+    commands_.push_back(command);
+  }
+  if (wake) engine_->wake();
+}
+
+void Path::take_outcomes(std::vector<BlockFile::Finished>& outcomes) {
+  const std::lock_guard lock(mutex_);
+  std::move(outcomes_.begin(), outcomes_.end(), std::back_inserter(outcomes));
+  outcomes_.clear();
+}
+
+TimePoint Path::driver_cpu_time() const {
+  clockid_t clock{};
+  timespec used{};
+  auto& driver = const_cast<std::thread&>(driver_);
+  if (!driver_.joinable() || ::pthread_getcpuclockid(driver.native_handle(), &clock) != 0 ||
+      ::clock_gettime(clock, &used) != 0) {
+    return TimePoint::zero();
+  }
+  return std::chrono::seconds(used.tv_sec) + TimePoint(used.tv_nsec);
+}
+
+tiers::FileCounters Path::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+}  // namespace penstock::swap

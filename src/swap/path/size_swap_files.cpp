@@ -1,0 +1,172 @@
+#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/path/size_swap_files.hpp>
+
+#include <sys/stat.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace penstock::swap {
+
+namespace {
+
+constexpr ByteCount granule = 2_MiB;
+constexpr double noise = 1.25;
+
+/// A path, and what it may take of its file system.
+struct Candidate {
+  PathOptions path;
+  ByteCount free;
+};
+
+ByteCount round_up(ByteCount bytes) {
+  return penstock::round_up(bytes, Alignment(granule.value()));
+}
+
+Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
+  // What is no directory of this machine's is a file system of its own.
+  const auto file_system = [](const PathOptions& path) {
+    struct stat status {};
+    const bool known = ::stat(path.directory.c_str(), &status) == 0;
+    return std::pair(path.file_system, known ? std::to_string(status.st_dev) : path.directory.string());
+  };
+  std::map<std::pair<tiers::FileSystem*, std::string>, std::uint64_t> sharers;
+  for (const PathOptions& path : paths) ++sharers[file_system(path)];
+  std::vector<Candidate> candidates;
+  for (const PathOptions& path : paths) {
+    auto free = path.file_system->free_space(path.directory);
+    if (!free) return free.error();
+    candidates.push_back({path, granule * (*free / sharers[file_system(path)] / granule)});
+  }
+  return candidates;
+}
+
+Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
+  ByteCount free;
+  for (const Candidate& each : candidates) free += each.free;
+  Error error = Error(ErrorCode::no_space, "size_swap_files")
+                    .reason("the swap files do not fit on their paths")
+                    .wanted(need.total + need.tensor_max * candidates.size())
+                    .got(to_string(free) + " free");
+  for (const Candidate& each : candidates) {
+    error = std::move(error).note("free    " + to_string(each.free) + " in " + each.path.directory.string());
+  }
+  return std::move(error).advice("free space, add a directory to nvme_path, or keep more in host memory");
+}
+
+/// Each path's share by weight; what one has no room for goes to the others, by weight again. False when all are full.
+bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
+  std::vector<bool> full(candidates.size(), false);
+  while (true) {
+    ByteCount left = need.total;
+    double weights = 0;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      // The last tensor of a full path may find no room.
+      if (full[i]) left -= std::min(left, candidates[i].free - need.tensor_max);
+      if (!full[i]) weights += candidates[i].path.weight;
+    }
+    if (weights == 0) return left.is_zero();
+    bool changed = false;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (full[i]) continue;
+      auto& [path, free] = candidates[i];
+      const double share = static_cast<double>(left.value()) * (path.weight / weights);
+      path.reserved = round_up(ByteCount(static_cast<std::uint64_t>(std::ceil(share))) + need.tensor_max);
+      if (*path.reserved <= free) continue;
+      path.reserved = free;
+      full[i] = changed = true;
+    }
+    if (!changed) return true;
+  }
+}
+
+/// What measuring takes: short queues do, whatever the run's own.
+PathOptions as_measured(const PathOptions& path) {
+  PathOptions options = path;
+  options.weight = 1;
+  options.request_max = std::min(path.request_max, 4_MiB);
+  options.in_flight_max = std::min(path.in_flight_max, 16_MiB);
+  options.reserved.reset();
+  options.capacity = (options.in_flight_max + options.request_max * 3) * 2;
+  return options;
+}
+
+/// Of those that have room to be measured; others are as the slowest.
+Result<void> weigh(std::vector<Candidate>& candidates) {
+  std::vector<PathOptions> paths;
+  std::vector<Candidate*> measured;
+  for (Candidate& each : candidates) {
+    each.path.weight = 1;
+    PathOptions options = as_measured(each.path);
+    if (options.capacity > each.free) continue;
+    paths.push_back(std::move(options));
+    measured.push_back(&each);
+  }
+  if (paths.size() < 2) return ok();
+  auto weights = measure_weights(paths);
+  if (!weights) return weights.error();
+  for (std::size_t i = 0; i < measured.size(); ++i) measured[i]->path.weight = (*weights)[i];
+  return ok();
+}
+
+}  // namespace
+
+std::vector<double> weights_of(std::span<const double> speeds) {
+  const auto [slowest, fastest] = std::minmax_element(speeds.begin(), speeds.end());
+  std::vector<double> weights;
+  for (const double speed : speeds) weights.push_back(*fastest < *slowest * noise ? 1.0 : speed / *slowest);
+  return weights;
+}
+
+Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths) {
+  DiskBenchmark::Options options;
+  for (const PathOptions& path : paths) options.paths.push_back(as_measured(path));
+  auto load = DiskBenchmark::create(std::move(options));
+  if (!load) return load.error();
+  auto sample = (*load)->run(BenchmarkPattern::mixed, std::chrono::milliseconds(300));
+  if (!sample) return sample.error();
+  std::vector<double> speeds;
+  for (const ByteCount bytes : sample->bytes) speeds.push_back(static_cast<double>(bytes.value()));
+  return weights_of(speeds);
+}
+
+Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vector<PathOptions>& paths) {
+  std::vector<std::string> left_out;
+  bool unweighed = false;
+  for (PathOptions& path : paths) {
+    if (path.weight == 0) {
+      unweighed = true;
+      path.weight = 1;
+    }
+    PENSTOCK_TRY(check_weight(path));
+  }
+  if (paths.size() == 1) {
+    paths[0].capacity = round_up(need.total);
+    paths[0].reserved.reset();
+    return left_out;
+  }
+  auto all = candidates(paths);
+  if (!all) return all.error();
+  std::vector<Candidate> chosen;
+  for (const Candidate& each : *all) {
+    if (each.free >= round_up(need.tensor_max)) {
+      chosen.push_back(each);
+    } else {
+      left_out.push_back(each.path.directory.string() + " is left out: " + to_string(each.free) +
+                         " are free, and its largest tensor would take " + to_string(need.tensor_max));
+    }
+  }
+  if (unweighed) PENSTOCK_TRY(weigh(chosen));
+  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, *all);
+  paths.clear();
+  for (auto& [path, free] : chosen) {
+    path.capacity = std::max(*path.reserved, round_up(need.total + need.tensor_max));
+    paths.push_back(std::move(path));
+  }
+  return left_out;
+}
+
+}  // namespace penstock::swap

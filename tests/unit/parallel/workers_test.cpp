@@ -1,0 +1,64 @@
+#include <penstock/parallel/workers.hpp>
+
+#include <gtest/gtest.h>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+TEST(Workers, RunEachPostedTaskOnceBeforeTheyGo) {
+  std::vector<std::atomic<int>> runs(500);
+  {
+    Workers workers = Workers::create({.threads = 2}).value();
+    Executor& executor = workers;
+    for (auto& run : runs) executor.post([&run] { ++run; });
+  }
+
+  for (const auto& run : runs) EXPECT_EQ(run, 1);
+}
+
+TEST(Workers, RunAPostedTaskWhileTheCallerDoesSomethingElse) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "under ThreadSanitizer the caller does all the work";
+#endif
+  Workers workers = Workers::create({.threads = 2}).value();
+  std::atomic<bool> ran{false};
+  std::thread::id runner;
+
+  workers.post([&] {
+    runner = std::this_thread::get_id();
+    ran = true;
+    ran.notify_one();
+  });
+  ran.wait(false);  // does not help
+
+  EXPECT_NE(runner, std::this_thread::get_id());
+}
+
+TEST(Workers, RunAPostedTaskAtOnceWhereTheCallerIsTheOnlyThread) {
+  Workers workers = Workers::create({.threads = 1}).value();
+  std::thread::id runner;
+
+  workers.post([&] { runner = std::this_thread::get_id(); });
+
+  EXPECT_EQ(runner, std::this_thread::get_id());
+}
+
+TEST(Workers, DivideBlocksInsideAPostedTask) {
+  std::vector<std::atomic<int>> runs(100);
+  {
+    Workers workers = Workers::create({.threads = 2}).value();
+    workers.post([&] {
+      workers.parallel_blocks(runs.size(), [&](std::size_t first, std::size_t last) noexcept {
+        for (std::size_t i = first; i < last; ++i) ++runs[i];
+      });
+    });
+  }
+
+  for (const auto& run : runs) EXPECT_EQ(run, 1);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,81 @@
+#include <penstock/swap/path/extent_allocator.hpp>
+
+#include <gtest/gtest.h>
+#include <array>
+
+namespace penstock::swap {
+namespace {
+
+constexpr Alignment block(4096);
+
+ExtentAllocator extents(std::initializer_list<double> weights, ByteCount capacity = 1_MiB) {
+  std::vector<ExtentAllocator::PathRoom> paths;
+  for (const double weight : weights) paths.push_back({.weight = weight, .capacity = capacity});
+  return ExtentAllocator(paths, block);
+}
+
+std::array<int, 3> allocate(ExtentAllocator& extents, int count) {
+  std::array<int, 3> allocated{};
+  for (int i = 0; i < count; ++i) ++allocated[extents.allocate(4_KiB).value().path];
+  return allocated;
+}
+
+TEST(ExtentAllocator, GivesEachPathItsShareOfTheBytes) {
+  ExtentAllocator all = extents({1, 1, 4});
+
+  EXPECT_EQ(allocate(all, 60), (std::array<int, 3>{10, 10, 40}));
+}
+
+TEST(ExtentAllocator, RoundsUpToTheBlockAndNeverDealsTwice) {
+  ExtentAllocator one = extents({1}, 16_KiB);
+  const tiers::Extent first = one.allocate(5000_B).value(), second = one.allocate(1_B).value();
+
+  EXPECT_EQ(first.length, 8_KiB);
+  EXPECT_EQ(second.length, 4_KiB);
+  EXPECT_GE(second.offset.value(), 8192u);
+  EXPECT_EQ(one.allocate(8_KiB).error().code(), ErrorCode::no_space);
+  one.release(first);
+  EXPECT_TRUE(one.allocate(8_KiB));
+}
+
+TEST(ExtentAllocator, DealsFromThePathThatHasRoomWhenAnotherHasNone) {
+  const std::array<ExtentAllocator::PathRoom, 2> paths = {
+      {{.weight = 9, .capacity = 8_KiB}, {.capacity = 64_KiB}}};
+  ExtentAllocator two(paths, block);
+
+  EXPECT_EQ(allocate(two, 10), (std::array<int, 3>{2, 8, 0}));
+}
+
+TEST(ExtentAllocator, LowersAWeightAtEachFaultAndEndsThePathsUseAtTheLast) {
+  ExtentAllocator two = extents({1, 1});
+
+  EXPECT_FALSE(two.note_fault(0));
+  EXPECT_EQ(two.weight(0), 0.5);
+  EXPECT_EQ(allocate(two, 30), (std::array<int, 3>{10, 20, 0}));
+  EXPECT_FALSE(two.note_fault(0));
+  EXPECT_TRUE(two.note_fault(0));
+  two.take_out_of_use(0);
+
+  EXPECT_EQ(allocate(two, 9), (std::array<int, 3>{0, 9, 0}));
+  EXPECT_FALSE(two.has_another(1));
+  EXPECT_FALSE(two.note_fault(1) || two.note_fault(1) || two.note_fault(1));  // the last one stays
+}
+
+TEST(ExtentAllocator, DealsWhatIsReservedBeforeAnythingElse) {
+  const std::array<ExtentAllocator::PathRoom, 2> paths = {
+      {{.capacity = 64_KiB, .reserved = 8_KiB}, {.capacity = 64_KiB, .reserved = 32_KiB}}};
+  ExtentAllocator two(paths, block);
+
+  EXPECT_EQ(allocate(two, 10), (std::array<int, 3>{2, 8, 0}));
+  EXPECT_EQ(allocate(two, 6), (std::array<int, 3>{6, 0, 0}));  // by weight again
+}
+
+TEST(ExtentAllocator, AvoidsWhatItIsToldToAvoid) {
+  ExtentAllocator two = extents({8, 1});
+
+  EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t path) { return path == 0; }).value().path, 1u);
+  EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t) { return true; }).error().code(), ErrorCode::no_space);
+}
+
+}  // namespace
+}  // namespace penstock::swap

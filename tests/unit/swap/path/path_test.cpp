@@ -1,0 +1,139 @@
+#include <penstock/swap/path/path.hpp>
+
+#include "kit/pattern.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/memory/host_arena.hpp>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <map>
+
+namespace penstock::swap {
+namespace {
+
+using test::Pattern;
+using tiers::BlockFile;
+using tiers::EngineChoice;
+
+class PathTest : public testing::TestWithParam<EngineChoice> {
+ protected:
+  void SetUp() override {
+    path_ = Path::create({.directory = directory_.path(), .capacity = 8_MiB, .engine = GetParam()}).value();
+    path_->attach(arena_.bytes());
+    path_->start_driver([this] {
+      const std::lock_guard lock(mutex_);
+      ++notified_;
+      arrived_.notify_one();
+    });
+  }
+  HostSpan page(std::uint64_t index) { return arena_.bytes().subspan(index * 4_KiB, 4_KiB); }
+
+  /// The results of `count` transfers by tag.
+  std::map<std::uint64_t, Result<void>> outcomes(std::size_t count) {
+    std::map<std::uint64_t, Result<void>> results;
+    std::vector<BlockFile::Finished> taken;
+    std::size_t total = 0;
+    while (total < count) {
+      {
+        std::unique_lock lock(mutex_);
+        arrived_.wait(lock, [this] { return notified_ > 0; });
+        notified_ = 0;
+      }
+      taken.clear();
+      path_->take_outcomes(taken);
+      total += taken.size();
+      for (const auto& one : taken) EXPECT_TRUE(results.emplace(one.tag, one.result).second);
+    }
+    return results;
+  }
+
+  test::ScratchDirectory directory_;
+  tiers::HostArena arena_ = tiers::HostArena::create({.size = 8_MiB}).value();
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  int notified_ = 0;
+  std::unique_ptr<Path> path_;
+};
+
+TEST_P(PathTest, FinishesAnEmptyTransferWhileTheDriverSleeps) {
+  for (std::uint64_t i = 0; i < 100; ++i) {  // the driver may not have gone to sleep yet before the first few
+    path_->post({.direction = BlockFile::Direction::read, .offset = FileOffset(0), .buffer = {}, .tag = i});
+    EXPECT_TRUE(outcomes(1).at(i));
+  }
+}
+
+TEST_P(PathTest, ReturnsTheRefusalOfATransferThatCannotStart) {
+  path_->post(
+      {.direction = BlockFile::Direction::write, .offset = FileOffset(1), .buffer = page(0), .tag = 1});
+
+  EXPECT_EQ(outcomes(1).at(1).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
+  constexpr std::uint64_t posters = 4, each = 300;  // more than a BlockFile takes at a time
+  for (const auto direction : {BlockFile::Direction::write, BlockFile::Direction::read}) {
+    for (std::uint64_t i = 0; i < posters * each; ++i) {
+      Pattern{.tensor = i, .generation = direction == BlockFile::Direction::write ? 1u : 2u}.fill(page(i));
+    }
+    std::vector<std::thread> threads;
+    for (std::uint64_t poster = 0; poster < posters; ++poster) {
+      threads.emplace_back([&, poster] {
+        for (std::uint64_t i = poster; i < posters * each; i += posters) {
+          path_->post({.direction = direction, .offset = FileOffset(i * 4096), .buffer = page(i), .tag = i});
+        }
+      });
+    }
+    for (const auto& [tag, result] : outcomes(posters * each)) EXPECT_TRUE(result) << tag;
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  for (std::uint64_t i = 0; i < posters * each; ++i) {
+    EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(page(i)))) << i;
+  }
+}
+
+TEST(Path, RefusesAWeightThatIsNone) {
+  const test::ScratchDirectory directory;
+  for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    auto path = Path::create({.directory = directory.path(), .capacity = 64_KiB, .weight = weight});
+    ASSERT_FALSE(path) << weight;
+    EXPECT_EQ(path.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+/// Lifts the limit again.
+class FileLengthLimit {
+ public:
+  explicit FileLengthLimit(ByteCount longest) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = longest.value(), .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLengthLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Path, HasWhatIsReservedWhereItsFileMayNotGrow) {
+  const test::ScratchDirectory directory;
+  const FileLengthLimit limit(4_MiB);
+
+  const auto path = Path::create({.directory = directory.path(), .capacity = 8_MiB, .reserved = 2_MiB});
+
+  ASSERT_TRUE(path) << path.error().message();
+  EXPECT_EQ((*path)->options().capacity, 2_MiB);
+  EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, PathTest,
+                         testing::Values(EngineChoice::automatic, EngineChoice::libaio,
+                                         EngineChoice::threads),
+                         [](const auto& choice) { return std::string(to_string(choice.param)); });
+
+}  // namespace
+}  // namespace penstock::swap

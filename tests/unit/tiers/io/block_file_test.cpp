@@ -1,0 +1,297 @@
+#include <penstock/tiers/io/block_file.hpp>
+
+#include "kit/pattern.hpp"
+#include "unit/tiers/io/scripted_engine.hpp"
+
+#include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace penstock::tiers {
+namespace {
+
+using test::Pattern;
+
+class BlockFileTest : public testing::Test {
+ protected:
+  BlockFileTest() : file_(make()) {}
+  BlockFile make() {
+    return BlockFile::create(
+               disk_.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine_,
+               {.size = 256_KiB, .request_max = 16_KiB, .in_flight_max = 32_KiB, .transfers_max = 4})
+        .value();
+  }
+  Result<void> run(BlockFile::Direction direction, std::uint64_t offset, HostSpan buffer) {
+    PENSTOCK_TRY(file_.start(direction, FileOffset(offset), buffer, 77));
+    while (file_.busy()) file_.poll(TimePoint::min());
+    auto finished = file_.take_finished();
+    EXPECT_EQ(finished->tag, 77u);
+    return finished->result;
+  }
+  HostSpan bytes(ByteCount size, std::size_t which = 0) {
+    return HostSpan(memory_.get() + which * 131072, size);
+  }
+
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> memory_{static_cast<std::byte*>(std::aligned_alloc(4096, 262144))};
+  SimDisk disk_{{}};
+  ScriptedEngine engine_;
+  BlockFile file_;
+};
+
+TEST_F(BlockFileTest, SplitsATransferAndReadsItBack) {
+  Pattern{.tensor = 1}.fill(bytes(100_KiB));
+
+  ASSERT_TRUE(run(BlockFile::Direction::write, 8192, bytes(100_KiB)));
+  ASSERT_TRUE(run(BlockFile::Direction::read, 8192, bytes(100_KiB, 1)));
+
+  EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(bytes(100_KiB, 1)));
+  EXPECT_EQ(engine_.largest, 16_KiB);
+  EXPECT_EQ(file_.counters().requests, 14u);
+  EXPECT_EQ(file_.counters().bytes_read, 100_KiB);
+}
+
+TEST_F(BlockFileTest, CompletesAnEmptyTransfer) {
+  EXPECT_TRUE(run(BlockFile::Direction::read, 0, bytes(0_B)));
+  EXPECT_EQ(engine_.count, 0u);
+}
+
+TEST_F(BlockFileTest, ResumesAShortTransferAtTheLastWholeBlock) {
+  engine_.script = [](const IoRequest& r, std::size_t index) -> std::optional<std::int64_t> {
+    if (index == 0) return 4096 + 1000;
+    if (index == 1) {
+      EXPECT_EQ(r.offset, FileOffset(4096));
+    }
+    return std::nullopt;
+  };
+  Pattern{.tensor = 2}.fill(bytes(16_KiB));
+
+  ASSERT_TRUE(run(BlockFile::Direction::write, 0, bytes(16_KiB)));
+  ASSERT_TRUE(run(BlockFile::Direction::read, 0, bytes(16_KiB, 1)));
+
+  EXPECT_FALSE(Pattern{.tensor = 2}.first_difference(bytes(16_KiB, 1)));
+  EXPECT_EQ(file_.counters().short_transfers, 1u);
+  EXPECT_EQ(file_.counters().bytes_written, 16_KiB);
+}
+
+TEST_F(BlockFileTest, GivesUpOnATransferThatNeverGetsAWholeBlock) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 100; };
+
+  auto result = run(BlockFile::Direction::write, 0, bytes(4_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::truncated);
+  EXPECT_EQ(engine_.count, 4u);
+}
+
+TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
+  engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
+    if (index < 3) return -EAGAIN;
+    return std::nullopt;
+  };
+  EXPECT_TRUE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+  EXPECT_EQ(file_.counters().retries, 3u);
+
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -EAGAIN; };
+  EXPECT_FALSE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+}
+
+TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
+  engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
+    if (index == 1) return -ENODEV;
+    return std::nullopt;
+  };
+
+  auto result = run(BlockFile::Direction::write, 8192, bytes(64_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message(),
+            "input/output error: simulated file in sim at offset 24576, wanted 16.0 KiB (16384 B): "
+            "No such device [BlockFile::write]");
+  EXPECT_EQ(engine_.in_flight(), 0u);
+  engine_.script = nullptr;
+  EXPECT_TRUE(run(BlockFile::Direction::write, 8192, bytes(64_KiB)));
+}
+
+TEST_F(BlockFileTest, CallsAReadThatFindsTheEndTruncated) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 0; };
+
+  auto result = run(BlockFile::Direction::read, 0, bytes(4_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), ErrorCode::truncated);
+}
+
+TEST_F(BlockFileTest, RefusesMisalignedTransfersAndThoseBeyondTheEnd) {
+  EXPECT_EQ(run(BlockFile::Direction::read, 1, bytes(4_KiB)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 0, bytes(100_B)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 0, HostSpan(memory_.get() + 1, 4_KiB)).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, 252 * 1024, bytes(8_KiB)).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(run(BlockFile::Direction::read, ~0ull - 4095, bytes(8_KiB)).error().code(),
+            ErrorCode::invalid_argument);  // the end of this one is 4096 modulo 2^64
+  EXPECT_EQ(engine_.count, 0u);
+}
+
+TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), i));
+  }
+
+  EXPECT_EQ(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), 4).error().code(),
+            ErrorCode::would_block);
+}
+
+TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim),
+                     {{.occurrence = 1, .effect = Fault::Effect::hang},
+                      {.operation = IoOperation::read, .occurrence = 1, .effect = Fault::Effect::hang}},
+                     clock);
+  const TimePoint deadline = std::chrono::seconds(5);
+  auto file =
+      BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                        {.size = 256_KiB, .request_max = 16_KiB, .deadline = deadline, .clock = &clock})
+          .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  const HostSpan buffer(memory.get(), 64_KiB);
+
+  const auto transfer = [&](BlockFile::Direction direction, std::uint64_t offset, HostSpan bytes) {
+    EXPECT_TRUE(file.start(direction, FileOffset(offset), bytes, 7));
+    std::optional<BlockFile::Finished> finished;
+    while (!(finished = file.take_finished())) {
+      file.poll(TimePoint::min());
+      const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+      if (due != forever) clock.advance_to(due);
+    }
+    return finished;
+  };
+
+  const auto finished = transfer(BlockFile::Direction::write, 4096, buffer);
+
+  EXPECT_EQ(finished->tag, 7u);
+  ASSERT_FALSE(finished->result);
+  EXPECT_EQ(finished->result.error().code(), ErrorCode::deadline_exceeded);
+  const std::string message = finished->result.error().message();
+  for (const char* word : {"simulated file in sim at offset 20480", "5 s without an answer", "try"}) {
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+  }
+  EXPECT_GE(clock.now(), deadline);
+  EXPECT_EQ(file.overdue_count(), 1u);
+  EXPECT_FALSE(file.busy());
+  auto refused = file.start(BlockFile::Direction::write, FileOffset(0), buffer, 8);
+  EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
+  EXPECT_NE(refused.error().message().find("did not complete in time"), std::string::npos);
+  // What was written before can be read, until a read hangs too.
+  EXPECT_TRUE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_FALSE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_EQ(file.start(BlockFile::Direction::read, FileOffset(0), buffer, 8).error().code(),
+            ErrorCode::failed_state);
+  EXPECT_FALSE(engine.close(clock.now()));
+}
+
+TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim), {{.effect = Fault::Effect::hang}, Fault::fail({}, 1, ENODEV)}, clock);
+  auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 256_KiB,
+                                 .request_max = 16_KiB,
+                                 .in_flight_max = 32_KiB,
+                                 .deadline = std::chrono::seconds(5),
+                                 .clock = &clock})
+                  .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(0), HostSpan(memory.get(), 32_KiB), 1));
+  file.poll(TimePoint::min());
+  ASSERT_TRUE(
+      file.start(BlockFile::Direction::read, FileOffset(65536), HostSpan(memory.get() + 32768, 32_KiB), 2));
+  std::vector<ErrorCode> codes(3, ErrorCode::io);
+  for (int finished = 0; finished < 2;) {
+    file.poll(TimePoint::min());
+    if (auto one = file.take_finished()) {
+      codes[one->tag] = one->result ? ErrorCode::invalid_argument : one->result.error().code();
+      ++finished;
+      continue;
+    }
+    const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+    if (due != forever) clock.advance_to(due);
+  }
+
+  EXPECT_EQ(codes[1], ErrorCode::deadline_exceeded);  // the owner of the buffer must know
+  // What was moved before is whole; what the file then refused is no buffer that the kernel has.
+  EXPECT_NE(codes[2], ErrorCode::deadline_exceeded);
+  EXPECT_TRUE(file.refuses(BlockFile::Direction::read) && file.refuses(BlockFile::Direction::write));
+}
+
+TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine) {
+  SimDisk disk({});
+  SimClock clock;
+  FaultEngine engine(std::make_unique<SimEngine>(disk, clock, /*seed=*/1, /*depth=*/4),
+                     {{.operation = IoOperation::write, .count = 100, .effect = Fault::Effect::hang}}, clock);
+  auto file = BlockFile::create(disk.create_scratch("sim", 256_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 256_KiB, .request_max = 16_KiB, .clock = &clock})
+                  .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 131072)), &std::free);
+  ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 128_KiB), 1));
+  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(131072), HostSpan(memory.get(), 16_KiB), 2));
+  file.poll(TimePoint::min());
+
+  clock.advance_to(file.next_deadline());
+  file.poll(TimePoint::min());
+
+  std::vector<ErrorCode> codes;
+  while (const auto finished = file.take_finished()) codes.push_back(finished->result.error().code());
+  EXPECT_EQ(codes, (std::vector<ErrorCode>{ErrorCode::deadline_exceeded, ErrorCode::failed_state}));
+  EXPECT_FALSE(file.busy());
+  EXPECT_FALSE(engine.close(clock.now()));
+}
+
+TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
+  SimDisk disk({});
+  SimClock clock;
+  auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
+  const SimEngine& times = *sim;
+  FaultEngine engine(std::move(sim),
+                     {{.count = 3, .effect = Fault::Effect::delay, .delay = std::chrono::milliseconds(4900)}},
+                     clock);
+  auto file =
+      BlockFile::create(
+          disk.create_scratch("sim", 64_KiB, DirectIo::preferred).value(), engine,
+          {.size = 64_KiB, .request_max = 16_KiB, .deadline = std::chrono::seconds(5), .clock = &clock})
+          .value();
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
+  for (std::uint64_t tag = 0; tag < 3; ++tag) {
+    ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 64_KiB), tag));
+    std::optional<BlockFile::Finished> finished;
+    while (!(finished = file.take_finished())) {
+      file.poll(TimePoint::min());
+      const TimePoint due = std::min({times.next_due(), engine.next_due(), file.next_deadline()});
+      if (due != forever) clock.advance_to(due);
+    }
+    EXPECT_TRUE(finished->result);
+  }
+  EXPECT_EQ(file.overdue_count(), 0u);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,96 @@
+#include <penstock/tiers/io/choose_engine.hpp>
+
+#include "kit/child_process.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <cerrno>
+#include <initializer_list>
+#include <string>
+
+namespace penstock::tiers {
+namespace {
+
+/// Which engine is chosen for a file with or without direct I/O in a process that is refused these system
+/// calls, and what is said of it: 0 when it is `expected` and the reason names every one of `words`.
+int choice_without(std::initializer_list<long> refused, DirectIo direct, const char* expected,
+                   std::initializer_list<const char*> words) {
+  return test::in_child([&] {
+    const test::ScratchDirectory directory;
+    const File file = real_file_system().create_scratch(directory.path(), 64_KiB, direct).value();
+    if (direct == DirectIo::preferred && !file.properties().direct) return 77;
+    for (const long number : refused) {
+      if (!test::refuse_system_call(number, EPERM)) return 77;
+    }
+    auto chosen = choose_engine(EngineChoice::automatic, 8, file.properties());
+    if (!chosen) return 3;
+    if (chosen->engine->name() != std::string(expected)) return 4;
+    for (const char* word : words) {
+      if (chosen->reason.find(word) == std::string::npos) return 5;
+    }
+    return chosen->reason.empty() == (words.size() == 0) ? 0 : 6;
+  });
+}
+
+#define EXPECT_CHOICE(...)                                                           \
+  do {                                                                               \
+    const int result = choice_without(__VA_ARGS__);                                  \
+    if (result == 77) GTEST_SKIP() << "no direct I/O here, or no seccomp to be had"; \
+    EXPECT_EQ(result, 0);                                                            \
+  } while (false)
+
+TEST(ChooseEngine, TakesIoUringWhereItWorks) {
+  EXPECT_CHOICE({}, DirectIo::preferred, "io_uring", {});
+}
+
+TEST(ChooseEngine, TakesLibaioWhereAFilterRefusesToSetUpARing) {
+  EXPECT_CHOICE({SYS_io_uring_setup}, DirectIo::preferred, "libaio",
+                {"libaio, since", "io_uring is refused", "Operation not permitted"});
+}
+
+TEST(ChooseEngine, TakesLibaioWhereAFilterLetsARingBeSetUpAndNotUsed) {
+  EXPECT_CHOICE({SYS_io_uring_enter}, DirectIo::preferred, "libaio",
+                {"libaio, since", "Operation not permitted"});
+}
+
+TEST(ChooseEngine, TakesThreadsWhereBothAreRefused) {
+  EXPECT_CHOICE({SYS_io_uring_setup, SYS_io_setup}, DirectIo::preferred, "threads",
+                {"threads, since", "io_uring is refused", "Linux AIO is refused"});
+  EXPECT_CHOICE({SYS_io_uring_setup, SYS_io_submit}, DirectIo::preferred, "threads",
+                {"threads, since", "libaio reading", "Operation not permitted"});
+}
+
+TEST(ChooseEngine, PassesOverLibaioWithoutDirectIo) {
+  EXPECT_CHOICE({SYS_io_uring_setup}, DirectIo::off, "threads", {"threads, since", "io_uring is refused"});
+}
+
+TEST(ChooseEngine, RefusesWhatWasAskedForByNameAndDoesNotWork) {
+  const int result = test::in_child([] {
+    const test::ScratchDirectory directory;
+    const File file = real_file_system().create_scratch(directory.path(), 64_KiB, DirectIo::off).value();
+    if (!test::refuse_system_call(SYS_io_uring_setup, EPERM)) return 77;
+    auto insisted = choose_engine(EngineChoice::io_uring, 8, file.properties());
+    if (insisted || insisted.error().code() != ErrorCode::unsupported) return 2;
+    auto other = choose_engine(EngineChoice::libaio, 8, file.properties());
+    return other && other->engine->name() == std::string("libaio") && other->reason.empty() ? 0 : 3;
+  });
+  if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(ChooseEngine, SaysWhatTheFileRefused) {
+  File::Properties gone{
+      .handle = FileHandle(987654), .name = "a file that is closed", .alignment = Alignment(4096)};
+
+  auto refused = choose_engine(EngineChoice::automatic, 8, gone);
+
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("a file that is closed"), std::string::npos)
+      << refused.error().message();
+  EXPECT_NE(refused.error().message().find("Bad file descriptor"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,103 @@
+#include <penstock/tiers/io/fault_file_system.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <string>
+
+namespace penstock::tiers {
+namespace {
+
+using Operation = FileSystemFault::Operation;
+using Effect = FileSystemFault::Effect;
+
+/// A simulated disk behind faults.
+class FaultFileSystemTest : public testing::Test {
+ protected:
+  static Result<File> create(FaultFileSystem& file_system, DirectIo direct = DirectIo::preferred) {
+    return file_system.create_scratch("sim", 64_KiB, direct);
+  }
+  SimDisk disk_{{.capacity = 1_MiB}};
+};
+
+TEST_F(FaultFileSystemTest, StrikesTheCallsThatItsPlanNamesAndNoOthers) {
+  FaultFileSystem file_system(
+      disk_, {FileSystemFault::fail(Operation::create_scratch, 1, ENOSPC, 2),
+              FileSystemFault::fail(Operation::free_space, 0, EACCES), FileSystemFault::fail({}, 5, EIO)});
+
+  EXPECT_TRUE(create(file_system));
+  EXPECT_EQ(create(file_system).error().code(), ErrorCode::no_space);
+  EXPECT_EQ(file_system.free_space("sim").error().code(), ErrorCode::permission);
+  EXPECT_EQ(create(file_system).error().code(), ErrorCode::no_space);
+  EXPECT_EQ(file_system.free_space("sim").value(), 1_MiB);
+  EXPECT_EQ(create(file_system).error().code(), ErrorCode::io);
+  EXPECT_TRUE(create(file_system));
+  EXPECT_EQ(file_system.struck(), 4u);
+  EXPECT_EQ(file_system.accepted(), 7u);
+  EXPECT_EQ(file_system.accepted(Operation::free_space), 2u);
+  EXPECT_EQ(disk_.open_file_count(), 0u);
+}
+
+TEST_F(FaultFileSystemTest, FailsInTheWordsOfTheFileSystemWithin) {
+  FaultFileSystem file_system(real_file_system(), {FileSystemFault::fail({}, 0, ENOSPC)});
+  const test::ScratchDirectory directory;
+  const ByteCount far_too_much = real_file_system().free_space(directory.path()).value() * 2;
+
+  const Error injected = file_system.create_scratch(directory.path(), far_too_much, DirectIo::off).error();
+  const Error real = file_system.create_scratch(directory.path(), far_too_much, DirectIo::off).error();
+
+  EXPECT_EQ(injected.os_error(), ENOSPC);
+  for (const Error& error : {injected, real}) {  // others use that disk too: what is free may differ
+    EXPECT_EQ(error.code(), ErrorCode::no_space);
+    for (const std::string& words :
+         {"no space: " + directory.path().string() + ", wanted " + to_string(far_too_much),
+          std::string(" free: No space left on device [FileSystem::create_scratch]"),
+          std::string("try     free space")}) {
+      EXPECT_NE(error.message().find(words), std::string::npos) << words << "\n" << error.message();
+    }
+  }
+}
+
+TEST_F(FaultFileSystemTest, FindsNoDirectIoAndSaysSoWhereItWasAskedFor) {
+  FaultFileSystem file_system(disk_, {{.count = 3, .effect = Effect::buffered}});
+
+  const File preferred = create(file_system, DirectIo::preferred).value();
+  const auto required = create(file_system, DirectIo::required);
+  const File off = create(file_system, DirectIo::off).value();
+  const File after = create(file_system, DirectIo::required).value();
+
+  EXPECT_FALSE(preferred.properties().direct);
+  EXPECT_EQ(preferred.properties().direct_note, "a fault of the plan");
+  ASSERT_FALSE(required);
+  EXPECT_EQ(required.error().code(), ErrorCode::unsupported);
+  EXPECT_EQ(required.error().message(),
+            "no direct I/O on this file system: a fault of the plan: sim [FileSystem::create_scratch]\n"
+            "  try     choose a directory on ext4 or XFS, or allow buffered I/O");
+  EXPECT_EQ(off.properties().direct_note, "");
+  EXPECT_TRUE(after.properties().direct);
+}
+
+TEST_F(FaultFileSystemTest, LeavesAskingForFreeSpaceToFaultsThatConcernIt) {
+  FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
+
+  EXPECT_TRUE(file_system.free_space("sim"));
+  EXPECT_EQ(file_system.struck(), 0u);
+}
+
+TEST_F(FaultFileSystemTest, ItsFilesCloseAfterItWithTheFileSystemWithin) {
+  File file;
+  {
+    FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
+    file = create(file_system).value();
+    EXPECT_EQ(disk_.open_file_count(), 1u);
+  }
+
+  file = File();
+
+  EXPECT_EQ(disk_.open_file_count(), 0u);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,138 @@
+#include <penstock/tiers/io/file_system.hpp>
+
+#include "kit/child_process.hpp"
+#include "kit/mounted_file_system.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace penstock::tiers {
+namespace {
+
+TEST(RealFileSystem, MakesAScratchFileThatHasNoNameAndItsBytesReserved) {
+  test::ScratchDirectory directory;
+
+  File file = real_file_system().create_scratch(directory.path(), 3_MiB, DirectIo::preferred).value();
+
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file.handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 3 << 20);
+  EXPECT_GE(status.st_blocks * 512, 3 << 20);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(status.st_nlink, 0u);
+  EXPECT_EQ(directory.entry_count(), 0u);
+  EXPECT_TRUE(file.properties().direct || !file.properties().direct_note.empty());
+  EXPECT_EQ(file.properties().reserve_note, "");
+}
+
+TEST(RealFileSystem, TouchesNothingThatItFindsInTheDirectory) {
+  test::ScratchDirectory directory;
+  const auto theirs = directory.path() / "swap", link = directory.path() / "penstock";
+  std::ofstream(theirs) << "somebody's";
+  std::filesystem::create_symlink(theirs, link);
+  {
+    File file = real_file_system().create_scratch(directory.path(), 1_MiB, DirectIo::preferred).value();
+    EXPECT_EQ(directory.entry_count(), 2u);
+  }
+
+  std::string text;
+  std::ifstream(theirs) >> text;
+  EXPECT_EQ(text, "somebody's");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(directory.entry_count(), 2u);
+}
+
+TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
+  test::ScratchDirectory directory;
+  int descriptor = -1;
+  {
+    File file = real_file_system().create_scratch(directory.path(), 4_KiB, DirectIo::off).value();
+    descriptor = static_cast<int>(file.handle());
+  }
+
+  struct stat status {};
+  EXPECT_EQ(::fstat(descriptor, &status), -1);
+}
+
+TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
+  test::ScratchDirectory directory;
+  const ByteCount free = real_file_system().free_space(directory.path()).value();
+
+  auto file = real_file_system().create_scratch(directory.path(), free * 2, DirectIo::off);
+
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::no_space);
+  EXPECT_NE(file.error().message().find(" free"), std::string::npos) << file.error().message();
+  EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(RealFileSystem, SaysThatNothingIsReservedWhereThatCannotBeAndTakesNoMoreThanIsFree) {
+  const test::MountedFileSystem ext2(test::MountedFileSystem::Kind::ext2);
+  if (!ext2.skip_reason().empty()) GTEST_SKIP() << ext2.skip_reason();
+  const ByteCount free = real_file_system().free_space(ext2.path()).value();
+
+  auto file = real_file_system().create_scratch(ext2.path(), 4_MiB, DirectIo::preferred);
+  auto too_long = real_file_system().create_scratch(ext2.path(), free + 1_B, DirectIo::preferred);
+
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_EQ(file->properties().reserve_note, "the file system has no fallocate");
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file->handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 4 << 20);
+  ASSERT_FALSE(too_long);
+  EXPECT_EQ(too_long.error().code(), ErrorCode::no_space);
+  for (const std::string& words : {ext2.path().string(), to_string(free) + " free", std::string("wanted ")}) {
+    EXPECT_NE(too_long.error().message().find(words), std::string::npos) << too_long.error().message();
+  }
+}
+
+TEST(RealFileSystem, TakesAFileSystemThatHasNoLimitAtItsWord) {
+  const test::MountedFileSystem tmpfs(test::MountedFileSystem::Kind::tmpfs);
+  if (!tmpfs.skip_reason().empty()) GTEST_SKIP() << tmpfs.skip_reason();
+  ASSERT_EQ(::mount(nullptr, tmpfs.path().c_str(), nullptr, MS_REMOUNT, "size=0"), 0);
+
+  auto file = real_file_system().create_scratch(tmpfs.path(), 1_MiB, DirectIo::off);
+
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_EQ(file->properties().reserve_note, "");
+}
+
+TEST(RealFileSystem, SurvivesALimitOnFileSizes) {
+  test::ScratchDirectory directory;
+  const int result = test::in_child([&] {
+    const rlimit limit{1 << 20, 1 << 20};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    auto file = real_file_system().create_scratch(directory.path(), 2_MiB, DirectIo::off);
+    return !file && file.error().code() == ErrorCode::no_space ? 0 : 3;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(RealFileSystem, NamesADirectoryThatDoesNotExist) {
+  auto file = real_file_system().create_scratch("/nonexistent/penstock", 4_KiB, DirectIo::off);
+
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), ErrorCode::not_found);
+  EXPECT_NE(file.error().message().find("/nonexistent/penstock"), std::string::npos);
+}
+
+TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired) {
+  // /proc has no direct I/O and no files of ours either; a tmpfs answers differently by kernel.
+  auto preferred = real_file_system().create_scratch("/dev/shm", 4_KiB, DirectIo::preferred);
+  if (!preferred) GTEST_SKIP() << preferred.error().message();
+
+  auto required = real_file_system().create_scratch("/dev/shm", 4_KiB, DirectIo::required);
+
+  EXPECT_EQ(required.has_value(), preferred->properties().direct);
+  EXPECT_EQ(preferred->properties().direct_note.empty(), preferred->properties().direct);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,184 @@
+#include <penstock/tiers/io/uring_engine.hpp>
+
+#include "kit/child_process.hpp"
+#include "kit/pattern.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/io/file_system.hpp>
+#include <penstock/tiers/memory/host_arena.hpp>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <set>
+
+namespace penstock::tiers {
+namespace {
+
+using test::Pattern;
+
+class UringEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto works = create_uring_engine({});
+    if (!works) GTEST_SKIP() << works.error().message();
+  }
+  File scratch(ByteCount size) {
+    return real_file_system().create_scratch(directory_.path(), size, DirectIo::preferred).value();
+  }
+  static std::int64_t run(IoEngine& engine, const IoRequest& request) {
+    std::array<IoCompletion, 1> completion;
+    if (engine.submit({&request, 1}) != 1) return -EBUSY;
+    while (engine.reap(completion, forever) == 0) {
+    }
+    return completion[0].result;
+  }
+  /// Writes `bytes` and reads them back; whether they are the same, for a child to return.
+  static bool keeps(IoEngine& engine, const File& file, HostSpan bytes) {
+    const auto length = static_cast<std::int64_t>(bytes.size().value());
+    Pattern{.tensor = 3}.fill(bytes);
+    if (run(engine, {IoOperation::write, file.handle(), FileOffset(0), bytes, 1}) != length) return false;
+    std::fill_n(bytes.data(), bytes.size().value(), std::byte{0});
+    if (run(engine, {IoOperation::read, file.handle(), FileOffset(0), bytes, 2}) != length) return false;
+    return !Pattern{.tensor = 3}.first_difference(bytes);
+  }
+
+  test::ScratchDirectory directory_;
+  HostArena arena_ = HostArena::create({.size = 64_MiB}).value();
+};
+
+TEST_F(UringEngine, GivesBackEveryRequestWhenClosedWithMoreInFlightThanABatch) {
+  auto engine = create_uring_engine({.depth = 64}).value();
+  const File file = scratch(64_MiB);
+  std::vector<IoRequest> reads;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    reads.push_back({IoOperation::read, file.handle(), FileOffset(i << 20),
+                     arena_.bytes().subspan(ByteCount(i << 20), 1_MiB), i});
+  }
+  ASSERT_EQ(engine->submit(reads), 64u);
+
+  EXPECT_TRUE(engine->close(forever));
+
+  EXPECT_EQ(engine->in_flight(), 64u);
+  std::set<std::uint64_t> tags;
+  std::array<IoCompletion, 5> batch;
+  while (const std::size_t count = engine->reap(batch, forever)) {
+    for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(tags.insert(batch[i].tag).second);
+  }
+  EXPECT_EQ(tags.size(), 64u);
+  EXPECT_EQ(engine->in_flight(), 0u);
+}
+
+TEST_F(UringEngine, CompletesRequestsWithTheErrnoOfAKernelThatTakesNoMore) {
+  const File file = scratch(1_MiB);
+  const int failed_line = test::in_child([&] {
+    auto engine = create_uring_engine({.depth = 4}).value();
+    if (!test::refuse_system_call(SYS_io_uring_enter, EPERM)) return __LINE__ % 256;
+    std::array<IoRequest, 6> requests;
+    requests.fill({IoOperation::read, file.handle(), FileOffset(0), arena_.bytes().subspan(0_B, 4_KiB), 7});
+    std::array<IoCompletion, 6> completions;
+
+    for (int again = 0; again < 2; ++again) {
+      if (engine->submit(requests) != 4) return __LINE__ % 256;
+      if (engine->reap(completions, forever) != 4) return __LINE__ % 256;
+      for (int i = 0; i < 4; ++i) {
+        if (completions[static_cast<std::size_t>(i)].result != -EPERM) return __LINE__ % 256;
+      }
+    }
+    engine->wake();
+    if (engine->reap(completions, forever) != 0) return __LINE__ % 256;
+    EXPECT_TRUE(engine->close(forever));
+    return 0;
+  });
+
+  EXPECT_EQ(failed_line, 0) << "line (modulo 256) of this file, or minus a signal";
+}
+
+TEST_F(UringEngine, WorksWhereRegisteringIsRefused) {
+  const File file = scratch(1_MiB);
+  const int result = test::in_child([&] {
+    if (!test::refuse_system_call(SYS_io_uring_register, EPERM)) return 2;
+    const auto arena = HostArena::create({.size = 64_MiB}).value();  // no child inherits one
+    auto engine = create_uring_engine({.depth = 4}).value();
+    engine->attach(file.handle(), arena.bytes());
+    if (engine->notes().find("buffers not registered") == std::string::npos) return 3;
+    return keeps(*engine, file, arena.bytes().subspan(0_B, 64_KiB)) ? 0 : 4;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST_F(UringEngine, WorksWithBuffersThatTheMemoryLimitKeepsFromBeingRegistered) {
+  const File file = scratch(1_MiB);
+  const int result = test::in_child([&] {
+    if (!test::limit_locked_memory(8 << 20)) return 2;
+    const auto arena = HostArena::create({.size = 64_MiB}).value();  // no child inherits one
+    auto engine = create_uring_engine({.depth = 4}).value();
+    engine->attach(file.handle(), arena.bytes());
+    if (engine->notes().find("buffers not registered") == std::string::npos) return 3;
+    if (engine->notes().find("RLIMIT_MEMLOCK") == std::string::npos) return 4;
+    return keeps(*engine, file, arena.bytes().subspan(0_B, 64_KiB)) ? 0 : 5;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST_F(UringEngine, MovesBytesOnBothSidesOfAGibibyteOfRegisteredMemory) {
+  auto large = HostArena::create({.size = 1_GiB + 2_MiB});
+  if (!large) GTEST_SKIP() << large.error().message();
+  auto engine = create_uring_engine({.depth = 4}).value();
+  const File file = scratch(1_MiB);
+
+  engine->attach(file.handle(), large->bytes());
+
+  EXPECT_TRUE(keeps(*engine, file, large->bytes().subspan(1_GiB - 8_KiB, 8_KiB)));
+  EXPECT_TRUE(keeps(*engine, file, large->bytes().subspan(1_GiB - 4_KiB, 8_KiB)));
+  EXPECT_TRUE(keeps(*engine, file, large->bytes().subspan(1_GiB, 8_KiB)));
+  EXPECT_TRUE(engine->close(forever));
+}
+
+TEST_F(UringEngine, WritesToTheFileThatADescriptorNamesNow) {
+  auto engine = create_uring_engine({.depth = 4}).value();
+  const HostSpan bytes = arena_.bytes().subspan(0_B, 4_KiB), found = arena_.bytes().subspan(4_KiB, 4_KiB);
+  FileHandle before;
+  {
+    const File first = scratch(4_KiB);
+    before = first.handle();
+    engine->attach(before, {});
+  }
+  const File second = scratch(4_KiB);
+  ASSERT_EQ(second.handle(), before);
+
+  engine->attach(second.handle(), {});
+
+  EXPECT_TRUE(keeps(*engine, second, bytes));
+  EXPECT_EQ(::pread(static_cast<int>(second.handle()), found.data(), 4096, 0), 4096);
+  EXPECT_FALSE(Pattern{.tensor = 3}.first_difference(found));
+}
+
+TEST_F(UringEngine, ReturnsFromCloseAtItsDeadlineWhenTheKernelDoesNotFinish) {
+  // A pipe that nobody writes to: a read of it that has begun on a worker of the kernel's may not be cancelled
+  // in time, and with a poll it is; either way close comes back.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  auto engine = create_uring_engine({.depth = 4});
+  ASSERT_TRUE(engine);
+  alignas(4096) static std::array<std::byte, 4096> buffer;
+  const IoRequest read{IoOperation::read, FileHandle(ends[0]), FileOffset(0), HostSpan(std::span(buffer)), 1};
+  ASSERT_EQ((*engine)->submit({&read, 1}), 1u);
+
+  const bool at_rest = (*engine)->close(Clock::steady().now() + std::chrono::milliseconds(50));
+
+  std::array<IoCompletion, 2> completions;
+  EXPECT_EQ((*engine)->reap(completions, TimePoint::min()), at_rest ? 1u : 0u);
+  engine->reset();
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,29 @@
+#include <penstock/tiers/memory/host_arena.hpp>
+
+#include <gtest/gtest.h>
+
+namespace penstock::tiers {
+namespace {
+
+TEST(HostArena, IsAlignedExactAndSaysWhatPagesItGot) {
+  auto arena = HostArena::create({.size = 5_MiB}).value();
+
+  EXPECT_EQ(arena.bytes().size(), 6_MiB);
+  EXPECT_TRUE(is_aligned(arena.bytes().data(), Alignment(2 << 20)));
+  EXPECT_EQ(arena.page_kind() == PageKind::base, !arena.notes().empty());
+  arena.bytes().data()[(6_MiB).value() - 1] = std::byte{1};
+}
+
+TEST(HostArena, RefusesWhatTheMachineDoesNotHave) {
+  auto arena = HostArena::create({.size = available_host_memory() * 2});
+
+  ASSERT_FALSE(arena);
+  EXPECT_EQ(arena.error().code(), ErrorCode::no_space);
+}
+
+TEST(HostArena, MayBeEmpty) {
+  EXPECT_TRUE(HostArena::create({.size = 0_B})->bytes().empty());
+}
+
+}  // namespace
+}  // namespace penstock::tiers

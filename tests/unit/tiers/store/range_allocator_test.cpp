@@ -1,0 +1,56 @@
+#include <penstock/tiers/store/range_allocator.hpp>
+
+#include "kit/seeded_random.hpp"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+namespace penstock::tiers {
+namespace {
+
+TEST(RangeAllocator, PutsLongLivedRangesLowAndShortLivedOnesHigh) {
+  RangeAllocator ranges(1024, 16);
+
+  EXPECT_EQ(ranges.allocate(10)->begin, 0u);
+  EXPECT_EQ(ranges.allocate(10, RangeAllocator::End::high)->begin, 1008u);
+  EXPECT_EQ(ranges.free_total(), 992u);
+  EXPECT_FALSE(ranges.allocate(993));
+  EXPECT_FALSE(ranges.allocate(~0ull));
+}
+
+TEST(RangeAllocator, AgreesWithAModelOverRandomCalls) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    test::SeededRandom random(seed);
+    RangeAllocator ranges(64 * 16, 16);
+    std::vector<bool> owned(64, false);  // by granule
+    std::vector<RangeAllocator::Range> live;
+    for (int i = 0; i < 400; ++i) {
+      if (live.empty() || random.below(2) == 0) {
+        const auto end = random.below(2) == 0 ? RangeAllocator::End::low : RangeAllocator::End::high;
+        const std::uint64_t wanted = 1 + random.below(200);
+        std::uint64_t longest = 0, run = 0;
+        for (const bool used : owned) longest = std::max(longest, run = used ? 0 : run + 1);
+        const auto range = ranges.allocate(wanted, end);
+        ASSERT_EQ(range.has_value(), (wanted + 15) / 16 <= longest);
+        if (!range) continue;
+        ASSERT_GE(range->length, wanted);
+        for (auto g = range->begin / 16; g < (range->begin + range->length) / 16; ++g) {
+          ASSERT_FALSE(owned[g]);
+          owned[g] = true;
+        }
+        live.push_back(*range);
+      } else {
+        std::swap(live[random.below(live.size())], live.back());
+        for (auto g = live.back().begin / 16; g < (live.back().begin + live.back().length) / 16; ++g)
+          owned[g] = false;
+        ranges.release(live.back());
+        live.pop_back();
+      }
+    }
+    for (const auto& range : live) ranges.release(range);
+    EXPECT_EQ(ranges.largest_gap(), ranges.size());
+  }
+}
+
+}  // namespace
+}  // namespace penstock::tiers

@@ -1,0 +1,368 @@
+#include <penstock/zero/config/config.hpp>
+
+#include "kit/print.hpp"
+#include "kit/scratch_directory.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <fstream>
+
+namespace penstock::zero {
+namespace {
+
+Result<Config> read(std::string_view text, std::uint32_t world_size = 1) {
+  return Config::from_text(text, "ds_config.json", world_size);
+}
+
+/// The message of a refusal, or what it was accepted as.
+std::string refusal(std::string_view text, std::uint32_t world_size = 1) {
+  const auto config = read(text, world_size);
+  return config ? "accepted: " + config->to_json() : config.error().message();
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Config, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
+  const auto config = read(R"({
+  "train_batch_size": "8",
+  "zero_optimization": {
+    "stage": 2,
+    "stage3_max_live_parameter": 1000,
+    "offload_optimizer": {"device": "gpu"}
+  },
+  "gradient_cliping": 0.5
+})");
+
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code(), ErrorCode::invalid_config);
+  EXPECT_EQ(config.error().message(),
+            "the configuration cannot be used: 5 errors: ds_config.json [Config::from_text]\n"
+            "  train_batch_size, line 2: wanted an integer from 1 to 4294967295, got \"8\"\n"
+            "  zero_optimization.stage, line 4: stage 2 is not supported yet; only 3 is\n"
+            "  zero_optimization.stage3_max_live_parameter, line 5: unknown key; did you mean "
+            "\"stage3_max_live_parameters\"?\n"
+            "  zero_optimization.offload_optimizer.device, line 6: wanted \"none\", \"cpu\" or \"nvme\", got "
+            "\"gpu\"\n"
+            "  gradient_cliping, line 8: unknown key; did you mean \"gradient_clipping\"?");
+}
+
+TEST(Config, SaysWhereAMisplacedKeyBelongs) {
+  const std::string message =
+      refusal(R"({"train_batch_size": 8, "zero_optimization": {"aio": {"block_size": 262144}}})");
+
+  EXPECT_TRUE(
+      contains(message, "zero_optimization.aio, line 1: unknown key; \"aio\" belongs at the top level"))
+      << message;
+}
+
+TEST(Config, NamesTheLineOfASyntaxErrorAndOfAValueAtItsStart) {
+  const std::string unterminated = refusal("{\"train_batch_size\": 8,\n \"bf16\": {\"enabled\": true}\n");
+  const std::string twice = refusal("{\"train_batch_size\": 8,\n \"train_batch_size\": 16}");
+
+  EXPECT_TRUE(contains(unterminated, "\n  line 3: ")) << unterminated;
+  EXPECT_TRUE(contains(refusal("{\"train_batch_size\":\n\"8\"}"), "train_batch_size, line 2: "));
+  EXPECT_TRUE(contains(twice, "\n  line 2: Duplicate key: 'train_batch_size'")) << twice;
+}
+
+TEST(Config, RefusesWhatIsNoObjectOrNestedWithoutEnd) {
+  EXPECT_TRUE(contains(refusal("[1]"), "wanted an object of keys"));
+  EXPECT_TRUE(contains(refusal(""), "1 error"));
+  EXPECT_TRUE(contains(refusal(std::string(100'000, '[')), "nested too deeply"));
+}
+
+TEST(Config, ReadsCommentsTrailingCommasAndHashesInsideStrings) {
+  const auto config = read(R"(// a comment
+{
+  # another, with "quotes" and /* a start
+  "train_batch_size": 8, /* a # block */
+  "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/disk#1//a"}, "stage": 3,},
+})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->offload_param.nvme_paths, std::vector<std::filesystem::path>{"/disk#1//a"});
+}
+
+TEST(Config, TakesIntegralFloatsAsIntegersAndNothingElse) {
+  EXPECT_EQ(read(R"({"train_batch_size": 1e1})")->train_batch_size, 10u);
+  EXPECT_EQ(read(R"({"train_batch_size": 15.0})")->train_batch_size, 15u);
+  EXPECT_FALSE(read(R"({"train_batch_size": 1.5})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": -8})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 4294967296})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1e400})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": true})"));
+}
+
+TEST(Config, CompletesTheBatchSizesAsDeepSpeedDoes) {
+  const auto sizes = [](std::string_view text, std::uint32_t world) {
+    const auto config = read(text, world);
+    if (!config) return config.error().message();
+    return std::to_string(config->train_batch_size) + " = " + std::to_string(config->micro_batch_size) +
+           " * " + std::to_string(config->gradient_accumulation_steps);
+  };
+  EXPECT_EQ(sizes(R"({"train_batch_size": 64, "gradient_accumulation_steps": 4})", 8), "64 = 2 * 4");
+  EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5})", 7),
+            "105 = 3 * 5");
+  EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3})", 8), "24 = 3 * 1");
+  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 3})", 2),
+                       "10 is not 3 (train_micro_batch_size_per_gpu) * 1 (gradient_accumulation_steps) * 2"));
+  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 2})", 4), "2 is not 0 "));
+  EXPECT_TRUE(contains(sizes(R"({"train_micro_batch_size_per_gpu": 4294967295})", 4), "more than"));
+}
+
+TEST(Config, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
+  const auto config =
+      read(R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->optimizer.learning_rate, 1e-3f);
+  ASSERT_FALSE(config->notes.empty());
+  EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" stands for the default here");
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a value"));
+}
+
+TEST(Config, TakesNoAutoWhereDeepSpeedTakesNone) {
+  for (const char* text :
+       {R"("zero_optimization": "auto")", R"("bf16": "auto")", R"("scheduler": "auto")",
+        R"("communication_data_type": "auto")", R"("checkpoint": {"tag_validation": "auto"})",
+        R"("train_micro_batch_size_per_gpu": "auto")", R"("optimizer": null)"}) {
+    EXPECT_FALSE(read("{\"train_batch_size\": 8, " + std::string(text) + "}")) << text;
+  }
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": "auto"}})"));
+}
+
+TEST(Config, NotesEveryKeyThatHasNoEffectHere) {
+  const auto config = read(R"({"train_batch_size": 8, "steps_per_print": 10,
+    "zero_optimization": {"stage": 3, "sub_group_size": 1e9}, "optimizer": {"type": "Adam"}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->notes,
+            (std::vector<std::string>{
+                "steps_per_print, line 1: no effect here: concerns DeepSpeed's own reports only",
+                "zero_optimization.sub_group_size, line 2: no effect here: the optimizer's state moves in "
+                "tiles, see penstock.tile_elements"}));
+}
+
+TEST(Config, RefusesBothNamesOfAKeyAndOldAndNewTogether) {
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "bf16": {}, "bfloat16": {}})"), "keep one of them"));
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "cpu_offload": true, "offload_optimizer": {"device": "cpu"}}})"),
+               "cpu_offload, line 2: deprecated, and zero_optimization.offload_optimizer is given too"));
+}
+
+TEST(Config, ReadsDeprecatedOffloadKeys) {
+  const auto config = read(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "cpu_offload": true, "cpu_offload_param": true}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->offload_optimizer.device, OffloadDevice::cpu);
+  EXPECT_EQ(config->offload_param.device, OffloadDevice::cpu);
+}
+
+TEST(Config, NeedsAPathForNvme) {
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "offload_optimizer": {"device": "nvme"}}})"),
+                       "offload_optimizer.device, line 2: \"nvme\" needs nvme_path"));
+  const auto config = read(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "/b"]}}})");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->offload_optimizer.nvme_paths, (std::vector<std::filesystem::path>{"/a", "/b"}));
+}
+
+TEST(Config, RefusesBf16WithFp16AndADynamicLossScale) {
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "bf16": {"enabled": true},
+    "fp16": {"enabled": true, "loss_scale": 8}})"),
+                       "cannot both be enabled"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "fp16": {"enabled": true}})"),
+                       "fp16.loss_scale: a dynamic loss scale"));
+  const auto config = read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1024}})");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->dtype, DType::fp16);
+  EXPECT_EQ(config->loss_scale, 1024.0f);
+}
+
+TEST(Config, TrainsInSinglePrecisionUnlessToldOtherwise) {
+  EXPECT_EQ(read(R"({"train_batch_size": 8})")->dtype, DType::fp32);
+  EXPECT_EQ(read(R"({"train_batch_size": 8, "bfloat16": {"enabled": true}})")->dtype, DType::bf16);
+}
+
+TEST(Config, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
+  const auto off = read(R"({"train_batch_size": 8, "prescale_gradients": false, "scheduler": {},
+    "flops_profiler": {"enabled": false, "profile_step": 1},
+    "zero_optimization": {"stage": 3, "zero_quantized_weights": false, "zero_hpz_partition_size": 1}})");
+  ASSERT_TRUE(off) << off.error().message();
+
+  const std::string on = refusal(R"({"train_batch_size": 8, "prescale_gradients": true,
+    "scheduler": {"type": "WarmupLR"}, "flops_profiler": {"enabled": true},
+    "zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 8}})");
+  EXPECT_TRUE(contains(on, "5 errors")) << on;
+  EXPECT_TRUE(contains(on, "prescale_gradients, line 1: not supported yet; only false is")) << on;
+  EXPECT_TRUE(contains(on, "scheduler, line 2: not supported yet")) << on;
+}
+
+TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
+  const auto decoupled = [](std::string_view optimizer) {
+    return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(optimizer) + "}")
+        ->optimizer.decoupled_decay;
+  };
+  EXPECT_TRUE(decoupled(R"({"type": "Adam"})"));
+  EXPECT_FALSE(decoupled(R"({"type": "ADAM", "params": {"adam_w_mode": false}})"));
+  EXPECT_TRUE(decoupled(R"({"type": "AdamW", "params": {"adam_w_mode": false}})"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"type": "Lion"}})"), "only Adam"));
+}
+
+TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
+  const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
+    "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8, "unit_elements_max": 1e6,
+    "eviction": "lru", "io_engine": "threads", "integrity": "off", "io_deadline_seconds": 7, "threads": 2}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->penstock.host_budget, 160_MiB);
+  EXPECT_EQ(config->penstock.device_budget, 4_KiB);
+  EXPECT_EQ(config->penstock.tile_elements, ElementCount(32768));
+  EXPECT_EQ(config->penstock.tiles_in_flight, 8u);
+  EXPECT_EQ(config->penstock.unit_elements_max, ElementCount(1'000'000));
+  EXPECT_EQ(config->penstock.eviction, EvictionName::lru);
+  EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
+  EXPECT_EQ(config->penstock.integrity, Integrity::off);
+  EXPECT_EQ(config->penstock.io_deadline_seconds, 7u);
+  EXPECT_EQ(config->penstock.threads, 2u);
+  for (const char* bad :
+       {R"({"host_budget": "160 apples"})", R"({"host_budget": "-1MiB"})", R"({"host_budget": ""})",
+        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"tiles_in_flight": 0})",
+        R"({"io_deadline_seconds": 0})"}) {
+    EXPECT_FALSE(read("{\"train_batch_size\": 8, \"penstock\": " + std::string(bad) + "}")) << bad;
+  }
+}
+
+TEST(Config, KeepsSixteenMebibytesInFlightWhateverTheRequestSize) {
+  EXPECT_EQ(read(R"({"train_batch_size": 1})")->aio_queue_depth, 4u);
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576}})")->aio_queue_depth, 16u);
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "aio": {"block_size": 67108864}})")->aio_queue_depth, 1u);
+  EXPECT_EQ(
+      read(R"({"train_batch_size": 1, "aio": {"block_size": 1048576, "queue_depth": 3}})")->aio_queue_depth,
+      3u);
+}
+
+TEST(Config, TakesSplitStateFormatsForBf16Alone) {
+  const auto of = [](const std::string& precision, const std::string& format) {
+    return read(R"({"train_batch_size": 1, )" + precision + R"("penstock": {"state_format": ")" + format +
+                R"("}})");
+  };
+  const std::string bf16 = R"("bf16": {"enabled": true}, )";
+  const std::string fp16 = R"("fp16": {"enabled": true, "loss_scale": 1024}, )";
+
+  EXPECT_EQ(of(bf16, "split_q8")->penstock.state_format, StateFormat::split_q8);
+  EXPECT_EQ(read(of(bf16, "split")->to_json())->penstock.state_format, StateFormat::split);
+  EXPECT_EQ(of(fp16, "fp32")->penstock.state_format, StateFormat::fp32);
+  for (const std::string& precision : {fp16, std::string()}) {
+    const auto refused = of(precision, "split_bf16");
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find("penstock.state_format"), std::string::npos)
+        << refused.error().message();
+  }
+  EXPECT_FALSE(of(bf16, "split_fp8"));
+}
+
+TEST(Config, WantsOneNumberForEachPath) {
+  const auto config = read(R"({"train_batch_size": 1, "zero_optimization": {
+    "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "/b"]}},
+    "penstock": {"path_weights": [1, 2, 3], "path_nodes": [0]}})");
+
+  ASSERT_FALSE(config);
+  const std::string message = config.error().message();
+  EXPECT_NE(message.find("wanted one number for each directory of nvme_path, 2, got 3"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("penstock.path_nodes"), std::string::npos) << message;
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "penstock": {"path_weights": [0, 1]}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "penstock": {"path_nodes": [0.5]}})"));
+}
+
+TEST(Config, WritesWhatItReadsBackUnchanged) {
+  const auto config =
+      read(R"({"train_batch_size": 96, "gradient_accumulation_steps": 2, "gradient_clipping": 0.3,
+    "fp16": {"enabled": true, "loss_scale": 128}, "data_types": {"grad_accum_dtype": "fp32"},
+    "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": false},
+      "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "/b"]}},
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95], "eps": 1e-9,
+      "weight_decay": 0.1, "bias_correction": false, "adam_w_mode": false}},
+    "aio": {"block_size": 262144, "queue_depth": 32},
+    "penstock": {"host_budget": "1.5GiB", "eviction": "lru", "io_engine": "io_uring", "integrity": "off",
+      "io_deadline_seconds": 5, "path_weights": [2.5, 1], "path_nodes": [0, 1], "rank_nodes": [1]}})",
+           3);
+  ASSERT_TRUE(config) << config.error().message();
+
+  const auto again = read(config->to_json(), 3);
+
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(again->to_json(), config->to_json());
+  EXPECT_EQ(again->optimizer.beta1, 0.8f);
+  EXPECT_EQ(again->optimizer.learning_rate, 3e-5f);
+  EXPECT_TRUE(again->notes.empty()) << again->notes.front();
+}
+
+TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
+  test::ScratchDirectory directory;
+  std::ofstream(directory.path() / "ds_config.json") << R"({"train_batch_size": 8, "gradient_cliping": 1})";
+
+  const auto misspelled = Config::from_file(directory.path() / "ds_config.json", 1);
+  const auto missing = Config::from_file(directory.path() / "missing.json", 1);
+  const auto no_file = Config::from_file(directory.path(), 1);
+
+  EXPECT_TRUE(contains(misspelled.error().message(), (directory.path() / "ds_config.json").string()));
+  EXPECT_EQ(missing.error().code(), ErrorCode::not_found);
+  EXPECT_FALSE(no_file);
+}
+
+TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
+  test::ScratchDirectory directory;
+  auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/nonexistent/penstock"}}})");
+  ASSERT_TRUE(config) << config.error().message();
+
+  const auto missing = config->check_paths();
+  std::ofstream(directory.path() / "file") << "x";
+  config->offload_optimizer.nvme_paths = {directory.path() / "file"};
+  const auto file = config->check_paths();
+  config->offload_optimizer.nvme_paths = {directory.path()};
+  const auto usable = config->check_paths();
+
+  EXPECT_TRUE(contains(missing.error().message(), "/nonexistent/penstock does not exist"));
+  EXPECT_TRUE(contains(file.error().message(), "is not a directory"));
+  EXPECT_TRUE(usable);
+}
+
+TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
+  const std::string text = R"({"train_batch_size": 96, # "comment"
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/a", "\u00e9"]}},
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-5, "betas": [0.8, 0.95]}}, /* and */
+    "penstock": {"host_budget": "1.5GiB", "tile_elements": 1.6384e4},})";
+  ASSERT_TRUE(read(text)) << refusal(text);
+
+  for (std::size_t length = 0; length + 1 < text.size(); ++length) {
+    EXPECT_FALSE(read(std::string_view(text).substr(0, length))) << length;
+  }
+  test::SeededRandom random(1);
+  for (int round = 0; round < 5000; ++round) {
+    std::string damaged = text;
+    for (std::uint64_t n = random.below(3) + 1; n > 0; --n) {
+      damaged[random.below(damaged.size())] = static_cast<char>(random.below(256));
+    }
+    const auto config = read(damaged);
+    if (config)
+      EXPECT_TRUE(read(config->to_json())) << damaged;
+    else
+      EXPECT_EQ(config.error().code(), ErrorCode::invalid_config) << damaged;
+  }
+}
+
+TEST(Config, RefusesAWorldWithoutRanks) {
+  EXPECT_EQ(read("{}", 0).error().code(), ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::zero

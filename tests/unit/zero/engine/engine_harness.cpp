@@ -1,0 +1,393 @@
+#include "unit/zero/engine/engine_harness.hpp"
+
+#include <penstock/kernels/host_compute.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+namespace penstock::zero::test {
+
+namespace {
+
+using tiers::HostDevice;
+
+float widen(std::uint16_t bf16) {
+  return std::bit_cast<float>(std::uint32_t{bf16} << 16);
+}
+/// Nearest, ties to even; the harness's values are finite unless it makes them otherwise.
+std::uint16_t narrow(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
+  return HostDevice::bytes(tensor.bytes).as<std::uint16_t>();
+}
+
+/// One rank and all that belongs to it.
+class Rank final : public swap::IdleHandler {
+ public:
+  Rank(const RunOptions& options, std::uint32_t rank, penstock::test::RankScheduler* scheduler,
+       tiers::SimClock& clock, std::vector<Rank*>& all)
+      : options_(options), rank_(rank), scheduler_(scheduler), clock_(clock), all_(all) {}
+
+  Result<void> open(InProcessGroup& group, const std::filesystem::path& directory, RunResult& result) {
+    Config config = options_.config;
+    for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
+      if (offload->device == OffloadDevice::nvme) offload->nvme_paths.assign(options_.paths, directory);
+    }
+    config.gradient_accumulation_steps = options_.configured_micro_batches.value_or(options_.micro_batches);
+    const ModelLayout& model = options_.model;
+    auto plan = plan_memory(config, model, options_.ranks, options_.ranks);
+    if (!plan) return plan.error();
+    host_budget = plan->host_budget;
+
+    auto runtime_options = plan->runtime_options(config, rank_);
+    for (auto& path : runtime_options.paths) {
+      path.weight = 1;
+      path.request_max = options_.request_max;
+      path.engine = options_.engine;
+      if (options_.seed) path.file_system = &disk_, path.clock = &clock_;
+    }
+    if (!runtime_options.paths.empty()) {
+      auto left_out = swap::size_swap_files(runtime_options.swap_need, runtime_options.paths);
+      if (!left_out) return left_out.error();
+    }
+    std::vector<std::unique_ptr<swap::Path>> paths;
+    for (const auto& path : runtime_options.paths) {
+      if (!options_.seed) continue;
+      auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
+      tiers::SimEngine* const simulated = engine.get();
+      auto faulty = std::make_unique<tiers::FaultEngine>(
+          std::move(engine), rank_ == 0 && disks_.empty() ? options_.faults : tiers::FaultPlan{}, clock_);
+      disks_.push_back({simulated, faulty.get()});
+      auto created = swap::Path::create(path, std::move(faulty));
+      if (!created) return created.error();
+      paths.push_back(std::move(*created));
+    }
+    if (options_.seed) runtime_options.idle_handler = this;
+    workers_ = *Workers::create({.threads = options_.threads});
+    if (options_.threads > 1) runtime_options.executor = &*workers_;
+    auto runtime = options_.seed ? swap::Runtime::create(runtime_options, std::move(paths))
+                                 : swap::Runtime::create(runtime_options);
+    if (!runtime) return runtime.error();
+    runtime_ = std::move(*runtime);
+
+    const auto mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager;
+    device_ = std::make_unique<HostDevice>(HostDevice::Options{
+        .memory = plan->device_budget, .mode = mode, .seed = options_.seed.value_or(0) * 31 + rank_});
+    compute_ = kernels::make_host_compute();
+    stream_ = *device_->create_stream();
+    done_ = *device_->create_event();
+    auto communicator = group.join(rank_, *device_, *compute_);
+    if (!communicator) return communicator.error();
+    communicator_ = std::move(*communicator);
+    auto engine = Engine::create({.runtime = runtime_.get(),
+                                  .device = device_.get(),
+                                  .compute = compute_.get(),
+                                  .communicator = communicator_.get(),
+                                  .workers = &*workers_,
+                                  .config = config,
+                                  .model = model,
+                                  .plan = *plan});
+    if (!engine) return engine.error();
+    engine_ = std::move(*engine);
+    if (options_.before_initialize) options_.before_initialize(*engine_, *stream_);
+    const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
+    };
+    return persist(result, [&] { return engine_->initialize(fill); });
+  }
+
+  Result<void> train(RunResult& result) {
+    for (std::uint32_t step = 0; step < options_.steps; ++step) {
+      if (options_.before_step) options_.before_step(step, rank_, *runtime_);
+      PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
+      for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
+        PENSTOCK_TRY(run(step, micro, result));
+        if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
+      }
+      auto outcome = persist(result, [&] { return engine_->step(); });
+      if (!outcome) return outcome.error();
+      result.outcomes.push_back(*outcome);
+    }
+    auto digest = persist(result, [&] { return engine_->digest(); });
+    if (!digest) return digest.error();
+    result.digest = *digest;
+    compare_with_prediction(result);
+    for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
+      if (!lease) return lease.error();
+      PENSTOCK_TRY(settle());
+      for (const DeviceTensor& parameter : lease->parameters()) {
+        std::vector<float> values;
+        for (const std::uint16_t value : bf16(parameter)) values.push_back(widen(value));
+        result.parameters.push_back(std::move(values));
+      }
+    }
+    return ok();
+  }
+
+  void close(RunResult& result) {
+    if (!engine_) return;
+    PENSTOCK_CHECK(settle());
+    engine_.reset();
+    PENSTOCK_CHECK(runtime_->store().tensor_count() == 0);  // it gives back what it added
+    for (std::string& message : runtime_->take_messages()) result.messages.push_back(std::move(message));
+    for (const Disk& disk : disks_) {
+      result.requests += disk.faults->accepted();
+      result.struck += disk.faults->struck();
+    }
+    const auto traffic = runtime_->ledger().traffic();
+    result.bytes_read += traffic.read;
+    result.bytes_written += traffic.written;
+    result.host_peak = std::max(result.host_peak, runtime_->ledger().peak(tiers::Tier::host));
+    result.host_budget = host_budget;
+    communicator_.reset();
+    stream_.reset();
+    done_.reset();
+    runtime_.reset();
+    disks_.clear();
+    PENSTOCK_CHECK(disk_.open_file_count() == 0);
+  }
+
+  void idle() override {
+    scheduler_->yield([this](std::uint64_t choice) { return pass_time(choice); });
+  }
+
+  ByteCount host_budget;
+
+ private:
+  /// Makes a call again while it fails and the engine can go on.
+  template <class Call>
+  auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
+    auto outcome = call();
+    for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
+      if (engine_->status() == Engine::Status::failed) break;
+      if (engine_->status() == Engine::Status::step_incomplete && options_.when_incomplete) {
+        options_.when_incomplete(*engine_, *stream_);
+      }
+      ++result.repeated;
+      outcome = call();
+    }
+    return outcome;
+  }
+
+  /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
+  /// backward's gradients depend on the weights, read when the stream gets there.
+  Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
+    const ModelLayout& model = options_.model;
+    const auto units = static_cast<std::uint32_t>(model.units.size());
+    for (std::uint32_t unit = 0; unit < units; ++unit) {
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
+      if (!lease) return lease.error();
+      for (const DeviceTensor& parameter : lease->parameters()) {
+        stream_->handle().host_queue().enqueue([this, parameter] {
+          for (const std::uint16_t value : bf16(parameter)) activation_ = activation_ * 31 + value;
+        });
+      }
+    }
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
+      if (!lease) return lease.error();
+      auto gradients = persist(result, [&] { return engine_->gradients(unit, *stream_); });
+      if (!gradients) return gradients.error();
+      const UnitLayout& layout = model.units[unit];
+      for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
+        const auto own = static_cast<std::uint32_t>(layout.parameters.size());
+        const ParameterId id = i < own ? ParameterId{unit, i} : layout.shared[i - own];
+        const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+        stream_->handle().host_queue().enqueue(
+            [this, step, micro, id, scale, weights = lease->parameters()[i], slot = gradients->slots()[i]] {
+              const auto w = bf16(weights), g = bf16(slot.tensor);
+              for (std::size_t e = 0; e < w.size(); ++e) {
+                const float value = scale * fake_gradient(widen(w[e]), rank_, step, micro, id, e);
+                g[e] = narrow(slot.accumulate ? widen(g[e]) + value : value);
+              }
+            });
+      }
+      lease->end();
+      PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
+    }
+    return ok();
+  }
+
+  /// Waits until the stream has run, letting others go on meanwhile.
+  Result<void> settle() {
+    PENSTOCK_TRY(stream_->record(*done_));
+    return runtime_->wait_for(*done_);
+  }
+
+  void compare_with_prediction(RunResult& result) const {
+    const tiers::Ledger& ledger = runtime_->ledger();
+    for (std::size_t p = 0; p < tiers::purpose_count; ++p) {
+      const auto purpose = tiers::Purpose(p);
+      for (const auto tier : {tiers::Tier::device, tiers::Tier::host, tiers::Tier::nvme}) {
+        const auto line = ledger.line(tier, purpose);
+        if (line.peak > line.predicted) {
+          result.above_prediction.push_back(std::string(to_string(tier)) + " " +
+                                            std::string(to_string(purpose)) + " " + to_string(line.peak) +
+                                            " of " + to_string(line.predicted));
+        }
+      }
+      const auto traffic = ledger.traffic(purpose);
+      // Gradients spill only when memory is short; how often depends on timing.
+      if (purpose == tiers::Purpose::gradient_shard) continue;
+      if (traffic.read > traffic.predicted_read || traffic.written > traffic.predicted_written) {
+        result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)) + " " +
+                                          to_string(traffic.read) + " read, " + to_string(traffic.written) +
+                                          " written");
+      }
+    }
+  }
+
+  /// One thing that is due anywhere: a stream's operation, or a completion of some disk.
+  bool pass_time(std::uint64_t choice) {
+    const bool stream_first = choice % 2 == 0;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if ((attempt == 0) == stream_first) {
+        for (std::size_t i = 0; i < all_.size(); ++i) {
+          Rank& rank = *all_[(choice / 2 + i) % all_.size()];
+          if (rank.device_ && rank.device_->run_one()) return true;
+        }
+      } else {
+        TimePoint due = forever;
+        for (const Rank* rank : all_) {
+          for (const Disk& disk : rank->disks_) {
+            due = std::min({due, disk.engine->next_due(), disk.faults->next_due()});
+          }
+          if (!rank->runtime_) continue;
+          for (const auto& path : rank->runtime_->paths()) due = std::min(due, path->next_deadline());
+        }
+        if (due != forever && due > clock_.now()) {
+          clock_.advance_to(due);
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  const RunOptions& options_;
+  const std::uint32_t rank_;
+  penstock::test::RankScheduler* scheduler_;
+  tiers::SimClock& clock_;
+  std::vector<Rank*>& all_;
+  tiers::SimDisk disk_{{}};
+  struct Disk {
+    tiers::SimEngine* engine;
+    tiers::FaultEngine* faults;
+  };
+  std::vector<Disk> disks_;
+  std::unique_ptr<HostDevice> device_;
+  std::unique_ptr<Compute> compute_;
+  std::optional<Workers> workers_;  // outlives the runtime, whose checksums it runs
+  std::unique_ptr<swap::Runtime> runtime_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<tiers::Stream> stream_;
+  std::unique_ptr<tiers::Event> done_;
+  std::unique_ptr<Engine> engine_;
+  std::uint64_t activation_ = 0;
+};
+
+}  // namespace
+
+ModelLayout small_model() {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.units = {
+      {.name = "embed",
+       .parameters = {{"table", ElementCount(5000), 0}, {"positions", ElementCount(777), 0}}},
+      {.name = "block",
+       .parameters = {{"weight", ElementCount(40'001), 0},
+                      {"bias", ElementCount(130), 1},
+                      {"out", ElementCount(9'000), 0}}},
+      {.name = "head", .parameters = {{"gain", ElementCount(1), 1}}, .shared = {{0, 0}}},
+  };
+  return model;
+}
+
+ModelLayout deep_model() {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  for (int i = 0; i < 8; ++i) {
+    model.units.push_back(
+        {.name = "layer" + std::to_string(i),
+         .parameters = {{"weight", ElementCount(20'000), 0}, {"bias", ElementCount(200), 1}}});
+  }
+  model.units.back().shared = {{0, 0}};
+  return model;
+}
+
+Config RunOptions::default_config() {
+  Config config;
+  config.optimizer.learning_rate = 0.01f;
+  config.optimizer.weight_decay = 0.1f;
+  config.penstock.tile_elements = ElementCount(16'384);
+  config.penstock.tiles_in_flight = 2;
+  return config;
+}
+
+float initial_value(ParameterId parameter, std::uint64_t element) {
+  const std::uint64_t hash = (element + 1) * 0x9e3779b97f4a7c15u + parameter.unit * 77 + parameter.index;
+  return static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-24f;
+}
+
+float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
+                    ParameterId parameter, std::uint64_t element) {
+  const std::uint64_t key =
+      ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
+  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
+  return 0.25f * weight + static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-26f;
+}
+
+RunResult train(const RunOptions& options) {
+  penstock::test::ScratchDirectory directory;
+  tiers::SimClock clock;
+  penstock::test::RankScheduler scheduler(options.seed.value_or(0));
+  auto group = InProcessGroup::create(options.ranks);
+  std::vector<Rank*> all;
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (std::uint32_t r = 0; r < options.ranks; ++r) {
+    ranks.push_back(std::make_unique<Rank>(options, r, &scheduler, clock, all));
+    all.push_back(ranks.back().get());
+  }
+
+  RunResult result;
+  std::vector<RunResult> results(options.ranks);
+  const auto body = [&](std::size_t r) {
+    Result<void> outcome = ranks[r]->open(*group, directory.path(), results[r]);
+    if (outcome) outcome = ranks[r]->train(results[r]);
+    if (!outcome) {
+      results[r].error = outcome.error();
+      group->abort(static_cast<std::uint32_t>(r), outcome.error());
+    }
+    ranks[r]->close(results[r]);
+  };
+  if (options.seed) {
+    scheduler.run(options.ranks, body);
+  } else {
+    std::vector<std::thread> threads;
+    for (std::uint32_t r = 0; r < options.ranks; ++r) threads.emplace_back(body, r);
+    for (std::thread& thread : threads) thread.join();
+  }
+  result = results[0];
+  for (std::uint32_t r = 1; r < options.ranks; ++r) {
+    if (!result.error || (results[r].error && result.error->code() == ErrorCode::peer_failed)) {
+      if (results[r].error) result.error = results[r].error;
+    }
+    for (const std::string& line : results[r].above_prediction) result.above_prediction.push_back(line);
+    result.bytes_read += results[r].bytes_read;
+    result.bytes_written += results[r].bytes_written;
+    result.repeated += results[r].repeated;
+    result.host_peak = std::max(result.host_peak, results[r].host_peak);
+  }
+  PENSTOCK_CHECK(directory.entry_count() == 0);  // nothing is left on disk, however it ended
+  return result;
+}
+
+}  // namespace penstock::zero::test

@@ -1,0 +1,80 @@
+#pragma once
+
+#include "kit/rank_scheduler.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
+#include <penstock/zero/engine/engine.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+
+/// Three units and a tied parameter; sizes that are not multiples of anything.
+[[nodiscard]] ModelLayout small_model();
+
+/// Eight layers, of which the device's least memory holds three: flats are dropped and gathered again. The
+/// last shares the first one's weight.
+[[nodiscard]] ModelLayout deep_model();
+
+/// How a training run is set up. What it computes does not depend on anything below `config`.
+struct RunOptions {
+  std::uint32_t ranks = 2;
+  std::uint32_t micro_batches = 2;
+  std::optional<std::uint32_t> configured_micro_batches;  ///< what the plan is made for, when that differs
+  std::uint32_t steps = 3;
+  Config config = default_config();
+  ModelLayout model = small_model();
+  /// Set: one thread drives all ranks over simulated disks and deferred streams. Not set: threads, and the
+  /// real disk.
+  std::optional<std::uint64_t> seed;
+  std::uint32_t threads = 1;  ///< workers of a rank
+  ByteCount request_max = ByteCount(65536);
+  tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+  /// Multiplies the gradient of (step, rank); to make one non-finite.
+  std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
+  std::uint32_t paths = 1;  ///< swap files of each rank
+  /// What rank 0's first simulated disk meets.
+  tiers::FaultPlan faults;
+  std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
+  /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
+  std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
+  /// Called after each micro-batch, on the rank's thread.
+  std::function<void(Engine&)> after_micro_batch;
+  /// Called before each step's forward, on the rank's thread.
+  std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
+
+  [[nodiscard]] static Config default_config();
+};
+
+/// What came out, of rank 0 where ranks agree.
+struct RunResult {
+  std::string digest;
+  std::vector<StepOutcome> outcomes;
+  std::vector<std::vector<float>> parameters;  ///< as gathered after the last step, unit by unit
+  std::optional<Error> error;                  ///< the first of any rank; then nothing else counts
+  ByteCount bytes_read, bytes_written;         ///< of all ranks
+  ByteCount host_peak, host_budget;            ///< of a rank, at most
+  std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
+  std::uint64_t requests = 0;                 ///< of rank 0's disks
+  std::uint64_t struck = 0;                   ///< faults that have struck
+  std::uint32_t repeated = 0;                 ///< calls that were made again, by any rank
+  std::vector<std::string> messages;          ///< the runtimes', of all ranks
+};
+
+/// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a
+/// stream, so that a missing wait, a stale or a misplaced byte changes the digest.
+[[nodiscard]] RunResult train(const RunOptions& options);
+
+/// The value that the fake backward writes for one element, before rounding.
+[[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
+                                  std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);
+[[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
+
+}  // namespace penstock::zero::test

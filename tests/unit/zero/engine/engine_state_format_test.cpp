@@ -1,0 +1,184 @@
+#include "unit/zero/engine/engine_harness.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <string>
+
+namespace penstock::zero {
+namespace {
+
+using test::RunOptions;
+using test::RunResult;
+using test::train;
+
+/// Of a model whose parameter shards do not all stay in the least host memory.
+RunOptions with(StateFormat format) {
+  RunOptions options{.model = test::deep_model()};
+  options.config.penstock.state_format = format;
+  return options;
+}
+
+MemoryPlan plan_of(Config config, const ModelLayout& model) {
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
+  return plan_memory(config, model, 2, 2).value();
+}
+
+/// The same on disks, with the least host memory that its plan allows and `more`.
+RunOptions on_disk(StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
+  RunOptions options = with(format);
+  options.config.offload_param.device = OffloadDevice::nvme;
+  options.config.offload_optimizer.device = optimizer_too ? OffloadDevice::nvme : OffloadDevice::cpu;
+  options.config.penstock.host_budget = plan_of(options.config, options.model).host_minimum * 2 + more;
+  return options;
+}
+
+class EngineStateFormats : public testing::TestWithParam<StateFormat> {};
+
+TEST_P(EngineStateFormats, GiveTheSameBitsWhereverTheyLiveAndHoweverTilesAreCut) {
+  const RunResult in_memory = train(with(GetParam()));
+  ASSERT_FALSE(in_memory.error) << in_memory.error->message();
+
+  for (const ByteCount more : {0_B, 300_KiB}) {
+    RunOptions options = on_disk(GetParam(), more);
+    options.threads = 2;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.digest, in_memory.digest);
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    EXPECT_GT(result.bytes_read, 0_B);
+  }
+  RunOptions cut = on_disk(GetParam(), 4_MiB);
+  cut.config.penstock.tile_elements = ElementCount(32'768);
+  EXPECT_EQ(train(cut).digest, in_memory.digest);
+  RunOptions unchecked = on_disk(GetParam());
+  unchecked.config.penstock.integrity = Integrity::off;
+  EXPECT_EQ(train(unchecked).digest, in_memory.digest);
+}
+
+TEST_P(EngineStateFormats, GiveTheSameBitsInEverySimulatedOrder) {
+  const std::string reference = train(with(GetParam())).digest;
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    RunOptions options = on_disk(GetParam(), 16_KiB * seed, seed % 2 == 0);
+    options.seed = seed;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    ASSERT_EQ(result.digest, reference) << "seed " << seed;
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
+  }
+}
+
+TEST_P(EngineStateFormats, GoOnToTheSameBitsAfterEachFault) {
+  RunOptions options = on_disk(GetParam());
+  options.seed = 7;
+  const RunResult clean = train(options);
+  options.attempts = 3;
+  std::uint64_t repeated = 0;
+  for (std::uint64_t request = 0; request < clean.requests; request += 97) {
+    options.faults = {tiers::Fault::fail({}, request, ENODEV)};
+    const RunResult run = train(options);
+    if (run.error) {  // a gather that cannot be read fails the engine
+      EXPECT_STREQ(run.error->operation(), "BlockFile::read") << run.error->message();
+      continue;
+    }
+    ASSERT_EQ(run.digest, clean.digest) << "request " << request;
+    repeated += run.repeated;
+  }
+  EXPECT_GT(repeated, 0u);
+}
+
+TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
+  RunOptions options = on_disk(GetParam());
+  options.seed = 7;
+  const RunResult clean = train(options);
+  std::uint64_t seen = 0;
+  for (std::uint64_t write = 0; write < clean.requests; write += 61) {
+    options.faults = {
+        {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
+    const RunResult run = train(options);
+    if (run.struck == 0) break;
+    if (!run.error) {
+      EXPECT_EQ(run.digest, clean.digest) << write;
+      continue;
+    }
+    EXPECT_EQ(run.error->code(), ErrorCode::corrupted) << run.error->message();
+    ++seen;
+  }
+  EXPECT_GT(seen, 0u);
+}
+
+// Their masters never were.
+TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
+  for (const bool shard : {true, false}) {
+    RunOptions options = with(GetParam());
+    const std::string half = shard ? "parameter shard" : "optimizer tile 0";
+    options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
+      if (step != 2 || rank != 1) return;
+      for (std::uint32_t id = 0;; ++id) {
+        const tiers::TensorId tensor{id};
+        if (runtime.store().description(tensor).name.find(half) == std::string::npos) continue;
+        EXPECT_EQ(runtime.blocks(tensor).step(), 2u);
+        return runtime.blocks(tensor).stamp(1);
+      }
+    };
+    const RunResult result = train(options);
+    ASSERT_TRUE(result.error) << half;
+    EXPECT_EQ(result.error->code(), ErrorCode::corrupted);
+    EXPECT_NE(result.error->message().find("different steps"), std::string::npos) << result.error->message();
+    EXPECT_NE(result.error->message().find("optimizer tile 0"), std::string::npos) << result.error->message();
+  }
+}
+
+TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
+  const RunResult exact = train(with(StateFormat::fp32)), mine = train(with(GetParam()));
+  ASSERT_FALSE(mine.error) << mine.error->message();
+  double moved = 0, apart = 0;
+  for (std::size_t unit = 0; unit < exact.parameters.size(); ++unit) {
+    for (std::size_t i = 0; i < exact.parameters[unit].size(); ++i) {
+      const float wanted = exact.parameters[unit][i];
+      apart = std::max(apart, std::abs(double{mine.parameters[unit][i]} - wanted));
+      moved = std::max(moved, std::abs(double{wanted}));
+    }
+  }
+  // Three steps of a learning rate of 0.01 move a parameter by 0.03; moments that are a few per cent off,
+  // less.
+  EXPECT_LT(apart, 0.02);
+  EXPECT_GT(moved, 0.02);
+  // No master is halfway between two bf16 numbers in so few steps.
+  EXPECT_EQ(mine.digest == exact.digest, GetParam() == StateFormat::split);
+}
+
+TEST_P(EngineStateFormats, ArePlannedByTheirOwnBytes) {
+  const RunOptions fp32 = on_disk(StateFormat::fp32), mine = on_disk(GetParam());
+  const MemoryPlan wide = plan_of(fp32.config, fp32.model), plan = plan_of(mine.config, mine.model);
+
+  const double bytes = GetParam() == StateFormat::split        ? 10
+                       : GetParam() == StateFormat::split_bf16 ? 6
+                                                               : 4.01;
+  EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()),
+              bytes / 12,
+              0.03);  // tiles are padded to blocks of the file system
+  EXPECT_EQ(wide.update_shard_reads_max, 0_B);
+  EXPECT_EQ(plan.update_shard_reads_max, plan.disk_shards);
+  EXPECT_LT(train(on_disk(GetParam())).bytes_written, train(on_disk(StateFormat::fp32)).bytes_written);
+}
+
+TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
+  RunOptions options = with(GetParam());
+  options.config.dtype = DType::fp16;
+
+  const auto plan = plan_memory(options.config, options.model, 2, 2);
+
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code(), ErrorCode::invalid_config);
+  EXPECT_NE(plan.error().message().find("penstock.state_format"), std::string::npos)
+      << plan.error().message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
+                         testing::Values(StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+}  // namespace
+}  // namespace penstock::zero

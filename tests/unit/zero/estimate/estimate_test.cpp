@@ -1,0 +1,142 @@
+#include <penstock/zero/estimate/estimate.hpp>
+
+#include "kit/golden.hpp"
+
+#include <gtest/gtest.h>
+#include <json/json.h>
+
+namespace penstock::zero {
+namespace {
+
+using tiers::Purpose;
+using tiers::Tier;
+
+DeepSpeedEstimateOptions options_of(const Json::Value& one) {
+  return {.total_params = ElementCount(one["total_params"].asUInt64()),
+          .largest_layer_params = ElementCount(one["largest_layer_params"].asUInt64()),
+          .gpus_per_node = one["num_gpus_per_node"].asUInt(),
+          .nodes = one["num_nodes"].asUInt(),
+          .additional_buffer_factor = one["additional_buffer_factor"].asDouble(),
+          .params_are_floats = one["params_given_as"] == "float",
+          .factor_is_integer = !one["additional_buffer_factor"].isDouble()};
+}
+
+TEST(DeepSpeedEstimate, HasTheVeryBytesAndTablesOfDeepSpeed) {
+  const Json::Value golden = test::golden_json("estimator.json");
+  std::size_t compared = 0;
+  for (const Json::Value& one : golden["cases"]) {
+    for (const std::uint32_t stage : {2u, 3u}) {
+      const std::string key = stage == 2 ? "zero2" : "zero3";
+      SCOPED_TRACE(key + " of " + one["total_params"].asString());
+      const auto options = options_of(one);
+
+      EXPECT_EQ(deepspeed_estimate_table(stage, options).value(), one[key + "_text"].asString());
+      const auto rows = deepspeed_estimate(stage, options).value();
+      ASSERT_EQ(rows.size(), one[key + "_rows"].size());
+      for (std::size_t i = 0; i < rows.size(); ++i, ++compared) {
+        const Json::Value& expected = one[key + "_rows"][static_cast<Json::ArrayIndex>(i)];
+        EXPECT_EQ(to_decimal(rows[i].cpu_bytes), expected["cpu_bytes"].asString());
+        EXPECT_EQ(to_decimal(rows[i].gpu_bytes), expected["gpu_bytes"].asString());
+        EXPECT_EQ(to_string(rows[i].offload_optimizer), expected["offload_optimizer"].asString());
+      }
+    }
+  }
+  EXPECT_EQ(compared, 13u * 8);
+}
+
+TEST(DeepSpeedEstimate, KeepsIntegersExactWherePythonDoesAndRoundsWherePythonRounds) {
+  // 4 * (2^62 + 1) is 2^64 + 4: past 64 bits, and past the 53 of a double.
+  const ElementCount odd((std::uint64_t{1} << 62) + 1);
+
+  const auto exact = deepspeed_estimate(3, {.total_params = odd, .largest_layer_params = odd}).value();
+  const auto rounded =
+      deepspeed_estimate(3, {.total_params = odd, .largest_layer_params = odd, .params_are_floats = true})
+          .value();
+
+  EXPECT_EQ(to_decimal(exact[0].gpu_bytes), "18446744073709551620");
+  EXPECT_EQ(to_decimal(rounded[0].gpu_bytes), "18446744073709551616");
+}
+
+TEST(DeepSpeedEstimate, RefusesOtherStagesAndNoGpus) {
+  EXPECT_FALSE(deepspeed_estimate(1, {}));
+  EXPECT_FALSE(deepspeed_estimate(3, {.gpus_per_node = 0}));
+  EXPECT_FALSE(deepspeed_estimate(3, {.nodes = 0}));
+  EXPECT_FALSE(deepspeed_estimate(3, {.additional_buffer_factor = -1}));
+}
+
+TEST(RunEstimate, CountsEachPurposeInItsTier) {
+  // A shard is 2^20 elements, a unit's 2^16.
+  const auto estimate = estimate_run({.parameters = ElementCount(8 << 20),
+                                      .largest_unit = ElementCount(8 << 16),
+                                      .ranks_per_node = 4,
+                                      .nodes = 2,
+                                      .offload_param = OffloadDevice::nvme,
+                                      .offload_optimizer = OffloadDevice::nvme,
+                                      .tile_elements = ElementCount(16384),
+                                      .tiles_in_flight = 4})
+                            .value();
+
+  const auto line = [&](Tier tier, Purpose purpose) {
+    for (const auto& each : estimate.lines) {
+      if (each.tier == tier && each.purpose == purpose) return each.per_rank;
+    }
+    return ByteCount();
+  };
+  EXPECT_EQ(line(Tier::device, Purpose::gathered_flat), 2_MiB);
+  EXPECT_EQ(line(Tier::device, Purpose::full_gradient), 2_MiB);
+  EXPECT_EQ(line(Tier::host, Purpose::gradient_shard), 2_MiB);
+  EXPECT_EQ(line(Tier::host, Purpose::optimizer_tile), 10 * 192_KiB);
+  EXPECT_EQ(line(Tier::host, Purpose::scratch), 128_KiB + 128_KiB + 3 * 192_KiB);
+  EXPECT_EQ(line(Tier::nvme, Purpose::parameter_shard), 2_MiB);
+  EXPECT_EQ(line(Tier::nvme, Purpose::optimizer_tile), 12_MiB);
+  EXPECT_EQ(estimate.per_node(Tier::nvme), 4 * 14_MiB);
+  EXPECT_EQ(estimate.read_per_step_per_node(), 4 * 16_MiB);
+  EXPECT_EQ(estimate.written_per_step_per_node(), 4 * 14_MiB);
+}
+
+TEST(RunEstimate, MovesNothingWhenNothingIsOnDisk) {
+  const auto estimate = estimate_run({.parameters = ElementCount(1 << 20),
+                                      .largest_unit = ElementCount(1 << 16),
+                                      .offload_param = OffloadDevice::none,
+                                      .offload_optimizer = OffloadDevice::cpu})
+                            .value();
+
+  EXPECT_TRUE(estimate.traffic.empty());
+  EXPECT_TRUE(estimate.per_node(Tier::nvme).is_zero());
+  EXPECT_EQ(estimate.per_rank(Tier::host), 12_MiB + 2_MiB + 2 * 128_KiB);
+}
+
+TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) {
+  const auto estimate = estimate_run({.parameters = ElementCount(1 << 20),
+                                      .largest_unit = ElementCount(1 << 20),
+                                      .grad_accum_dtype = DType::fp32,
+                                      .micro_batches = 3,
+                                      .offload_optimizer = OffloadDevice::none})
+                            .value();
+
+  EXPECT_EQ(estimate.read_per_step_per_node(), 3 * 2 * 2_MiB);
+  EXPECT_EQ(estimate.written_per_step_per_node(), 2_MiB);
+  EXPECT_EQ(estimate.per_rank(Tier::host), 2 * 2_MiB);  // parameters stream through it
+  // One gathered unit is the whole model: 2; its gradient: 2; states: 12; accumulator: 4.
+  EXPECT_EQ(estimate.per_rank(Tier::device), 20_MiB);
+}
+
+TEST(RunEstimate, RefusesWhatCannotBe) {
+  const RunEstimateOptions good{.parameters = ElementCount(10), .largest_unit = ElementCount(5)};
+  ASSERT_TRUE(estimate_run(good));
+
+  auto no_parameters = good, large_unit = good, no_ranks = good, format = good;
+  no_parameters.parameters = ElementCount(0);
+  large_unit.largest_unit = ElementCount(11);
+  no_ranks.nodes = 0;
+  format.state_format = StateFormat::split_q8;
+  format.dtype = DType::fp16;
+
+  EXPECT_EQ(estimate_run(no_parameters).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(estimate_run(large_unit).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(estimate_run(no_ranks).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(estimate_run(format).error().code(), ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::zero

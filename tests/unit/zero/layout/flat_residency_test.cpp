@@ -1,0 +1,119 @@
+#include "zero/layout/flat_residency.hpp"
+
+#include "unit/zero/engine/engine_harness.hpp"
+
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+/// Writes down what was decided, and fails once, at effect number `fail_at`.
+class Recorder final : public FlatResidency::Effects {
+ public:
+  explicit Recorder(std::uint64_t fail_at) : fail_at_(fail_at) {}
+  std::vector<std::string> decisions;
+  std::uint64_t asked = 0;
+
+ private:
+  Result<void> note(const char* what, std::uint32_t flat) {
+    if (asked++ == fail_at_) return Error(ErrorCode::io, "Recorder");
+    decisions.push_back(what + std::to_string(flat));
+    return ok();
+  }
+  Result<void> gather(std::uint32_t flat) override { return note("gather ", flat); }
+  Result<void> drop(std::uint32_t flat) override { return note("drop ", flat); }
+  Result<void> open_gradient(std::uint32_t flat) override { return note("open ", flat); }
+  Result<void> settle(std::uint32_t flat) override { return note("settle ", flat); }
+
+  std::uint64_t fail_at_;
+};
+
+/// Two steps in the least memory that does; calls that fail are made again.
+Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) {
+  const ShardLayout shards(model, 2);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
+  const auto order = unit_order(model.units.size(), 2);
+  FlatResidency residency(shards, DType::bf16, memory, order);
+  Recorder recorder(fail_at);
+  const auto persist = [](const auto& call) { EXPECT_TRUE(call() || call()); };
+  for (int step = 0; step < 2; ++step) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const std::uint32_t unit = order[i];
+      persist([&] { return residency.acquire(unit, recorder); });
+      residency.lease(unit);
+      const bool backward = i / model.units.size() % 2 == 1;
+      if (backward) persist([&] { return residency.open_gradients(unit, recorder); });
+      residency.release(unit);
+      if (!backward) continue;
+      for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+    }
+    persist([&] { return residency.settle_all(recorder); });
+    persist([&] { return residency.drop_all(recorder); });
+    residency.end_step();
+  }
+  EXPECT_EQ(memory.free(), memory.size());
+  return recorder;
+}
+
+TEST(FlatResidency, ComesToTheSameDecisionsWhenACallIsMadeAgain) {
+  const ModelLayout model = test::deep_model();
+  ByteCount budget = 4_KiB;
+  while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, 2, budget)) budget += 4_KiB;
+  const Recorder clean = run(model, budget, ~std::uint64_t{});
+  ASSERT_GT(clean.decisions.size(), 100u);
+
+  for (std::uint64_t fail_at = 0; fail_at < clean.asked; ++fail_at) {
+    EXPECT_EQ(run(model, budget, fail_at).decisions, clean.decisions) << "failed at " << fail_at;
+  }
+}
+
+TEST(FlatResidency, DropsWhatIsNeededLastAndNeverWhatIsNeededNext) {
+  ModelLayout model;
+  for (int i = 0; i < 4; ++i) model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
+  const ShardLayout shards(model, 2);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, 12_KiB, ledger);  // three of the four flats
+  FlatResidency residency(shards, DType::bf16, memory, {0, 1, 2, 3, 3, 2, 1, 0});
+  Recorder recorder(~std::uint64_t{});
+  for (const std::uint32_t unit : {0u, 1u, 2u, 3u}) {
+    ASSERT_TRUE(residency.acquire(unit, recorder));
+    residency.lease(unit);
+    residency.release(unit);
+  }
+
+  EXPECT_EQ(recorder.decisions,
+            (std::vector<std::string>{"gather 0", "gather 1", "gather 2", "drop 0", "gather 3"}));
+}
+
+TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
+  ModelLayout model;
+  model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
+  const ShardLayout shards(model, 2);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, 8_KiB, ledger);
+  FlatResidency residency(shards, DType::bf16, memory, {0, 0});
+  Recorder recorder(~std::uint64_t{});
+  ASSERT_TRUE(residency.acquire(0, recorder));
+  residency.lease(0);
+
+  EXPECT_EQ(residency.drop_all(recorder).error().code(), ErrorCode::failed_state);
+  EXPECT_TRUE(residency.is_gathered(0));
+  residency.release(0);
+  EXPECT_TRUE(residency.drop_all(recorder));
+  EXPECT_FALSE(residency.is_gathered(0));
+}
+
+TEST(FlatResidency, SaysWhenItsBudgetDoesNotDo) {
+  ModelLayout model;
+  model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
+  const ShardLayout shards(model, 2);
+
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 8_KiB)->gradients, 4_KiB);
+}
+
+}  // namespace
+}  // namespace penstock::zero

@@ -1,0 +1,168 @@
+#include "unit/zero/engine/engine_harness.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <fstream>
+
+namespace penstock::zero {
+namespace {
+
+TEST(ModelLayout, RefusesWhatCannotBe) {
+  const auto refused = [](auto spoil) {
+    ModelLayout model = test::small_model();
+    spoil(model);
+    const auto result = model.validate();
+    return !result && result.error().code() == ErrorCode::invalid_argument;
+  };
+  EXPECT_TRUE(test::small_model().validate());
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units.clear(); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[0].parameters[0].count = {}; }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[0].parameters[0].group = 2; }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 9}); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 0}); }));
+  EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({2, 0}); }));
+}
+
+TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {
+  const ShardLayout shards(test::small_model(), 3);
+
+  ASSERT_EQ(shards.flats().size(), 4u);  // embed; block and its bias; head's gain
+  const FlatLayout& block = shards.flats()[1];
+  EXPECT_EQ(block.slots[1].begin, ElementCount(40'064));
+  EXPECT_EQ(block.length.value() % (3 * 128), 0u);
+  EXPECT_EQ(block.shard * 3, block.length);
+  ElementCount covered;
+  for (const FlatSlot& slot : block.slots) covered += slot.count;
+  for (const FlatSlot& gap : block.gaps()) covered += gap.count;
+  EXPECT_EQ(covered, block.length);
+}
+
+TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
+  const ShardLayout shards(test::small_model(), 2);
+
+  EXPECT_EQ(std::vector<std::uint32_t>(shards.needed_by(2).begin(), shards.needed_by(2).end()),
+            (std::vector<std::uint32_t>{3, 0}));
+  EXPECT_EQ(shards.user_count(0), 2u);
+}
+
+TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"a"}};
+  config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"b"}};
+
+  const auto plan = plan_memory(config, test::small_model(), 1, 1);
+
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code(), ErrorCode::invalid_config);
+  config.offload_param.device = OffloadDevice::cpu;  // its path is left over: the optimizer's counts
+  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->runtime_options(config, 0).paths[0].directory,
+            "b");
+}
+
+TEST(MemoryPlan, GivesARankThePathsOfItsNode) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param =
+      config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b", "c"}};
+  config.penstock.host_budget = {};
+  config.penstock.path_weights = {1, 2, 3};
+  config.penstock.path_nodes = {0, 1, 1};
+  config.penstock.rank_nodes = {1, 0, 7};
+  const auto plan = plan_memory(config, test::small_model(), 3, 3);
+  ASSERT_TRUE(plan) << plan.error().message();
+
+  const auto directories = [&](std::uint32_t local_rank) {
+    std::string names;
+    for (const auto& path : plan->runtime_options(config, local_rank).paths) {
+      names += path.directory.string().append(std::to_string(static_cast<int>(path.weight)));
+    }
+    return names;
+  };
+
+  EXPECT_EQ(directories(0), "b2c3");
+  EXPECT_EQ(directories(1), "a1");
+  EXPECT_EQ(directories(2), "a1b2c3");  // no path is of its node
+}
+
+TEST(MemoryPlan, SpreadsRanksThatMayRunAnywhereOverTheNodes) {
+  const penstock::test::ScratchDirectory machine;  // two nodes whose cores are none of ours
+  const std::filesystem::path nodes = machine.path() / "devices/system/node";
+  for (const auto& [node, cpus] : {std::pair("node0", "1000-1003"), {"node1", "1004-1007"}, {"node2", ""}}) {
+    std::filesystem::create_directories(nodes / node);
+    std::ofstream(nodes / node / "cpulist") << cpus << "\n";
+  }
+  const auto topology = tiers::NumaTopology::read(machine.path());
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
+  config.penstock.host_budget = {};
+  config.penstock.path_nodes = {0, 1};
+  const auto plan = plan_memory(config, test::small_model(), 4, 4).value();
+
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto paths = plan.runtime_options(config, rank, topology).paths;
+    ASSERT_EQ(paths.size(), 1u);
+    EXPECT_EQ(paths[0].directory, rank < 2 ? "a" : "b") << rank;
+  }
+}
+
+TEST(MemoryPlan, RefusesListsThatAreNotOneNumberForEachPathOrRank) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
+  config.penstock.host_budget = {};
+  const auto refusal = [&] {
+    const auto plan = plan_memory(config, test::small_model(), 2, 2);
+    const std::string message = plan ? "accepted" : plan.error().message();
+    config.penstock.path_weights.clear(), config.penstock.path_nodes.clear(),
+        config.penstock.rank_nodes.clear();
+    return message;
+  };
+
+  config.penstock.path_weights = {1};
+  EXPECT_NE(refusal().find("penstock.path_weights"), std::string::npos);
+  config.penstock.path_nodes = {1, 2, 3};
+  EXPECT_NE(refusal().find("penstock.path_nodes"), std::string::npos);
+  config.penstock.rank_nodes = {0};
+  EXPECT_NE(refusal().find("penstock.rank_nodes"), std::string::npos);
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  config.penstock = {};
+  // A GPT whose embedding is far larger than a tile.
+  ModelLayout model;
+  constexpr std::uint64_t width = 1024;
+  model.units.push_back({"embed", {{"tokens", ElementCount(50'257 * width)}}, {}});
+  for (int i = 0; i < 4; ++i)
+    model.units.push_back({"block", {{"weights", ElementCount(12 * width * width)}}, {}});
+  const MemoryPlan plan = plan_memory(config, model, 1, 1).value();
+  EXPECT_EQ(plan.tiles_ahead, config.penstock.tiles_in_flight);
+
+  config.penstock.host_budget = plan.host_budget * 2;
+  EXPECT_EQ(plan_memory(config, model, 1, 1)->tiles_ahead, config.penstock.tiles_in_flight);
+  config.penstock.host_budget = {};
+  config.penstock.host_budget = plan_memory(config, test::small_model(), 1, 1)->host_minimum;
+  EXPECT_EQ(plan_memory(config, test::small_model(), 1, 1)->tiles_ahead,
+            0u);  // or it would push something out
+}
+
+TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  const MemoryPlan roomy = plan_memory(config, test::small_model(), 1, 1).value();
+  config.penstock.host_budget = roomy.host_budget + 500_KiB;
+
+  const MemoryPlan plan = plan_memory(config, test::small_model(), 1, 1).value();
+
+  std::uint64_t in_host = 0;
+  for (std::uint64_t tile = 0; tile < plan.tiles; ++tile) in_host += plan.in_host(tile) ? 1u : 0u;
+  EXPECT_EQ(in_host, plan.tiles_in_host);
+  EXPECT_GT(plan.tiles_in_host, 0u);
+  EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
+}
+
+}  // namespace
+}  // namespace penstock::zero
