@@ -8,9 +8,10 @@
 namespace penstock::bench {
 
 /// By the names that options give them.
-inline const std::map<std::string, StateFormat> state_formats = {{"fp32", StateFormat::fp32},
-                                                                 {"split", StateFormat::split},
-                                                                 {"split_bf16", StateFormat::split_bf16},
-                                                                 {"split_q8", StateFormat::split_q8}};
+inline const std::map<std::string, cpu_adam::StateFormat> state_formats = {
+    {"fp32", cpu_adam::StateFormat::fp32},
+    {"split", cpu_adam::StateFormat::split},
+    {"split_bf16", cpu_adam::StateFormat::split_bf16},
+    {"split_q8", cpu_adam::StateFormat::split_q8}};
 
 }  // namespace penstock::bench

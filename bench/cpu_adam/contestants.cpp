@@ -14,21 +14,22 @@ namespace penstock::bench {
 
 namespace {
 
-const AdamConfig adam{.weight_decay = 0.01f};
+const cpu_adam::AdamConfig adam{.weight_decay = 0.01f};
 constexpr double max_norm = 1.0, loss_scale = 1.0;
 
 /// Gradient and state read and written once, the 16-bit parameter written, and read where it is half of the
 /// master.
-double adam_bytes(StateFormat format) {
-  const double state = static_cast<double>(block_bytes(format, block_elements).value().value()) /
-                       static_cast<double>(block_elements.value());
-  return 2 + 2 * state + 2 + (is_split(format) ? 2 : 0);
+double adam_bytes(cpu_adam::StateFormat format) {
+  const double state =
+      static_cast<double>(cpu_adam::block_bytes(format, cpu_adam::block_elements).value().value()) /
+      static_cast<double>(cpu_adam::block_elements.value());
+  return 2 + 2 * state + 2 + (cpu_adam::is_split(format) ? 2 : 0);
 }
 
 /// Calls body(first element, count) for every block, on the workers.
 template <class Body>
-void for_blocks(Workers& workers, ElementCount elements, const Body& body) {
-  const std::uint64_t block = block_elements.value(), count = elements.value();
+void for_blocks(parallel::Workers& workers, ElementCount elements, const Body& body) {
+  const std::uint64_t block = cpu_adam::block_elements.value(), count = elements.value();
   workers.parallel_blocks(ceil_divide(count, block), [&](std::size_t first, std::size_t last) noexcept {
     for (std::size_t b = first; b < last; ++b) body(b * block, std::min(block, count - b * block));
   });
@@ -40,7 +41,8 @@ HostSpan part(HostSpan span, DType dtype, std::uint64_t first, std::uint64_t cou
 
 /// What the gradients are multiplied by: clip over loss scale. A step whose norm is not finite is skipped;
 /// none is here.
-float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& partials, Workers& workers) {
+float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& partials,
+                parallel::Workers& workers) {
   constexpr std::uint64_t cut = Compute::square_sum_block;
   for_blocks(workers, elements, [&](std::uint64_t first, std::uint64_t count) {
     const std::span<double> sums(&partials[first / cut], ceil_divide(count, cut));
@@ -60,7 +62,7 @@ void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
 /// What all formats work on: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, parameters of magnitude 1
 /// to 2.
 struct Contest::Streams {
-  Streams(std::uint64_t elements, Workers& workers)
+  Streams(std::uint64_t elements, parallel::Workers& workers)
       : gradient(ByteCount(2 * elements)),
         initial(gradient.span().size()),
         partials(ceil_divide(elements, Compute::square_sum_block)) {
@@ -81,15 +83,16 @@ struct Contest::Streams {
 };
 
 struct Contest::Tensors {
-  Tensors(StateFormat state_format, std::uint64_t count, const Streams& streams, Workers& workers)
+  Tensors(cpu_adam::StateFormat state_format, std::uint64_t count, const Streams& streams,
+          parallel::Workers& workers)
       : format(state_format),
         elements(count),
-        state(tile_bytes(format, elements).value()),
+        state(cpu_adam::tile_bytes(format, elements).value()),
         gradient(streams.gradient.span()),
         parameter(ByteCount(2 * count)) {
-    initialize_tile(streams.initial.span(), DType::bf16, tile(), &workers).value();
+    cpu_adam::initialize_tile(streams.initial.span(), DType::bf16, tile(), &workers).value();
   }
-  [[nodiscard]] AdamTile tile() const {
+  [[nodiscard]] cpu_adam::AdamTile tile() const {
     return {.state = state.span(),
             .gradient = gradient,
             .parameter = parameter.span(),
@@ -97,7 +100,7 @@ struct Contest::Tensors {
             .format = format};
   }
 
-  StateFormat format;
+  cpu_adam::StateFormat format;
   ElementCount elements;
   HugeBuffer state;
   HostSpan gradient;
@@ -105,19 +108,20 @@ struct Contest::Tensors {
 };
 
 Contest::Contest(const Options& options) : options_(options) {
-  Workers workers = Workers::create({.threads = std::max(1u, std::thread::hardware_concurrency())}).value();
+  parallel::Workers workers =
+      parallel::Workers::create({.threads = std::max(1u, std::thread::hardware_concurrency())}).value();
   streams_ = std::make_unique<Streams>(options.elements, workers);
-  const auto tensors_of = [&](StateFormat format) -> const Tensors& {
+  const auto tensors_of = [&](cpu_adam::StateFormat format) -> const Tensors& {
     tensors_.push_back(std::make_unique<Tensors>(format, options.elements, *streams_, workers));
     return *tensors_.back();
   };
-  const Tensors& fp32 = tensors_of(StateFormat::fp32);
+  const Tensors& fp32 = tensors_of(cpu_adam::StateFormat::fp32);
   add_floor(fp32);
   add_plain_loop(fp32);
   add_adam(fp32, false);
   add_adam(fp32, true);
-  for (const StateFormat format : options.formats) {
-    if (format != StateFormat::fp32) add_adam(tensors_of(format), false);
+  for (const cpu_adam::StateFormat format : options.formats) {
+    if (format != cpu_adam::StateFormat::fp32) add_adam(tensors_of(format), false);
   }
   if (!options.tail) return;
   add_passes(fp32);
@@ -128,7 +132,7 @@ Contest::~Contest() = default;
 
 void Contest::add_floor(const Tensors& tensors) {
   contestants_.push_back(
-      {"floor", "fp32", adam_bytes(StateFormat::fp32), [&tensors](Workers& workers) {
+      {"floor", "fp32", adam_bytes(cpu_adam::StateFormat::fp32), [&tensors](parallel::Workers& workers) {
          const volatile float one = 1.0f;  // unknown to the compiler; nothing changes
          const float factor = one;
          const auto state = tensors.state.span().as<float>();
@@ -142,8 +146,9 @@ void Contest::add_floor(const Tensors& tensors) {
 
 void Contest::add_plain_loop(const Tensors& tensors) {
   contestants_.push_back(
-      {"plain loop", "fp32", adam_bytes(StateFormat::fp32), [this, &tensors](Workers& workers) {
-         const auto coefficients = adam_coefficients(adam, ++step_, 1.0f).value();
+      {"plain loop", "fp32", adam_bytes(cpu_adam::StateFormat::fp32),
+       [this, &tensors](parallel::Workers& workers) {
+         const auto coefficients = cpu_adam::adam_coefficients(adam, ++step_, 1.0f).value();
          const auto state = tensors.state.span().as<float>();
          const auto gradient = tensors.gradient.as<std::uint16_t>();
          const auto parameter = tensors.parameter.span().as<std::uint16_t>();
@@ -156,9 +161,9 @@ void Contest::add_plain_loop(const Tensors& tensors) {
 void Contest::add_adam(const Tensors& tensors, bool nontemporal) {
   contestants_.push_back(
       {std::string(to_string(tensors.format)) + (nontemporal ? " past" : ""), "fp32",
-       adam_bytes(tensors.format), [this, &tensors, nontemporal](Workers& workers) {
-         adam_step(adam, ++step_, 1.0f, tensors.tile(),
-                   {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = nontemporal})
+       adam_bytes(tensors.format), [this, &tensors, nontemporal](parallel::Workers& workers) {
+         cpu_adam::adam_step(adam, ++step_, 1.0f, tensors.tile(),
+                             {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = nontemporal})
              .value();
        }});
 }
@@ -166,10 +171,10 @@ void Contest::add_adam(const Tensors& tensors, bool nontemporal) {
 void Contest::add_tail(const Tensors& tensors) {
   contestants_.push_back(
       {"tail " + std::string(to_string(tensors.format)), "passes", 2 + adam_bytes(tensors.format),
-       [this, &tensors](Workers& workers) {
+       [this, &tensors](parallel::Workers& workers) {
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
-         adam_step(adam, ++step_, factor, tensors.tile(),
-                   {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = true})
+         cpu_adam::adam_step(adam, ++step_, factor, tensors.tile(),
+                             {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = true})
              .value();
        }});
 }
@@ -178,7 +183,7 @@ void Contest::add_passes(const Tensors& tensors) {
   fp32_gradient_ = std::make_unique<HugeBuffer>(ByteCount(4 * options_.elements));
   const double bytes = 2 + (2 + 4) + (4 + 4) + (4 + 2 * 12) + (4 + 2);
   contestants_.push_back(
-      {"passes", "passes", bytes, [this, &tensors](Workers& workers) {
+      {"passes", "passes", bytes, [this, &tensors](parallel::Workers& workers) {
          const HostSpan gradient = fp32_gradient_->span();
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
          for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
@@ -188,7 +193,7 @@ void Contest::add_passes(const Tensors& tensors) {
          for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
            scale_gradient(&gradient.as<float>()[first], count, factor);
          });
-         const auto coefficients = adam_coefficients(adam, ++step_, 1.0f).value();
+         const auto coefficients = cpu_adam::adam_coefficients(adam, ++step_, 1.0f).value();
          const auto state = tensors.state.span().as<float>();
          for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
            update_block(coefficients, &state[3 * first], &gradient.as<float>()[first], count);

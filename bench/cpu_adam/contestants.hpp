@@ -16,7 +16,7 @@ struct Contestant {
   std::string name;
   std::string against;       ///< the contestant that its rate is divided by
   double bytes_per_element;  ///< that its streams read and write
-  std::function<void(Workers&)> run;
+  std::function<void(parallel::Workers&)> run;
 };
 
 /// What is measured, and the memory that it works on: as many elements in each format asked for, with one
@@ -33,8 +33,8 @@ class Contest {
  public:
   struct Options {
     std::uint64_t elements;
-    std::vector<StateFormat> formats;  ///< beside fp32, which always takes part
-    bool tail;                         ///< tails and passes too
+    std::vector<cpu_adam::StateFormat> formats;  ///< beside fp32, which always takes part
+    bool tail;                                   ///< tails and passes too
     Isa isa;
   };
   explicit Contest(const Options& options);

@@ -30,7 +30,7 @@ struct Options {
 };
 
 /// The first run of a turn finds what the others have left in the caches; it does not count where all fits.
-double seconds_of(const Contestant& contestant, Workers& workers, std::uint64_t elements) {
+double seconds_of(const Contestant& contestant, parallel::Workers& workers, std::uint64_t elements) {
   const int repeats = static_cast<int>(std::max<std::uint64_t>(1, 2'000'000 / elements));
   if (repeats > 1) contestant.run(workers);
   const auto start = std::chrono::steady_clock::now();
@@ -40,7 +40,7 @@ double seconds_of(const Contestant& contestant, Workers& workers, std::uint64_t 
 
 std::vector<Row> measure_all(const std::vector<Contestant>& contestants, std::uint32_t threads,
                              const Options& options) {
-  Workers workers = Workers::create({.threads = threads}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = threads}).value();
   for (const Contestant& contestant : contestants) contestant.run(workers);
   std::map<std::string, std::vector<double>> seconds;
   for (int round = 0; round < options.rounds; ++round) {
@@ -62,8 +62,9 @@ std::vector<Row> measure_all(const std::vector<Contestant>& contestants, std::ui
 
 /// With the largest number of threads asked for.
 void take_turns(const std::vector<Contestant>& contestants, const Options& options) {
-  Workers workers =
-      Workers::create({.threads = *std::max_element(options.threads.begin(), options.threads.end())}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = *std::max_element(options.threads.begin(),
+                                                                                      options.threads.end())})
+                                  .value();
   for (const Contestant& contestant : contestants) contestant.run(workers);
   serve_turns([&, round = std::size_t{0}]() mutable {
     Json::Value figures;
@@ -106,7 +107,7 @@ int run(int argc, char** argv) {
   if (!isa_name.empty()) options.isa = isas.at(isa_name);
 
   Report report{measure::describe_machine(), options.elements, options.rounds, options.isa, {}};
-  std::vector<StateFormat> others;
+  std::vector<cpu_adam::StateFormat> others;
   for (const std::string& name : options.format_names) others.push_back(state_formats.at(name));
   const Contest contest({options.elements, others, options.tail, options.isa});
   if (options.turns) {

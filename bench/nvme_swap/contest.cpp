@@ -102,12 +102,12 @@ bool Contest::wanted(BenchmarkPattern pattern) const {
 
 Result<void> Contest::prepare_swap() {
   if (!wanted(BenchmarkPattern::swap)) return ok();
-  const auto tile = tile_bytes(options_.swap.format, options_.swap.tile_elements);
+  const auto tile = cpu_adam::tile_bytes(options_.swap.format, options_.swap.tile_elements);
   if (!tile) return tile.error();
   tile_size_ = round_up(*tile, Alignment(4096));
-  auto workers = Workers::create({.threads = options_.swap.threads});
+  auto workers = parallel::Workers::create({.threads = options_.swap.threads});
   if (!workers) return workers.error();
-  workers_ = std::make_unique<Workers>(std::move(*workers));
+  workers_ = std::make_unique<parallel::Workers>(std::move(*workers));
   return ok();
 }
 

@@ -68,7 +68,7 @@ class Contest {
   Options options_;
   ByteCount tile_size_;
   std::vector<std::string> cached_because_, notes_;
-  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<parallel::Workers> workers_;
   std::vector<std::unique_ptr<TileUpdate>> updates_;  // outlive the loads
   std::vector<std::unique_ptr<swap::DiskBenchmark>> loads_;
   std::vector<Event> events_;

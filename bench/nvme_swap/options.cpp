@@ -19,10 +19,11 @@ const std::map<std::string, BenchmarkPattern> patterns = {{"read", BenchmarkPatt
                                                           {"write", BenchmarkPattern::write},
                                                           {"mixed", BenchmarkPattern::mixed},
                                                           {"swap", BenchmarkPattern::swap}};
-const std::map<std::string, StateFormat> formats = {{"fp32", StateFormat::fp32},
-                                                    {"split", StateFormat::split},
-                                                    {"split_bf16", StateFormat::split_bf16},
-                                                    {"split_q8", StateFormat::split_q8}};
+const std::map<std::string, cpu_adam::StateFormat> formats = {
+    {"fp32", cpu_adam::StateFormat::fp32},
+    {"split", cpu_adam::StateFormat::split},
+    {"split_bf16", cpu_adam::StateFormat::split_bf16},
+    {"split_q8", cpu_adam::StateFormat::split_q8}};
 const std::map<std::string, std::vector<bool>> switches = {
     {"off", {false}}, {"on", {true}}, {"both", {false, true}}};
 

@@ -23,7 +23,7 @@ struct Hands {
 };
 
 struct SwapOptions {
-  StateFormat format = StateFormat::fp32;
+  cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
   ElementCount tile_elements;
   std::uint32_t threads = 1;  ///< that compute
   std::vector<Hands> hands;

@@ -23,9 +23,10 @@ std::uint64_t index_of(const swap::DiskBenchmark::Piece& piece) {
 }  // namespace
 
 Result<std::unique_ptr<TileUpdate>> TileUpdate::create(const Options& options) {
-  const auto tile = tile_bytes(options.format, options.elements);
+  const auto tile = cpu_adam::tile_bytes(options.format, options.elements);
   if (!tile) return tile.error();
-  const auto block = block_bytes(options.format, std::min(options.elements, block_elements));
+  const auto block =
+      cpu_adam::block_bytes(options.format, std::min(options.elements, cpu_adam::block_elements));
   if (!block) return block.error();
   const ByteCount stream = size_of(DType::bf16) * options.elements.value();
   auto arena = tiers::HostArena::create({.size = std::max(stream_bytes, stream) * 2});
@@ -59,7 +60,7 @@ TileUpdate::Tile& TileUpdate::tile_of(const swap::DiskBenchmark::Piece& piece) {
 }
 
 /// Tiles far apart share their parameters, which in the split formats are halves of their masters: any do.
-AdamTile TileUpdate::view(const swap::DiskBenchmark::Piece& piece) const {
+cpu_adam::AdamTile TileUpdate::view(const swap::DiskBenchmark::Piece& piece) const {
   const ByteCount stream = size_of(DType::bf16) * options_.elements.value(), half = arena_.bytes().size() / 2;
   const ByteCount begin = stream * (index_of(piece) % (half / stream));
   return {.state = piece.bytes.subspan(ByteCount(), tile_),
@@ -72,10 +73,10 @@ AdamTile TileUpdate::view(const swap::DiskBenchmark::Piece& piece) const {
 
 Result<void> TileUpdate::initialize(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
-  const AdamTile adam = view(piece);
+  const cpu_adam::AdamTile adam = view(piece);
   const auto initial =
       std::span<const float>(initial_).subspan(index_of(piece) % distinct_tiles, options_.elements.value());
-  PENSTOCK_TRY(initialize_tile(ConstHostSpan(initial), DType::fp32, adam, options_.workers));
+  PENSTOCK_TRY(cpu_adam::initialize_tile(ConstHostSpan(initial), DType::fp32, adam, options_.workers));
   if (options_.integrity) tile.blocks.seal_all(adam.state, 0);
   return ok();
 }
@@ -84,8 +85,8 @@ Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
   zero::BlockSeal seal(tile.blocks, tile.step + 1);
   const auto outcome =
-      adam_step({.weight_decay = 0.01f}, tile.step + 1, 1.0f, view(piece),
-                {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr});
+      cpu_adam::adam_step({.weight_decay = 0.01f}, tile.step + 1, 1.0f, view(piece),
+                          {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr});
   if (!outcome) return outcome.error();
   if (outcome->first_rejected_block) {
     return Error(ErrorCode::corrupted, "nvme_swap")

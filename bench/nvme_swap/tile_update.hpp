@@ -17,10 +17,10 @@ namespace penstock::bench {
 class TileUpdate {
  public:
   struct Options {
-    StateFormat format = StateFormat::fp32;
-    ElementCount elements;       ///< of a tile
-    bool integrity = true;       ///< verify and seal
-    Workers* workers = nullptr;  ///< outlives it
+    cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
+    ElementCount elements;                 ///< of a tile
+    bool integrity = true;                 ///< verify and seal
+    parallel::Workers* workers = nullptr;  ///< outlives it
   };
 
   /// Errors: those of tile_bytes and of HostArena::create.
@@ -39,7 +39,7 @@ class TileUpdate {
 
   TileUpdate(const Options& options, ByteCount tile, ByteCount block, tiers::HostArena arena);
   [[nodiscard]] Tile& tile_of(const swap::DiskBenchmark::Piece& piece);
-  [[nodiscard]] AdamTile view(const swap::DiskBenchmark::Piece& piece) const;
+  [[nodiscard]] cpu_adam::AdamTile view(const swap::DiskBenchmark::Piece& piece) const;
 
   Options options_;
   ByteCount tile_, block_;

@@ -97,7 +97,7 @@ Result<void> Stepper::open(const StepperOptions& options) {
   auto communicator = group_->join(0, *device_, *compute_);
   if (!communicator) return communicator.error();
   communicator_ = std::move(*communicator);
-  auto workers = Workers::create({.threads = options.threads});
+  auto workers = parallel::Workers::create({.threads = options.threads});
   if (!workers) return workers.error();
   workers_ = std::move(*workers);
   auto engine = zero::Engine::create({.runtime = runtime_.get(),

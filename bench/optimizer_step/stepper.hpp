@@ -22,7 +22,7 @@ struct StepperOptions {
   std::uint32_t tiles_in_flight = 4;
   std::uint64_t host_mib = 0;  ///< 0: as planned
   std::uint32_t threads = 2;
-  StateFormat format = StateFormat::fp32;
+  cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
   bool integrity = true;
 };
 
@@ -58,7 +58,7 @@ class Stepper {
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<tiers::Stream> stream_;
   std::unique_ptr<zero::Communicator> communicator_;
-  std::optional<Workers> workers_;
+  std::optional<parallel::Workers> workers_;
   std::unique_ptr<zero::Engine> engine_;
 };
 

@@ -79,7 +79,7 @@ Result<void> RankTrainer::open() {
   plan_ = *plan;
   const std::uint32_t share = std::max(1u, std::thread::hardware_concurrency() / ranks);
   const std::uint32_t threads = options_.config.penstock.threads;
-  auto workers = Workers::create({.threads = threads == 0 ? share : threads});
+  auto workers = parallel::Workers::create({.threads = threads == 0 ? share : threads});
   if (!workers) return workers.error();
   workers_.emplace(std::move(*workers));
   swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config, options_.rank);

@@ -64,7 +64,7 @@ class RankTrainer {
 
   Options options_;
   penstock::zero::MemoryPlan plan_;
-  std::optional<penstock::Workers> workers_;  // run the runtime's checksums too, so they outlive it
+  std::optional<penstock::parallel::Workers> workers_;  // run the runtime's checksums too, so they outlive it
   std::unique_ptr<penstock::swap::Runtime> runtime_;
   RankDevice device_;
   std::unique_ptr<penstock::tiers::Stream> stream_;

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock {
+namespace penstock::cpu_adam {
 
 using detail::AdamPiece;
 using detail::block_count;
@@ -71,7 +71,7 @@ class SharedOutcome {
   std::atomic<std::size_t> updated_ = 0, first_rejected_ = none, first_non_finite_ = none;
 };
 
-void parallel_blocks(Workers* workers, std::size_t count, auto&& body) {
+void parallel_blocks(parallel::Workers* workers, std::size_t count, auto&& body) {
   if (workers) {
     workers->parallel_blocks(count, body);
   } else {
@@ -164,7 +164,7 @@ Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
 }
 
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
-                             Workers* workers) {
+                             parallel::Workers* workers) {
   PENSTOCK_TRY(detail::check_tile("initialize_tile", tile));
   PENSTOCK_TRY(detail::check_initial("initialize_tile", initial, initial_dtype, tile));
 
@@ -210,4 +210,4 @@ Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<fl
   return ok();
 }
 
-}  // namespace penstock
+}  // namespace penstock::cpu_adam

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-namespace penstock {
+namespace penstock::cpu_adam {
 
 namespace {
 
@@ -65,4 +65,4 @@ Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config, st
   };
 }
 
-}  // namespace penstock
+}  // namespace penstock::cpu_adam

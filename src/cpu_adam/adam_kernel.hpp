@@ -4,7 +4,7 @@
 
 // The border between the portable part and the translation units compiled for one instruction set each. No
 // other header of ours crosses it: see kernels/element.hpp.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 /// Elements of a tile up to `end`, from where the piece before ended.
 struct AdamPiece {
@@ -42,4 +42,4 @@ extern const AdamKernels adam_kernels_x86_64_v4;
 extern const AdamKernels adam_kernels_neon;
 #endif
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

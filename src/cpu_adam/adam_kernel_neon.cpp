@@ -6,7 +6,7 @@
 #include <xsimd/xsimd.hpp>
 
 // AArch64, whose every processor has these instructions.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -90,4 +90,4 @@ float32x4_t exact_root(float32x4_t x) {
 
 const AdamKernels adam_kernels_neon = all_kernels;
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

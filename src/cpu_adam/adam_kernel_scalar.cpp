@@ -3,7 +3,7 @@
 #include "kernels/state_codes.hpp"
 
 // One element at a time, on any architecture.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -26,4 +26,4 @@ inline kernels::U32 largest_of_run(const kernels::U8* from, Number mask) {
 
 const AdamKernels adam_kernels_scalar = all_kernels;
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

@@ -6,7 +6,7 @@
 #include <xsimd/xsimd.hpp>
 
 // Compiled with -march=x86-64-v2: SSE4.2, no F16C.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -97,4 +97,4 @@ __m128 exact_root(__m128 x) {
 
 const AdamKernels adam_kernels_x86_64_v2 = all_kernels;
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

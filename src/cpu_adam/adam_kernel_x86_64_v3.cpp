@@ -6,7 +6,7 @@
 #include <xsimd/xsimd.hpp>
 
 // Compiled with -march=x86-64-v3: AVX2 and F16C. FMA is there and must not be used.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -98,4 +98,4 @@ __m256 exact_root(__m256 x) {
 
 const AdamKernels adam_kernels_x86_64_v3 = all_kernels;
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

@@ -6,7 +6,7 @@
 #include <xsimd/xsimd.hpp>
 
 // Compiled with -march=x86-64-v4: AVX-512 F, BW, CD, DQ, VL. FMA is there and must not be used.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -97,4 +97,4 @@ __m512 exact_root(__m512 x) {
 
 const AdamKernels adam_kernels_x86_64_v4 = all_kernels;
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 using Master = kernels::SplitMaster<kernels::ScalarLane>;
 
@@ -68,4 +68,4 @@ void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype) 
   PENSTOCK_CHECK(landed.has_value());
 }
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

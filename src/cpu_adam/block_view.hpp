@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 /// Where the parts of block number `index` of a tile stand.
 struct BlockView {
@@ -32,4 +32,4 @@ struct BlockView {
 /// values[i] = round(from[i]), to nearest even.
 void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype);
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

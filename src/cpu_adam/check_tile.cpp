@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 namespace {
 
@@ -73,4 +73,4 @@ Result<void> check_isa(const char* operation, Isa isa) {
       .got(std::string(to_string(isa)));
 }
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

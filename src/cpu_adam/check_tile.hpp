@@ -3,7 +3,7 @@
 #include <penstock/cpu_adam/adam.hpp>
 
 // What the boundary refuses. Each error names the argument at fault.
-namespace penstock::detail {
+namespace penstock::cpu_adam::detail {
 
 /// State: format, length, alignment.
 Result<void> check_state(const char* operation, const AdamTile& tile);
@@ -15,4 +15,4 @@ Result<void> check_gradient(const char* operation, const AdamTile& tile);
 Result<void> check_initial(const char* operation, ConstHostSpan initial, DType dtype, const AdamTile& tile);
 Result<void> check_isa(const char* operation, Isa isa);
 
-}  // namespace penstock::detail
+}  // namespace penstock::cpu_adam::detail

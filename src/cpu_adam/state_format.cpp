@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace penstock {
+namespace penstock::cpu_adam {
 
 std::string_view to_string(StateFormat format) {
   switch (format) {
@@ -72,4 +72,4 @@ Alignment state_alignment(StateFormat format) {
                                                                                : sizeof(std::uint16_t));
 }
 
-}  // namespace penstock
+}  // namespace penstock::cpu_adam

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-namespace penstock {
+namespace penstock::parallel {
 
 namespace {
 // The distribution's TBB is not instrumented: ThreadSanitizer sees races in it that are none, so that under it
@@ -79,4 +79,4 @@ void Workers::run(std::size_t count, void* context, Range range) noexcept {
   });
 }
 
-}  // namespace penstock
+}  // namespace penstock::parallel

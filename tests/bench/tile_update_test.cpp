@@ -12,7 +12,8 @@ constexpr ElementCount elements{20'000};  // a block and a part of one
 class TileUpdateTest : public testing::Test {
  protected:
   swap::DiskBenchmark::Piece piece(std::size_t tile) {
-    const ByteCount size = round_up(tile_bytes(StateFormat::fp32, elements).value(), Alignment(4096));
+    const ByteCount size =
+        round_up(cpu_adam::tile_bytes(cpu_adam::StateFormat::fp32, elements).value(), Alignment(4096));
     bytes_[tile].resize(size.value());
     return {.path = 0,
             .offset = FileOffset(size.value() * tile),
@@ -22,7 +23,7 @@ class TileUpdateTest : public testing::Test {
     return TileUpdate::create({.elements = elements, .integrity = integrity, .workers = &workers_}).value();
   }
 
-  Workers workers_ = Workers::create({.threads = 1}).value();
+  parallel::Workers workers_ = parallel::Workers::create({.threads = 1}).value();
   std::vector<std::byte> bytes_[2];
 };
 

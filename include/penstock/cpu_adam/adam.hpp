@@ -12,7 +12,7 @@
 #include <optional>
 #include <span>
 
-namespace penstock {
+namespace penstock::cpu_adam {
 
 /// Where weight decay enters: on the parameter (Loshchilov & Hutter 2019) or in the gradient (L2).
 enum class AdamMode : std::uint8_t { adamw, l2 };
@@ -78,7 +78,7 @@ class BlockObserver {
 
 /// How a step is run; none of it changes a bit of the result.
 struct AdamExecution {
-  Workers* workers = nullptr;  ///< null: inline on the caller
+  parallel::Workers* workers = nullptr;  ///< null: inline on the caller
   BlockObserver* observer = nullptr;
   Isa isa = best_isa().isa;
   /// No CPU reads the parameters soon: they may be written by way of no cache, which spares memory the
@@ -96,7 +96,7 @@ struct AdamOutcome {
 /// Updates a tile by one step in a single pass, block by block: unscale, decay, update m, v and master, emit
 /// the parameter. fp32 arithmetic in which every operation is rounded once and none is fused: equal bits for
 /// every Isa, thread count, cut into tiles (between blocks) and alignment, and for the CUDA kernel, of what
-/// is finite. Workers run in round to nearest with subnormals, whatever mode the caller has set.
+/// is finite. parallel::Workers run in round to nearest with subnormals, whatever mode the caller has set.
 ///
 /// Blocks. The step number is not checked against the tile: that is its owner's.
 /// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
@@ -121,7 +121,7 @@ struct AdamOutcome {
 ///
 /// Blocks. Errors: as adam_step.
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
-                             Workers* workers = nullptr);
+                             parallel::Workers* workers = nullptr);
 
 /// Writes masters [first, first + masters.size()) of a tile to `masters`; the gradient is not looked at, nor
 /// the parameter in format fp32.
@@ -129,4 +129,4 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
 /// Errors: as adam_step; invalid_argument, beyond the tile's end.
 Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters);
 
-}  // namespace penstock
+}  // namespace penstock::cpu_adam

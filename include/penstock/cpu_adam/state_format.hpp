@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace penstock {
+namespace penstock::cpu_adam {
 
 /// How a tile stores master weights and moments. The numbers reach disk and are never reused.
 enum class StateFormat : std::uint8_t {
@@ -47,4 +47,4 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
   return format != StateFormat::fp32;
 }
 
-}  // namespace penstock
+}  // namespace penstock::cpu_adam

@@ -9,7 +9,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace penstock {
+namespace penstock::parallel {
 
 /// The threads that touch payload: updates, checksums, gradient landing. A wrapper of one TBB arena.
 ///
@@ -57,4 +57,4 @@ class Workers final : public Executor {
   std::unique_ptr<Arena> arena_;  // null when the caller does all the work
 };
 
-}  // namespace penstock
+}  // namespace penstock::parallel

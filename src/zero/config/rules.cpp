@@ -71,8 +71,8 @@ void apply_precision(Draft& draft, Reader& reader) {
     config.loss_scale = static_cast<float>(draft.static_loss_scale);
   }
 
-  const StateFormat format = config.penstock.state_format;
-  if (is_split(format) && config.dtype != DType::bf16) {
+  const cpu_adam::StateFormat format = config.penstock.state_format;
+  if (cpu_adam::is_split(format) && config.dtype != DType::bf16) {
     reader.report("penstock.state_format",
                   std::string(to_string(format)) +
                       " takes bf16 parameters, which are the upper halves of the masters; "

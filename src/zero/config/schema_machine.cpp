@@ -112,8 +112,8 @@ constexpr Key keys[] = {
      .choices = "fp32|split|split_bf16|split_q8",
      .set =
          [](Draft& d, const Value& v) {
-           for (const auto format :
-                {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8}) {
+           for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
+                                     cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8}) {
              if (v.text == to_string(format)) d.config.penstock.state_format = format;
            }
          }},

@@ -6,8 +6,8 @@
 
 namespace penstock::zero {
 
-AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
-                                  ConstHostSpan gradient) const {
+cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
+                                            ConstHostSpan gradient) const {
   const auto part = [&](auto span, DType dtype) {
     const ByteCount element = size_of(dtype);
     return span.subspan(element * tile.range.begin.value(), element * tile.range.count.value());
@@ -23,7 +23,7 @@ AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpa
 }
 
 Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
-  if (!is_split(options_.format)) return ok();
+  if (!cpu_adam::is_split(options_.format)) return ok();
   swap::Runtime& runtime = *options_.runtime;
   const std::uint64_t wanted = runtime.blocks(flat.shard).step();
   for (const TileState& tile : flat.tiles) {
@@ -51,8 +51,9 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
       if (!lease) return lease.error();
       values.assign(tile.range.count.value(), 0.0f);
       fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
-      PENSTOCK_TRY(initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
-                                   view(tile, lease->bytes(), shard->bytes(), {}), options_.workers));
+      PENSTOCK_TRY(cpu_adam::initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
+                                             view(tile, lease->bytes(), shard->bytes(), {}),
+                                             options_.workers));
       if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease->bytes(), 0);
       runtime.blocks(tile.tensor).stamp(0);
     }
@@ -95,7 +96,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       flat.open_gradient = std::move(*gradient);
       // Where the parameters are halves of the masters they are read too. Else this is not noted as a use: an
       // overwrite needs nothing to be loaded before it.
-      const bool reads = is_split(options_.format);
+      const bool reads = cpu_adam::is_split(options_.format);
       auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite);
       if (!shard) return shard.error();
       if (reads) runtime.use(flat.shard);
@@ -125,11 +126,12 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
 
   BlockSeal seal(runtime.blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
-  auto outcome = adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
-                           view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
-                           {.workers = options_.workers,
-                            .observer = check ? &seal : nullptr,
-                            .nontemporal_parameter = !options_.shards_on_disk});
+  auto outcome =
+      cpu_adam::adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
+                          view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
+                          {.workers = options_.workers,
+                           .observer = check ? &seal : nullptr,
+                           .nontemporal_parameter = !options_.shards_on_disk});
   if (!outcome) return outcome.error();
   if (outcome->first_rejected_block) return runtime.corrupted(tile.tensor, *outcome->first_rejected_block);
   if (outcome->first_non_finite_block) {
@@ -150,7 +152,7 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_halves(flat));
     swap::Lease shard;  // half of the masters, in the split formats
-    if (is_split(options_.format)) {
+    if (cpu_adam::is_split(options_.format)) {
       auto granted = runtime.acquire(flat.shard, swap::Access::read);
       if (!granted) return granted.error();
       shard = std::move(*granted);
@@ -164,10 +166,10 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
         if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease->bytes()), i))) {
           return runtime.corrupted(tile.tensor, i);
         }
-        const ElementCount first = block_elements * i;
-        masters.resize(std::min(block_elements, tile.range.count - first).value());
-        PENSTOCK_TRY(read_masters(view(tile, lease->bytes(), shard.held() ? shard.bytes() : HostSpan(), {}),
-                                  first, masters));
+        const ElementCount first = cpu_adam::block_elements * i;
+        masters.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
+        PENSTOCK_TRY(cpu_adam::read_masters(
+            view(tile, lease->bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), first, masters));
         visit(masters);
       }
     }

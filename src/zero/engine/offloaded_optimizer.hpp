@@ -23,10 +23,10 @@ class OffloadedOptimizer {
  public:
   struct Options {
     swap::Runtime* runtime = nullptr;
-    Workers* workers = nullptr;
+    parallel::Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
-    StateFormat format = StateFormat::fp32;
+    cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
     std::uint32_t tiles_ahead = 4;             ///< of a flat, read before their update, at most
     std::uint32_t tiles_ahead_next_flats = 4;  ///< the same, when some of them are of later flats
     std::uint32_t tile_stores_max = 4;         ///< being written, at most, while another is updated
@@ -43,7 +43,7 @@ class OffloadedOptimizer {
   struct Step {
     std::uint64_t number = 0;  ///< the step that the tiles will stand at
     float gradient_factor = 1;
-    std::function<AdamConfig(std::uint32_t group)> config;
+    std::function<cpu_adam::AdamConfig(std::uint32_t group)> config;
   };
   /// One sweep, in the order in which the next forward needs the parameters. Tiles that stand at
   /// `step.number` already are skipped, so that a sweep that failed can be run again.
@@ -61,8 +61,8 @@ class OffloadedOptimizer {
   [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
-  [[nodiscard]] AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
-                              ConstHostSpan gradient) const;
+  [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
+                                        ConstHostSpan gradient) const;
 
   Options options_;
 };

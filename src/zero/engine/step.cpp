@@ -38,20 +38,20 @@ Result<StepOutcome> Engine::State::step() {
 
   const Config& config = options_.config;
   const auto updated = optimizer_.update(
-      flats_, {.number = current_step + 1,
-               .gradient_factor = static_cast<float>(verdict_->clip_factor / config.loss_scale),
-               .config = [&](std::uint32_t group) {
-                 const OptimizerConfig& optimizer = config.optimizer;
-                 return AdamConfig{.learning_rate = learning_rate_.value_or(optimizer.learning_rate),
-                                   .beta1 = optimizer.beta1,
-                                   .beta2 = optimizer.beta2,
-                                   .epsilon = optimizer.epsilon,
-                                   .weight_decay = options_.model.groups[group].weight_decay
-                                                       ? optimizer.weight_decay
-                                                       : 0.0f,
-                                   .mode = optimizer.decoupled_decay ? AdamMode::adamw : AdamMode::l2,
-                                   .bias_correction = optimizer.bias_correction};
-               }});
+      flats_,
+      {.number = current_step + 1,
+       .gradient_factor = static_cast<float>(verdict_->clip_factor / config.loss_scale),
+       .config = [&](std::uint32_t group) {
+         const OptimizerConfig& optimizer = config.optimizer;
+         return cpu_adam::AdamConfig{
+             .learning_rate = learning_rate_.value_or(optimizer.learning_rate),
+             .beta1 = optimizer.beta1,
+             .beta2 = optimizer.beta2,
+             .epsilon = optimizer.epsilon,
+             .weight_decay = options_.model.groups[group].weight_decay ? optimizer.weight_decay : 0.0f,
+             .mode = optimizer.decoupled_decay ? cpu_adam::AdamMode::adamw : cpu_adam::AdamMode::l2,
+             .bias_correction = optimizer.bias_correction};
+       }});
   // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.
   if (!updated &&
       (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {

@@ -46,7 +46,7 @@ Result<void> check(const RunEstimateOptions& o) {
   if (o.tile_elements && (o.tile_elements->is_zero() || o.tile_elements->value() > 0xffffffff)) {
     return refuse("tile_elements").wanted("from 1 to 4294967295").got(*o.tile_elements);
   }
-  if (is_split(o.state_format) && o.dtype != DType::bf16) {
+  if (cpu_adam::is_split(o.state_format) && o.dtype != DType::bf16) {
     return refuse("dtype")
         .wanted("bf16, for state format " + std::string(to_string(o.state_format)))
         .got(std::string(to_string(o.dtype)));
@@ -89,10 +89,10 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const std::uint64_t ranks = std::uint64_t{options.ranks_per_node} * options.nodes;
   const ElementCount shard = shard_of(options.parameters, ranks);
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
-  const auto states = tile_bytes(options.state_format, shard);
-  const auto tile = tile_bytes(
+  const auto states = cpu_adam::tile_bytes(options.state_format, shard);
+  const auto tile = cpu_adam::tile_bytes(
       options.state_format,
-      std::min(options.tile_elements.value_or(default_tile_elements(options.state_format)), shard));
+      std::min(options.tile_elements.value_or(cpu_adam::default_tile_elements(options.state_format)), shard));
   if (!states) return states.error();
   if (!tile) return tile.error();
 
@@ -114,7 +114,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
-  const bool split = is_split(options.state_format);
+  const bool split = cpu_adam::is_split(options.state_format);
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);

@@ -141,10 +141,10 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
                                std::uint32_t local_ranks) {
   PENSTOCK_TRY(model.validate());
   const ElementCount tile = config.penstock.tile();
-  if (tile.is_zero() || tile.value() % block_elements.value() != 0) {
+  if (tile.is_zero() || tile.value() % cpu_adam::block_elements.value() != 0) {
     return Error::invalid_config("plan_memory")
         .object("penstock.tile_elements")
-        .wanted("a multiple of " + to_string(block_elements))
+        .wanted("a multiple of " + to_string(cpu_adam::block_elements))
         .got(tile);
   }
   const bool optimizer_on_disk = config.offload_optimizer.device == OffloadDevice::nvme;
@@ -164,7 +164,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
 
   const PenstockConfig& own = config.penstock;
-  if (is_split(own.state_format) && config.dtype != DType::bf16) {
+  if (cpu_adam::is_split(own.state_format) && config.dtype != DType::bf16) {
     return Error::invalid_config("plan_memory")
         .object("state format " + std::string(to_string(own.state_format)))
         .where("penstock.state_format")
@@ -188,7 +188,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     shard_largest = std::max(shard_largest, padded(flat.shard, config.dtype));
     gradient_largest = std::max(gradient_largest, padded(flat.shard, config.grad_accum_dtype));
     for (const TileRange& range : cut_into_tiles(flat, tile)) {
-      auto bytes = tile_bytes(config.penstock.state_format, range.count);
+      auto bytes = cpu_adam::tile_bytes(config.penstock.state_format, range.count);
       if (!bytes) return bytes.error();
       tile_bytes_all += round_up(*bytes, block);
       tile_largest = std::max(tile_largest, round_up(*bytes, block));
@@ -246,7 +246,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   for (const FlatLayout& flat : shards.flats()) {
     for (const TileRange& range : cut_into_tiles(flat, tile)) {
       if (!plan.in_host(number++))
-        tiles_on_disk += round_up(*tile_bytes(config.penstock.state_format, range.count), block);
+        tiles_on_disk += round_up(*cpu_adam::tile_bytes(config.penstock.state_format, range.count), block);
     }
   }
   // What can go stays while there is room, so that these are bounds, not needs.
@@ -259,7 +259,8 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
-  plan.update_shard_reads_max = is_split(config.penstock.state_format) ? plan.disk_shards : ByteCount();
+  plan.update_shard_reads_max =
+      cpu_adam::is_split(config.penstock.state_format) ? plan.disk_shards : ByteCount();
   plan.swap_tensor_max = std::max({streamed.tile, streamed.shard, streamed.gradient});
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 

@@ -6,6 +6,8 @@
 #include <tuple>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 struct Worst {

@@ -6,6 +6,8 @@
 #include <thread>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 testing::AssertionResult refuses(const Result<AdamOutcome>& outcome, ErrorCode code,
@@ -129,8 +131,8 @@ TEST(AdamObserver, SeesEachBlockOnceBeforeAndOnceAfter) {
   constexpr std::size_t count = 9 * 16384 + 5;
   TileMemory memory(count, DType::bf16, DType::bf16);
   memory.set(random_values(count, 2));
-  Workers workers = Workers::create({.threads = 3}).value();
-  for (Workers* chosen : {static_cast<Workers*>(nullptr), &workers}) {
+  parallel::Workers workers = parallel::Workers::create({.threads = 3}).value();
+  for (parallel::Workers* chosen : {static_cast<parallel::Workers*>(nullptr), &workers}) {
     Recorder recorder(memory.tile().state);
 
     const AdamOutcome outcome =
@@ -149,7 +151,7 @@ TEST(AdamObserver, ARejectedBlockIsLeftAloneAndReported) {
   TileMemory memory(count, DType::bf16, DType::bf16);
   memory.set(random_values(count, 2));
   const std::vector<std::byte> before = memory.result_bytes();
-  Workers workers = Workers::create({.threads = 2}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 2}).value();
   Recorder recorder(memory.tile().state, {4, 1});
 
   const AdamOutcome outcome =
@@ -212,7 +214,7 @@ TEST(AdamOutcome, SaysNothingOfFiniteTilesAndOfEmptyOnes) {
 }
 
 TEST(InitializeTile, SetsMasterAndParameterAndClearsTheMoments) {
-  Workers workers = Workers::create({.threads = 2}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 2}).value();
   for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 129, 16384, 40000}) {
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
       const TileValues values = random_values(count, count);
@@ -244,7 +246,7 @@ TEST(InitializeTile, RefusesInitialValuesOfAnotherLengthOrWithinTheTile) {
 
 TEST(Workers, CoverEveryBlockOnce) {
   for (const std::uint32_t threads : {1u, 2u, 5u}) {
-    Workers workers = Workers::create({.threads = threads}).value();
+    parallel::Workers workers = parallel::Workers::create({.threads = threads}).value();
     EXPECT_EQ(workers.threads(), threads);
     for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 2, 7, 1000}) {
       std::vector<std::atomic<int>> touched(count);
@@ -257,7 +259,7 @@ TEST(Workers, CoverEveryBlockOnce) {
 }
 
 TEST(Workers, OneThreadIsTheCaller) {
-  Workers workers = Workers::create({.threads = 1}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 1}).value();
   int calls = 0;
   const std::thread::id caller = std::this_thread::get_id();
   workers.parallel_blocks(1000, [&](std::size_t first, std::size_t last) noexcept {
@@ -269,8 +271,8 @@ TEST(Workers, OneThreadIsTheCaller) {
 }
 
 TEST(Workers, RefuseNoThreadsAndFarTooMany) {
-  EXPECT_EQ(Workers::create({.threads = 0}).error().code(), ErrorCode::invalid_argument);
-  EXPECT_EQ(Workers::create({.threads = 5000}).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(parallel::Workers::create({.threads = 0}).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(parallel::Workers::create({.threads = 5000}).error().code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <vector>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::size_t count = 2 * 16384 + 777;

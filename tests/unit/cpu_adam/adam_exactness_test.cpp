@@ -10,6 +10,8 @@
 #endif
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::uint64_t steps = 3;
@@ -101,7 +103,7 @@ TEST(AdamExactness, ThreadsAndAlignmentDoNotChangeABit) {
   const auto wanted = run(plain, values, config(), {});
 
   for (const std::uint32_t threads : {1u, 2u, 3u, 8u}) {
-    Workers workers = Workers::create({.threads = threads}).value();
+    parallel::Workers workers = parallel::Workers::create({.threads = threads}).value();
     for (const std::size_t slack : std::initializer_list<std::size_t>{0, 1, 3, 8, 13}) {
       TileMemory shifted(count, DType::bf16, DType::bf16, slack);
       EXPECT_EQ(run(shifted, values, config(), {.workers = &workers}), wanted) << threads << ", " << slack;
@@ -112,7 +114,7 @@ TEST(AdamExactness, ThreadsAndAlignmentDoNotChangeABit) {
 // Parameters at a multiple of 64 B, which is what it takes to be written past the caches; tails and several
 // blocks, in several threads.
 TEST(AdamExactness, WritingPastTheCachesDoesNotChangeABit) {
-  Workers workers = Workers::create({.threads = 2}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 2}).value();
   for (const std::size_t count : {1u, 65u, 129u, 3u * 16384u + 777u}) {
     const TileValues values = random_values(count, 4);
     for (const DType parameter : dtypes) {
@@ -189,8 +191,8 @@ TEST(AdamExactness, TheCallersFloatingPointModeChangesNothingAndComesBack) {
 
   const unsigned saved = _mm_getcsr();
   const unsigned hostile = 0x1f80u | 0x8040u | 0x6000u;  // flush to zero, subnormals are zero, round to zero
-  Workers workers = Workers::create({.threads = 2}).value();
-  for (Workers* chosen : {static_cast<Workers*>(nullptr), &workers}) {
+  parallel::Workers workers = parallel::Workers::create({.threads = 2}).value();
+  for (parallel::Workers* chosen : {static_cast<parallel::Workers*>(nullptr), &workers}) {
     memory.set(values);
     std::vector<unsigned> after;
     for (std::uint64_t step = 1; step <= steps; ++step) {

@@ -7,6 +7,8 @@
 #include <bit>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 DType dtype_of(const std::string& safetensors_name) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::uint64_t block = 16384;

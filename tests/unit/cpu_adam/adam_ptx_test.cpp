@@ -9,6 +9,8 @@
 #include <string>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();

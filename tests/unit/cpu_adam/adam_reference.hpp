@@ -7,6 +7,8 @@
 
 namespace penstock::test {
 
+using namespace cpu_adam;
+
 /// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2) of one element, in
 /// double and in the papers' own form; shares nothing with the kernels.
 struct AdamReference {

@@ -10,6 +10,8 @@
 #include <vector>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::size_t count = 40'000, run = 256;
@@ -116,7 +118,7 @@ TEST_P(Segments, AreUpdatedAsIfEachWereItsOwnTile) {
 TEST_P(Segments, AreTheSameForEveryIsaThreadsAndCache) {
   Trained wanted(GetParam());
   wanted.masters_after(3, segments(), {.isa = Isa::scalar});
-  Workers workers = Workers::create({.threads = 3}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 3}).value();
   for (const Isa isa : isas) {
     if (!is_runnable(isa)) continue;
     Trained got(GetParam());

@@ -12,6 +12,8 @@
 
 namespace penstock::test {
 
+using namespace cpu_adam;
+
 /// A tile of a split format, read by its documented layout and in double, sharing nothing with the kernels.
 class FormatTile {
  public:

@@ -6,6 +6,8 @@
 #include <span>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr std::size_t run = 256;

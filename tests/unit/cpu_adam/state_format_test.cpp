@@ -4,6 +4,8 @@
 #include <string>
 
 namespace penstock::test {
+
+using namespace cpu_adam;
 namespace {
 
 constexpr StateFormat split_formats[] = {StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8};
@@ -55,7 +57,7 @@ TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndCut) {
   const TileValues values = mixed_values(count);
   FormatTile tile(GetParam(), count, DType::bf16, 99);
   const auto wanted = trained(tile, values, 2);
-  Workers workers = Workers::create({.threads = 3}).value();
+  parallel::Workers workers = parallel::Workers::create({.threads = 3}).value();
   EXPECT_EQ(trained(tile, values, 2, {.workers = &workers}), wanted);
 
   tile.initialize(values.master);

@@ -5,6 +5,8 @@
 
 namespace penstock::test {
 
+using namespace cpu_adam;
+
 namespace {
 
 struct Layout {

@@ -11,6 +11,8 @@
 
 namespace penstock::test {
 
+using namespace cpu_adam;
+
 inline constexpr Isa isas[] = {Isa::scalar, Isa::x86_64_v2, Isa::x86_64_v3, Isa::x86_64_v4, Isa::neon};
 
 /// Whole-tile values in element order, without blocks.

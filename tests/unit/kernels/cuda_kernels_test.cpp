@@ -89,22 +89,22 @@ TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
   using kernels::DeviceStateFormat;
   for (const std::uint64_t count : sizes) {
     for (const auto& [mode, format, on_device] :
-         {std::tuple(AdamMode::adamw, StateFormat::fp32, DeviceStateFormat::fp32),
-          {AdamMode::l2, StateFormat::fp32, DeviceStateFormat::fp32},
-          {AdamMode::adamw, StateFormat::split, DeviceStateFormat::split}}) {
+         {std::tuple(cpu_adam::AdamMode::adamw, cpu_adam::StateFormat::fp32, DeviceStateFormat::fp32),
+          {cpu_adam::AdamMode::l2, cpu_adam::StateFormat::fp32, DeviceStateFormat::fp32},
+          {cpu_adam::AdamMode::adamw, cpu_adam::StateFormat::split, DeviceStateFormat::split}}) {
       std::vector<std::byte> flags(8);
-      Twin state(std::vector<std::byte>(tile_bytes(format, ElementCount(count)).value().value())),
+      Twin state(std::vector<std::byte>(cpu_adam::tile_bytes(format, ElementCount(count)).value().value())),
           gradient(elements(count, DType::bf16, 2)), parameter(std::vector<std::byte>(2 * count)),
           flag(flags);
-      const AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
-      const AdamTile tile{.state = state.host_span(),
-                          .gradient = gradient.host_span(),
-                          .parameter = parameter.host_span(),
-                          .elements = ElementCount(count),
-                          .format = format};
+      const cpu_adam::AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+      const cpu_adam::AdamTile tile{.state = state.host_span(),
+                                    .gradient = gradient.host_span(),
+                                    .parameter = parameter.host_span(),
+                                    .elements = ElementCount(count),
+                                    .format = format};
       for (std::uint64_t step = 1; step <= 3; ++step) {
-        ASSERT_TRUE(adam_step(config, step, 0.5f, tile).has_value());
-        const auto coefficients = adam_coefficients(config, step, 0.5f).value();
+        ASSERT_TRUE(cpu_adam::adam_step(config, step, 0.5f, tile).has_value());
+        const auto coefficients = cpu_adam::adam_coefficients(config, step, 0.5f).value();
         ASSERT_TRUE(kernels::cuda_adam_step(0, cuda_stream, coefficients,
                                             {.state = state.on_device(),
                                              .gradient = {gradient.on_device(), DType::bf16},

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-namespace penstock {
+namespace penstock::parallel {
 namespace {
 
 TEST(Workers, RunEachPostedTaskOnceBeforeTheyGo) {
@@ -61,4 +61,4 @@ TEST(Workers, DivideBlocksInsideAPostedTask) {
 }
 
 }  // namespace
-}  // namespace penstock
+}  // namespace penstock::parallel

@@ -52,7 +52,8 @@ struct PenstockConfig {
   EvictionName eviction = EvictionName::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
-  StateFormat state_format = StateFormat::fp32;  ///< of masters and moments; the split ones take bf16 only
+  cpu_adam::StateFormat state_format =
+      cpu_adam::StateFormat::fp32;  ///< of masters and moments; the split ones take bf16 only
   std::vector<double>
       path_weights;  ///< of the directories of nvme_path, in their order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;   ///< the NUMA node of each; empty: as sysfs says
@@ -62,7 +63,7 @@ struct PenstockConfig {
 
   /// Elements of an optimizer tile.
   [[nodiscard]] ElementCount tile() const {
-    return tile_elements.value_or(default_tile_elements(state_format));
+    return tile_elements.value_or(cpu_adam::default_tile_elements(state_format));
   }
 };
 

@@ -9,7 +9,7 @@ namespace penstock::zero {
 
 /// Verifies each block of a tile just before its update and seals it just after, at that step. `blocks` has
 /// the blocks of the tile's format, and outlives this.
-class BlockSeal final : public BlockObserver {
+class BlockSeal final : public cpu_adam::BlockObserver {
  public:
   BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}
   bool before_update(std::size_t block, ConstHostSpan bytes) noexcept override {

@@ -99,7 +99,7 @@ class Engine {
     tiers::Device* device = nullptr;
     Compute* compute = nullptr;            ///< of that device
     Communicator* communicator = nullptr;  ///< of the data-parallel group
-    Workers* workers = nullptr;            ///< run the updates
+    parallel::Workers* workers = nullptr;  ///< run the updates
     Config config;
     ModelLayout model;
     MemoryPlan plan;  ///< of plan_memory(), from which the runtime was made

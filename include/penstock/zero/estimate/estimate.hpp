@@ -23,7 +23,7 @@ struct RunEstimateOptions {
   std::uint32_t micro_batches = 1;       ///< of a step
   OffloadDevice offload_param = OffloadDevice::nvme;
   OffloadDevice offload_optimizer = OffloadDevice::nvme;
-  StateFormat state_format = StateFormat::fp32;
+  cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
   std::optional<ElementCount> tile_elements;  ///< none: as the state format has it
   std::uint32_t tiles_in_flight = 4;
 };

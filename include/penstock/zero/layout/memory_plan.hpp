@@ -52,7 +52,7 @@ struct MemoryPlan {
 /// configuration it takes what everything needs that is not offloaded further.
 ///
 /// Errors: invalid_argument, of the layout; invalid_config, for a tile size that is no multiple of
-/// block_elements, nvme without a path, or lists in `penstock` that are not one number a path or rank; budget_too_small, with the minimum and what it is made of.
+/// cpu_adam::block_elements, nvme without a path, or lists in `penstock` that are not one number a path or rank; budget_too_small, with the minimum and what it is made of.
 [[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
                                              std::uint32_t ranks, std::uint32_t local_ranks);
 

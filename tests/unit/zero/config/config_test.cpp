@@ -256,9 +256,9 @@ TEST(Config, TakesSplitStateFormatsForBf16Alone) {
   const std::string bf16 = R"("bf16": {"enabled": true}, )";
   const std::string fp16 = R"("fp16": {"enabled": true, "loss_scale": 1024}, )";
 
-  EXPECT_EQ(of(bf16, "split_q8")->penstock.state_format, StateFormat::split_q8);
-  EXPECT_EQ(read(of(bf16, "split")->to_json())->penstock.state_format, StateFormat::split);
-  EXPECT_EQ(of(fp16, "fp32")->penstock.state_format, StateFormat::fp32);
+  EXPECT_EQ(of(bf16, "split_q8")->penstock.state_format, cpu_adam::StateFormat::split_q8);
+  EXPECT_EQ(read(of(bf16, "split")->to_json())->penstock.state_format, cpu_adam::StateFormat::split);
+  EXPECT_EQ(of(fp16, "fp32")->penstock.state_format, cpu_adam::StateFormat::fp32);
   for (const std::string& precision : {fp16, std::string()}) {
     const auto refused = of(precision, "split_bf16");
     ASSERT_FALSE(refused);

@@ -70,7 +70,7 @@ class Rank final : public swap::IdleHandler {
       paths.push_back(std::move(*created));
     }
     if (options_.seed) runtime_options.idle_handler = this;
-    workers_ = *Workers::create({.threads = options_.threads});
+    workers_ = *parallel::Workers::create({.threads = options_.threads});
     if (options_.threads > 1) runtime_options.executor = &*workers_;
     auto runtime = options_.seed ? swap::Runtime::create(runtime_options, std::move(paths))
                                  : swap::Runtime::create(runtime_options);
@@ -285,7 +285,7 @@ class Rank final : public swap::IdleHandler {
   std::vector<Disk> disks_;
   std::unique_ptr<HostDevice> device_;
   std::unique_ptr<Compute> compute_;
-  std::optional<Workers> workers_;  // outlives the runtime, whose checksums it runs
+  std::optional<parallel::Workers> workers_;  // outlives the runtime, whose checksums it runs
   std::unique_ptr<swap::Runtime> runtime_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<tiers::Stream> stream_;

@@ -14,7 +14,7 @@ using test::RunResult;
 using test::train;
 
 /// Of a model whose parameter shards do not all stay in the least host memory.
-RunOptions with(StateFormat format) {
+RunOptions with(cpu_adam::StateFormat format) {
   RunOptions options{.model = test::deep_model()};
   options.config.penstock.state_format = format;
   return options;
@@ -26,7 +26,7 @@ MemoryPlan plan_of(Config config, const ModelLayout& model) {
 }
 
 /// The same on disks, with the least host memory that its plan allows and `more`.
-RunOptions on_disk(StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
+RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
   RunOptions options = with(format);
   options.config.offload_param.device = OffloadDevice::nvme;
   options.config.offload_optimizer.device = optimizer_too ? OffloadDevice::nvme : OffloadDevice::cpu;
@@ -34,7 +34,7 @@ RunOptions on_disk(StateFormat format, ByteCount more = {}, bool optimizer_too =
   return options;
 }
 
-class EngineStateFormats : public testing::TestWithParam<StateFormat> {};
+class EngineStateFormats : public testing::TestWithParam<cpu_adam::StateFormat> {};
 
 TEST_P(EngineStateFormats, GiveTheSameBitsWhereverTheyLiveAndHoweverTilesAreCut) {
   const RunResult in_memory = train(with(GetParam()));
@@ -131,7 +131,7 @@ TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
 }
 
 TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
-  const RunResult exact = train(with(StateFormat::fp32)), mine = train(with(GetParam()));
+  const RunResult exact = train(with(cpu_adam::StateFormat::fp32)), mine = train(with(GetParam()));
   ASSERT_FALSE(mine.error) << mine.error->message();
   double moved = 0, apart = 0;
   for (std::size_t unit = 0; unit < exact.parameters.size(); ++unit) {
@@ -146,22 +146,23 @@ TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
   EXPECT_LT(apart, 0.02);
   EXPECT_GT(moved, 0.02);
   // No master is halfway between two bf16 numbers in so few steps.
-  EXPECT_EQ(mine.digest == exact.digest, GetParam() == StateFormat::split);
+  EXPECT_EQ(mine.digest == exact.digest, GetParam() == cpu_adam::StateFormat::split);
 }
 
 TEST_P(EngineStateFormats, ArePlannedByTheirOwnBytes) {
-  const RunOptions fp32 = on_disk(StateFormat::fp32), mine = on_disk(GetParam());
+  const RunOptions fp32 = on_disk(cpu_adam::StateFormat::fp32), mine = on_disk(GetParam());
   const MemoryPlan wide = plan_of(fp32.config, fp32.model), plan = plan_of(mine.config, mine.model);
 
-  const double bytes = GetParam() == StateFormat::split        ? 10
-                       : GetParam() == StateFormat::split_bf16 ? 6
-                                                               : 4.01;
+  const double bytes = GetParam() == cpu_adam::StateFormat::split        ? 10
+                       : GetParam() == cpu_adam::StateFormat::split_bf16 ? 6
+                                                                         : 4.01;
   EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()),
               bytes / 12,
               0.03);  // tiles are padded to blocks of the file system
   EXPECT_EQ(wide.update_shard_reads_max, 0_B);
   EXPECT_EQ(plan.update_shard_reads_max, plan.disk_shards);
-  EXPECT_LT(train(on_disk(GetParam())).bytes_written, train(on_disk(StateFormat::fp32)).bytes_written);
+  EXPECT_LT(train(on_disk(GetParam())).bytes_written,
+            train(on_disk(cpu_adam::StateFormat::fp32)).bytes_written);
 }
 
 TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
@@ -177,7 +178,8 @@ TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
-                         testing::Values(StateFormat::split, StateFormat::split_bf16, StateFormat::split_q8),
+                         testing::Values(cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
+                                         cpu_adam::StateFormat::split_q8),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(RunEstimate, RefusesWhatCannotBe) {
   no_parameters.parameters = ElementCount(0);
   large_unit.largest_unit = ElementCount(11);
   no_ranks.nodes = 0;
-  format.state_format = StateFormat::split_q8;
+  format.state_format = cpu_adam::StateFormat::split_q8;
   format.dtype = DType::fp16;
 
   EXPECT_EQ(estimate_run(no_parameters).error().code(), ErrorCode::invalid_argument);
