@@ -54,7 +54,7 @@ Result<Stepper::Timing> Stepper::step() {
   const TimePoint began = Clock::steady().now();
   auto outcome = engine_->step();
   if (!outcome) return outcome.error();
-  PENSTOCK_TRY(runtime_->drain());
+  PENSTOCK_TRY(runtime_->flush());
   const double waited = std::chrono::duration<double>(outcome->gradient_wait).count();
   timing.step = seconds_since(began) - waited;
   timing.landing += waited;

@@ -127,9 +127,8 @@ Result<void> RankTrainer::open() {
 }
 
 std::vector<std::string> RankTrainer::notes() const {
-  std::vector<std::string> notes = {runtime_->arena().notes(), engine_->notes()};
-  for (const auto& path : runtime_->paths()) notes.push_back(path->notes());
-  std::erase(notes, "");
+  std::vector<std::string> notes = runtime_->notes();
+  if (!engine_->notes().empty()) notes.push_back(engine_->notes());
   return notes;
 }
 

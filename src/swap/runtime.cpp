@@ -1,8 +1,16 @@
-#include <penstock/base/check.hpp>
 #include <penstock/swap/runtime.hpp>
+
+#include "swap/path/extent_allocator.hpp"
+#include "swap/residency/host_residency.hpp"
+#include "swap/transfer/host_moves.hpp"
+#include "swap/transfer/transfer_engine.hpp"
+#include "tiers/store/tensor_store.hpp"
 
 #include <pthread.h>
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 namespace penstock::swap {
 
@@ -24,10 +32,75 @@ ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> pat
   return ExtentAllocator(rooms, alignment);
 }
 
+std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<std::string> names;
+  for (const auto& path : paths) names.push_back(path->file().name);
+  return names;
+}
+
 }  // namespace
+
+/// Store, budget and residency are one state under `mutex`, which no system or CUDA call is made with.
+struct Runtime::State {
+  State(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+
+  /// Grants, and starts what is needed. With the lock held.
+  void advance() {
+    residency.advance();
+    // A move that is blocked frees nothing.
+    if (transfers.active() <= transfers.blocked()) residency.fail_starved_request();
+  }
+  void wake() noexcept;
+  bool poll();
+  void run_mover();
+  template <class Done>
+  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
+  Result<void> report_store_error(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
+  /// Changes the residency, advances it and wakes the mover.
+  template <class Change>
+  void change(const Change& change);
+
+  RuntimeOptions options;
+  InlineExecutor inline_executor;
+  Executor* executor;
+  tiers::Ledger ledger;
+  tiers::HostArena arena;
+  std::vector<std::unique_ptr<Path>> paths;
+  tiers::MemoryBudget budget;
+  tiers::TensorStore store;
+  ExtentAllocator extents;
+  TransferEngine transfers;
+  HostMoves moves;
+  HostResidency residency;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed, mover_wake;
+  std::vector<Move> starting;  // handed in by callers, not yet with the mover
+  bool woken = false, stopping = false;
+  std::atomic<std::int64_t> stall_ns{0};
+  std::vector<MoveEvent> events;  // the mover's, as is what it starts in this turn
+  std::vector<Move> starts;
+  std::thread mover;
+};
 
 void Lease::end() noexcept {
   if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->end_lease(tensor_, access_);
+}
+
+void PendingLease::ask() {
+  if (runtime_ == nullptr || ticket_) return;
+  ticket_ = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+}
+
+std::optional<Result<Lease>> PendingLease::poll() {
+  if (runtime_ == nullptr || !ticket_) return std::nullopt;
+  auto lease = runtime_->take(*ticket_, tensor_, access_);
+  if (lease) runtime_ = nullptr;
+  return lease;
+}
+
+void PendingLease::cancel() noexcept {
+  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->cancel(ticket_, tensor_, access_);
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
@@ -49,192 +122,222 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
                                                  std::vector<std::unique_ptr<Path>> paths) {
   auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
   if (!arena) return arena.error();
-  return std::unique_ptr<Runtime>(new Runtime(std::move(options), std::move(*arena), std::move(paths)));
+  return std::unique_ptr<Runtime>(
+      new Runtime(std::make_unique<State>(std::move(options), std::move(*arena), std::move(paths))));
 }
 
-Runtime::Runtime(RuntimeOptions options, tiers::HostArena arena, std::vector<std::unique_ptr<Path>> paths)
-    : options_(std::move(options)),
-      executor_(options_.executor != nullptr ? options_.executor : &inline_executor_),
-      arena_(std::move(arena)),
-      paths_(std::move(paths)),
-      budget_(std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.host_budget, ledger_)),
-      store_(std::make_unique<tiers::TensorStore>()),
-      extents_(make_extent_allocator(paths_)),
-      transfers_(paths_) {
-  for (const auto& path : paths_) {
-    if (!arena_.bytes().empty()) path->attach(arena_.bytes());
+Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
+                      std::vector<std::unique_ptr<Path>> opened)
+    : options(std::move(given)),
+      executor(options.executor != nullptr ? options.executor : &inline_executor),
+      arena(std::move(memory)),
+      paths(std::move(opened)),
+      budget(tiers::Tier::host, options.host_budget, ledger),
+      extents(make_extent_allocator(paths)),
+      transfers(paths),
+      moves(store, transfers, {.arena = arena.bytes(), .executor = executor, .wake = [this] { wake(); }}),
+      residency(store, budget, extents, ledger, moves,
+                {.eviction = options.eviction,
+                 .lookahead = options.lookahead,
+                 .file_names = file_names(paths),
+                 .messages = std::move(options.messages)}) {
+  moves.report_to(residency);
+  for (const auto& path : paths) {
+    if (!arena.bytes().empty()) path->attach(arena.bytes());
   }
-  swapper_ = std::make_unique<Swapper>(
-      *store_, *budget_, extents_, transfers_, ledger_,
-      Swapper::Options{
-          .arena = arena_.bytes(),
-          .policy = options_.eviction == Eviction::lru ? make_lru_policy() : make_planned_policy(),
-          .lookahead = options_.lookahead,
-          .executor = executor_,
-          .wake = [this] { wake(); },
-          .messages = std::move(options_.messages)});
-  if (options_.idle_handler == nullptr) {
-    for (const auto& path : paths_) path->start_driver([this] { wake(); });
-    mover_ = std::thread([this] { run_mover(); });
-  }
+  if (options.idle_handler != nullptr) return;
+  for (const auto& path : paths) path->start_driver([this] { wake(); });
+  mover = std::thread([this] { run_mover(); });
 }
+
+Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Runtime::~Runtime() {
   {
-    const std::lock_guard lock(mutex_);
-    swapper_->stop();
+    const std::lock_guard lock(state_->mutex);
+    state_->residency.stop();
   }
-  // A store that fails here was reported by drain(), or belongs to a run that is being abandoned.
-  wait_for_rest([this] { return transfers_.active() == 0; });
+  // A store that fails here was reported by flush(), or belongs to a run that is being abandoned.
+  wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
   }
   wake();
-  if (mover_.joinable()) mover_.join();
-  bool at_rest = true;
-  for (const auto& path : paths_) at_rest &= path->stop_driver();
-  if (!at_rest) arena_.leak();
+  if (state_->mover.joinable()) state_->mover.join();
+  bool released = true;
+  for (const auto& path : state_->paths) released &= path->stop_driver();
+  if (!released) state_->arena.leak();
+}
+
+template <class Change>
+void Runtime::State::change(const Change& change) {
+  {
+    const std::lock_guard lock(mutex);
+    change();
+    advance();
+  }
+  wake();
 }
 
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
-  const std::lock_guard lock(mutex_);
-  if (on_disk) {
-    auto extent = extents_.allocate(description.size);
-    if (!extent) return std::move(extent).error().object(description.name);
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  const std::string name = description.name;
+  if (on_disk && !description.size.is_zero()) {
+    auto extent = s.extents.allocate(description.size);
+    if (!extent) return std::move(extent).error().object(name);
     description.extent = *extent;
-    ledger_.hold(tiers::Tier::nvme, description.purpose, extent->length);
   }
-  const TensorId tensor = store_->add(std::move(description));
-  if (!store_->description(tensor).stays_in_memory()) return tensor;
-  if (auto settled = swapper_->settle(tensor); !settled) {
-    (void)store_->remove(tensor);
-    return settled.error();
+  const auto extent = description.extent;
+  const auto tensor = s.store.add(std::move(description));
+  if (!tensor) {
+    if (extent) s.extents.release(*extent);
+    return tensor.error();
   }
-  return tensor;
+  if (auto added = s.residency.add(*tensor); !added) {
+    (void)s.store.remove(*tensor);
+    return added.error();
+  }
+  return *tensor;
 }
 
 void Runtime::remove(TensorId tensor) {
+  State& s = *state_;
   {
-    std::unique_lock lock(mutex_);
-    swapper_->forget(tensor);  // or a prefetch of it would start while this waits
-    drive_until(lock, [&] { return swapper_->at_rest(tensor); });
-    swapper_->forget(tensor);
-    const tiers::TensorDescription description = swapper_->remove(tensor);
-    if (description.extent) {
-      ledger_.give_back(tiers::Tier::nvme, description.purpose, description.extent->length);
-    }
-    swapper_->advance();  // others may have waited for its room, or for the failed store of it to be heard of
+    std::unique_lock lock(s.mutex);
+    s.residency.forget(tensor);  // or a prefetch of it would start while this waits
+    s.drive_until(lock, [&] { return s.residency.idle(tensor); });
+    s.residency.forget(tensor);
+    (void)s.residency.remove(tensor);
+    s.advance();  // others may have waited for its room, or for the error of its failed store
   }
   wake();
 }
 
-Ticket Runtime::request(TensorId tensor, Access access) {
+Ticket Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
   Ticket ticket;
-  {
-    const std::lock_guard lock(mutex_);
-    ticket = swapper_->request(tensor, access);
-    swapper_->advance();
-  }
-  wake();
+  state_->change([&] {
+    ticket = state_->residency.request(tensor, access, use);
+    if (announced) state_->residency.retract(tensor);
+  });
   return ticket;
 }
 
+PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
+  return {*this, tensor, access, ask(tensor, access, use, /*announced=*/false)};
+}
+
+PendingLease Runtime::announce(TensorId tensor, Access access) {
+  state_->change([&] { state_->residency.announce(tensor); });
+  return {*this, tensor, access, std::nullopt};
+}
+
 std::optional<Result<Lease>> Runtime::take(Ticket ticket, TensorId tensor, Access access) {
-  const std::lock_guard lock(mutex_);
-  auto outcome = swapper_->take(ticket);
+  const std::lock_guard lock(state_->mutex);
+  auto outcome = state_->residency.take(ticket);
   if (!outcome) return std::nullopt;
   if (!*outcome) return outcome->error();
-  return Lease(*this, tensor, access, **outcome);
+  return Lease(*this, tensor, access, state_->moves.payload(tensor));
 }
 
-void Runtime::cancel(Ticket ticket, TensorId tensor, Access access) {
-  {
-    const std::lock_guard lock(mutex_);
-    swapper_->cancel(ticket, tensor, access);
-    swapper_->advance();
-  }
-  wake();
+void Runtime::cancel(std::optional<Ticket> ticket, TensorId tensor, Access access) noexcept {
+  state_->change([&] {
+    if (ticket) {
+      state_->residency.cancel(*ticket, tensor, access);
+    } else {
+      state_->residency.retract(tensor);
+    }
+  });
 }
 
-Result<Lease> Runtime::acquire(TensorId tensor, Access access) {
+Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   PENSTOCK_TRY(check_stores());
-  const Ticket ticket = request(tensor, access);
-  std::optional<Result<HostSpan>> outcome;
+  const Ticket ticket = ask(tensor, access, use, /*announced=*/false);
+  std::optional<Result<void>> outcome;
   std::optional<Error> failed;
-  std::unique_lock lock(mutex_);
-  drive_until(lock, [&] {
-    outcome = swapper_->take(ticket);
-    return outcome || (failed = swapper_->take_store_error());
+  std::unique_lock lock(state_->mutex);
+  state_->drive_until(lock, [&] {
+    outcome = state_->residency.take(ticket);
+    return outcome || (failed = state_->residency.take_store_error());
   });
   if (failed) {
-    swapper_->cancel(ticket, tensor, access);  // before it can be granted to nobody
-    return tell(lock, std::move(failed)).error();
+    state_->residency.cancel(ticket, tensor, access);  // before it can be granted without a taker
+    return state_->report_store_error(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();
-  return Lease(*this, tensor, access, **outcome);
+  return Lease(*this, tensor, access, state_->moves.payload(tensor));
 }
 
 void Runtime::end_lease(TensorId tensor, Access access) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    swapper_->release(tensor, access);
-    swapper_->advance();
-  }
-  wake();
-}
-
-void Runtime::use(TensorId tensor) {
-  {
-    const std::lock_guard lock(mutex_);
-    swapper_->use(tensor);
-  }
-  wake();
+  state_->change([&] { state_->residency.release(tensor, access); });
 }
 
 void Runtime::end_round() {
-  const std::lock_guard lock(mutex_);
-  swapper_->end_round();
+  const std::lock_guard lock(state_->mutex);
+  state_->residency.end_round();
 }
 
 void Runtime::prefetch(TensorId tensor) {
   {
-    const std::lock_guard lock(mutex_);
-    swapper_->prefetch(tensor);
+    const std::lock_guard lock(state_->mutex);
+    state_->residency.prefetch(tensor);
   }
   wake();
 }
 
 void Runtime::discard(TensorId tensor) {
   {
-    const std::lock_guard lock(mutex_);
-    swapper_->discard(tensor);
+    const std::lock_guard lock(state_->mutex);
+    state_->residency.discard(tensor);
   }
   wake();
 }
 
 void Runtime::wait_for_stores(std::size_t count) {
-  wait_for_rest([&] { return swapper_->stores_pending() <= count; });
+  wait_ignoring_stores([&] { return state_->residency.stores_pending() <= count; });
 }
 
-Result<void> Runtime::drain() {
-  return wait_until([this] { return swapper_->drained(); });
+Result<void> Runtime::flush() {
+  return wait_until([this] { return state_->residency.all_stored(); });
+}
+
+Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->residency.pin_extent(tensor, generation);
+}
+
+void Runtime::release_generation(std::uint64_t generation) {
+  state_->change([&] { state_->residency.release_generation(generation); });
 }
 
 std::vector<std::string> Runtime::take_messages() {
-  const std::lock_guard lock(mutex_);
-  return swapper_->take_messages();
+  const std::lock_guard lock(state_->mutex);
+  return state_->residency.take_messages();
+}
+
+Error Runtime::corrupted(TensorId tensor, std::size_t block) {
+  const std::lock_guard lock(state_->mutex);
+  Error error = state_->moves.corrupted(state_->store.description(tensor), block);
+  state_->residency.note_corrupted(tensor, error);
+  return error;
+}
+
+tiers::BlockTable& Runtime::blocks(TensorId tensor) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store.blocks(tensor);
 }
 
 Result<void> Runtime::check_stores() {
-  std::unique_lock lock(mutex_);
-  return tell(lock, swapper_->take_store_error());
+  std::unique_lock lock(state_->mutex);
+  return state_->report_store_error(lock, state_->residency.take_store_error());
 }
 
-/// Whoever hears of the error may go on, and so do the stores.
-Result<void> Runtime::tell(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error) {
+/// The caller that gets the error may go on, and so do the stores.
+Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lock,
+                                                std::optional<Error> store_error) {
   if (!store_error) return ok();
-  swapper_->advance();
+  advance();
   lock.unlock();
   wake();
   return *store_error;
@@ -242,102 +345,166 @@ Result<void> Runtime::tell(std::unique_lock<std::mutex>& lock, std::optional<Err
 
 void Runtime::start(Move move) {
   {
-    const std::lock_guard lock(mutex_);
-    transfers_.announce();
-    starting_.push_back(std::move(move));
+    const std::lock_guard lock(state_->mutex);
+    state_->transfers.announce();
+    state_->starting.push_back(std::move(move));
   }
   wake();
 }
 
 void Runtime::wake() noexcept {
-  if (options_.idle_handler != nullptr) return;
+  state_->wake();
+}
+
+void Runtime::State::wake() noexcept {
+  if (options.idle_handler != nullptr) return;
   {
-    const std::lock_guard lock(mutex_);
-    woken_ = true;
+    const std::lock_guard lock(mutex);
+    woken = true;
   }
-  mover_wake_.notify_one();
+  mover_wake.notify_one();
 }
 
 Result<void> Runtime::wait_until(const std::function<bool()>& done) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(state_->mutex);
   std::optional<Error> failed;
-  drive_until(lock, [&] { return done() || (failed = swapper_->take_store_error()).has_value(); });
-  return tell(lock, std::move(failed));
+  state_->drive_until(lock,
+                      [&] { return done() || (failed = state_->residency.take_store_error()).has_value(); });
+  return state_->report_store_error(lock, std::move(failed));
 }
 
-void Runtime::wait_for_rest(const std::function<bool()>& at_rest) {
-  std::unique_lock lock(mutex_);
-  drive_until(lock, at_rest);
+void Runtime::wait_ignoring_stores(const std::function<bool()>& done) {
+  std::unique_lock lock(state_->mutex);
+  state_->drive_until(lock, done);
+}
+
+bool Runtime::store_failed() const {
+  return state_->residency.store_failed();
 }
 
 /// `done` is evaluated with the lock held.
 template <class Done>
-void Runtime::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
+void Runtime::State::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
-  if (options_.idle_handler == nullptr) {
-    changed_.wait(lock, done);
+  if (options.idle_handler == nullptr) {
+    changed.wait(lock, done);
   } else {
     while (!done()) {
       lock.unlock();
-      if (!poll()) options_.idle_handler->idle();
+      if (!poll()) options.idle_handler->idle();
       lock.lock();
     }
   }
-  stall_ns_ += (Clock::steady().now() - began).count();
+  stall_ns += (Clock::steady().now() - began).count();
 }
 
 Result<void> Runtime::wait_for(const tiers::Event& event) {
-  if (options_.idle_handler == nullptr) return event.synchronize();
+  IdleHandler* const idle_handler = state_->options.idle_handler;
+  if (idle_handler == nullptr) return event.synchronize();
   while (true) {
     auto passed = event.query();
     if (!passed) return passed.error();
     if (*passed) return ok();
-    if (!poll()) options_.idle_handler->idle();
+    if (!poll()) idle_handler->idle();
   }
 }
 
 bool Runtime::poll() {
+  return state_->poll();
+}
+
+bool Runtime::State::poll() {
   bool moved = false;
-  if (options_.idle_handler != nullptr) {
-    for (const auto& path : paths_) moved |= path->drive();
+  if (options.idle_handler != nullptr) {
+    for (const auto& path : paths) moved |= path->drive();
   }
-  events_.clear();
-  moved |= transfers_.poll(events_);
+  events.clear();
+  moved |= transfers.poll(events);
 
   {
-    const std::lock_guard lock(mutex_);
-    for (const MoveEvent& event : events_) {
-      if (event.state == HopState::done) transfers_.settle();
+    const std::lock_guard lock(mutex);
+    for (const MoveEvent& event : events) {
+      if (event.state == HopState::done) transfers.end();
       event.on_event(event.state, event.result);
     }
-    swapper_->advance();
-    std::swap(starts_, starting_);
-    swapper_->take_moves(starts_);
-    moved |= !starts_.empty();
-    if (moved) changed_.notify_all();
+    advance();
+    std::swap(starts, starting);
+    moves.take_moves(starts);
+    moved |= !starts.empty();
+    if (moved) changed.notify_all();
   }
-  for (Move& move : starts_) transfers_.start(std::move(move));
-  starts_.clear();
+  for (Move& move : starts) transfers.start(std::move(move));
+  starts.clear();
   return moved;
 }
 
-void Runtime::run_mover() {
+void Runtime::State::run_mover() {
   ::pthread_setname_np(::pthread_self(), "penstock-mover");
   while (true) {
     if (poll()) continue;
-    std::unique_lock lock(mutex_);
-    const auto woken = [this] { return woken_ || stopping_; };
-    // A grant may have come from another thread's advance(): tell those who wait for it.
-    changed_.notify_all();
-    if (transfers_.needs_polling()) {
-      mover_wake_.wait_for(lock, poll_interval, woken);
+    std::unique_lock lock(mutex);
+    const auto is_woken = [this] { return woken || stopping; };
+    // A grant may have come from another thread's advance(): wakes the callers that wait for it.
+    changed.notify_all();
+    if (transfers.needs_polling()) {
+      mover_wake.wait_for(lock, poll_interval, is_woken);
     } else {
-      mover_wake_.wait(lock, woken);
+      mover_wake.wait(lock, is_woken);
     }
-    if (stopping_) return;
-    woken_ = false;
+    if (stopping) return;
+    woken = false;
   }
+}
+
+std::vector<TensorId> Runtime::tensors() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store.tensors();
+}
+
+tiers::TensorDescription Runtime::describe(TensorId tensor) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store.description(tensor);
+}
+
+std::string Runtime::name(TensorId tensor) const {
+  return describe(tensor).name;
+}
+
+bool Runtime::in_memory(TensorId tensor) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store.copy(tensor).state != tiers::CopyState::absent;
+}
+
+std::vector<TensorId> Runtime::tensors_on_path(std::uint32_t path) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->store.in_extents_of(path);
+}
+
+ByteCount Runtime::host_free() const {
+  return state_->budget.free();
+}
+HostSpan Runtime::host_memory() const {
+  return state_->arena.bytes();
+}
+tiers::Ledger& Runtime::ledger() {
+  return state_->ledger;
+}
+std::span<const std::unique_ptr<Path>> Runtime::paths() const {
+  return state_->paths;
+}
+Executor& Runtime::executor() {
+  return *state_->executor;
+}
+TimePoint Runtime::stall_time() const {
+  return TimePoint(state_->stall_ns.load());
+}
+
+std::vector<std::string> Runtime::notes() const {
+  std::vector<std::string> notes = {state_->arena.notes()};
+  for (const auto& path : state_->paths) notes.push_back(path->notes());
+  std::erase(notes, "");
+  return notes;
 }
 
 }  // namespace penstock::swap

@@ -1,4 +1,4 @@
-#include <penstock/swap/path/extent_allocator.hpp>
+#include "swap/path/extent_allocator.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -48,8 +48,43 @@ Result<tiers::Extent> ExtentAllocator::allocate(ByteCount size,
       .got(paths_.empty() ? std::string("no path") : to_string(ByteCount(largest)));
 }
 
-void ExtentAllocator::release(const tiers::Extent& extent) {
+bool ExtentAllocator::release(const tiers::Extent& extent) {
+  if (const auto pin = pins_.find(key(extent)); pin != pins_.end()) {
+    pin->second.left = true;
+    return false;
+  }
+  free(extent);
+  return true;
+}
+
+void ExtentAllocator::free(const tiers::Extent& extent) {
   paths_[extent.path].space.release({extent.offset.value(), extent.length.value()});
+}
+
+void ExtentAllocator::pin(const tiers::Extent& extent, std::uint64_t generation, tiers::Purpose purpose) {
+  Pin& pin = pins_.try_emplace(key(extent), Pin{extent, purpose, {}}).first->second;
+  if (std::find(pin.generations.begin(), pin.generations.end(), generation) == pin.generations.end()) {
+    pin.generations.push_back(generation);
+  }
+}
+
+std::vector<std::pair<tiers::Extent, tiers::Purpose>> ExtentAllocator::release_generation(
+    std::uint64_t generation) {
+  std::vector<std::pair<tiers::Extent, tiers::Purpose>> freed;
+  for (auto entry = pins_.begin(); entry != pins_.end();) {
+    Pin& pin = entry->second;
+    std::erase(pin.generations, generation);
+    if (!pin.generations.empty()) {
+      ++entry;
+      continue;
+    }
+    if (pin.left) {
+      free(pin.extent);
+      freed.emplace_back(pin.extent, pin.purpose);
+    }
+    entry = pins_.erase(entry);
+  }
+  return freed;
 }
 
 bool ExtentAllocator::note_fault(std::uint32_t path) {

@@ -1,53 +1,99 @@
-#include <penstock/swap/policy/access_trace.hpp>
+#include "swap/policy/access_trace.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::swap {
 
-void AccessTrace::use(tiers::TensorId tensor) {
-  if (known_ && position_ == order_.size()) position_ = 0;  // the round goes on without having been ended
-  if (known_ && order_[position_] != tensor) {
-    known_ = false;
-    order_.resize(position_);
-    index_uses();
+using tiers::TensorId;
+
+void AccessTrace::use(TensorId tensor) {
+  if (known_) {
+    skip_forgotten();
+    if (order_[index_] != tensor) {
+      known_ = false;
+      truncate(index_);
+    }
   }
   if (!known_) {
-    uses_[tensor].push_back(order_.size());
+    const auto number = static_cast<std::size_t>(tensor);
+    if (number >= uses_.size()) uses_.resize(number + 1);
+    uses_[number].push_back(order_.size());
     order_.push_back(tensor);
   }
-  ++position_;
+  ++index_;
+}
+
+/// Moves to the next use that still has its tensor; at the round's end, to the next round. The order is known
+/// and has such a use.
+void AccessTrace::skip_forgotten() {
+  while (true) {
+    if (index_ == order_.size()) {  // the round goes on without having been ended
+      round_begin_ += order_.size();
+      index_ = 0;
+    }
+    if (order_[index_] != forgotten) return;
+    ++index_;
+  }
 }
 
 void AccessTrace::end_round() {
-  if (position_ < order_.size()) {
-    // The round was shorter than the last one: what was not used is forgotten.
-    order_.resize(position_);
-    index_uses();
+  if (known_) {
+    while (index_ < order_.size() && order_[index_] == forgotten) ++index_;
   }
-  known_ = !order_.empty();
-  position_ = 0;
+  if (index_ < order_.size()) truncate(index_);  // the round was shorter than the one before it
+  round_begin_ += order_.size();
+  index_ = 0;
+  const bool was_known = std::exchange(known_, order_.size() > forgotten_count_);
+  if (forgotten_count_ * 2 > order_.size()) remove_forgotten();
+  if (!was_known) ++revision_;
 }
 
-void AccessTrace::forget(tiers::TensorId tensor) {
-  const auto now = order_.begin() + static_cast<std::ptrdiff_t>(position_);
-  position_ -= static_cast<std::uint64_t>(std::count(order_.begin(), now, tensor));
-  std::erase(order_, tensor);
-  if (order_.empty()) known_ = false;
+void AccessTrace::forget(TensorId tensor) {
+  const auto number = static_cast<std::size_t>(tensor);
+  if (number >= uses_.size() || uses_[number].empty()) return;
+  for (const std::uint64_t use : uses_[number]) order_[use] = forgotten;
+  forgotten_count_ += uses_[number].size();
+  uses_[number].clear();
+  if (forgotten_count_ == order_.size()) {
+    known_ = false;
+    truncate(0);
+  }
+}
+
+/// Drops the order from `length` on, and with it what it said of the future.
+void AccessTrace::truncate(std::size_t length) {
+  order_.resize(length);
+  remove_forgotten();
+}
+
+void AccessTrace::remove_forgotten() {
+  const auto now = order_.begin() + static_cast<std::ptrdiff_t>(std::min(index_, order_.size()));
+  index_ = static_cast<std::size_t>(now - order_.begin() - std::count(order_.begin(), now, forgotten));
+  std::erase(order_, forgotten);
+  forgotten_count_ = 0;
   index_uses();
+  ++revision_;
 }
 
 void AccessTrace::index_uses() {
-  uses_.clear();
-  for (std::uint64_t i = 0; i < order_.size(); ++i) uses_[order_[i]].push_back(i);
+  for (auto& uses : uses_) uses.clear();
+  for (std::uint64_t i = 0; i < order_.size(); ++i) {
+    uses_[static_cast<std::size_t>(order_[i])].push_back(i);
+  }
 }
 
-std::uint64_t AccessTrace::next_use(tiers::TensorId tensor) const {
-  if (!known_) return never;
-  const auto found = uses_.find(tensor);
-  if (found == uses_.end()) return never;
-  const auto& positions = found->second;
-  const auto next = std::lower_bound(positions.begin(), positions.end(), position_);
-  return next != positions.end() ? *next - position_ : positions.front() + order_.size() - position_;
+std::uint64_t AccessTrace::next_use(TensorId tensor) const {
+  const auto number = static_cast<std::size_t>(tensor);
+  if (!known_ || number >= uses_.size() || uses_[number].empty()) return never;
+  const auto& uses = uses_[number];
+  const auto next = std::lower_bound(uses.begin(), uses.end(), index_);
+  return round_begin_ + (next != uses.end() ? *next : uses.front() + order_.size());
+}
+
+std::optional<TensorId> AccessTrace::at(std::uint64_t position) const {
+  const TensorId tensor = order_[(position - round_begin_) % order_.size()];
+  return tensor == forgotten ? std::nullopt : std::optional(tensor);
 }
 
 }  // namespace penstock::swap

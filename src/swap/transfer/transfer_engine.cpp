@@ -1,4 +1,4 @@
-#include <penstock/swap/transfer/transfer_engine.hpp>
+#include "swap/transfer/transfer_engine.hpp"
 
 #include <algorithm>
 #include <memory_resource>

@@ -6,15 +6,12 @@
 
 namespace penstock::tiers {
 
-BlockTable::BlockTable(std::uint64_t owner, ByteCount payload, ByteCount block)
-    : owner_(owner),
-      payload_(payload),
-      block_(block),
-      records_(ceil_divide(payload.value(), block.value())) {}
+BlockTable::BlockTable(std::uint64_t seed, ByteCount payload, ByteCount block)
+    : seed_(seed), payload_(payload), block_(block), records_(ceil_divide(payload.value(), block.value())) {}
 
 std::uint64_t BlockTable::hash(std::size_t index, ConstHostSpan bytes) const noexcept {
-  // An odd multiplier keeps (owner, index) pairs apart for all indices below 2^32.
-  const std::uint64_t seed = (owner_ << 32 | index) * 0x9e3779b97f4a7c15u;
+  // An odd multiplier keeps the blocks of a tensor apart.
+  const std::uint64_t seed = seed_ + index * 0x9e3779b97f4a7c15u;
   return XXH3_64bits_withSeed(bytes.data(), bytes.size().value(), seed);
 }
 

@@ -1,5 +1,6 @@
+#include "tiers/store/tensor_store.hpp"
+
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/store/tensor_store.hpp>
 
 #include <algorithm>
 
@@ -10,103 +11,103 @@ std::string_view to_string(CopyState state) {
   return names[static_cast<std::size_t>(state)];
 }
 
-TensorId TensorStore::add(TensorDescription description) {
+Result<TensorId> TensorStore::add(TensorDescription description) {
+  if (description.size.is_zero() || description.block.is_zero()) {
+    return Error::invalid_argument("TensorStore::add")
+        .object(description.name)
+        .reason(description.size.is_zero() ? "the tensor has no bytes" : "its blocks have no bytes");
+  }
+  if (const auto other = ids_.find(description.key); other != ids_.end()) {
+    return Error(ErrorCode::already_exists, "TensorStore::add")
+        .object(description.name)
+        .reason("tensor " + this->description(other->second).name +
+                " has the same key: " + to_string(description.key));
+  }
   if (free_.empty()) {
     free_.push_back(TensorId(tensors_.size()));
     tensors_.emplace_back();
   }
   const TensorId id = free_.back();
   free_.pop_back();
-  BlockTable blocks(static_cast<std::uint64_t>(id), description.size, description.block);
-  at(id) = {.description = std::move(description), .blocks = std::move(blocks), .copies = {}};
+  ids_.emplace(description.key, id);
+  BlockTable blocks(description.key.seed(), description.size, description.block);
+  at(id) = {.description = std::move(description), .blocks = std::move(blocks), .copy = {}};
   return id;
 }
 
 TensorDescription TensorStore::remove(TensorId id) {
-  for (const Copy& copy : at(id).copies) {
-    PENSTOCK_CHECK(!copy.leased() && copy.state != CopyState::loading && copy.state != CopyState::storing);
-  }
+  const HostCopy& copy = at(id).copy;
+  PENSTOCK_CHECK(!copy.leased() && copy.state != CopyState::loading && copy.state != CopyState::storing);
   Tensor removed = std::exchange(at(id), {});
+  ids_.erase(removed.description.key);
   free_.push_back(id);
   return std::move(removed.description);
 }
 
-const Copy& TensorStore::copy(TensorId id, Tier tier) const {
-  return at(id).copies[index(tier)];
+std::uint64_t TensorStore::newest(const Tensor& tensor) {
+  return std::max(tensor.copy.version, tensor.stored_version);
 }
 
-std::uint64_t TensorStore::newest(TensorId id) const {
-  std::uint64_t newest = 0;
-  for (const Copy& copy : at(id).copies) newest = std::max(newest, copy.version);
-  return newest;
+bool TensorStore::stored(TensorId id) const {
+  const Tensor& tensor = at(id);
+  return tensor.stored_version > 0 && tensor.stored_version == newest(tensor);
 }
 
-bool TensorStore::current(TensorId id, Tier tier) const {
-  const Copy& one = copy(id, tier);
-  const bool at_rest =
-      one.state == CopyState::clean || one.state == CopyState::dirty || one.state == CopyState::storing;
-  return at_rest && one.version == newest(id);
+void TensorStore::pin_range(TensorId id, Reservation range) {
+  PENSTOCK_CHECK(at(id).description.stays_in_memory() && copy(id).state == CopyState::absent);
+  at(id).copy.reservation = std::move(range);
 }
 
-void TensorStore::settle(TensorId id, Tier tier, Reservation range) {
-  Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(at(id).description.stays_in_memory() && copy.state == CopyState::absent);
-  copy.reservation = std::move(range);
+/// Removes the copy; a pinned range stays.
+void TensorStore::clear(Tensor& tensor) {
+  Reservation range = std::move(tensor.copy.reservation);
+  tensor.copy = {};
+  if (tensor.description.stays_in_memory()) tensor.copy.reservation = std::move(range);
 }
 
-/// The copy goes; what has settled keeps its range.
-void TensorStore::clear(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
-  Reservation range = std::move(copy.reservation);
-  copy = {};
-  if (at(id).description.stays_in_memory()) copy.reservation = std::move(range);
-}
-
-void TensorStore::begin_load(TensorId id, Tier tier, Reservation reservation) {
-  Copy& copy = mutable_copy(id, tier);
+void TensorStore::begin_load(TensorId id, Reservation reservation) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::absent && !copy.leased());
   copy.state = CopyState::loading;
   copy.reservation = std::move(reservation);
 }
 
-void TensorStore::finish_load(TensorId id, Tier tier, bool succeeded) {
-  Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(copy.state == CopyState::loading && !copy.leased());
-  if (succeeded) {
-    copy.state = CopyState::clean;
-    copy.version = newest(id);
-  } else {
-    clear(id, tier);
-  }
+void TensorStore::finish_load(TensorId id, bool succeeded) {
+  Tensor& tensor = at(id);
+  PENSTOCK_CHECK(tensor.copy.state == CopyState::loading && !tensor.copy.leased());
+  if (!succeeded) return clear(tensor);
+  tensor.copy.state = CopyState::clean;
+  tensor.copy.version = newest(tensor);
 }
 
-Reservation TensorStore::surrender(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
+Reservation TensorStore::take_load_range(TensorId id) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::loading);
   return std::move(copy.reservation);
 }
 
-void TensorStore::add_reader(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(current(id, tier) && !copy.exclusive);
+void TensorStore::add_reader(TensorId id) {
+  HostCopy& copy = at(id).copy;
+  PENSTOCK_CHECK(copy.state != CopyState::absent && copy.state != CopyState::loading && !copy.exclusive);
+  PENSTOCK_CHECK(copy.version == newest(at(id)));
   ++copy.readers;
 }
 
-void TensorStore::remove_reader(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
+void TensorStore::remove_reader(TensorId id) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.readers > 0);
   --copy.readers;
 }
 
-void TensorStore::begin_exclusive(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
+void TensorStore::begin_exclusive(TensorId id) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::clean || copy.state == CopyState::dirty);
-  PENSTOCK_CHECK(!copy.leased() && current(id, tier));
+  PENSTOCK_CHECK(!copy.leased() && copy.version == newest(at(id)));
   copy.exclusive = true;
 }
 
-void TensorStore::begin_overwrite(TensorId id, Tier tier, Reservation reservation) {
-  Copy& copy = mutable_copy(id, tier);
+void TensorStore::begin_overwrite(TensorId id, Reservation reservation) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::absent && !copy.leased());
   copy.state = CopyState::dirty;
   if (reservation.held()) copy.reservation = std::move(reservation);
@@ -114,44 +115,33 @@ void TensorStore::begin_overwrite(TensorId id, Tier tier, Reservation reservatio
   copy.exclusive = true;
 }
 
-void TensorStore::end_exclusive(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(copy.exclusive);
-  copy.exclusive = false;
-  copy.state = CopyState::dirty;
-  copy.version = newest(id) + 1;
-  for (const Tier other : {Tier::device, Tier::host}) {
-    const Copy& stale = mutable_copy(id, other);
-    if (other != tier && stale.state == CopyState::clean && !stale.leased()) clear(id, other);
-  }
+void TensorStore::end_exclusive(TensorId id) {
+  Tensor& tensor = at(id);
+  PENSTOCK_CHECK(tensor.copy.exclusive);
+  tensor.copy.exclusive = false;
+  tensor.copy.state = CopyState::dirty;
+  tensor.copy.version = newest(tensor) + 1;
 }
 
-void TensorStore::cancel_exclusive(TensorId id, Tier tier) {
-  Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(copy.exclusive);
-  copy.exclusive = false;
-  if (copy.version == 0) clear(id, tier);
+void TensorStore::cancel_exclusive(TensorId id) {
+  Tensor& tensor = at(id);
+  PENSTOCK_CHECK(tensor.copy.exclusive);
+  tensor.copy.exclusive = false;
+  if (tensor.copy.version == 0) clear(tensor);
 }
 
-void TensorStore::begin_store(TensorId id, Tier from) {
-  Copy& copy = mutable_copy(id, from);
+void TensorStore::begin_store(TensorId id) {
+  HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(copy.state == CopyState::dirty || copy.state == CopyState::clean);
-  PENSTOCK_CHECK(!copy.exclusive && at(id).description.extent);
+  PENSTOCK_CHECK(!copy.exclusive && description(id).extent);
   copy.state = CopyState::storing;
 }
 
-void TensorStore::finish_store(TensorId id, Tier from, bool succeeded) {
-  Copy& copy = mutable_copy(id, from);
-  PENSTOCK_CHECK(copy.state == CopyState::storing && !copy.exclusive);
-  Copy& stored = mutable_copy(id, Tier::nvme);
-  if (!succeeded) {
-    const bool as_on_disk = stored.state == CopyState::clean && stored.version == copy.version;
-    copy.state = as_on_disk ? CopyState::clean : CopyState::dirty;
-    return;
-  }
-  copy.state = CopyState::clean;
-  stored.state = CopyState::clean;
-  stored.version = copy.version;
+void TensorStore::finish_store(TensorId id, bool succeeded) {
+  Tensor& tensor = at(id);
+  PENSTOCK_CHECK(tensor.copy.state == CopyState::storing && !tensor.copy.exclusive);
+  if (succeeded) tensor.stored_version = tensor.copy.version;
+  tensor.copy.state = tensor.stored_version == tensor.copy.version ? CopyState::clean : CopyState::dirty;
 }
 
 std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
@@ -163,19 +153,29 @@ std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
   return found;
 }
 
+std::vector<TensorId> TensorStore::tensors() const {
+  std::vector<TensorId> all;
+  for (const auto& [key, id] : ids_) all.push_back(id);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 Extent TensorStore::relocate(TensorId id, const Extent& extent) {
   TensorDescription& description = at(id).description;
   PENSTOCK_CHECK(description.extent && description.extent->length == extent.length);
   return std::exchange(*description.extent, extent);
 }
 
-void TensorStore::drop(TensorId id, Tier tier, bool discard) {
-  const Copy& copy = mutable_copy(id, tier);
-  PENSTOCK_CHECK(!copy.leased());
-  PENSTOCK_CHECK(copy.state == CopyState::clean || (discard && copy.state == CopyState::dirty));
-  clear(id, tier);
-  // What is discarded must not come back from an older copy on disk.
-  if (discard) clear(id, Tier::nvme);
+void TensorStore::drop(TensorId id) {
+  PENSTOCK_CHECK(!copy(id).leased() && copy(id).state == CopyState::clean);
+  clear(at(id));
+}
+
+void TensorStore::discard(TensorId id) {
+  PENSTOCK_CHECK(!copy(id).leased());
+  PENSTOCK_CHECK(copy(id).state == CopyState::clean || copy(id).state == CopyState::dirty);
+  clear(at(id));
+  at(id).stored_version = 0;  // or it would come back from an older copy on disk
 }
 
 }  // namespace penstock::tiers

@@ -30,10 +30,10 @@ Engine::State::~State() {
                        [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
   };
   bool rested = false;
-  runtime_.wait_for_rest([&] { return (rested = at_rest()) || runtime_.store_failed(); });
+  runtime_.wait_ignoring_stores([&] { return (rested = at_rest()) || runtime_.store_failed(); });
   if (!rested) {
     (void)fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine is gone"));
-    runtime_.wait_for_rest(at_rest);
+    runtime_.wait_ignoring_stores(at_rest);
   }
   // A peer's stream may read this rank's memory still, when a collective was broken off.
   if (communication_) communicator_.retire(*communication_);
@@ -47,7 +47,7 @@ Engine::State::~State() {
   flats_.clear();
   for (const tiers::TensorId tensor : tensors_) runtime_.remove(tensor);
   if (!arena_.empty()) device_.release(arena_);
-  if (pinned_) device_.unpin(runtime_.arena().bytes());
+  if (pinned_) device_.unpin(runtime_.host_memory());
 }
 
 Result<void> Engine::State::open() {
@@ -76,7 +76,7 @@ Result<void> Engine::State::open() {
                            .compute_progress = *compute_progress_});
 
   if (options_.config.offload_param.pin_memory) {
-    const auto pinned = device_.pin(runtime_.arena().bytes());
+    const auto pinned = device_.pin(runtime_.host_memory());
     pinned_ = pinned.has_value();
     if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();
   }
@@ -102,28 +102,36 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
   const FlatLayout& layout = *flat.layout;
   const MemoryPlan& plan = options_.plan;
   const Config& config = options_.config;
+  const TileRange whole{.begin = {}, .count = layout.shard};
   const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
-  const auto add = [&](tiers::TensorId& id, tiers::TensorDescription description,
+  const ElementCount shard_begin = layout.shard * communicator_.rank();
+  const auto add = [&](tiers::TensorId& id, TileRange range, tiers::TensorDescription description,
                        bool on_disk) -> Result<void> {
+    description.key = {.owner = options_.engine_number,
+                       .unit = layout.unit,
+                       .group = layout.group,
+                       .role = description.purpose,
+                       .first = (shard_begin + range.begin).value(),
+                       .count = range.count.value()};
     auto added = runtime_.add(std::move(description), on_disk);
     if (!added) return added.error();
     tensors_.push_back(id = *added);
     return ok();
   };
-  PENSTOCK_TRY(add(flat.shard,
+  PENSTOCK_TRY(add(flat.shard, whole,
                    {.name = layout.name + " parameter shard",
                     .purpose = tiers::Purpose::parameter_shard,
                     .size = bytes(config.dtype),
                     .write_behind = true,
                     .sealed_in_pass = config.penstock.integrity == Integrity::off},
                    plan.shards_on_disk));
-  PENSTOCK_TRY(add(flat.gradient,
+  PENSTOCK_TRY(add(flat.gradient, whole,
                    {.name = layout.name + " gradient shard",
                     .purpose = tiers::Purpose::gradient_shard,
                     .size = bytes(config.grad_accum_dtype),
                     .sealed_in_pass = config.penstock.integrity == Integrity::off},
                    plan.gradients_on_disk));
-  PENSTOCK_TRY(add(flat.landing_tensor,
+  PENSTOCK_TRY(add(flat.landing_tensor, whole,
                    {.name = layout.name + " incoming gradient",
                     .purpose = tiers::Purpose::scratch,
                     .size = bytes(config.dtype),
@@ -135,7 +143,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
                                     (layout.shard * communicator_.rank() + range.begin).value(),
                    .on_disk = !plan.in_host(tile_number)};
     ++tile_number;
-    PENSTOCK_TRY(add(tile.tensor,
+    PENSTOCK_TRY(add(tile.tensor, range,
                      {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
                       .purpose = tiers::Purpose::optimizer_tile,
                       .size = *cpu_adam::tile_bytes(config.penstock.state_format, range.count),

@@ -57,15 +57,13 @@ Result<void> Engine::State::wait_for_gather(FlatState& flat) {
 Result<void> Engine::State::gather(std::uint32_t index) {
   FlatState& flat = flats_[index];
   // The accelerator may be behind: its last gather can still be reading the shard's host copy.
-  runtime_.wait_for_rest([&] { return flat.gather.done; });
+  runtime_.wait_ignoring_stores([&] { return flat.gather.done; });
   flat.gathered = at(residency_->gathered(index), flat.layout->length);
   flat.waited_for = false;
   flat.gather = {.ordered = false, .done = false, .error = {}};
 
-  const Ticket lease = runtime_.request(flat.shard, swap::Access::read);
-  runtime_.use(flat.shard);  // once it is asked for, or what comes next could take its place
   swap::Move move;
-  move.then(make_gather_hop(*hops_, flat, lease));
+  move.then(make_gather_hop(*hops_, flat, runtime_.request(flat.shard, swap::Access::read)));
   move.on_event = [&flat](swap::HopState state, const Result<void>& result) {
     flat.gather.ordered = true;
     if (state == swap::HopState::done) flat.gather.done = true;

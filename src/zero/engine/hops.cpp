@@ -44,11 +44,8 @@ class CollectiveHop : public swap::Hop {
 
 class GatherHop final : public CollectiveHop {
  public:
-  GatherHop(const HopContext& context, FlatState& flat, Ticket ticket)
-      : CollectiveHop(context), flat_(flat), ticket_(ticket) {}
-  ~GatherHop() override {
-    if (phase_ == Phase::lease) context_.runtime.cancel(ticket_, flat_.shard, swap::Access::read);
-  }
+  GatherHop(const HopContext& context, FlatState& flat, swap::PendingLease pending)
+      : CollectiveHop(context), flat_(flat), pending_(std::move(pending)) {}
   bool is_blocked() const override {
     return phase_ == Phase::lease || (phase_ == Phase::turn && !lease_.held() && !my_turn());
   }
@@ -60,7 +57,7 @@ class GatherHop final : public CollectiveHop {
     PENSTOCK_TRY(end_lease_once_copied());
     switch (phase_) {
       case Phase::lease: {
-        auto lease = context_.runtime.take(ticket_, flat_.shard, swap::Access::read);
+        auto lease = pending_.poll();
         if (!lease) return HopState::pending;
         if (!*lease) return lease->error();
         lease_ = std::move(**lease);
@@ -106,7 +103,7 @@ class GatherHop final : public CollectiveHop {
   }
 
   FlatState& flat_;
-  Ticket ticket_;
+  swap::PendingLease pending_;
   swap::Lease lease_;
   Phase phase_ = Phase::lease;
 };
@@ -114,13 +111,11 @@ class GatherHop final : public CollectiveHop {
 class ReduceHop final : public CollectiveHop {
  public:
   ReduceHop(const HopContext& context, FlatState& flat, const Landing& landing)
-      : CollectiveHop(context), flat_(flat), landing_(landing), landing_number_(context.landings.draw()) {}
-  ~ReduceHop() override {
-    if (accumulator_ticket_) context_.runtime.cancel(*accumulator_ticket_, flat_.gradient, access());
-    if (landing_ticket_) {
-      context_.runtime.cancel(*landing_ticket_, flat_.landing_tensor, swap::Access::overwrite);
-    }
-  }
+      : CollectiveHop(context),
+        flat_(flat),
+        landing_(landing),
+        landing_number_(context.landings.draw()),
+        pending_accumulator_(context.runtime.announce(flat.gradient, access())) {}
   bool is_blocked() const override {
     return phase_ == Phase::leases || (phase_ == Phase::turn && !my_turn());
   }
@@ -179,26 +174,24 @@ class ReduceHop final : public CollectiveHop {
   Result<bool> take_leases() {
     if (const auto cause = context_.order.broken()) return *cause;
     if (!context_.landings.is_turn_of(landing_number_)) return false;
-    swap::Runtime& runtime = context_.runtime;
     if (!requested_) {
       requested_ = true;
-      accumulator_ticket_ = runtime.request(flat_.gradient, access());
-      if (!landing_.straight)
-        landing_ticket_ = runtime.request(flat_.landing_tensor, swap::Access::overwrite);
+      pending_accumulator_.ask();
+      if (!landing_.straight) {
+        pending_landing_ =
+            context_.runtime.request(flat_.landing_tensor, swap::Access::overwrite, swap::Use::unrecorded);
+      }
     }
-    PENSTOCK_TRY(take(accumulator_ticket_, flat_.gradient, access(), accumulator_));
-    PENSTOCK_TRY(take(landing_ticket_, flat_.landing_tensor, swap::Access::overwrite, landing_lease_));
-    if (accumulator_ticket_ || landing_ticket_) return false;
+    PENSTOCK_TRY(take(pending_accumulator_, accumulator_));
+    PENSTOCK_TRY(take(pending_landing_, landing_lease_));
+    if (pending_accumulator_.pending() || pending_landing_.pending()) return false;
     context_.landings.pass();
     return true;
   }
 
-  Result<void> take(std::optional<Ticket>& ticket, tiers::TensorId tensor, swap::Access how,
-                    swap::Lease& lease) {
-    if (!ticket) return ok();
-    auto answer = context_.runtime.take(*ticket, tensor, how);
+  static Result<void> take(swap::PendingLease& pending, swap::Lease& lease) {
+    auto answer = pending.poll();
     if (!answer) return ok();
-    ticket.reset();
     if (!*answer) return answer->error();
     lease = std::move(**answer);
     return ok();
@@ -232,7 +225,7 @@ class ReduceHop final : public CollectiveHop {
   const Landing landing_;
   const std::uint64_t landing_number_;
   bool requested_ = false;
-  std::optional<Ticket> accumulator_ticket_, landing_ticket_;
+  swap::PendingLease pending_accumulator_, pending_landing_;
   swap::Lease accumulator_, landing_lease_;
   Phase phase_ = Phase::turn;
   Result<void> work_;
@@ -266,8 +259,9 @@ class ExchangeHop final : public CollectiveHop {
 
 }  // namespace
 
-std::unique_ptr<swap::Hop> make_gather_hop(const HopContext& context, FlatState& flat, Ticket shard_lease) {
-  return std::make_unique<GatherHop>(context, flat, shard_lease);
+std::unique_ptr<swap::Hop> make_gather_hop(const HopContext& context, FlatState& flat,
+                                           swap::PendingLease shard_lease) {
+  return std::make_unique<GatherHop>(context, flat, std::move(shard_lease));
 }
 
 std::unique_ptr<swap::Hop> make_reduce_hop(const HopContext& context, FlatState& flat,

@@ -4,9 +4,9 @@
 
 #include <penstock/base/compute.hpp>
 #include <penstock/swap/runtime.hpp>
-#include <penstock/swap/transfer/transfer_engine.hpp>
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
+#include "swap/transfer/transfer_engine.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -59,7 +59,7 @@ struct HopContext {
 /// Host copy of the shard → slot of the gathered flat → all-gather in place. `ordered` once
 /// gathered_event can be waited for, `done` once the shard's host copy is at rest.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const HopContext& context, FlatState& flat,
-                                                         Ticket shard_lease);
+                                                         swap::PendingLease shard_lease);
 
 /// How a reduced gradient lands.
 struct Landing {

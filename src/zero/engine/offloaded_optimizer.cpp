@@ -31,8 +31,8 @@ Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
     if (got == wanted) continue;
     return Error(ErrorCode::corrupted, "OffloadedOptimizer")
         .reason("the upper and lower halves of its masters are of different steps")
-        .object(runtime.store().description(tile.tensor).name)
-        .wanted("step " + std::to_string(wanted) + ", as " + runtime.store().description(flat.shard).name)
+        .object(runtime.name(tile.tensor))
+        .wanted("step " + std::to_string(wanted) + ", as " + runtime.name(flat.shard))
         .got("step " + std::to_string(got));
   }
   return ok();
@@ -43,11 +43,11 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> values;
   for (FlatState& flat : flats) {
-    auto shard = runtime.acquire(flat.shard, swap::Access::overwrite);
+    auto shard = runtime.acquire(flat.shard, swap::Access::overwrite, swap::Use::unrecorded);
     if (!shard) return shard.error();
     for (TileState& tile : flat.tiles) {
       runtime.wait_for_stores(options_.tile_stores_max);
-      auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite);
+      auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded);
       if (!lease) return lease.error();
       values.assign(tile.range.count.value(), 0.0f);
       fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
@@ -58,7 +58,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
       runtime.blocks(tile.tensor).stamp(0);
     }
   }
-  return runtime.drain();
+  return runtime.flush();
 }
 
 /// The tile that is needed now comes first, or those after it could take its room.
@@ -92,14 +92,13 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       PENSTOCK_TRY(check_halves(flat));
       auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
       if (!gradient) return gradient.error();
-      runtime.use(flat.gradient);
       flat.open_gradient = std::move(*gradient);
-      // Where the parameters are halves of the masters they are read too. Else this is not noted as a use: an
-      // overwrite needs nothing to be loaded before it.
+      // Where the parameters are halves of the masters they are read too. Else no use is recorded: an overwrite
+      // needs nothing to be loaded before it.
       const bool reads = cpu_adam::is_split(options_.format);
-      auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite);
+      auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
+                                   reads ? swap::Use::recorded : swap::Use::unrecorded);
       if (!shard) return shard.error();
-      if (reads) runtime.use(flat.shard);
       if (reads && f + 1 < flats.size()) runtime.prefetch(flats[f + 1].shard);
       flat.open_shard = std::move(*shard);
     }
@@ -120,9 +119,9 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
   runtime.wait_for_stores(options_.tile_stores_max);
-  auto lease = runtime.acquire(tile.tensor, swap::Access::modify);
+  auto lease = runtime.acquire(tile.tensor, swap::Access::modify,
+                               tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
   if (!lease) return lease.error();
-  if (tile.on_disk) runtime.use(tile.tensor);
 
   BlockSeal seal(runtime.blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
@@ -137,8 +136,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   if (outcome->first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
         .reason("a master weight or moment is no longer finite")
-        .object(runtime.store().description(tile.tensor).name + ", block " +
-                std::to_string(*outcome->first_non_finite_block))
+        .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome->first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
   runtime.blocks(tile.tensor).stamp(step.number);
@@ -153,12 +151,12 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
     PENSTOCK_TRY(check_halves(flat));
     swap::Lease shard;  // half of the masters, in the split formats
     if (cpu_adam::is_split(options_.format)) {
-      auto granted = runtime.acquire(flat.shard, swap::Access::read);
+      auto granted = runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded);
       if (!granted) return granted.error();
       shard = std::move(*granted);
     }
     for (TileState& tile : flat.tiles) {
-      auto lease = runtime.acquire(tile.tensor, swap::Access::read);
+      auto lease = runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded);
       if (!lease) return lease.error();
       const tiers::BlockTable& blocks = runtime.blocks(tile.tensor);
       const bool check = tile.on_disk && options_.integrity == Integrity::checksum;

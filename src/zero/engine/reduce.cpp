@@ -66,7 +66,6 @@ void Engine::State::start_reduce(FlatState& flat) {
                   .first = flat.landed == 0,
                   .last = flat.landed + 1 == micro_batches_};
   landing.straight = landing.first && config.grad_accum_dtype == config.dtype;
-  runtime_.use(flat.gradient);
   ++flat.landed;
   flat.landing = {.ordered = false, .done = false, .error = {}};
 

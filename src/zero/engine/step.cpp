@@ -111,7 +111,7 @@ Result<void> Engine::State::exchange(ConstHostSpan mine, HostSpan all) {
   };
   runtime_.start(std::move(move));
   // Its turn comes: whoever calls has seen to it that no gather before it waits for room.
-  runtime_.wait_for_rest([&] { return done; });
+  runtime_.wait_ignoring_stores([&] { return done; });
   if (error) return fail(*error);
   return ok();
 }

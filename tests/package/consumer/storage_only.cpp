@@ -19,7 +19,7 @@ Result<void> stored_under(const tiers::FaultPlan& plan) {
   const auto tensor =
       runtime->add({.name = "t", .size = ByteCount(4096), .write_behind = true}, true).value();
   runtime->acquire(tensor, swap::Access::overwrite).value().end();
-  return runtime->drain();
+  return runtime->flush();
 }
 
 }  // namespace

@@ -72,9 +72,9 @@ TEST(Runtime, SaysOfEachPathThatItsFileSystemHasNoDirectIo) {
   EXPECT_NE(runtime->paths()[0]->notes().find("buffered I/O: "), std::string::npos)
       << runtime->paths()[0]->notes();
   const TensorId tensor = add(*runtime, 1_MiB);
-  ASSERT_EQ(runtime->store().description(tensor).extent->path, 0u);
+  ASSERT_EQ(runtime->describe(tensor).extent->path, 0u);
   write(*runtime, tensor, 1);
-  EXPECT_TRUE(runtime->drain());
+  EXPECT_TRUE(runtime->flush());
   EXPECT_TRUE(holds(*runtime, tensor, 1));
 }
 

@@ -32,13 +32,13 @@ class FailingPath : public testing::Test {
   }
   void write_all(std::uint64_t generation) {
     for (const TensorId tensor : tensors_) write(runtime_, tensor, generation);
-    EXPECT_TRUE(runtime_.drain());
+    EXPECT_TRUE(runtime_.flush());
   }
   bool all_hold(std::uint64_t generation) {
     return std::all_of(tensors_.begin(), tensors_.end(),
                        [&](TensorId tensor) { return holds(runtime_, tensor, generation); });
   }
-  std::size_t on_path(std::uint32_t path) { return runtime_.store().in_extents_of(path).size(); }
+  std::size_t on_path(std::uint32_t path) { return runtime_.tensors_on_path(path).size(); }
   std::uint64_t accepted(std::size_t path, tiers::IoOperation operation) {
     return simulation_.faults(path).accepted(operation);
   }
@@ -51,7 +51,7 @@ class FailingPath : public testing::Test {
                                .error = ENODEV});
   }
   void retire_first_path() {
-    const TensorId there = runtime_.store().in_extents_of(0).back();
+    const TensorId there = runtime_.tensors_on_path(0).back();
     for (int i = 0; i < 3; ++i) (void)runtime_.corrupted(there, 0);
   }
   bool told(std::string_view words) {
@@ -76,14 +76,14 @@ TEST_F(FailingPath, HasAStoreThatFailedGoToAnotherPath) {
   EXPECT_TRUE(all_hold(2));
 }
 
-TEST_F(FailingPath, IsTakenOutAndDrainedWhenItKeepsFailing) {
+TEST_F(FailingPath, IsTakenOutAndEvacuatedWhenItKeepsFailing) {
   strike(tiers::IoOperation::write, Effect::fail);
 
   write_all(2);
   simulation_.run();
 
   EXPECT_TRUE(told("simulated file in disk1 is out of use, at its fault number 3")) << messages_;
-  EXPECT_TRUE(told("simulated file in disk1 is drained")) << messages_;
+  EXPECT_TRUE(told("simulated file in disk1 is evacuated")) << messages_;
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(all_hold(2));
   const std::uint64_t writes = accepted(0, tiers::IoOperation::write);
@@ -92,16 +92,16 @@ TEST_F(FailingPath, IsTakenOutAndDrainedWhenItKeepsFailing) {
   EXPECT_TRUE(all_hold(3));
 }
 
-TEST_F(FailingPath, IsDrainedOfWhatNobodyTouches) {
+TEST_F(FailingPath, IsEvacuatedOfWhatNobodyTouches) {
   strike(tiers::IoOperation::write, Effect::fail);
   std::vector<TensorId> extra;
   for (int i = 0; i < 6; ++i) write(runtime_, extra.emplace_back(add(runtime_, 4_KiB)), 1);
 
-  EXPECT_TRUE(runtime_.drain());
+  EXPECT_TRUE(runtime_.flush());
   simulation_.run();
 
   EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is drained: ")) << messages_;
+  EXPECT_TRUE(told("is evacuated: ")) << messages_;
   EXPECT_TRUE(all_hold(1));
 }
 
@@ -110,11 +110,11 @@ TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
 
   write(runtime_, tensors_[0], 2);
   write(runtime_, tensors_[1], 2);
-  EXPECT_TRUE(runtime_.drain());
+  EXPECT_TRUE(runtime_.flush());
   simulation_.run();
 
   EXPECT_TRUE(told("did not complete in time")) << messages_;
-  EXPECT_TRUE(told("is drained")) << messages_;
+  EXPECT_TRUE(told("is evacuated")) << messages_;
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(holds(runtime_, tensors_[0], 2) && holds(runtime_, tensors_[1], 2));
   EXPECT_TRUE(holds(runtime_, tensors_[2], 1) && holds(runtime_, tensors_[3], 1));
@@ -152,40 +152,12 @@ TEST_F(FailingPath, CountsABlockThatDoesNotVerifyAsAFault) {
 }
 
 TEST_F(FailingPath, HearsOfWhatDoesNotVerifyInACallersPass) {
-  for (const TensorId tensor : runtime_.store().in_extents_of(0)) (void)runtime_.corrupted(tensor, 0);
+  for (const TensorId tensor : runtime_.tensors_on_path(0)) (void)runtime_.corrupted(tensor, 0);
 
   EXPECT_TRUE(told("is out of use, at its fault number 3")) << messages_;
 }
 
-TEST_F(FailingPath, IsLeftByWhatWasBeingStoredWhenItWasTakenOut) {
-  strike(tiers::IoOperation::write, Effect::fail, 3);
-  simulation_.faults(0).add({.operation = tiers::IoOperation::write,
-                             .occurrence = accepted(0, tiers::IoOperation::write) + 3,
-                             .effect = Effect::delay,
-                             .delay = std::chrono::seconds(5)});
-  const std::vector<TensorId> there = runtime_.store().in_extents_of(0);
-  for (int i = 0; i < 4; ++i) write(runtime_, there[static_cast<std::size_t>(i)], 2);
-  simulation_.run();
-
-  EXPECT_TRUE(told("is drained")) << messages_;
-  EXPECT_EQ(on_path(0), 0u);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(holds(runtime_, there[static_cast<std::size_t>(i)], 2));
-}
-
-TEST_F(FailingPath, KeepsWhatALeaseToOverwriteHasNotTouchedWhenThatIsCancelled) {
-  const TensorId there = runtime_.store().in_extents_of(0).front();
-  const Ticket ticket = runtime_.request(there, Access::overwrite);
-  simulation_.run();
-  retire_first_path();
-
-  runtime_.cancel(ticket, there, Access::overwrite);
-
-  simulation_.run();
-  EXPECT_TRUE(told("is drained")) << messages_;
-  EXPECT_TRUE(all_hold(1));
-}
-
-TEST_F(FailingPath, IsDrainedWhileTheTrainerMovesMostOfItItself) {
+TEST_F(FailingPath, IsEvacuatedWhileTheTrainerMovesMostOfItItself) {
   retire_first_path();
   for (int round = 0; round < 3; ++round) {
     for (const TensorId tensor : tensors_) EXPECT_TRUE(holds(runtime_, tensor, 1));
@@ -193,20 +165,20 @@ TEST_F(FailingPath, IsDrainedWhileTheTrainerMovesMostOfItItself) {
   simulation_.run();
 
   EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is drained")) << messages_;
+  EXPECT_TRUE(told("is evacuated")) << messages_;
 }
 
 TEST_F(FailingPath, NamesWhatWasBeingReadWhenItWasTakenOutAndCouldNotBe) {
-  const TensorId there = runtime_.store().in_extents_of(0).front();
+  const TensorId there = runtime_.tensors_on_path(0).front();
   simulation_.faults(0).add({.operation = tiers::IoOperation::read,
                              .occurrence = accepted(0, tiers::IoOperation::read),
                              .effect = Effect::fail,
                              .error = ENODEV});
-  const Ticket ticket = runtime_.request(there, Access::read);
+  PendingLease pending = runtime_.request(there, Access::read);
   retire_first_path();
   simulation_.run();
 
-  EXPECT_FALSE(runtime_.take(ticket, there, Access::read).value());
+  EXPECT_FALSE(pending.poll().value());
   EXPECT_TRUE(told("cannot be read: tensor")) << messages_;
   EXPECT_EQ(on_path(0), 1u);
 }
@@ -225,6 +197,7 @@ TEST_F(FailingPath, DoesNotKeepTheRunFromEnding) {
 TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
   const TensorId sealed = runtime_
                               .add({.name = "tile",
+                                    .key = test::next_key(),
                                     .size = 16_KiB,
                                     .block = 8_KiB,
                                     .write_behind = true,
@@ -232,46 +205,19 @@ TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
                                     .sealed_in_pass = true},
                                    true)
                               .value();
-  ASSERT_EQ(runtime_.store().description(sealed).extent->path, 0u);
+  ASSERT_EQ(runtime_.describe(sealed).extent->path, 0u);
   {
     Lease lease = runtime_.acquire(sealed, Access::overwrite).value();
     penstock::test::Pattern{.tensor = 99}.fill(lease.bytes());
     runtime_.blocks(sealed).seal_all(lease.bytes(), 1);
   }
-  ASSERT_TRUE(runtime_.drain());
-  simulation_.file(0).data()[runtime_.store().description(sealed).extent->offset.value() + 9000] ^=
-      std::byte{1};
+  ASSERT_TRUE(runtime_.flush());
+  simulation_.file(0).data()[runtime_.describe(sealed).extent->offset.value() + 9000] ^= std::byte{1};
   retire_first_path();
   simulation_.run();
 
   EXPECT_TRUE(told("cannot be read: tile")) << messages_;
-  EXPECT_EQ(runtime_.store().description(sealed).extent->path, 0u);
-}
-
-TEST_F(FailingPath, StaysWhenItIsTheOnlyOneLeft) {
-  strike(tiers::IoOperation::write, Effect::fail);
-  write_all(2);
-  simulation_.run();
-  for (int i = 0; i < 5; ++i) {
-    simulation_.fail_requests(1, /*path=*/1);
-    write(runtime_, tensors_[0], 3);
-    EXPECT_EQ(runtime_.drain().error().code(), ErrorCode::io);
-    EXPECT_TRUE(runtime_.drain());
-  }
-
-  EXPECT_FALSE(told("disk2 is out of use")) << messages_;
-  EXPECT_TRUE(holds(runtime_, tensors_[0], 3));
-}
-
-TEST_F(FailingPath, TellsTheTrainerWhenNoPathTakesAStore) {
-  strike(tiers::IoOperation::write, Effect::fail, 1);
-  simulation_.fail_requests(1, /*path=*/1);
-  write(runtime_, tensors_[0], 2);
-
-  EXPECT_EQ(runtime_.drain().error().code(), ErrorCode::io);
-
-  EXPECT_TRUE(runtime_.drain());
-  EXPECT_TRUE(holds(runtime_, tensors_[0], 2));
+  EXPECT_EQ(runtime_.describe(sealed).extent->path, 0u);
 }
 
 TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
@@ -294,19 +240,19 @@ TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
                     .error = ENODEV});
       }
       const std::size_t which = random.below(tensors.size());
-      runtime.use(tensors[which]);
       if (random.below(16) == 0) {
         runtime.remove(tensors[which]);
         tensors[which] = add(runtime, ByteCount(1 + random.below(30'000)), true, random.below(2) == 0);
         generations[which] = 0;
       }
       if (generations[which] == 0 || random.below(3) == 0) {
-        write(runtime, tensors[which], ++generations[which]);
+        write(runtime, tensors[which], ++generations[which], Use::recorded);
       } else {
-        ASSERT_TRUE(holds(runtime, tensors[which], generations[which])) << "seed " << seed << " use " << i;
+        ASSERT_TRUE(holds(runtime, tensors[which], generations[which], Use::recorded))
+            << "seed " << seed << " use " << i;
       }
     }
-    ASSERT_TRUE(runtime.drain());
+    ASSERT_TRUE(runtime.flush());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_TRUE(generations[i] == 0 || holds(runtime, tensors[i], generations[i])) << "seed " << seed;
     }

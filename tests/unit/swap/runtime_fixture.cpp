@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 namespace penstock::swap::test {
@@ -68,9 +69,15 @@ HostSpan Simulation::file(std::size_t path) {
   return disks_[path]->bytes(runtime->paths()[path]->file().handle);
 }
 
+tiers::TensorKey next_key() {
+  static std::atomic<std::uint32_t> number{0};
+  return {.unit = number++};
+}
+
 TensorId add(Runtime& runtime, ByteCount size, bool on_disk, bool write_behind) {
   return runtime
       .add({.name = "tensor",
+            .key = next_key(),
             .purpose = tiers::Purpose::parameter_shard,
             .size = size,
             .block = 8_KiB,
@@ -79,13 +86,13 @@ TensorId add(Runtime& runtime, ByteCount size, bool on_disk, bool write_behind) 
       .value();
 }
 
-void write(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
-  Lease lease = runtime.acquire(tensor, Access::overwrite).value();
+void write(Runtime& runtime, TensorId tensor, std::uint64_t generation, Use use) {
+  Lease lease = runtime.acquire(tensor, Access::overwrite, use).value();
   Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.fill(lease.bytes());
 }
 
-bool holds(Runtime& runtime, TensorId tensor, std::uint64_t generation) {
-  Lease lease = runtime.acquire(tensor, Access::read).value();
+bool holds(Runtime& runtime, TensorId tensor, std::uint64_t generation, Use use) {
+  Lease lease = runtime.acquire(tensor, Access::read, use).value();
   return !Pattern{.tensor = static_cast<std::uint64_t>(tensor), .generation = generation}.first_difference(
       lease.bytes());
 }

@@ -51,11 +51,14 @@ class Simulation final : public IdleHandler {
   std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
 };
 
+/// A key that no other tensor of the process has.
+[[nodiscard]] tiers::TensorKey next_key();
 [[nodiscard]] tiers::TensorId add(Runtime& runtime, ByteCount size, bool on_disk = true,
                                   bool write_behind = true);
 /// Fills the tensor with a pattern of its own and of `generation`.
-void write(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation);
+void write(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation, Use use = Use::unrecorded);
 /// Whether it holds that pattern.
-[[nodiscard]] bool holds(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation);
+[[nodiscard]] bool holds(Runtime& runtime, tiers::TensorId tensor, std::uint64_t generation,
+                         Use use = Use::unrecorded);
 
 }  // namespace penstock::swap::test

@@ -31,7 +31,7 @@ TEST(RuntimePaths, MoveAtTheSumOfTheirSpeedsWhenTheirWeightsAreTheirSpeeds) {
 
     const TimePoint began = simulation.clock.now();
     for (const TensorId tensor : tensors) write(runtime, tensor, 1);
-    ASSERT_TRUE(runtime.drain());
+    ASSERT_TRUE(runtime.flush());
 
     const std::chrono::duration<double> took = simulation.clock.now() - began;
     EXPECT_GE(48.0 * 1048576 / took.count() / 1e9, 0.95 * sum) << bandwidths.size() << " paths";
@@ -47,7 +47,7 @@ TEST(RuntimePaths, DealExtentsWhereThereIsRoom) {
   std::array<int, 2> allocated{};
   for (int i = 0; i < 4; ++i) {
     const TensorId tensor = add(*runtime, 1_MiB);
-    ++allocated[runtime->store().description(tensor).extent->path];
+    ++allocated[runtime->describe(tensor).extent->path];
     write(*runtime, tensor, 1);
     EXPECT_TRUE(holds(*runtime, tensor, 1));
   }
@@ -66,17 +66,16 @@ TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
   Runtime& runtime = *full.runtime;
   std::vector<TensorId> tensors;
   for (int i = 0; i < 10; ++i) write(runtime, tensors.emplace_back(add(runtime, 16_KiB)), 1);
-  ASSERT_TRUE(runtime.drain());
-  for (int i = 0; i < 3; ++i)
-    (void)runtime.corrupted(runtime.store().in_extents_of(0).front(), 0);  // taken out
+  ASSERT_TRUE(runtime.flush());
+  for (int i = 0; i < 3; ++i) (void)runtime.corrupted(runtime.tensors_on_path(0).front(), 0);  // taken out
   full.run();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     for (const TensorId tensor : tensors) EXPECT_TRUE(holds(runtime, tensor, generation));
     for (const TensorId tensor : tensors) write(runtime, tensor, generation + 1);
-    EXPECT_TRUE(runtime.drain());
+    EXPECT_TRUE(runtime.flush());
   }
 
-  EXPECT_EQ(runtime.store().in_extents_of(0).size(), 5u);
+  EXPECT_EQ(runtime.tensors_on_path(0).size(), 5u);
   EXPECT_LE(runtime.take_messages().size(), 3u);
 }
 
@@ -86,22 +85,22 @@ TEST(RuntimePaths, AreReadWhenWritesThatHangHaveTakenTheWholeQueue) {
   const TensorId kept = add(runtime, 16_KiB), other = add(runtime, 16_KiB);
   write(runtime, kept, 1);
   write(runtime, other, 1);
-  ASSERT_TRUE(runtime.drain());
-  ASSERT_EQ(runtime.store().description(kept).extent->path, 0u);
+  ASSERT_TRUE(runtime.flush());
+  ASSERT_EQ(runtime.describe(kept).extent->path, 0u);
   runtime.remove(add(runtime, 192_KiB, /*on_disk=*/false));  // evicts it
   const TensorId large = add(runtime, 128_KiB);
-  ASSERT_EQ(runtime.store().description(large).extent->path, 0u);
+  ASSERT_EQ(runtime.describe(large).extent->path, 0u);
   simulation.faults(0).add({.operation = tiers::IoOperation::write,
                             .occurrence = simulation.faults(0).accepted(tiers::IoOperation::write),
                             .count = 1000,
                             .effect = Effect::hang});
   write(runtime, large, 1);
-  EXPECT_TRUE(runtime.drain());
+  EXPECT_TRUE(runtime.flush());
   simulation.run();
 
   EXPECT_TRUE(holds(runtime, kept, 1));
   EXPECT_TRUE(holds(runtime, large, 1));
-  EXPECT_EQ(runtime.store().in_extents_of(0).size(), 0u);
+  EXPECT_EQ(runtime.tensors_on_path(0).size(), 0u);
 }
 
 TEST(RuntimePaths, KeepTheirTensorsWhereNoOtherPathHasRoom) {
@@ -109,18 +108,18 @@ TEST(RuntimePaths, KeepTheirTensorsWhereNoOtherPathHasRoom) {
   Runtime& runtime = *full.runtime;
   std::vector<TensorId> tensors;
   for (int i = 0; i < 8; ++i) write(runtime, tensors.emplace_back(add(runtime, 16_KiB)), 1);
-  ASSERT_TRUE(runtime.drain());
-  const TensorId first = runtime.store().in_extents_of(0).front();
+  ASSERT_TRUE(runtime.flush());
+  const TensorId first = runtime.tensors_on_path(0).front();
   for (std::uint64_t generation = 2; generation <= 6; ++generation) {
     full.fail_requests(1);
     write(runtime, first, generation);
-    EXPECT_EQ(runtime.drain().error().code(), ErrorCode::io);
-    EXPECT_TRUE(runtime.drain());
+    EXPECT_EQ(runtime.flush().error().code(), ErrorCode::io);
+    EXPECT_TRUE(runtime.flush());
   }
   full.run();
 
   EXPECT_EQ(runtime.take_messages().size(), 1u);  // out of use, and nothing more
-  EXPECT_EQ(runtime.store().in_extents_of(0).size(), 4u);
+  EXPECT_EQ(runtime.tensors_on_path(0).size(), 4u);
   EXPECT_TRUE(holds(runtime, first, 6));
   for (const TensorId tensor : tensors) EXPECT_TRUE(tensor == first || holds(runtime, tensor, 1));
 }

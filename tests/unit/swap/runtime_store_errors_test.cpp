@@ -26,8 +26,8 @@ TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
   simulation.fail_requests(1);
   write(runtime, tensor, 1);
 
-  auto failed = runtime.drain();
-  auto drained = runtime.drain();
+  auto failed = runtime.flush();
+  auto drained = runtime.flush();
 
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::io);
@@ -36,24 +36,6 @@ TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
   EXPECT_TRUE(drained);
   write(runtime, other, 1);  // evicts it
   EXPECT_TRUE(holds(runtime, tensor, 1));
-}
-
-TEST(Runtime, LetsRequestsWaitForTheRoomOfAFailedStoreUntilSomebodyHasHeard) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false), next = add(runtime, 40_KiB);
-  write(runtime, dirty, 1);
-  simulation.fail_requests(3);
-
-  const Ticket ticket = runtime.request(next, Access::overwrite);  // needs the room of what must be stored
-  simulation.run();
-
-  EXPECT_FALSE(runtime.take(ticket, next, Access::overwrite));  // neither refused nor tried for ever
-  EXPECT_EQ(runtime.check_stores().error().code(), ErrorCode::io);
-  simulation.run();
-  EXPECT_TRUE(runtime.check_stores());
-  EXPECT_TRUE(runtime.take(ticket, next, Access::overwrite).value());
-  EXPECT_TRUE(holds(runtime, dirty, 1));
 }
 
 TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
@@ -66,22 +48,6 @@ TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
 
   EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::io);
   EXPECT_TRUE(holds(runtime, tensor, 1));
-}
-
-TEST(Runtime, IsNotConcernedWithTheFailedStoreOfWhatWasRemoved) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId removed = add(runtime, 4_KiB), stays = add(runtime, 4_KiB);
-  simulation.fail_requests(2);
-  write(runtime, removed, 1);
-  write(runtime, stays, 1);
-  simulation.run();
-
-  runtime.remove(removed);
-
-  simulation.run();
-  EXPECT_TRUE(runtime.drain());  // what failed with it was stored again
-  EXPECT_TRUE(holds(runtime, stays, 1));
 }
 
 TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
@@ -106,8 +72,8 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
 
   runtime->remove(removed);
 
-  (void)runtime->drain();  // it may have failed after the removal, and is then told once
-  EXPECT_TRUE(runtime->drain());
+  (void)runtime->flush();  // it may have failed after the removal, and is then told once
+  EXPECT_TRUE(runtime->flush());
   EXPECT_TRUE(holds(*runtime, stays, 1));
 }
 
@@ -116,7 +82,7 @@ TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
   Runtime& runtime = *simulation.runtime;
   const TensorId tensor = add(runtime, 40_KiB), dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
   write(runtime, tensor, 1);
-  ASSERT_TRUE(runtime.drain());
+  ASSERT_TRUE(runtime.flush());
   write(runtime, dirty, 2);  // evicts it
   simulation.fail_requests(3);
 

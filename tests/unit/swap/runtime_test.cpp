@@ -35,16 +35,16 @@ TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
     }
     for (int i = 0; i < 150; ++i) {
       const std::size_t which = random.below(tensors.size());
-      runtime.use(tensors[which]);
       if (random.below(8) == 0) runtime.end_round();
       if (random.below(4) == 0) runtime.prefetch(tensors[random.below(tensors.size())]);
       if (generations[which] == 0 || random.below(3) == 0) {
-        write(runtime, tensors[which], ++generations[which]);
+        write(runtime, tensors[which], ++generations[which], Use::recorded);
       } else {
-        ASSERT_TRUE(holds(runtime, tensors[which], generations[which])) << "seed " << seed << " use " << i;
+        ASSERT_TRUE(holds(runtime, tensors[which], generations[which], Use::recorded))
+            << "seed " << seed << " use " << i;
       }
     }
-    ASSERT_TRUE(runtime.drain());
+    ASSERT_TRUE(runtime.flush());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_TRUE(generations[i] == 0 || holds(runtime, tensors[i], generations[i])) << "seed " << seed;
     }
@@ -52,56 +52,15 @@ TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
   }
 }
 
-TEST(Runtime, NamesTheHoldersWhenNothingCouldEverFreeTheRoom) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId first = add(runtime, 40_KiB), second = add(runtime, 40_KiB);
-  Lease held = runtime.acquire(first, Access::overwrite).value();
-
-  auto refused = runtime.acquire(second, Access::overwrite);
-
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
-  EXPECT_NE(refused.error().message().find("leased  tensor 40.0 KiB"), std::string::npos)
-      << refused.error().message();
-  held.end();
-  EXPECT_TRUE(runtime.acquire(second, Access::overwrite));
-}
-
-TEST(Runtime, RefusesToReadWhatWasNeverWritten) {
-  Simulation simulation({.host_budget = 64_KiB});
-  const TensorId tensor = add(*simulation.runtime, 4_KiB);
-
-  EXPECT_EQ(simulation.runtime->acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);
-}
-
-TEST(Runtime, NestsReadLeasesAndKeepsAModifyOut) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId tensor = add(runtime, 4_KiB, /*on_disk=*/false);
-  write(runtime, tensor, 1);
-  auto first = runtime.acquire(tensor, Access::read).value();
-  auto second = runtime.acquire(tensor, Access::read).value();
-
-  const Ticket modify = runtime.request(tensor, Access::modify);
-  runtime.poll();
-  EXPECT_FALSE(runtime.take(modify, tensor, Access::modify));
-  first.end();
-  second.end();
-  runtime.poll();
-
-  EXPECT_TRUE(runtime.take(modify, tensor, Access::modify).value());
-}
-
 TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
   Simulation simulation({.host_budget = 96_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId victim = add(runtime, 40_KiB), other = add(runtime, 60_KiB);
   write(runtime, victim, 1);
-  ASSERT_TRUE(runtime.drain());
+  ASSERT_TRUE(runtime.flush());
   write(runtime, other, 1);  // evicts the victim
-  ASSERT_TRUE(runtime.drain());
-  const auto& extent = *runtime.store().description(victim).extent;
+  ASSERT_TRUE(runtime.flush());
+  const tiers::Extent extent = *runtime.describe(victim).extent;
   simulation.file().data()[extent.offset.value() + 20'000] ^= std::byte{4};
 
   auto read = runtime.acquire(victim, Access::read);
@@ -122,17 +81,17 @@ TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
     write(runtime, tensor, generation);
     write(runtime, in_memory, generation);
     if (generation % 2 == 0) {
-      EXPECT_TRUE(runtime.drain());
+      EXPECT_TRUE(runtime.flush());
     }
-    runtime.use(tensor);
+    (void)runtime.announce(tensor, Access::read);
     runtime.remove(in_memory);
     runtime.remove(tensor);
   }
 
   EXPECT_TRUE(holds(runtime, stays, 1));
-  EXPECT_EQ(runtime.store().tensor_count(), 1u);
+  EXPECT_EQ(runtime.tensors().size(), 1u);
   EXPECT_EQ(runtime.ledger().line(tiers::Tier::nvme, Purpose::parameter_shard).held, 0_B);
-  EXPECT_EQ(runtime.host_budget().free(), 88_KiB);
+  EXPECT_EQ(runtime.host_free(), 88_KiB);
 }
 
 TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
@@ -145,18 +104,17 @@ TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
     std::vector<TensorId> tensors;
     for (int i = 0; i < 24; ++i) tensors.push_back(add(*runtime, 100_KiB));
     for (const TensorId tensor : tensors) {
-      runtime->use(tensor);
-      write(*runtime, tensor, 1);
+      write(*runtime, tensor, 1, Use::recorded);
     }
     runtime->end_round();
     // The whole round is looked ahead to, the last stores are under way, and each removal makes room.
-    for (const TensorId tensor : tensors) runtime->use(tensor);
+    for (const TensorId tensor : tensors) (void)runtime->announce(tensor, Access::read);
     for (const TensorId tensor : tensors) runtime->prefetch(tensor);
     for (const TensorId tensor : tensors) runtime->remove(tensor);
-    ASSERT_EQ(runtime->store().tensor_count(), 0u);
+    ASSERT_EQ(runtime->tensors().size(), 0u);
   }
-  EXPECT_TRUE(runtime->drain());
-  EXPECT_EQ(runtime->host_budget().free(), 1_MiB);
+  EXPECT_TRUE(runtime->flush());
+  EXPECT_EQ(runtime->host_free(), 1_MiB);
 }
 
 TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
@@ -164,50 +122,18 @@ TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
   Runtime& runtime = *simulation.runtime;
   const TensorId stored = add(runtime, 40_KiB), never_written = add(runtime, 4_KiB);
   write(runtime, stored, 1);
-  ASSERT_TRUE(runtime.drain());
+  ASSERT_TRUE(runtime.flush());
   for (const Access access : {Access::overwrite, Access::modify, Access::read}) {
-    const Ticket ticket = runtime.request(stored, access);
+    PendingLease pending = runtime.request(stored, access);
     simulation.run();
-    runtime.cancel(ticket, stored, access);
+    pending.cancel();
     EXPECT_TRUE(holds(runtime, stored, 1));
   }
-  const Ticket ticket = runtime.request(never_written, Access::overwrite);
+  PendingLease pending = runtime.request(never_written, Access::overwrite);
   simulation.run();
-  runtime.cancel(ticket, never_written, Access::overwrite);
+  pending.cancel();
 
   EXPECT_EQ(runtime.acquire(never_written, Access::read).error().code(), ErrorCode::invalid_argument);
-}
-
-TEST(Runtime, StaysWholeWhenATensorThatIsToStayFindsNoRoom) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
-  write(runtime, dirty, 1);
-
-  EXPECT_EQ(runtime.add({.name = "stays", .size = 40_KiB}, false).error().code(),
-            ErrorCode::budget_too_small);
-
-  EXPECT_FALSE(runtime.poll());  // nothing was started that nobody waits for
-  EXPECT_TRUE(runtime.drain());
-  EXPECT_TRUE(holds(runtime, dirty, 1));
-  EXPECT_EQ(runtime.store().tensor_count(), 1u);
-}
-
-TEST(Runtime, KeepsTheRangeOfWhatStaysInMemoryFromTheStart) {
-  Simulation simulation({.host_budget = 64_KiB});
-  Runtime& runtime = *simulation.runtime;
-  const TensorId stays = add(runtime, 40_KiB, /*on_disk=*/false), streams = add(runtime, 24_KiB);
-  EXPECT_EQ(runtime.add({.name = "too much", .size = 28_KiB}, false).error().code(),
-            ErrorCode::budget_too_small);
-  for (std::uint64_t generation = 1; generation <= 3; ++generation) {
-    write(runtime, streams, generation);
-    write(runtime, stays, generation);  // would find no room had it given it up
-    runtime.discard(stays);
-    EXPECT_TRUE(runtime.drain());
-  }
-
-  EXPECT_EQ(runtime.host_budget().free(), 0_KiB);
-  EXPECT_EQ(runtime.acquire(stays, Access::read).error().code(), ErrorCode::invalid_argument);
 }
 
 TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
@@ -223,16 +149,14 @@ TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
     for (int i = 0; i < 12; ++i) tensors.push_back(add(*runtime, 1_MiB - 100_B));
     for (std::uint64_t generation = 1; generation <= 2; ++generation) {
       for (const TensorId tensor : tensors) {
-        runtime->use(tensor);
-        write(*runtime, tensor, generation);
+        write(*runtime, tensor, generation, Use::recorded);
       }
       for (const TensorId tensor : tensors) {
-        runtime->use(tensor);
-        EXPECT_TRUE(holds(*runtime, tensor, generation));
+        EXPECT_TRUE(holds(*runtime, tensor, generation, Use::recorded));
       }
       runtime->end_round();
     }
-    EXPECT_TRUE(runtime->drain());
+    EXPECT_TRUE(runtime->flush());
     EXPECT_EQ(directory.entry_count(), 0u);
   }
 }
@@ -255,9 +179,9 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
     auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);
     write(*runtime, tensor, 1);
-    ASSERT_TRUE(runtime->drain());
+    ASSERT_TRUE(runtime->flush());
     write(*runtime, other, 1);  // evicts it
-    ASSERT_TRUE(runtime->drain());
+    ASSERT_TRUE(runtime->flush());
 
     auto hangs = runtime->acquire(tensor, Access::read);
     auto refused = runtime->acquire(tensor, Access::read);
@@ -267,7 +191,7 @@ TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
     EXPECT_NE(hangs.error().message().find("are kept from use"), std::string::npos)
         << hangs.error().message();
     EXPECT_FALSE(refused);  // the range that the kernel may write to is not handed out again
-    EXPECT_LE(runtime->host_budget().free(), 1_MiB - 700_KiB);
+    EXPECT_LE(runtime->host_free(), 1_MiB - 700_KiB);
   }
 }
 

@@ -34,14 +34,20 @@ class SteadyState : public testing::TestWithParam<EngineChoice> {
                                 .lookahead = size * 2})
                    .value();
     for (int i = 0; i < 12; ++i) {
-      tiles_.push_back(add({.name = "tile", .size = size, .retain = false}));
-      shards_.push_back(add({.name = "shard", .size = size, .write_behind = false}));
+      tiles_.push_back(add({.name = "tile",
+                            .key = {.unit = static_cast<std::uint32_t>(i), .group = 1},
+                            .size = size,
+                            .retain = false}));
+      shards_.push_back(add({.name = "shard",
+                             .key = {.unit = static_cast<std::uint32_t>(i)},
+                             .size = size,
+                             .write_behind = false}));
     }
   }
 
   TensorId add(tiers::TensorDescription description) {
     const TensorId tensor = runtime_->add(std::move(description), true).value();
-    const Lease lease = runtime_->acquire(tensor, Access::overwrite).value();
+    const Lease lease = runtime_->acquire(tensor, Access::overwrite, Use::unrecorded).value();
     std::fill_n(lease.bytes().data(), size.value(), std::byte{7});
     return tensor;
   }
@@ -51,9 +57,8 @@ class SteadyState : public testing::TestWithParam<EngineChoice> {
       runtime_->prefetch(tiles_[i]);
       runtime_->prefetch(tiles_[(i + 1) % tiles_.size()]);
       runtime_->wait_for_stores(2);
-      runtime_->use(shards_[i]);
       const Lease shard = runtime_->acquire(shards_[i], i % 3 == 0 ? Access::modify : Access::read).value();
-      Lease tile = runtime_->acquire(tiles_[i], Access::modify).value();
+      Lease tile = runtime_->acquire(tiles_[i], Access::modify, Use::unrecorded).value();
       ASSERT_EQ(tile.bytes().data()[17], shard.bytes().data()[17]);
     }
     runtime_->end_round();

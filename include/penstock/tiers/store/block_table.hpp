@@ -12,7 +12,7 @@ namespace penstock::tiers {
 /// One checksum for each block of a tensor's payload, kept in memory beside the tensor's extent, with the
 /// generation and the optimizer step that the block stands at.
 ///
-/// XXH3-64 of the bytes, seeded by owner and block index, so that bytes of another tensor or of another
+/// XXH3-64 of the bytes, seeded by the tensor's key and the block index, so that bytes of another tensor or of another
 /// block never pass. Different blocks may be sealed and verified by different threads at a time.
 class BlockTable {
  public:
@@ -24,7 +24,7 @@ class BlockTable {
 
   BlockTable() = default;
   /// `block` > 0; the last block may be shorter.
-  BlockTable(std::uint64_t owner, ByteCount payload, ByteCount block);
+  BlockTable(std::uint64_t seed, ByteCount payload, ByteCount block);
 
   [[nodiscard]] std::size_t block_count() const { return records_.size(); }
   [[nodiscard]] ByteCount block_size() const { return block_; }
@@ -54,7 +54,7 @@ class BlockTable {
  private:
   [[nodiscard]] std::uint64_t hash(std::size_t index, ConstHostSpan bytes) const noexcept;
 
-  std::uint64_t owner_ = 0, step_ = 0;
+  std::uint64_t seed_ = 0, step_ = 0;
   ByteCount payload_, block_;
   std::vector<Record> records_;
 };

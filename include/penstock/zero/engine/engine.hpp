@@ -102,7 +102,8 @@ class Engine {
     parallel::Workers* workers = nullptr;  ///< run the updates
     Config config;
     ModelLayout model;
-    MemoryPlan plan;  ///< of plan_memory(), from which the runtime was made
+    MemoryPlan plan;                  ///< of plan_memory(), from which the runtime was made
+    std::uint32_t engine_number = 0;  ///< of several engines on one runtime: the owner in their tensors' keys
   };
 
   /// Takes the room for everything where the plan has it live.

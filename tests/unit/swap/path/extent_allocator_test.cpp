@@ -1,4 +1,4 @@
-#include <penstock/swap/path/extent_allocator.hpp>
+#include "swap/path/extent_allocator.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
@@ -54,14 +54,14 @@ TEST(ExtentAllocator, LowersAWeightAtEachFaultAndEndsThePathsUseAtTheLast) {
   EXPECT_EQ(allocate(two, 30), (std::array<int, 3>{10, 20, 0}));
   EXPECT_FALSE(two.note_fault(0));
   EXPECT_TRUE(two.note_fault(0));
-  two.take_out_of_use(0);
+  two.retire(0);
 
   EXPECT_EQ(allocate(two, 9), (std::array<int, 3>{0, 9, 0}));
   EXPECT_FALSE(two.has_another(1));
   EXPECT_FALSE(two.note_fault(1) || two.note_fault(1) || two.note_fault(1));  // the last one stays
 }
 
-TEST(ExtentAllocator, DealsWhatIsReservedBeforeAnythingElse) {
+TEST(ExtentAllocator, AllocatesWhatIsReservedBeforeAnythingElse) {
   const std::array<ExtentAllocator::PathRoom, 2> paths = {
       {{.capacity = 64_KiB, .reserved = 8_KiB}, {.capacity = 64_KiB, .reserved = 32_KiB}}};
   ExtentAllocator two(paths, block);
@@ -75,6 +75,26 @@ TEST(ExtentAllocator, AvoidsWhatItIsToldToAvoid) {
 
   EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t path) { return path == 0; }).value().path, 1u);
   EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t) { return true; }).error().code(), ErrorCode::no_space);
+}
+
+TEST(ExtentAllocator, FreesAPinnedExtentOnceItsTensorAndEveryGenerationHaveLeftIt) {
+  const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 8_KiB, .reserved = 8_KiB}}};
+  ExtentAllocator one(path, block);
+  const tiers::Extent pinned = one.allocate(4_KiB).value(), current = one.allocate(4_KiB).value();
+  one.pin(pinned, 1, tiers::Purpose::optimizer_tile);
+  one.pin(pinned, 2, tiers::Purpose::optimizer_tile);
+  one.pin(current, 2, tiers::Purpose::optimizer_tile);
+
+  EXPECT_FALSE(one.release(pinned));
+  EXPECT_EQ(one.allocate(4_KiB).error().code(), ErrorCode::no_space);
+  EXPECT_TRUE(one.release_generation(1).empty());
+  EXPECT_TRUE(one.pinned(pinned));
+  const auto freed = one.release_generation(2);
+
+  ASSERT_EQ(freed.size(), 1u);  // the other one holds its tensor still
+  EXPECT_EQ(freed.front().first, pinned);
+  EXPECT_FALSE(one.pinned(current));
+  EXPECT_EQ(one.allocate(4_KiB).value(), pinned);
 }
 
 }  // namespace

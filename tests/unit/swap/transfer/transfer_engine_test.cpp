@@ -1,4 +1,4 @@
-#include <penstock/swap/transfer/transfer_engine.hpp>
+#include "swap/transfer/transfer_engine.hpp"
 
 #include "kit/pattern.hpp"
 
@@ -75,7 +75,7 @@ class TransferEngineTest : public testing::Test {
     std::vector<MoveEvent> events;
     const bool moved = transfers_.poll(events);
     for (const MoveEvent& event : events) {
-      if (event.state == HopState::done) transfers_.settle();
+      if (event.state == HopState::done) transfers_.end();
       event.on_event(event.state, event.result);
     }
     return moved;

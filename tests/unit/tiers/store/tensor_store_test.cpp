@@ -1,8 +1,9 @@
-#include <penstock/tiers/store/tensor_store.hpp>
+#include "tiers/store/tensor_store.hpp"
 
 #include "kit/pattern.hpp"
 
 #include <gtest/gtest.h>
+#include <set>
 #include <vector>
 
 namespace penstock::tiers {
@@ -15,100 +16,138 @@ class TensorStoreTest : public testing::Test {
   Ledger ledger_;
   MemoryBudget budget_{Tier::host, 64_KiB, ledger_};
   TensorStore store_;
-  TensorId tensor_ = store_.add({.name = "t", .size = 4_KiB, .extent = Extent{.length = 4_KiB}});
+  TensorId tensor_ = store_.add({.name = "t", .size = 4_KiB, .extent = Extent{.length = 4_KiB}}).value();
 };
 
 TEST_F(TensorStoreTest, MakesTheModifiedCopyTheNewest) {
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  store_.end_exclusive(tensor_, Tier::host);
+  store_.begin_overwrite(tensor_, range());
+  store_.end_exclusive(tensor_);
 
-  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::dirty);
-  EXPECT_TRUE(store_.current(tensor_, Tier::host));
-  EXPECT_FALSE(store_.current(tensor_, Tier::nvme));
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::dirty);
+  EXPECT_FALSE(store_.stored(tensor_));
 
-  store_.begin_store(tensor_, Tier::host);
-  store_.finish_store(tensor_, Tier::host, true);
-  EXPECT_TRUE(store_.current(tensor_, Tier::nvme));
+  store_.begin_store(tensor_);
+  store_.finish_store(tensor_, true);
+  EXPECT_TRUE(store_.stored(tensor_));
 
-  store_.begin_exclusive(tensor_, Tier::host);
-  store_.end_exclusive(tensor_, Tier::host);
-  EXPECT_FALSE(store_.current(tensor_, Tier::nvme));
+  store_.begin_exclusive(tensor_);
+  store_.end_exclusive(tensor_);
+  EXPECT_FALSE(store_.stored(tensor_));
 }
 
 TEST_F(TensorStoreTest, KeepsAFailedStoreDirtyAndForgetsAFailedLoad) {
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  store_.end_exclusive(tensor_, Tier::host);
-  store_.begin_store(tensor_, Tier::host);
-  store_.finish_store(tensor_, Tier::host, false);
-  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::dirty);
+  store_.begin_overwrite(tensor_, range());
+  store_.end_exclusive(tensor_);
+  store_.begin_store(tensor_);
+  store_.finish_store(tensor_, false);
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::dirty);
 
-  store_.begin_store(tensor_, Tier::host);
-  store_.finish_store(tensor_, Tier::host, true);
-  store_.drop(tensor_, Tier::host);
-  store_.begin_load(tensor_, Tier::host, range());
-  store_.finish_load(tensor_, Tier::host, false);
-  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::absent);
+  store_.begin_store(tensor_);
+  store_.finish_store(tensor_, true);
+  store_.drop(tensor_);
+  store_.begin_load(tensor_, range());
+  store_.finish_load(tensor_, false);
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::absent);
   EXPECT_EQ(budget_.free(), 64_KiB);
 }
 
 TEST_F(TensorStoreTest, MakesNoVersionOfWhatNobodyWrote) {
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  store_.cancel_exclusive(tensor_, Tier::host);
-  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::absent);
+  store_.begin_overwrite(tensor_, range());
+  store_.cancel_exclusive(tensor_);
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::absent);
   EXPECT_EQ(budget_.free(), 64_KiB);
 
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  store_.end_exclusive(tensor_, Tier::host);
-  store_.begin_store(tensor_, Tier::host);
-  store_.finish_store(tensor_, Tier::host, true);
-  store_.begin_exclusive(tensor_, Tier::host);
-  store_.cancel_exclusive(tensor_, Tier::host);
-  EXPECT_EQ(store_.copy(tensor_, Tier::host).state, CopyState::clean);
-  EXPECT_EQ(store_.newest(tensor_), 1u);
+  store_.begin_overwrite(tensor_, range());
+  store_.end_exclusive(tensor_);
+  store_.begin_store(tensor_);
+  store_.finish_store(tensor_, true);
+  store_.begin_exclusive(tensor_);
+  store_.cancel_exclusive(tensor_);
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::clean);
+  EXPECT_EQ(store_.copy(tensor_).version, 1u);
 }
 
-TEST_F(TensorStoreTest, KeepsTheRangeThatATensorHasSettledInUntilItIsRemoved) {
-  const TensorId stays = store_.add({.name = "stays", .size = 4_KiB});
-  store_.settle(stays, Tier::host, range());
-  const std::uint64_t place = store_.copy(stays, Tier::host).reservation.offset();
+TEST_F(TensorStoreTest, KeepsAPinnedRangeUntilTheTensorIsRemoved) {
+  const TensorId stays = store_.add({.name = "stays", .key = {.unit = 1}, .size = 4_KiB}).value();
+  store_.pin_range(stays, range());
+  const std::uint64_t place = store_.copy(stays).reservation.offset();
   for (int i = 0; i < 2; ++i) {
-    store_.begin_overwrite(stays, Tier::host, {});
-    store_.end_exclusive(stays, Tier::host);
-    EXPECT_EQ(store_.copy(stays, Tier::host).reservation.offset(), place);
-    store_.drop(stays, Tier::host, /*discard=*/true);
-    EXPECT_EQ(store_.newest(stays), 0u);
+    store_.begin_overwrite(stays, {});
+    store_.end_exclusive(stays);
+    EXPECT_EQ(store_.copy(stays).reservation.offset(), place);
+    store_.discard(stays);
+    EXPECT_EQ(store_.copy(stays).version, 0u);
     EXPECT_EQ(budget_.free(), 60_KiB);
   }
 
   EXPECT_EQ(store_.remove(stays).name, "stays");
 
   EXPECT_EQ(budget_.free(), 64_KiB);
-  EXPECT_EQ(store_.tensor_count(), 1u);
-  EXPECT_EQ(store_.add({.name = "next", .size = 8_KiB}), stays);  // the id is free again
-  EXPECT_EQ(store_.newest(stays), 0u);
+  EXPECT_EQ(store_.tensors().size(), 1u);
+  EXPECT_EQ(store_.add({.name = "next", .key = {.unit = 1}, .size = 8_KiB}).value(),
+            stays);  // the id is free again
+  EXPECT_FALSE(store_.stored(stays));
 }
 
 TEST_F(TensorStoreTest, ForgetsTheStoredCopyOfWhatIsDiscarded) {
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  store_.end_exclusive(tensor_, Tier::host);
-  store_.begin_store(tensor_, Tier::host);
-  store_.finish_store(tensor_, Tier::host, true);
-  store_.begin_exclusive(tensor_, Tier::host);
-  store_.end_exclusive(tensor_, Tier::host);
+  store_.begin_overwrite(tensor_, range());
+  store_.end_exclusive(tensor_);
+  store_.begin_store(tensor_);
+  store_.finish_store(tensor_, true);
+  store_.begin_exclusive(tensor_);
+  store_.end_exclusive(tensor_);
 
-  store_.drop(tensor_, Tier::host, /*discard=*/true);
+  store_.discard(tensor_);
 
-  EXPECT_EQ(store_.newest(tensor_), 0u);
-  EXPECT_EQ(store_.copy(tensor_, Tier::nvme).state, CopyState::absent);
+  EXPECT_FALSE(store_.stored(tensor_));
+  EXPECT_EQ(store_.copy(tensor_).state, CopyState::absent);
 }
 
 TEST_F(TensorStoreTest, ChecksItsTransitions) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
-  EXPECT_DEATH(store_.begin_store(tensor_, Tier::host), "check failed");
-  EXPECT_DEATH(store_.add_reader(tensor_, Tier::host), "check failed");
-  store_.begin_overwrite(tensor_, Tier::host, range());
-  EXPECT_DEATH(store_.begin_overwrite(tensor_, Tier::host, range()), "check failed");
-  EXPECT_DEATH(store_.drop(tensor_, Tier::host, true), "check failed");
+  EXPECT_DEATH(store_.begin_store(tensor_), "check failed");
+  EXPECT_DEATH(store_.add_reader(tensor_), "check failed");
+  store_.begin_overwrite(tensor_, range());
+  EXPECT_DEATH(store_.begin_overwrite(tensor_, range()), "check failed");
+  EXPECT_DEATH(store_.discard(tensor_), "check failed");
+}
+
+TEST_F(TensorStoreTest, RefusesAKeyThatAnotherTensorHasUntilThatIsRemoved) {
+  const TensorDescription same{.name = "same", .size = 4_KiB};
+  const auto refused = store_.add(same);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::already_exists);
+  EXPECT_NE(refused.error().message().find("tensor t has the same key"), std::string::npos)
+      << refused.error().message();
+
+  (void)store_.remove(tensor_);
+
+  EXPECT_TRUE(store_.add(same));
+}
+
+TEST_F(TensorStoreTest, RefusesATensorWithoutBytes) {
+  EXPECT_EQ(store_.add({.name = "empty", .key = {.unit = 1}}).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(store_.add({.name = "no block", .key = {.unit = 1}, .size = 1_B, .block = 0_B}).error().code(),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(store_.tensors().size(), 1u);
+}
+
+TEST(TensorKey, SeedsDifferWhereAnyFieldDoes) {
+  const TensorKey key{
+      .owner = 1, .unit = 2, .group = 3, .role = Purpose::optimizer_tile, .first = 4, .count = 5};
+  std::set<std::uint64_t> seeds = {key.seed()};
+  for (TensorKey other : {key, key, key, key, key, key}) {
+    switch (seeds.size()) {
+      case 1: other.owner = 2; break;
+      case 2: other.unit = 1; break;
+      case 3: other.group = 1; break;
+      case 4: other.role = Purpose::gradient_shard; break;
+      case 5: other.first = 5; break;
+      default: other.count = 4; break;
+    }
+    EXPECT_TRUE(seeds.insert(other.seed()).second) << to_string(other);
+  }
+  EXPECT_EQ(key.seed(), 10979171836248988348u);  // it reaches disk: never another
 }
 
 TEST(BlockTable, CatchesFlippedSwappedStaleAndForeignBytes) {

@@ -136,7 +136,7 @@ class Rank final : public swap::IdleHandler {
     if (!engine_) return;
     PENSTOCK_CHECK(settle());
     engine_.reset();
-    PENSTOCK_CHECK(runtime_->store().tensor_count() == 0);  // it gives back what it added
+    PENSTOCK_CHECK(runtime_->tensors().empty());  // it gives back what it added
     for (std::string& message : runtime_->take_messages()) result.messages.push_back(std::move(message));
     for (const Disk& disk : disks_) {
       result.requests += disk.faults->accepted();

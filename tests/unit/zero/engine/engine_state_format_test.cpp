@@ -115,9 +115,8 @@ TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
     const std::string half = shard ? "parameter shard" : "optimizer tile 0";
     options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
       if (step != 2 || rank != 1) return;
-      for (std::uint32_t id = 0;; ++id) {
-        const tiers::TensorId tensor{id};
-        if (runtime.store().description(tensor).name.find(half) == std::string::npos) continue;
+      for (const tiers::TensorId tensor : runtime.tensors()) {
+        if (runtime.name(tensor).find(half) == std::string::npos) continue;
         EXPECT_EQ(runtime.blocks(tensor).step(), 2u);
         return runtime.blocks(tensor).stamp(1);
       }

@@ -3,7 +3,7 @@
 #include <penstock/base/executor.hpp>
 #include <penstock/base/ticket.hpp>
 #include <penstock/swap/path/path.hpp>
-#include <penstock/tiers/store/tensor_store.hpp>
+#include <penstock/tiers/store/tensor.hpp>
 
 #include <atomic>
 #include <functional>
@@ -76,17 +76,17 @@ class TransferEngine {
   /// `paths` outlive it.
   explicit TransferEngine(std::span<const std::unique_ptr<Path>> paths) : paths_(paths) {}
 
-  /// A move has been decided and will be started: from here until settle() it counts as active. Both are
+  /// A move has been decided and will be started: from here until end() it counts as active. Both are
   /// called with the coordinator's lock.
   void announce() { active_.fetch_add(1); }
-  /// The event `done` of a move has been told.
-  void settle() { active_.fetch_sub(1); }
+  /// The event `done` of a move was handled.
+  void end() { active_.fetch_sub(1); }
 
   void start(Move move);
   /// Advances every move. Appends to `events` and returns whether anything happened.
   bool poll(std::vector<MoveEvent>& events);
 
-  /// Moves announced and not settled. Safe from any thread.
+  /// Moves announced and not ended. Safe from any thread.
   [[nodiscard]] std::size_t active() const { return active_.load(); }
   /// Of the active moves, those that were blocked when poll() last returned. Safe from any thread.
   [[nodiscard]] std::size_t blocked() const { return blocked_.load(); }

@@ -1,0 +1,172 @@
+#include "swap/policy/prefetch_policy.hpp"
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::TensorId;
+
+void BytesByUse::add(std::uint64_t position, std::int64_t bytes) {
+  const std::uint64_t length = sums_.size() - 1;
+  for (std::uint64_t i = position % length + 1; i <= length; i += i & -i) {
+    sums_[i] += static_cast<std::uint64_t>(bytes);  // wraps around, and back
+  }
+}
+
+std::uint64_t BytesByUse::prefix(std::uint64_t count) const {
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = count; i > 0; i -= i & -i) sum += sums_[i];
+  return sum;
+}
+
+ByteCount BytesByUse::sum(std::uint64_t from, std::uint64_t to) const {
+  const std::uint64_t length = sums_.empty() ? 0 : sums_.size() - 1;
+  if (length == 0 || from >= to) return {};
+  if (to - from >= length) return ByteCount(prefix(length));
+  const std::uint64_t first = from % length, last = first + (to - from);
+  if (last <= length) return ByteCount(prefix(last) - prefix(first));
+  return ByteCount(prefix(length) - prefix(first) + prefix(last - length));
+}
+
+PrefetchPolicy::Entry& PrefetchPolicy::entry(TensorId tensor) {
+  const auto number = static_cast<std::size_t>(tensor);
+  if (number >= entries_.size()) entries_.resize(number + 1);
+  return entries_[number];
+}
+
+/// What is awaited counts as the next one used.
+std::uint64_t PrefetchPolicy::use_of(TensorId tensor, const PrefetchFacts& facts) const {
+  return facts.awaited ? trace_.position() : trace_.next_use(tensor);
+}
+
+void PrefetchPolicy::count(const Entry& entry, int sign) {
+  const PrefetchFacts& facts = entry.facts;
+  const std::int64_t bytes = sign * static_cast<std::int64_t>(facts.room.value());
+  const auto add = [bytes](ByteCount& sum) { sum = ByteCount(sum.value() + static_cast<std::uint64_t>(bytes)); };
+  if (facts.awaited) {
+    if (facts.lacks_room) add(awaited_lacking_);
+    return;
+  }
+  if (facts.evictable) add(evictable_total_);
+  if (entry.use == AccessTrace::never) return;
+  if (facts.lacks_room) lacking_.add(entry.use, bytes);
+  if (facts.evictable) evictable_.add(entry.use, bytes);
+}
+
+void PrefetchPolicy::remove(Queue& queue, std::optional<Rank>& rank) {
+  if (!rank) return;
+  queue.erase(*rank);
+  rank.reset();
+}
+
+/// Puts it where its facts and its next use have it in the queues.
+void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
+  const PrefetchFacts& facts = entry.facts;
+  const auto place = [&](Queue& queue, std::optional<Rank>& rank, const std::optional<Rank>& wanted) {
+    if (rank == wanted) return;
+    remove(queue, rank);
+    if (wanted) queue.insert(*wanted);
+    rank = wanted;
+  };
+  const std::uint64_t use = use_of(tensor, facts);
+  const bool along = facts.loadable && facts.retained && !facts.awaited && use != AccessTrace::never;
+  place(along_trace_, entry.along_trace, along ? std::optional(Rank{use, 0, tensor}) : std::nullopt);
+  const bool requested = entry.requested && facts.loadable;
+  place(requested_, entry.requested,
+        requested ? std::optional(Rank{use, entry.requested->sequence, tensor}) : std::nullopt);
+}
+
+void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
+  Entry& known = entry(tensor);
+  const std::uint64_t use = trace_.next_use(tensor);
+  if (known.facts == facts && known.use == use) return;
+  count(known, -1);
+  known.facts = facts;
+  known.use = use;
+  count(known, +1);
+  enqueue(tensor, known);
+}
+
+void PrefetchPolicy::rebuild() {
+  lacking_.reset(trace_.length());
+  evictable_.reset(trace_.length());
+  awaited_lacking_ = evictable_total_ = window_bytes_ = {};
+  window_begin_ = window_end_ = trace_.position();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& known = entries_[i];
+    known.use = trace_.next_use(TensorId(i));
+    count(known, +1);
+    enqueue(TensorId(i), known);
+  }
+}
+
+void PrefetchPolicy::advance(TensorId used) {
+  if (!trace_.known()) return;
+  const std::uint64_t now = trace_.position();
+  // Beside what was used, tensors that were forgotten may have been passed over: then the sum starts anew.
+  if (now == window_begin_ + 1 && window_end_ >= now) {
+    window_bytes_ -= entry(used).facts.payload;
+  } else if (now != window_begin_) {
+    window_end_ = now;
+    window_bytes_ = {};
+  }
+  window_begin_ = now;
+  extend_window();
+}
+
+void PrefetchPolicy::extend_window() {
+  while (window_end_ < window_begin_ + trace_.length()) {
+    const auto tensor = trace_.at(window_end_);
+    const ByteCount payload = tensor ? entry(*tensor).facts.payload : ByteCount();
+    if (window_bytes_ + payload > lookahead_) return;
+    window_bytes_ += payload;
+    ++window_end_;
+  }
+}
+
+void PrefetchPolicy::request(TensorId tensor) {
+  Entry& known = entry(tensor);
+  if (known.requested || !known.facts.loadable) return;
+  known.requested = Rank{use_of(tensor, known.facts), next_sequence_++, tensor};
+  requested_.insert(*known.requested);
+}
+
+void PrefetchPolicy::withdraw(TensorId tensor) {
+  remove(requested_, entry(tensor).requested);
+}
+
+void PrefetchPolicy::withdraw_all() {
+  for (const Rank& rank : requested_) entry(rank.tensor).requested.reset();
+  requested_.clear();
+}
+
+std::optional<TensorId> PrefetchPolicy::next() const {
+  const Rank* const requested = requested_.empty() ? nullptr : &*requested_.begin();
+  const Rank* along = along_trace_.empty() ? nullptr : &*along_trace_.begin();
+  if (along && along->use >= window_end_) along = nullptr;
+  if (!requested && !along) return std::nullopt;
+  if (!requested || (along && *along < *requested)) return along->tensor;
+  return requested->tensor;
+}
+
+bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
+  const Entry& known = entries_[static_cast<std::size_t>(tensor)];
+  const auto from = evicts_from(tensor);
+  if (!from) return known.facts.room <= free;
+  const std::uint64_t now = trace_.position();
+  const ByteCount room = free + evictable_total_ - evictable_.sum(now, *from);
+  ByteCount needed = known.facts.room + awaited_lacking_;
+  if (known.facts.awaited) {
+    if (known.facts.lacks_room) needed -= known.facts.room;  // it is among them
+  } else {
+    needed += lacking_.sum(now, *from - 1);
+  }
+  return room >= needed;
+}
+
+std::optional<std::uint64_t> PrefetchPolicy::evicts_from(TensorId tensor) const {
+  const std::uint64_t use = use_of(tensor, entries_[static_cast<std::size_t>(tensor)].facts);
+  return use == AccessTrace::never ? std::nullopt : std::optional(use + 1);
+}
+
+}  // namespace penstock::swap

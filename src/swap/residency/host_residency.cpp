@@ -1,0 +1,366 @@
+#include "swap/residency/host_residency.hpp"
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::CopyState;
+using tiers::TensorId;
+
+HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentAllocator& extents,
+                             tiers::Ledger& ledger, Effects& effects, Options options)
+    : store_(store),
+      budget_(budget),
+      extents_(extents),
+      ledger_(ledger),
+      effects_(effects),
+      eviction_(options.eviction),
+      prefetch_(trace_, options.lookahead),
+      evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {}
+
+Result<void> HostResidency::add(TensorId tensor) {
+  const auto number = static_cast<std::size_t>(tensor);
+  if (number >= awaited_.size()) awaited_.resize(number + 1);
+  const auto& description = store_.description(tensor);
+  if (!description.stays_in_memory()) {
+    if (description.extent) ledger_.hold(tiers::Tier::nvme, description.purpose, description.extent->length);
+    refresh(tensor);
+    return ok();
+  }
+  while (true) {
+    if (auto range = reserve_free(tensor)) {
+      store_.pin_range(tensor, std::move(*range));
+      refresh(tensor);
+      return ok();
+    }
+    const auto victim = eviction_.first_clean_used_from(0);
+    if (!victim) return budget_.too_small(padded_size(tensor)).object(description.name);
+    drop(*victim);
+  }
+}
+
+void HostResidency::forget(TensorId tensor) {
+  prefetch_.withdraw(tensor);
+  std::erase(to_store_, tensor);
+  evacuation_.forget(tensor);
+  std::erase(failed_stores_, tensor);
+  load_errors_.erase(tensor);
+  const std::uint64_t revision = trace_.revision();
+  trace_.forget(tensor);
+  follow_trace(revision);
+  refresh(tensor);
+  // Others whose stores failed with it are tried again, and report for themselves.
+  if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
+}
+
+tiers::TensorDescription HostResidency::remove(TensorId tensor) {
+  discard(tensor);
+  tiers::TensorDescription description = store_.remove(tensor);
+  if (const auto& extent = description.extent) {
+    release_extent(*extent, description.purpose);
+    evacuation_.left(tensor, extent->path, ByteCount());
+  }
+  awaited_[static_cast<std::size_t>(tensor)] = 0;
+  eviction_.update(tensor, std::nullopt);
+  prefetch_.update(tensor, {});
+  return description;
+}
+
+bool HostResidency::idle(TensorId tensor) const {
+  const CopyState state = store_.copy(tensor).state;
+  return state != CopyState::loading && state != CopyState::storing;
+}
+
+Ticket HostResidency::request(TensorId tensor, Access access, Use use) {
+  if (use == Use::recorded) record_use(tensor);
+  const Ticket ticket{.slot = next_ticket_++, .generation = 0};
+  requests_.push_back({ticket, tensor, access});
+  prefetch_.withdraw(tensor);  // it was for this use
+  await(tensor, +1);
+  return ticket;
+}
+
+void HostResidency::announce(TensorId tensor) {
+  record_use(tensor);
+  await(tensor, +1);
+}
+
+void HostResidency::retract(TensorId tensor) { await(tensor, -1); }
+
+void HostResidency::await(TensorId tensor, int change) {
+  awaited_[static_cast<std::size_t>(tensor)] += static_cast<std::uint32_t>(change);
+  refresh(tensor);
+}
+
+void HostResidency::record_use(TensorId tensor) {
+  const std::uint64_t revision = trace_.revision();
+  trace_.use(tensor);
+  follow_trace(revision);
+  refresh(tensor);
+  prefetch_.advance(tensor);
+}
+
+void HostResidency::end_round() {
+  const std::uint64_t revision = trace_.revision();
+  trace_.end_round();
+  follow_trace(revision);
+}
+
+/// With a new recording every tensor's next use is another one.
+void HostResidency::follow_trace(std::uint64_t revision_before) {
+  if (trace_.revision() == revision_before) return;
+  prefetch_.rebuild();
+  for (std::size_t i = 0; i < awaited_.size(); ++i) refresh(TensorId(i));
+}
+
+std::optional<Result<void>> HostResidency::take(Ticket ticket) {
+  const auto found = outcomes_.find(ticket);
+  if (found == outcomes_.end()) return std::nullopt;
+  auto outcome = std::move(found->second);
+  outcomes_.erase(found);
+  return outcome;
+}
+
+void HostResidency::cancel(Ticket ticket, TensorId tensor, Access access) {
+  const auto removed =
+      std::erase_if(requests_, [&](const Request& request) { return request.ticket == ticket; });
+  if (removed > 0) return await(tensor, -1);
+  const auto outcome = take(ticket);
+  if (!outcome || !*outcome) return;
+  if (access == Access::read) return release(tensor, access);
+  store_.cancel_exclusive(tensor);
+  if (store_.copy(tensor).state == CopyState::absent) {
+    effects_.drop(tensor);
+    return refresh(tensor);
+  }
+  // Its store may have been passed over while the lease was held.
+  const auto& description = store_.description(tensor);
+  if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  after_lease(tensor);
+}
+
+void HostResidency::finish(const Request& request, Result<void> outcome) {
+  outcomes_.emplace(request.ticket, std::move(outcome));
+  await(request.tensor, -1);
+}
+
+void HostResidency::release(TensorId tensor, Access access) {
+  const auto& description = store_.description(tensor);
+  if (access == Access::read) {
+    store_.remove_reader(tensor);
+  } else {
+    store_.end_exclusive(tensor);
+    if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  }
+  after_lease(tensor);
+}
+
+/// Drops what is not to be kept.
+void HostResidency::after_lease(TensorId tensor) {
+  const auto& description = store_.description(tensor);
+  store_.touch(tensor);
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  if (copy.leased()) return;
+  if (description.transient) return discard(tensor);
+  if (copy.state == CopyState::clean) leave_retired_path(tensor);
+  if (!description.retain && description.extent && copy.state == CopyState::clean) return drop(tensor);
+  refresh(tensor);
+}
+
+void HostResidency::discard(TensorId tensor) {
+  const CopyState state = store_.copy(tensor).state;
+  if (state == CopyState::absent) return;
+  if (state == CopyState::loading || state == CopyState::storing) {
+    unwanted_.insert(tensor);
+    return;
+  }
+  store_.discard(tensor);
+  effects_.drop(tensor);
+  evacuation_.end(tensor);
+  refresh(tensor);
+}
+
+bool HostResidency::discard_if_unwanted(TensorId tensor) {
+  if (unwanted_.erase(tensor) == 0) return false;
+  discard(tensor);
+  return true;
+}
+
+void HostResidency::prefetch(TensorId tensor) { prefetch_.request(tensor); }
+
+void HostResidency::stop() {
+  stopping_ = true;
+  prefetch_.withdraw_all();
+  evacuation_.stop();
+}
+
+void HostResidency::advance() {
+  start_stores();
+  // A request that waits for room holds back the room of all that came later, not what is resident.
+  bool may_reserve = !store_failed();
+  for (auto request = requests_.begin(); request != requests_.end();) {
+    const Decision decision = decide(*request, may_reserve);
+    if (decision == Decision::granted || decision == Decision::failed) {
+      request = requests_.erase(request);
+      continue;
+    }
+    if (decision == Decision::waits_for_room) may_reserve = false;
+    ++request;
+  }
+  if (may_reserve && !stopping_) {
+    start_prefetches();
+    evacuate_paths();
+    start_stores();
+  } else {
+    prefetch_.withdraw_all();
+  }
+}
+
+void HostResidency::fail_starved_request() {
+  // A lease that was granted and not taken yet goes on.
+  if (store_failed() || !outcomes_.empty()) return;
+  const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
+    return store_.copy(request.tensor).state == CopyState::absent;
+  });
+  if (starved == requests_.end()) return;
+  Error error = budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
+  for (const TensorId tensor : store_.tensors()) {
+    if (!store_.copy(tensor).leased()) continue;
+    error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
+                                  to_string(store_.description(tensor).size));
+  }
+  finish(*starved, std::move(error));
+  requests_.erase(starved);
+}
+
+HostResidency::Decision HostResidency::decide(Request& request, bool may_reserve) {
+  const TensorId tensor = request.tensor;
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  if (copy.state != CopyState::absent) return grant_resident(request);
+
+  if (request.loading) {
+    if (const auto failed = load_errors_.find(tensor); failed != load_errors_.end()) {
+      finish(request, failed->second);
+      load_errors_.erase(failed);
+      return Decision::failed;
+    }
+  }
+  if (request.access != Access::overwrite && !store_.stored(tensor)) {
+    finish(request, Error::invalid_argument("Runtime::acquire")
+                        .reason("read before it was ever written")
+                        .object(store_.description(tensor).name));
+    return Decision::failed;
+  }
+  if (copy.reservation.held()) return grant_overwrite(request, {});
+  if (!may_reserve) return Decision::waits_for_room;
+  auto reservation = reserve(tensor);
+  if (!reservation) return Decision::waits_for_room;
+  if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
+  start_load(tensor, std::move(*reservation), /*verify=*/false);
+  request.loading = true;
+  return Decision::waits;
+}
+
+HostResidency::Decision HostResidency::grant_resident(const Request& request) {
+  const tiers::HostCopy& copy = store_.copy(request.tensor);
+  if (copy.state == CopyState::loading || copy.exclusive) return Decision::waits;
+  if (request.access == Access::read) {
+    store_.add_reader(request.tensor);
+  } else {
+    if (copy.readers > 0 || copy.state == CopyState::storing) return Decision::waits;
+    store_.begin_exclusive(request.tensor);
+  }
+  finish(request, ok());
+  return Decision::granted;
+}
+
+HostResidency::Decision HostResidency::grant_overwrite(const Request& request, tiers::Reservation range) {
+  store_.begin_overwrite(request.tensor, std::move(range));
+  finish(request, ok());
+  return Decision::granted;
+}
+
+/// What the tensor takes in memory: a transfer moves whole blocks of the file system.
+ByteCount HostResidency::padded_size(TensorId tensor) const {
+  const auto& description = store_.description(tensor);
+  return description.extent ? description.extent->length : description.size;
+}
+
+/// Address range for `tensor` from what is free now.
+std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
+  const auto& description = store_.description(tensor);
+  const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
+                                                                : tiers::RangeAllocator::End::high;
+  return budget_.reserve(padded_size(tensor), description.purpose, end);
+}
+
+/// The same, evicting what the policy says. None when it must wait.
+std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
+  while (true) {
+    if (auto reservation = reserve_free(tensor)) return reservation;
+    if (!evict_one()) return std::nullopt;
+  }
+}
+
+/// Evicts the policy's first choice. True when its room is free now; a dirty copy is stored first and frees it later.
+bool HostResidency::evict_one() {
+  const auto victim = eviction_.first();
+  if (!victim) return false;
+  if (store_.copy(*victim).state == CopyState::clean) {
+    drop(*victim);
+    return true;
+  }
+  // One store at a time is enough to make progress; more would write what may not have to be evicted.
+  if (storing_.empty()) start_store(*victim);
+  return false;
+}
+
+/// For what no request waits for: evicts clean copies that are used at `evict_from` or later; none: not a single one.
+std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor,
+                                                               std::optional<std::uint64_t> evict_from) {
+  while (true) {
+    if (auto reservation = reserve_free(tensor)) return reservation;
+    const auto victim = evict_from ? eviction_.first_clean_used_from(*evict_from) : std::nullopt;
+    if (!victim) return std::nullopt;
+    drop(*victim);
+  }
+}
+
+void HostResidency::start_prefetches() {
+  while (const auto tensor = prefetch_.next()) {
+    if (!prefetch_.has_room(*tensor, budget_.free())) return;
+    auto reservation = reserve_early(*tensor, prefetch_.evicts_from(*tensor));
+    if (!reservation) return;
+    start_load(*tensor, std::move(*reservation), /*verify=*/false);
+  }
+}
+
+void HostResidency::drop(TensorId tensor) {
+  store_.drop(tensor);
+  effects_.drop(tensor);
+  refresh(tensor);
+}
+
+/// Tells the policies what became of `tensor`. Follows every change of its copy, its awaiting and its next use.
+void HostResidency::refresh(TensorId tensor) {
+  const auto& description = store_.description(tensor);
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  const bool awaited = awaited_[static_cast<std::size_t>(tensor)] > 0;
+  const bool evictable = description.extent && !copy.leased() &&
+                         (copy.state == CopyState::clean || copy.state == CopyState::dirty);
+  const bool absent = copy.state == CopyState::absent;
+  eviction_.update(tensor, evictable ? std::optional(EvictionCandidate{
+                                           .dirty = copy.state == CopyState::dirty,
+                                           .last_use = copy.last_use,
+                                           .next_use = awaited ? 0 : trace_.next_use(tensor)})
+                                     : std::nullopt);
+  prefetch_.update(tensor, {.room = padded_size(tensor),
+                            .payload = description.size,
+                            .lacks_room = absent && !copy.reservation.held(),
+                            .loadable = absent && store_.stored(tensor),
+                            .retained = description.retain,
+                            .evictable = evictable && copy.state == CopyState::clean,
+                            .awaited = awaited});
+}
+
+}  // namespace penstock::swap

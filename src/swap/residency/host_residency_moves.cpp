@@ -1,0 +1,206 @@
+#include "swap/residency/host_residency.hpp"
+
+#include <algorithm>
+
+// Loads and stores: when they start, and what becomes of a tensor when they end.
+
+namespace penstock::swap {
+
+using tiers::CopyState;
+using tiers::Extent;
+using tiers::TensorId;
+
+void HostResidency::start_load(TensorId tensor, tiers::Reservation reservation, bool verify) {
+  load_errors_.erase(tensor);
+  store_.begin_load(tensor, std::move(reservation));
+  refresh(tensor);
+  effects_.load(tensor, verify || !store_.description(tensor).sealed_in_pass);
+}
+
+void HostResidency::finish_load(TensorId tensor, const Result<void>& result) {
+  if (result) {
+    ledger_.read(store_.description(tensor).purpose, store_.description(tensor).extent->length);
+    store_.finish_load(tensor, true);
+    store_.touch(tensor);
+    refresh(tensor);
+    if (!discard_if_unwanted(tensor)) leave_retired_path(tensor);
+    return;
+  }
+  load_failed(tensor, result.error());
+}
+
+void HostResidency::load_failed(TensorId tensor, const Error& cause) {
+  const auto& description = store_.description(tensor);
+  Error error = cause;
+  if (error.code() != ErrorCode::corrupted) error = std::move(error).note("tensor  " + description.name);
+  if (error.code() == ErrorCode::deadline_exceeded) {
+    quarantined_.push_back(store_.take_load_range(tensor));
+    error = std::move(error).note("memory  " + to_string(quarantined_.back().size()) +
+                                  " are kept from use: the kernel may still write there");
+  }
+  store_.finish_load(tensor, false);
+  evacuation_.note_fault(*description.extent, cause);
+  evacuation_.note_unreadable(tensor);
+  unwanted_.erase(tensor);
+  effects_.drop(tensor);
+  refresh(tensor);
+  load_errors_.insert_or_assign(tensor, std::move(error));
+}
+
+void HostResidency::note_corrupted(TensorId tensor, const Error& error) {
+  const auto& extent = store_.description(tensor).extent;
+  if (extent) evacuation_.note_fault(*extent, error);
+}
+
+/// Stores what write_behind and failed stores have queued.
+void HostResidency::start_stores() {
+  while (!to_store_.empty()) {
+    const TensorId tensor = to_store_.front();
+    to_store_.pop_front();
+    const tiers::HostCopy& copy = store_.copy(tensor);
+    if (copy.state == CopyState::dirty && !copy.exclusive) start_store(tensor);
+  }
+}
+
+/// False when no path takes it. Of what is dirty, that is an error for the caller of the trainer's next call.
+bool HostResidency::start_store(TensorId tensor) {
+  const auto place = evacuation_.place_for(tensor);
+  if (!place) {
+    const bool would_be_lost = store_.copy(tensor).state == CopyState::dirty;
+    if (would_be_lost && !evacuation_.has_failed_store(tensor)) fail_store(tensor, place.error());
+    return false;
+  }
+  store_.begin_store(tensor);
+  storing_.emplace(tensor, *place);
+  refresh(tensor);
+  effects_.store(tensor, *place);
+  return true;
+}
+
+void HostResidency::fail_store(TensorId tensor, Error error) {
+  failed_stores_.push_back(tensor);
+  if (store_error_) return;  // the first is what the caller is told
+  store_error_ = {tensor, std::move(error).note("tensor  " + store_.description(tensor).name +
+                                                " stays in memory, not yet stored")};
+}
+
+void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
+  const Extent place = storing_.extract(tensor).mapped();
+  store_.finish_store(tensor, result.has_value());
+  const auto& description = store_.description(tensor);
+  const bool last_resort = evacuation_.has_failed_store(tensor);
+  if (result) {
+    relocate(tensor, place);
+    ledger_.wrote(description.purpose, place.length);
+  } else if (unwanted_.contains(tensor)) {
+    if (place != *description.extent) extents_.release(place);
+    evacuation_.note_fault(place, result.error());
+  } else if (store_elsewhere(tensor, place, result.error())) {
+    return;
+  }
+  refresh(tensor);
+  if (discard_if_unwanted(tensor)) return;
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  const bool evacuated = evacuation_.end(tensor);
+  if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
+  if (result && !last_resort) leave_retired_path(tensor);
+  const bool kept = description.retain && !evacuated;
+  if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
+}
+
+/// The contents of the tensor are stored at `place`.
+void HostResidency::relocate(TensorId tensor, const Extent& place) {
+  evacuation_.store_ended(tensor);
+  const auto& description = store_.description(tensor);
+  if (place == *description.extent) return;
+  const Extent old = store_.relocate(tensor, place);
+  ledger_.hold(tiers::Tier::nvme, description.purpose, place.length);
+  release_extent(old, description.purpose);  // a write that hangs may reach it still: its path is retired
+  evacuation_.left(tensor, old.path, old.length);
+}
+
+/// Gives the extent back, or leaves it to the last generation that pins it.
+void HostResidency::release_extent(const Extent& extent, tiers::Purpose purpose) {
+  if (extents_.release(extent)) ledger_.give_back(tiers::Tier::nvme, purpose, extent.length);
+}
+
+/// The store to `place` failed. True when it is on its way to another path.
+bool HostResidency::store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
+  if (place != *store_.description(tensor).extent) extents_.release(place);
+  evacuation_.store_failed(tensor, place, error);
+  if (!start_store(tensor)) {
+    evacuation_.store_ended(tensor);
+    return false;
+  }
+  evacuation_.report_store_elsewhere(tensor, place, error);
+  return true;
+}
+
+/// Moves what is on retired paths, one tensor at a time, as room allows: a clean copy may be evicted for it, though
+/// none that is used sooner, and it stays in memory for no longer than it takes. What is dirty moves with its next
+/// store; what is being loaded or stored, or leased for writing, is queued again when that ends.
+void HostResidency::evacuate_paths() {
+  while (const auto next = evacuation_.next()) {
+    const tiers::HostCopy& copy = store_.copy(*next);
+    const bool there = evacuation_.on_retired_path(*next);
+    if (there && copy.state == CopyState::clean && !copy.exclusive) {
+      if (start_store(*next)) evacuation_.begin(*next, std::nullopt);
+    } else if (there && copy.state == CopyState::absent) {
+      if (!start_evacuation(*next)) return;
+    }
+    evacuation_.remove_next();
+  }
+}
+
+/// Of what is on disk only, or nowhere yet. False when memory has no room for it now.
+bool HostResidency::start_evacuation(TensorId tensor) {
+  auto place = extents_.allocate(store_.description(tensor).size);
+  if (!place) return true;  // it stays where it is
+  if (!store_.stored(tensor)) {
+    relocate(tensor, *place);  // never written: nothing to lose
+    return true;
+  }
+  // Of what the trace does not know, what it does not know either may be evicted.
+  auto reservation = reserve_early(tensor, prefetch_.evicts_from(tensor).value_or(AccessTrace::never));
+  if (!reservation) {
+    extents_.release(*place);
+    return false;
+  }
+  evacuation_.begin(tensor, *place);
+  start_load(tensor, std::move(*reservation), /*verify=*/true);
+  return true;
+}
+
+/// The tensor is in memory, clean and not in flight: if it is on a retired path it is moved, now or in its turn.
+void HostResidency::leave_retired_path(TensorId tensor) {
+  if (!evacuation_.on_retired_path(tensor)) return;
+  if (!evacuation_.end(tensor)) return evacuation_.queue(tensor);
+  if (start_store(tensor)) evacuation_.begin(tensor, std::nullopt);
+}
+
+std::optional<Error> HostResidency::take_store_error() {
+  for (const TensorId tensor : std::exchange(failed_stores_, {})) to_store_.push_back(tensor);
+  const auto error = std::exchange(store_error_, std::nullopt);
+  return error ? std::optional(error->error) : std::nullopt;
+}
+
+Result<void> HostResidency::pin_extent(TensorId tensor, std::uint64_t generation) {
+  const auto& description = store_.description(tensor);
+  const CopyState state = store_.copy(tensor).state;
+  if (!description.extent || !store_.stored(tensor) || state == CopyState::storing) {
+    return Error::invalid_argument("Runtime::pin_extent")
+        .object(description.name)
+        .reason("its newest contents are not stored in an extent")
+        .advice("call flush() first");
+  }
+  extents_.pin(*description.extent, generation, description.purpose);
+  return ok();
+}
+
+void HostResidency::release_generation(std::uint64_t generation) {
+  for (const auto& [extent, purpose] : extents_.release_generation(generation)) {
+    ledger_.give_back(tiers::Tier::nvme, purpose, extent.length);
+  }
+}
+
+}  // namespace penstock::swap

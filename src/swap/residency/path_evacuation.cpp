@@ -1,0 +1,114 @@
+#include "swap/residency/path_evacuation.hpp"
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::Extent;
+using tiers::TensorId;
+
+namespace {
+
+std::string first_line(const Error& error) {
+  const std::string text = error.message();
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+void PathEvacuation::note_fault(const Extent& extent, const Error& error) {
+  if (!extents_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
+  const bool hangs =
+      error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
+  const bool last = extents_.note_fault(extent.path);
+  if (last || (hangs && extents_.has_another(extent.path))) retire(extent.path, error);
+}
+
+void PathEvacuation::retire(std::uint32_t path, const Error& error) {
+  extents_.retire(path);
+  RetiredPath& retired = retired_[path];
+  ByteCount bytes;
+  for (const TensorId tensor : store_.in_extents_of(path)) {
+    bytes += store_.description(tensor).extent->length;
+    retired.left.insert(tensor);
+    to_move_.push_back(tensor);
+  }
+  messages_.push_back(file_names_[path] + " is out of use, at its fault number " +
+                      std::to_string(extents_.fault_count(path)) + ": " + first_line(error) + "; the " +
+                      std::to_string(retired.left.size()) + " tensors that are there (" + to_string(bytes) +
+                      ") move to the other paths");
+}
+
+Result<Extent> PathEvacuation::place_for(TensorId tensor) {
+  const auto& description = store_.description(tensor);
+  const auto failed = [&, known = failed_on_.find(tensor)](std::uint32_t path) {
+    return known != failed_on_.end() && known->second.contains(path);
+  };
+  const Extent& own = *description.extent;
+  const bool free_to_write = !extents_.pinned(own) && !failed(own.path);
+  if (free_to_write && extents_.in_use(own.path)) return own;
+  auto elsewhere = extents_.allocate(description.size, failed);
+  if (elsewhere) return elsewhere;
+  const bool in_memory_only = store_.copy(tensor).state == tiers::CopyState::dirty;
+  if (free_to_write && in_memory_only) return own;
+  return elsewhere;
+}
+
+void PathEvacuation::store_failed(TensorId tensor, const Extent& place, const Error& error) {
+  note_fault(place, error);
+  failed_on_[tensor].insert(place.path);
+}
+
+void PathEvacuation::report_store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
+  // What a full or a refusing disk says is said for every store.
+  const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::failed_state;
+  if (repeated && !reported_.insert({place.path, error.code()}).second) return;
+  messages_.push_back(store_.description(tensor).name + " is stored elsewhere: " + first_line(error));
+}
+
+bool PathEvacuation::on_retired_path(TensorId tensor) const {
+  const auto& extent = store_.description(tensor).extent;
+  return extent && !extents_.in_use(extent->path);
+}
+
+std::optional<TensorId> PathEvacuation::next() const {
+  if (moving_ || to_move_.empty()) return std::nullopt;
+  return to_move_.front();
+}
+
+bool PathEvacuation::end(TensorId tensor) {
+  if (!moving_ || moving_->tensor != tensor) return false;
+  if (moving_->place) extents_.release(*moving_->place);
+  moving_.reset();
+  return true;
+}
+
+void PathEvacuation::note_unreadable(TensorId tensor) {
+  end(tensor);
+  const auto& description = store_.description(tensor);
+  const auto found = retired_.find(description.extent->path);
+  if (found == retired_.end() || !found->second.left.contains(tensor)) return;
+  found->second.unreadable.push_back(description.name);
+  left(tensor, description.extent->path, ByteCount());
+}
+
+void PathEvacuation::left(TensorId tensor, std::uint32_t path, ByteCount moved) {
+  const auto found = retired_.find(path);
+  if (found == retired_.end() || found->second.left.erase(tensor) == 0) return;
+  RetiredPath& retired = found->second;
+  retired.moved += moved;
+  if (!retired.left.empty()) return;
+  std::string message = file_names_[path] + " is evacuated: " + to_string(retired.moved) + " moved";
+  for (std::size_t i = 0; i < retired.unreadable.size(); ++i) {
+    message += (i == 0 ? "; cannot be read: " : ", ") + retired.unreadable[i];
+  }
+  messages_.push_back(std::move(message));
+}
+
+void PathEvacuation::forget(TensorId tensor) {
+  std::erase(to_move_, tensor);
+  failed_on_.erase(tensor);
+  end(tensor);
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,73 @@
+#include "swap/transfer/host_moves.hpp"
+
+#include <iterator>
+
+namespace penstock::swap {
+
+using tiers::BlockFile;
+using tiers::Extent;
+using tiers::TensorId;
+
+HostSpan HostMoves::payload(TensorId tensor) const {
+  return options_.arena.subspan(ByteCount(store_.copy(tensor).reservation.offset()),
+                                store_.description(tensor).size);
+}
+
+void HostMoves::load(TensorId tensor, bool verify) {
+  const auto& description = store_.description(tensor);
+  const HostSpan bytes = payload(tensor);
+  const Extent& extent = *description.extent;
+
+  Move move;
+  move.then(transfers_.disk_hop(BlockFile::Direction::read, extent, HostSpan(bytes.data(), extent.length)));
+  if (verify) {
+    tiers::BlockTable& blocks = store_.blocks(tensor);
+    move.then(make_work_hop(*options_.executor, options_.wake,
+                            [this, &blocks, &description, bytes]() -> Result<void> {
+                              const auto bad = blocks.first_mismatch(bytes);
+                              if (bad) return corrupted(description, *bad);
+                              return ok();
+                            }));
+  }
+  // Two words of capture: a std::function allocates for more.
+  move.on_event = [this, tensor](HopState, const Result<void>& result) { residency_->finish_load(tensor, result); };
+  start(std::move(move));
+}
+
+void HostMoves::store(TensorId tensor, const Extent& place) {
+  const HostSpan bytes = payload(tensor);
+  Move move;
+  if (!store_.description(tensor).sealed_in_pass) {
+    tiers::BlockTable& blocks = store_.blocks(tensor);
+    move.then(make_work_hop(*options_.executor, options_.wake, [&blocks, bytes]() -> Result<void> {
+      blocks.seal_all(bytes, blocks.step());
+      return ok();
+    }));
+  }
+  move.then(transfers_.disk_hop(BlockFile::Direction::write, place, HostSpan(bytes.data(), place.length)));
+  move.on_event = [this, tensor](HopState, const Result<void>& result) { residency_->finish_store(tensor, result); };
+  start(std::move(move));
+}
+
+void HostMoves::start(Move move) {
+  transfers_.announce();
+  moves_.push_back(std::move(move));
+}
+
+void HostMoves::take_moves(std::vector<Move>& moves) {
+  std::move(moves_.begin(), moves_.end(), std::back_inserter(moves));
+  moves_.clear();
+}
+
+Error HostMoves::corrupted(const tiers::TensorDescription& description, std::size_t block) const {
+  Error error = Error(ErrorCode::corrupted, "Runtime::load")
+                    .reason("bytes read back differ from the bytes written")
+                    .object(description.name + ", block " + std::to_string(block))
+                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
+  if (!description.extent) return error;
+  return std::move(error)
+      .at(description.extent->offset + description.block * block)
+      .note("file    " + transfers_.file_name(*description.extent));
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "swap/residency/host_residency.hpp"
+#include "swap/transfer/transfer_engine.hpp"
+#include "tiers/store/tensor_store.hpp"
+
+#include <penstock/base/executor.hpp>
+#include <penstock/base/span.hpp>
+
+#include <functional>
+#include <vector>
+
+namespace penstock::swap {
+
+/// Turns what host residency decides into moves: a load is a read and, on a worker, its verification; a store is the
+/// checksums, on a worker, and a write. Reports back what came of each.
+///
+/// Owned by the thread that holds the runtime's lock, in which the events of its moves run too.
+class HostMoves final : public HostResidency::Effects {
+ public:
+  struct Options {
+    HostSpan arena;                ///< the memory behind the host budget
+    Executor* executor = nullptr;  ///< runs checksums
+    std::function<void()> wake;    ///< called when executor work has finished
+  };
+  /// `store` and `transfers` outlive it.
+  HostMoves(tiers::TensorStore& store, TransferEngine& transfers, Options options)
+      : store_(store), transfers_(transfers), options_(std::move(options)) {}
+  /// Before the first move.
+  void report_to(HostResidency& residency) { residency_ = &residency; }
+
+  void load(tiers::TensorId tensor, bool verify) override;
+  void store(tiers::TensorId tensor, const tiers::Extent& place) override;
+  void drop(tiers::TensorId) override {}
+
+  /// Appends the moves that are to be started, in order, to `moves`.
+  void take_moves(std::vector<Move>& moves);
+
+  /// The payload of a tensor that has a host range.
+  [[nodiscard]] HostSpan payload(tiers::TensorId tensor) const;
+  /// The error for a block that does not verify. Safe from a worker: a description stays where and as it is.
+  [[nodiscard]] Error corrupted(const tiers::TensorDescription& description, std::size_t block) const;
+
+ private:
+  void start(Move move);
+
+  tiers::TensorStore& store_;
+  TransferEngine& transfers_;
+  Options options_;
+  HostResidency* residency_ = nullptr;
+  std::vector<Move> moves_;
+};
+
+}  // namespace penstock::swap

@@ -1,0 +1,317 @@
+#include "swap/residency/host_residency.hpp"
+
+#include "unit/swap/residency/residency_fixture.hpp"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+// Grants, eviction and write-behind, decided without a disk, a lock or a thread.
+
+namespace penstock::swap {
+namespace {
+
+using test::ResidencyFixture;
+using tiers::CopyState;
+using tiers::TensorId;
+using Kind = ResidencyFixture::Effect::Kind;
+
+/// With room for 64 KiB.
+class HostResidencyTest : public testing::Test, protected ResidencyFixture {
+ protected:
+  HostResidencyTest() : ResidencyFixture({}) {}
+  Ticket request(TensorId tensor, Access access) {
+    const Ticket ticket = residency.request(tensor, access, Use::unrecorded);
+    residency.advance();
+    return ticket;
+  }
+  /// Written, not stored, and not to be stored before its room is needed.
+  TensorId dirty(ByteCount size) {
+    const TensorId tensor = add(size).value();
+    acquire(tensor, Access::overwrite);
+    return tensor;
+  }
+  static Error failure() { return Error(ErrorCode::io, "test"); }
+};
+
+TEST_F(HostResidencyTest, LoadsWhatIsReadAndGrantsItOnceItsBytesAreThere) {
+  const TensorId tensor = stored(8_KiB);
+  acquire(add(64_KiB, {.transient = true}, false).value(), Access::overwrite);  // evicts it
+
+  const Ticket ticket = request(tensor, Access::read);
+
+  ASSERT_EQ(effects.size(), 1u);
+  EXPECT_EQ(effects.front().kind, Kind::load);
+  EXPECT_TRUE(effects.front().verify);
+  EXPECT_FALSE(residency.take(ticket));
+  finish(take_effect());
+  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_EQ(loads(tensor), 1u);
+}
+
+TEST_F(HostResidencyTest, LoadsOnceForAllThatWait) {
+  const TensorId tensor = stored(8_KiB, /*retain=*/false);
+  const Ticket first = request(tensor, Access::read), second = request(tensor, Access::read);
+  ASSERT_EQ(effects.size(), 1u);
+
+  finish(take_effect());
+
+  EXPECT_TRUE(residency.take(first).value());
+  EXPECT_TRUE(residency.take(second).value());
+}
+
+TEST_F(HostResidencyTest, FailsTheRequestsOfALoadThatFailedAndLoadsAgainForTheNext) {
+  const TensorId tensor = stored(8_KiB, /*retain=*/false);
+  const Ticket ticket = request(tensor, Access::read);
+
+  finish(take_effect(), failure());
+
+  const auto outcome = residency.take(ticket);
+  ASSERT_TRUE(outcome && !*outcome);
+  EXPECT_EQ(outcome->error().code(), ErrorCode::io);
+  EXPECT_NE(outcome->error().message().find(tensors.description(tensor).name), std::string::npos);
+  EXPECT_EQ(budget.free(), 64_KiB);
+  acquire(tensor);
+}
+
+TEST_F(HostResidencyTest, KeepsTheRangeOfALoadThatHangs) {
+  const TensorId tensor = stored(8_KiB, /*retain=*/false);
+  (void)request(tensor, Access::read);
+
+  finish(take_effect(), Error(ErrorCode::deadline_exceeded, "test"));
+
+  EXPECT_EQ(budget.free(), 56_KiB);
+  EXPECT_FALSE(in_memory(tensor));
+}
+
+TEST_F(HostResidencyTest, RefusesToReadWhatWasNeverWritten) {
+  for (const Access access : {Access::read, Access::modify}) {
+    const auto outcome = residency.take(request(add(4_KiB).value(), access));
+    ASSERT_TRUE(outcome && !*outcome);
+    EXPECT_EQ(outcome->error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST_F(HostResidencyTest, CountsReadersAndKeepsAModifyOut) {
+  const TensorId tensor = dirty(4_KiB);
+  lease(tensor);
+  lease(tensor);
+  const Ticket modify = request(tensor, Access::modify);
+
+  residency.release(tensor, Access::read);
+  residency.advance();
+  EXPECT_FALSE(residency.take(modify));
+  residency.release(tensor, Access::read);
+  residency.advance();
+
+  EXPECT_TRUE(residency.take(modify).value());
+  const Ticket reader = request(tensor, Access::read);
+  EXPECT_FALSE(residency.take(reader));
+}
+
+TEST_F(HostResidencyTest, GivesRoomInTheOrderOfTheRequests) {
+  const TensorId held = dirty(48_KiB), large = stored(40_KiB, false), small = stored(8_KiB, false);
+  lease(held);
+  const Ticket first = request(large, Access::read), second = request(small, Access::read);
+
+  EXPECT_TRUE(effects.empty());  // small would fit, and large came first
+  residency.cancel(first, large, Access::read);
+  residency.advance();
+
+  ASSERT_EQ(effects.size(), 1u);
+  EXPECT_EQ(effects.front().tensor, small);
+  finish(take_effect());
+  EXPECT_TRUE(residency.take(second).value());
+}
+
+TEST_F(HostResidencyTest, NamesTheHoldersWhenNothingCouldFreeTheRoom) {
+  const TensorId held = add(40_KiB, {.name = "held"}).value(), next = add(40_KiB).value();
+  lease(held, Access::overwrite);
+  const Ticket ticket = request(next, Access::overwrite);
+  EXPECT_FALSE(residency.take(ticket));
+
+  residency.fail_starved_request();
+
+  const auto outcome = residency.take(ticket);
+  ASSERT_TRUE(outcome && !*outcome);
+  EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
+  EXPECT_NE(outcome->error().message().find("leased  held 40.0 KiB"), std::string::npos)
+      << outcome->error().message();
+}
+
+TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {
+  const TensorId old = dirty(40_KiB), next = add(40_KiB).value();
+
+  const Ticket ticket = request(next, Access::overwrite);
+
+  ASSERT_EQ(effects.size(), 1u);
+  EXPECT_EQ(effects.front().kind, Kind::store);
+  EXPECT_EQ(effects.front().tensor, old);
+  EXPECT_TRUE(drops.empty());
+  finish(take_effect());
+  EXPECT_EQ(drops, std::vector{old});
+  EXPECT_TRUE(residency.take(ticket).value());
+}
+
+TEST_F(HostResidencyTest, StoresWriteBehindAtOnceAndDropsWhatIsNotRetained) {
+  const TensorId tensor = add(8_KiB, {.write_behind = true, .retain = false}).value();
+  acquire(tensor, Access::overwrite);
+
+  EXPECT_EQ(residency.stores_pending(), 1u);
+  EXPECT_FALSE(residency.all_stored());
+  finish(take_effect());
+
+  EXPECT_TRUE(residency.all_stored());
+  EXPECT_EQ(drops, std::vector{tensor});
+  EXPECT_EQ(ledger.traffic(tiers::Purpose::scratch).written, 8_KiB);
+}
+
+TEST_F(HostResidencyTest, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
+  const TensorId written = stored(8_KiB), never_written = add(8_KiB).value();
+  for (const Access access : {Access::overwrite, Access::modify, Access::read}) {
+    residency.cancel(request(written, access), written, access);
+    EXPECT_EQ(tensors.copy(written).version, 1u);
+    EXPECT_TRUE(tensors.stored(written));
+  }
+
+  residency.cancel(request(never_written, Access::overwrite), never_written, Access::overwrite);
+
+  EXPECT_FALSE(in_memory(never_written));
+  EXPECT_EQ(budget.free(), 56_KiB);
+}
+
+TEST_F(HostResidencyTest, RefusesATensorThatIsToStayWhereOnlyDirtyOnesCouldMakeRoom) {
+  (void)dirty(40_KiB);
+
+  const auto refused = add(40_KiB, {}, /*on_disk=*/false);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+  EXPECT_TRUE(effects.empty());
+  EXPECT_EQ(tensors.tensors().size(), 1u);
+}
+
+TEST_F(HostResidencyTest, KeepsTheRangeOfWhatStaysInMemoryWhateverBecomesOfItsContents) {
+  const TensorId stays = add(40_KiB, {}, /*on_disk=*/false).value();
+  for (int i = 0; i < 2; ++i) {
+    acquire(stays, Access::overwrite);
+    residency.discard(stays);
+    EXPECT_EQ(budget.free(), 24_KiB);
+  }
+  EXPECT_EQ(residency.take(request(stays, Access::read))->error().code(), ErrorCode::invalid_argument);
+}
+
+TEST_F(HostResidencyTest, DiscardsOnlyAfterTheTransferInFlight) {
+  const TensorId loading = stored(8_KiB, false), storing = add(8_KiB, {.write_behind = true}).value();
+  const Ticket ticket = request(loading, Access::read);
+  const auto load = take_effect();
+  acquire(storing, Access::overwrite);
+  const auto store = take_effect();
+  residency.cancel(ticket, loading, Access::read);
+  for (const TensorId tensor : {loading, storing}) residency.discard(tensor);
+  EXPECT_TRUE(in_memory(loading) && in_memory(storing));
+
+  finish(load);
+  finish(store);
+
+  EXPECT_FALSE(in_memory(loading) || in_memory(storing));
+  EXPECT_FALSE(tensors.stored(loading) || tensors.stored(storing));
+}
+
+TEST_F(HostResidencyTest, ReportsAFailedStoreOnceAndStoresAgain) {
+  const TensorId tensor = add(8_KiB, {.write_behind = true}).value();
+  acquire(tensor, Access::overwrite);
+  finish(take_effect(), failure());
+
+  EXPECT_TRUE(effects.empty());
+  EXPECT_TRUE(residency.store_failed());
+  const auto error = residency.take_store_error();
+  ASSERT_TRUE(error);
+  EXPECT_NE(error->message().find("stays in memory, not yet stored"), std::string::npos);
+  EXPECT_FALSE(residency.take_store_error());
+  run();
+
+  EXPECT_TRUE(residency.all_stored());
+  EXPECT_TRUE(tensors.stored(tensor));
+}
+
+TEST_F(HostResidencyTest, HandsOutNoRoomUntilTheErrorOfAFailedStoreWasTaken) {
+  const TensorId old = dirty(40_KiB), next = add(40_KiB).value();
+  const Ticket ticket = request(next, Access::overwrite);
+  finish(take_effect(), failure());
+  residency.fail_starved_request();
+  EXPECT_FALSE(residency.take(ticket));  // neither refused nor tried again
+  EXPECT_TRUE(effects.empty());
+
+  (void)residency.take_store_error();
+  run();
+
+  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(tensors.stored(old));
+}
+
+TEST_F(HostResidencyTest, ForgetsTheFailedStoreOfATensorThatIsRemoved) {
+  const TensorId removed = add(8_KiB, {.write_behind = true}).value(),
+                 stays = add(8_KiB, {.write_behind = true}).value();
+  for (const TensorId tensor : {removed, stays}) acquire(tensor, Access::overwrite);
+  finish(take_effect(), failure());
+  finish(take_effect(), failure());
+
+  residency.forget(removed);
+  (void)residency.remove(removed);
+  run();
+
+  EXPECT_FALSE(residency.store_failed());
+  EXPECT_TRUE(tensors.stored(stays));
+}
+
+TEST_F(HostResidencyTest, StoresElsewhereWhatAGenerationPins) {
+  const TensorId tensor = stored(8_KiB);
+  const tiers::Extent pinned = *tensors.description(tensor).extent;
+  ASSERT_TRUE(residency.pin_extent(tensor, 1));
+
+  acquire(tensor, Access::modify);
+  run();
+
+  const tiers::Extent current = *tensors.description(tensor).extent;
+  EXPECT_NE(current, pinned);
+  EXPECT_EQ(ledger.line(tiers::Tier::nvme, tiers::Purpose::scratch).held, 16_KiB);
+  acquire(tensor, Access::modify);
+  run();
+  EXPECT_EQ(*tensors.description(tensor).extent, current);  // nothing pins that one
+  residency.release_generation(1);
+  EXPECT_EQ(ledger.line(tiers::Tier::nvme, tiers::Purpose::scratch).held, 8_KiB);
+  EXPECT_EQ(extents.allocate(8_KiB).value(), pinned);
+}
+
+TEST_F(HostResidencyTest, PinsOnlyWhatIsStored) {
+  const TensorId tensor = dirty(8_KiB), in_memory = add(8_KiB, {}, false).value();
+  EXPECT_EQ(residency.pin_extent(tensor, 1).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(residency.pin_extent(in_memory, 1).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST_F(HostResidencyTest, LosesNothingWhereAPinnedExtentLeavesNoRoomForTheNextStore) {
+  ResidencyFixture full({.paths = {{.capacity = 8_KiB, .reserved = 8_KiB}}});
+  const TensorId tensor = full.stored(8_KiB);
+  ASSERT_TRUE(full.residency.pin_extent(tensor, 1));
+
+  full.acquire(tensor, Access::modify);
+
+  const auto error = full.residency.take_store_error();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::no_space);
+  EXPECT_EQ(full.tensors.copy(tensor).state, CopyState::dirty);
+  full.residency.release_generation(1);
+  full.run();
+  EXPECT_TRUE(full.tensors.stored(tensor));
+}
+
+TEST_F(HostResidencyTest, KeepsItsInvariantsInAnyOrderOfCallsAndOutcomes) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    ResidencyFixture any({.eviction = seed % 2 == 0 ? Eviction::lru : Eviction::planned,
+                          .paths = {{.capacity = 1_MiB, .reserved = 1_MiB}, {.capacity = 1_MiB, .reserved = 0_B}}});
+    any.run_at_random(seed, /*calls=*/400);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::swap

@@ -1,0 +1,191 @@
+#include "unit/swap/residency/residency_fixture.hpp"
+
+#include <gtest/gtest.h>
+#include <vector>
+
+// What is read ahead, and into which room.
+
+namespace penstock::swap {
+namespace {
+
+using test::ResidencyFixture;
+using tiers::TensorId;
+
+/// With room for 64 KiB.
+class ReadAhead : public testing::Test, protected ResidencyFixture {
+ protected:
+  ReadAhead() : ResidencyFixture({}) {}
+  TensorId in_memory_only(ByteCount size) { return add(size, {}, /*on_disk=*/false).value(); }
+  void remove(TensorId tensor) {
+    residency.forget(tensor);
+    (void)residency.remove(tensor);
+  }
+};
+
+TEST_F(ReadAhead, IsVoidOnceTheTensorIsAskedFor) {
+  const TensorId held = add(32_KiB).value(), large = stored(40_KiB), tensor = stored(24_KiB),
+                 other = stored(24_KiB);
+  lease(held, Access::overwrite);
+  acquire(other);
+  residency.prefetch(large);   // finds no room,
+  residency.prefetch(tensor);  // and this comes after it
+  acquire(tensor);
+  acquire(other);
+  ASSERT_FALSE(in_memory(tensor));
+
+  residency.release(held, Access::overwrite);
+  remove(held);
+  remove(other);
+  run();
+
+  EXPECT_TRUE(in_memory(large));
+  EXPECT_FALSE(in_memory(tensor));
+}
+
+TEST_F(ReadAhead, GivesRoomInTheOrderOfUse) {
+  const TensorId now = stored(4_KiB, false), next = stored(40_KiB, false), last = stored(40_KiB, false);
+  rehearse({now, next, last});
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(last);
+  residency.prefetch(next);
+  run();
+
+  EXPECT_TRUE(in_memory(next));
+  EXPECT_FALSE(in_memory(last));
+}
+
+TEST_F(ReadAhead, LeavesRoomForAllThatIsUsedSooner) {
+  const TensorId now = stored(4_KiB), first = stored(16_KiB, false), second = stored(16_KiB, false),
+                 kept = stored(32_KiB);
+  rehearse({now, first, second, kept});
+
+  lease(now, Access::read, Use::recorded);
+  run();
+  EXPECT_FALSE(in_memory(kept));
+  use(first);
+  EXPECT_TRUE(in_memory(kept));
+}
+
+TEST_F(ReadAhead, CountsOnceWhatIsUsedTwiceBefore) {
+  const TensorId now = stored(4_KiB, false), twice = stored(24_KiB, false), between = stored(4_KiB, false),
+                 last = stored(24_KiB, false);
+  rehearse({now, twice, between, twice, last});
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(last);
+  run();
+
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, NeedsNoRoomForWhatHasItsOwn) {
+  const TensorId stays = in_memory_only(24_KiB);
+  const TensorId now = stored(4_KiB, false), next = stored(24_KiB, false);
+  use(now);
+  acquire(stays, Access::overwrite, Use::recorded);
+  use(next);
+  residency.end_round();
+  residency.discard(stays);
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(next);
+  run();
+
+  EXPECT_TRUE(in_memory(next));
+}
+
+TEST_F(ReadAhead, EvictsNothingWhereThatWouldNotDo) {
+  std::vector<TensorId> order;
+  for (int i = 0; i < 10; ++i) order.push_back(stored(8_KiB, false));
+  const TensorId far = stored(8_KiB, false), kept = stored(40_KiB);
+  order.insert(order.end(), {far, kept});
+  rehearse(order);
+  acquire(kept);
+
+  residency.prefetch(far);
+  run();
+
+  EXPECT_FALSE(in_memory(far));
+  EXPECT_TRUE(in_memory(kept));
+}
+
+TEST_F(ReadAhead, FollowsTheOrderFromWhenItIsKnown) {
+  const TensorId first = stored(24_KiB, false), second = stored(24_KiB, false), third = stored(24_KiB, false);
+  for (const TensorId tensor : {first, second, third}) use(tensor);
+  const TensorId all_room = in_memory_only(64_KiB);
+  for (const TensorId tensor : {third, first, second}) residency.prefetch(tensor);
+
+  residency.end_round();
+  remove(all_room);
+  run();
+
+  EXPECT_TRUE(in_memory(first));
+  EXPECT_TRUE(in_memory(second));
+  EXPECT_FALSE(in_memory(third));
+}
+
+TEST_F(ReadAhead, SparesWhatIsUsedAndNotAskedForYet) {
+  const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
+  rehearse({used, next, last});
+  for (const TensorId tensor : {used, next}) acquire(tensor);
+
+  residency.announce(used);  // from now on `last` is needed sooner
+  run();
+  EXPECT_TRUE(in_memory(used));
+  EXPECT_FALSE(in_memory(last));
+  acquire(used);
+  residency.retract(used);
+  residency.prefetch(last);
+  run();
+
+  EXPECT_FALSE(in_memory(used));
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, LeavesRoomForWhatIsUsedAndNotAskedForYet) {
+  const TensorId used = stored(40_KiB), next = stored(40_KiB, false);
+  rehearse({used, next});
+
+  residency.announce(used);
+  residency.prefetch(next);
+  run();
+
+  EXPECT_FALSE(in_memory(next));
+}
+
+TEST_F(ReadAhead, SparesWhatWasAskedForBeforeItsUseNoLongerThanItsLease) {
+  const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
+  rehearse({used, next, last});
+  acquire(next);
+
+  const Ticket ticket = residency.request(used, Access::read, Use::recorded);
+  run();
+  ASSERT_TRUE(residency.take(ticket).value());
+  residency.release(used, Access::read);
+  run();
+
+  EXPECT_FALSE(in_memory(used));
+  EXPECT_TRUE(in_memory(last));
+}
+
+TEST_F(ReadAhead, SparesWhatIsAnnouncedUntilThatIsRetracted) {
+  const TensorId next = stored(24_KiB), last = stored(24_KiB), used = stored(24_KiB);
+  rehearse({next, last, used});
+  for (const TensorId tensor : {next, last}) use(tensor);
+  residency.announce(used);
+  run();
+  ASSERT_TRUE(in_memory(used));
+  residency.end_round();
+  lease(next, Access::read, Use::recorded);
+  run();
+  EXPECT_FALSE(in_memory(last));
+
+  residency.retract(used);
+  run();
+
+  EXPECT_TRUE(in_memory(last));
+}
+
+}  // namespace
+}  // namespace penstock::swap
