@@ -5,8 +5,8 @@
 
 namespace penstock::kernels {
 
-Result<void> land_gradient(const GradientPiece& piece, GradientLanding landing) noexcept {
-  constexpr const char* operation = "land_gradient";
+Result<void> accumulate_gradient(const GradientPiece& piece, GradientWrite write) noexcept {
+  constexpr const char* operation = "accumulate_gradient";
   const ByteRange incoming = ByteRange::of(piece.incoming);
   const ByteRange accumulator = ByteRange::of(piece.accumulator);
   PENSTOCK_TRY(check_operand(operation, "incoming", incoming, piece.incoming_dtype));
@@ -18,7 +18,7 @@ Result<void> land_gradient(const GradientPiece& piece, GradientLanding landing) 
 
   const ConstElements from{piece.incoming.data(), piece.incoming_dtype};
   const Elements to{piece.accumulator.data(), piece.accumulator_dtype};
-  if (landing == GradientLanding::overwrite) {
+  if (write == GradientWrite::overwrite) {
     cast_elements(from, to, count.value());
   } else {
     accumulate_elements(from, to, count.value());

@@ -54,7 +54,7 @@ float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& p
 }
 
 void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
-  kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite).value();
+  kernels::accumulate_gradient({from, from_dtype, to, to_dtype}, kernels::GradientWrite::overwrite).value();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <penstock/base/stream.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/engine/engine.hpp>
 
 #include <filesystem>

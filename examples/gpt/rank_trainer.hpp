@@ -9,6 +9,7 @@
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/engine/engine.hpp>
 
 #include <functional>

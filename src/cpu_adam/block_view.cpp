@@ -64,7 +64,7 @@ std::size_t block_count(const AdamTile& tile) {
 
 void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
   const auto landed =
-      kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::overwrite);
+      kernels::accumulate_gradient({from, from_dtype, to, to_dtype}, kernels::GradientWrite::overwrite);
   PENSTOCK_CHECK(landed.has_value());
 }
 

@@ -1,5 +1,5 @@
 // Every transport of collectives, through one suite. One thread plays all ranks, in an order that a seed chooses.
-#include <penstock/zero/comm/communicator.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,12 +21,30 @@ using test::Pattern;
 using test::SeededRandom;
 using tiers::HostDevice;
 
+/// Makes the communicator of one rank of a group.
+using Join = std::function<std::unique_ptr<Communicator>(std::uint32_t rank, tiers::Device&, Compute&)>;
+
+/// A transport takes part in the suite with one more of these.
+struct Factory {
+  const char* name;
+  Join (*make_group)(std::uint32_t ranks);
+};
+
+constexpr Factory in_process = {"InProcess", [](std::uint32_t ranks) -> Join {
+                                  return [group = InProcessGroup::create(ranks)](
+                                             std::uint32_t rank, tiers::Device& device, Compute& compute) {
+                                    return group->join(rank, device, compute).value();
+                                  };
+                                }};
+
 struct Setting {
+  Factory transport;
   std::uint32_t ranks;
   HostDevice::Mode mode;
 };
 void PrintTo(const Setting& setting, std::ostream* out) {
-  *out << setting.ranks << (setting.mode == HostDevice::Mode::eager ? "RanksEager" : "RanksDeferred");
+  *out << setting.transport.name << setting.ranks
+       << (setting.mode == HostDevice::Mode::eager ? "RanksEager" : "RanksDeferred");
 }
 
 /// One rank with a flat of its own on its own device.
@@ -52,7 +71,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   void open(std::uint64_t seed) {
     ranks_.clear();
     random_ = SeededRandom(seed);
-    group_ = InProcessGroup::create(GetParam().ranks);
+    join_ = GetParam().transport.make_group(GetParam().ranks);
     for (std::uint32_t r = 0; r < GetParam().ranks; ++r) {
       auto& rank = ranks_.emplace_back(std::make_unique<Rank>());
       rank->device = std::make_unique<HostDevice>(
@@ -60,7 +79,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
       rank->compute = kernels::make_host_compute();
       rank->stream = rank->device->create_stream().value();
       rank->memory = rank->device->allocate(64_KiB).value();
-      rank->communicator = group_->join(r, *rank->device, *rank->compute).value();
+      rank->communicator = join_(r, *rank->device, *rank->compute);
     }
   }
   std::uint32_t size() const { return GetParam().ranks; }
@@ -81,7 +100,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
       const auto r = static_cast<std::uint32_t>(random_.below(size()));
       if (random_.below(2) == 0) (void)rank(r).device->run_one();
       if (through[r]) continue;
-      const auto enqueued = rank(r).communicator->enqueued();
+      const auto enqueued = rank(r).communicator->poll();
       ASSERT_TRUE(enqueued) << enqueued.error().message();
       if (*enqueued) through[r] = true, --left;
     }
@@ -102,7 +121,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   }
 
   SeededRandom random_{1};
-  std::shared_ptr<InProcessGroup> group_;
+  Join join_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -146,7 +165,8 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
       std::memcpy(values[r].data(), bytes(wide).data(), values[r].size() * 4);
     }
     for (std::uint32_t r = 0; r < size(); ++r) {
-      ASSERT_TRUE(rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype)));
+      ASSERT_TRUE(
+          rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype), Reduction::exact));
     }
     finish();
     drain();
@@ -209,13 +229,13 @@ TEST_P(CommunicatorConformance, TellsPeersOfTheRankThatFailed) {
   const std::uint32_t failing = size() - 1;
   for (std::uint32_t r = 0; r < failing; ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
-    EXPECT_FALSE(rank(r).communicator->enqueued().value());
+    EXPECT_FALSE(rank(r).communicator->poll().value());
   }
 
   rank(failing).communicator->abort(Error(ErrorCode::no_space, "Somewhere").reason("the disk is full"));
 
   for (std::uint32_t r = 0; r < failing; ++r) {
-    auto told = rank(r).communicator->enqueued();
+    auto told = rank(r).communicator->poll();
     ASSERT_FALSE(told);
     EXPECT_EQ(told.error().code(), ErrorCode::peer_failed);
     EXPECT_NE(told.error().message().find("rank " + std::to_string(failing)), std::string::npos);
@@ -226,16 +246,69 @@ TEST_P(CommunicatorConformance, TellsPeersOfTheRankThatFailed) {
 
 TEST_P(CommunicatorConformance, NamesTheRanksWhoseCollectivesDiffer) {
   if (size() == 1) GTEST_SKIP() << "one rank has no peers";
-  ASSERT_TRUE(rank(0).communicator->start_reduce_scatter(*rank(0).stream, flat(0)));
+  ASSERT_TRUE(rank(0).communicator->start_reduce_scatter(*rank(0).stream, flat(0), Reduction::exact));
   for (std::uint32_t r = 1; r < size(); ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
   }
 
-  auto differs = rank(0).communicator->enqueued();
+  auto differs = rank(0).communicator->poll();
 
   ASSERT_FALSE(differs);
   EXPECT_EQ(differs.error().code(), ErrorCode::invalid_argument);
   EXPECT_NE(differs.error().message().find("ranks 0 and 1"), std::string::npos) << differs.error().message();
+}
+
+TEST_P(CommunicatorConformance, SaysWhichReductionsItHas) {
+  Communicator& communicator = *rank(0).communicator;
+  EXPECT_TRUE(communicator.supports(Reduction::exact));
+  if (communicator.supports(Reduction::native)) return;
+
+  const auto refused = communicator.start_reduce_scatter(*rank(0).stream, flat(0), Reduction::native);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
+  // Nothing was started: the next collective is the first.
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+  }
+  finish();
+  drain();
+}
+
+TEST_P(CommunicatorConformance, WakesARankWhenItsPollMayAnswerSomethingNew) {
+  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+  std::vector<int> woken(size(), 0);
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    rank(r).communicator->set_wake([&woken, r] { ++woken[r]; });
+  }
+  fill_own_slots(1);
+  ASSERT_TRUE(rank(0).communicator->start_all_gather(*rank(0).stream, flat(0).bytes));
+  // Rank 0 sleeps whenever it has nothing to do, and looks again only when it is woken.
+  bool through = rank(0).communicator->poll().value();
+  int seen = woken[0];
+  std::vector<bool> started(size(), false), ended(size(), false);
+  for (int turn = 0; turn < 100 && !through; ++turn) {
+    for (std::uint32_t r = 1; r < size(); ++r) {
+      if (!started[r]) {
+        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+        started[r] = true;
+      } else if (!ended[r]) {
+        ended[r] = rank(r).communicator->poll().value();
+      }
+    }
+    if (woken[0] == seen) continue;
+    seen = woken[0];
+    through = rank(0).communicator->poll().value();
+  }
+  EXPECT_TRUE(through);
+
+  const int before = woken[0];
+  rank(size() - 1).communicator->abort(Error(ErrorCode::io, "Somewhere"));
+  EXPECT_GT(woken[0], before);
+  rank(0).communicator->set_wake({});
+  rank(1).communicator->abort(Error(ErrorCode::io, "Somewhere"));
+  EXPECT_EQ(woken[0], before + 1);
+  drain();
 }
 
 TEST_P(CommunicatorConformance, LetsGoOfARanksMemoryOnlyOncePeersHaveRead) {
@@ -244,9 +317,9 @@ TEST_P(CommunicatorConformance, LetsGoOfARanksMemoryOnlyOncePeersHaveRead) {
   for (std::uint32_t r = 0; r < size(); ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
   }
-  EXPECT_FALSE(rank(1).communicator->enqueued().value());  // reads of rank 0's memory are on its stream
+  EXPECT_FALSE(rank(1).communicator->poll().value());  // reads of rank 0's memory are on its stream
   rank(2).communicator->abort(Error(ErrorCode::io, "Somewhere"));
-  ASSERT_FALSE(rank(0).communicator->enqueued());
+  ASSERT_FALSE(rank(0).communicator->poll());
 
   rank(0).communicator->retire(*rank(0).stream);
   auto passed = rank(0).device->create_event().value();
@@ -261,12 +334,12 @@ TEST_P(CommunicatorConformance, LetsGoOfARanksMemoryOnlyOncePeersHaveRead) {
   EXPECT_FALSE((Pattern{.tensor = 0, .generation = 1}.first_difference(bytes(slot(1, 0)))));
 }
 
-INSTANTIATE_TEST_SUITE_P(InProcess, CommunicatorConformance,
-                         testing::Values(Setting{1, HostDevice::Mode::eager},
-                                         Setting{2, HostDevice::Mode::eager},
-                                         Setting{1, HostDevice::Mode::deferred},
-                                         Setting{2, HostDevice::Mode::deferred},
-                                         Setting{5, HostDevice::Mode::deferred}),
+INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorConformance,
+                         testing::Values(Setting{in_process, 1, HostDevice::Mode::eager},
+                                         Setting{in_process, 2, HostDevice::Mode::eager},
+                                         Setting{in_process, 1, HostDevice::Mode::deferred},
+                                         Setting{in_process, 2, HostDevice::Mode::deferred},
+                                         Setting{in_process, 5, HostDevice::Mode::deferred}),
                          testing::PrintToStringParamName());
 
 TEST(InProcessGroup, TellsThoseWhoWaitOfARankThatWillNeverJoin) {
@@ -277,11 +350,11 @@ TEST(InProcessGroup, TellsThoseWhoWaitOfARankThatWillNeverJoin) {
   auto group = InProcessGroup::create(2);
   auto communicator = group->join(0, device, *compute).value();
   ASSERT_TRUE(communicator->start_all_gather(*stream, memory));
-  EXPECT_FALSE(communicator->enqueued().value());
+  EXPECT_FALSE(communicator->poll().value());
 
   group->abort(1, Error(ErrorCode::permission, "Somewhere"));
 
-  EXPECT_EQ(communicator->enqueued().error().code(), ErrorCode::peer_failed);
+  EXPECT_EQ(communicator->poll().error().code(), ErrorCode::peer_failed);
   communicator.reset();
   stream.reset();
   device.release(memory);

@@ -4,6 +4,7 @@
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <cerrno>

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <span>
 
-// What the landing of a gradient shard needs, on host memory and at once: Compute's arithmetic without its
+// What accumulating a gradient shard needs, on host memory and at once: Compute's arithmetic without its
 // streams. Safe on any thread for disjoint outputs; the bits do not depend on how a shard is cut, as long as
 // square_sums is cut at multiples of Compute::square_sum_block.
 namespace penstock::kernels {
 
 /// Whether a micro-batch's gradient begins the accumulator or is added to it.
-enum class GradientLanding : std::uint8_t { overwrite, accumulate };
+enum class GradientWrite : std::uint8_t { overwrite, accumulate };
 
 /// A piece of an incoming gradient shard and the same elements of the accumulator, apart from it.
 struct GradientPiece {
@@ -26,7 +26,7 @@ struct GradientPiece {
 ///
 /// Errors: invalid_argument, for element counts that differ, or spans that overlap or are not aligned to
 /// their element.
-Result<void> land_gradient(const GradientPiece& piece, GradientLanding landing) noexcept;
+Result<void> accumulate_gradient(const GradientPiece& piece, GradientWrite write) noexcept;
 
 /// The sums that Compute::square_sums describes, one for each Compute::square_sum_block elements of `x`.
 ///

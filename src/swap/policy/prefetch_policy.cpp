@@ -42,7 +42,9 @@ std::uint64_t PrefetchPolicy::use_of(TensorId tensor, const PrefetchFacts& facts
 void PrefetchPolicy::count(const Entry& entry, int sign) {
   const PrefetchFacts& facts = entry.facts;
   const std::int64_t bytes = sign * static_cast<std::int64_t>(facts.room.value());
-  const auto add = [bytes](ByteCount& sum) { sum = ByteCount(sum.value() + static_cast<std::uint64_t>(bytes)); };
+  const auto add = [bytes](ByteCount& sum) {
+    sum = ByteCount(sum.value() + static_cast<std::uint64_t>(bytes));
+  };
   if (facts.awaited) {
     if (facts.lacks_room) add(awaited_lacking_);
     return;

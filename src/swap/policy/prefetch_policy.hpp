@@ -29,7 +29,7 @@ class BytesByUse {
 
 /// What a tensor is to reading ahead.
 struct PrefetchFacts {
-  ByteCount room;         ///< that it takes in host memory
+  ByteCount room;  ///< that it takes in host memory
   ByteCount payload;
   bool lacks_room = false;  ///< it has no host copy and no range reserved
   bool loadable = false;    ///< it has no host copy, and its extent holds the newest version

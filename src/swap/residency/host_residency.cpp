@@ -85,7 +85,9 @@ void HostResidency::announce(TensorId tensor) {
   await(tensor, +1);
 }
 
-void HostResidency::retract(TensorId tensor) { await(tensor, -1); }
+void HostResidency::retract(TensorId tensor) {
+  await(tensor, -1);
+}
 
 void HostResidency::await(TensorId tensor, int change) {
   awaited_[static_cast<std::size_t>(tensor)] += static_cast<std::uint32_t>(change);
@@ -186,7 +188,9 @@ bool HostResidency::discard_if_unwanted(TensorId tensor) {
   return true;
 }
 
-void HostResidency::prefetch(TensorId tensor) { prefetch_.request(tensor); }
+void HostResidency::prefetch(TensorId tensor) {
+  prefetch_.request(tensor);
+}
 
 void HostResidency::stop() {
   stopping_ = true;
@@ -223,7 +227,8 @@ void HostResidency::fail_starved_request() {
     return store_.copy(request.tensor).state == CopyState::absent;
   });
   if (starved == requests_.end()) return;
-  Error error = budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
+  Error error =
+      budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
   for (const TensorId tensor : store_.tensors()) {
     if (!store_.copy(tensor).leased()) continue;
     error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
@@ -349,11 +354,11 @@ void HostResidency::refresh(TensorId tensor) {
   const bool evictable = description.extent && !copy.leased() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;
-  eviction_.update(tensor, evictable ? std::optional(EvictionCandidate{
-                                           .dirty = copy.state == CopyState::dirty,
-                                           .last_use = copy.last_use,
-                                           .next_use = awaited ? 0 : trace_.next_use(tensor)})
-                                     : std::nullopt);
+  eviction_.update(
+      tensor, evictable ? std::optional(EvictionCandidate{.dirty = copy.state == CopyState::dirty,
+                                                          .last_use = copy.last_use,
+                                                          .next_use = awaited ? 0 : trace_.next_use(tensor)})
+                        : std::nullopt);
   prefetch_.update(tensor, {.room = padded_size(tensor),
                             .payload = description.size,
                             .lacks_room = absent && !copy.reservation.held(),

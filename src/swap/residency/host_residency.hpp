@@ -55,9 +55,9 @@ class HostResidency {
   };
   struct Options {
     Eviction eviction = Eviction::planned;
-    ByteCount lookahead = 64_MiB;          ///< loaded ahead along the trace, at most
-    std::vector<std::string> file_names;   ///< of the paths' swap files, for messages
-    std::vector<std::string> messages;     ///< the first that take_messages() returns
+    ByteCount lookahead = 64_MiB;         ///< loaded ahead along the trace, at most
+    std::vector<std::string> file_names;  ///< of the paths' swap files, for messages
+    std::vector<std::string> messages;    ///< the first that take_messages() returns
   };
 
   /// Everything outlives it.
@@ -192,13 +192,13 @@ class HostResidency {
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<Ticket, Result<void>> outcomes_{&nodes_};
-  std::vector<std::uint32_t> awaited_;           // by tensor: uses recorded or requests made, no lease granted yet
+  std::vector<std::uint32_t> awaited_;  // by tensor: uses recorded or requests made, no lease granted yet
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // and where
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // to be discarded after their load or store
   std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
-  std::vector<tiers::Reservation> quarantined_;  // the kernel may still write there, past its deadline
+  std::vector<tiers::Reservation> quarantined_;       // the kernel may still write there, past its deadline
   struct StoreError {
     tiers::TensorId tensor{};
     Error error;

@@ -18,8 +18,7 @@ std::string first_line(const Error& error) {
 
 void PathEvacuation::note_fault(const Extent& extent, const Error& error) {
   if (!extents_.in_use(extent.path) || error.code() == ErrorCode::no_space) return;
-  const bool hangs =
-      error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
+  const bool hangs = error.code() == ErrorCode::deadline_exceeded || error.code() == ErrorCode::failed_state;
   const bool last = extents_.note_fault(extent.path);
   if (last || (hangs && extents_.has_another(extent.path))) retire(extent.path, error);
 }

@@ -24,8 +24,8 @@ namespace penstock::swap {
 /// Pure: HostResidency asks it and carries out the moves. Owned by one thread.
 class PathEvacuation {
  public:
-  PathEvacuation(const tiers::TensorStore& store, ExtentAllocator& extents, std::vector<std::string> file_names,
-                 std::vector<std::string> messages)
+  PathEvacuation(const tiers::TensorStore& store, ExtentAllocator& extents,
+                 std::vector<std::string> file_names, std::vector<std::string> messages)
       : store_(store),
         extents_(extents),
         file_names_(std::move(file_names)),

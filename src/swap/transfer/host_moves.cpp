@@ -30,7 +30,9 @@ void HostMoves::load(TensorId tensor, bool verify) {
                             }));
   }
   // Two words of capture: a std::function allocates for more.
-  move.on_event = [this, tensor](HopState, const Result<void>& result) { residency_->finish_load(tensor, result); };
+  move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    residency_->finish_load(tensor, result);
+  };
   start(std::move(move));
 }
 
@@ -45,7 +47,9 @@ void HostMoves::store(TensorId tensor, const Extent& place) {
     }));
   }
   move.then(transfers_.disk_hop(BlockFile::Direction::write, place, HostSpan(bytes.data(), place.length)));
-  move.on_event = [this, tensor](HopState, const Result<void>& result) { residency_->finish_store(tensor, result); };
+  move.on_event = [this, tensor](HopState, const Result<void>& result) {
+    residency_->finish_store(tensor, result);
+  };
   start(std::move(move));
 }
 

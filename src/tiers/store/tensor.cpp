@@ -8,7 +8,8 @@
 namespace penstock::tiers {
 
 std::uint64_t TensorKey::seed() const {
-  const std::array<std::uint64_t, 6> fields = {owner, unit, group, static_cast<std::uint64_t>(role), first, count};
+  const std::array<std::uint64_t, 6> fields = {owner, unit, group, static_cast<std::uint64_t>(role),
+                                               first, count};
   return XXH3_64bits(fields.data(), sizeof fields);
 }
 

@@ -66,7 +66,7 @@ std::uint64_t Engine::current_step() const {
   return state_->current_step;
 }
 const ShardLayout& Engine::shards() const {
-  return state_->shards;
+  return state_->shards();
 }
 Engine::Status Engine::status() const {
   return state_->status();

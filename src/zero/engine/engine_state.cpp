@@ -1,15 +1,16 @@
 #include "zero/engine/engine_state.hpp"
 
+#include "zero/engine/digest.hpp"
+
 #include <algorithm>
 
 namespace penstock::zero {
 
 Engine::State::State(Options options)
-    : shards(options.model, options.communicator->size()),
-      options_(std::move(options)),
-      runtime_(*options_.runtime),
-      device_(*options_.device),
-      communicator_(*options_.communicator),
+    : options_(std::move(options)),
+      context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model),
+      gathers_(context_),
+      gradients_(context_),
       optimizer_({.runtime = options_.runtime,
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
@@ -20,134 +21,109 @@ Engine::State::State(Options options)
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
-      micro_batches_(options_.config.gradient_accumulation_steps) {}
+      step_(context_, optimizer_, options_.plan) {
+  gradients_.expect(options_.config.gradient_accumulation_steps);
+}
 
 Engine::State::~State() {
-  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing, and so
-  // does what waits for room that a failed store holds; that store is for the next call of somebody's to hear of.
-  const auto at_rest = [this] {
-    return std::all_of(flats_.begin(), flats_.end(),
-                       [](const FlatState& flat) { return flat.gather.done && flat.landing.done; });
-  };
-  bool rested = false;
-  runtime_.wait_ignoring_stores([&] { return (rested = at_rest()) || runtime_.store_failed(); });
-  if (!rested) {
-    (void)fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine is gone"));
-    runtime_.wait_ignoring_stores(at_rest);
+  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing, and so does
+  // what waits for room that a failed store holds; the error of that store is for the next call to return.
+  swap::Runtime& runtime = context_.runtime;
+  const auto idle = [this] { return gathers_.idle() && gradients_.idle(); };
+  bool finished = false;
+  runtime.wait_ignoring_stores([&] { return (finished = idle()) || runtime.store_failed(); });
+  if (!finished) {
+    (void)context_.fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine is gone"));
+    runtime.wait_ignoring_stores(idle);
   }
-  // A peer's stream may read this rank's memory still, when a collective was broken off.
-  if (communication_) communicator_.retire(*communication_);
-  // Not by blocking on a stream: it may wait for a peer's, which whoever drives the ranks must let run.
-  for (auto* stream : {copy_in_.get(), communication_.get(), copy_out_.get()}) {
-    auto event = device_.create_event();
+  // A peer's stream may read this rank's memory still, when a collective was aborted.
+  if (context_.communication) context_.communicator.retire(*context_.communication);
+  // Not by blocking on a stream: it may wait for a peer's, which an idle handler must let run.
+  for (auto* stream : {context_.copy_in.get(), context_.communication.get(), context_.copy_out.get()}) {
+    auto event = context_.device.create_event();
     if (stream == nullptr || !event || !stream->record(**event)) continue;
-    (void)runtime_.wait_for(**event);  // a device that failed has nothing in flight
+    (void)runtime.wait_for(**event);  // a device that failed has nothing in flight
   }
   residency_.reset();
-  flats_.clear();
-  for (const tiers::TensorId tensor : tensors_) runtime_.remove(tensor);
-  if (!arena_.empty()) device_.release(arena_);
-  if (pinned_) device_.unpin(runtime_.host_memory());
+  context_.flats.clear();
+  for (const tiers::TensorId tensor : tensors_) runtime.remove(tensor);
+  if (!context_.device_memory.empty()) context_.device.release(context_.device_memory);
+  if (pinned_) context_.device.unpin(runtime.host_memory());
 }
 
 Result<void> Engine::State::open() {
-  const auto take = [](auto& member, auto&& result) -> Result<void> {
-    if (!result) return result.error();
-    member = std::move(*result);
-    return ok();
-  };
-  PENSTOCK_TRY(take(copy_in_, device_.create_stream()));
-  PENSTOCK_TRY(take(copy_out_, device_.create_stream()));
-  PENSTOCK_TRY(take(communication_, device_.create_stream()));
-  PENSTOCK_TRY(take(compute_progress_, device_.create_event()));
-  PENSTOCK_TRY(take(arena_, device_.allocate(options_.plan.device_budget)));
+  const Config& config = options_.config;
+  const std::size_t units = options_.model.units.size();
+  PENSTOCK_TRY(context_.open(options_.plan.device_budget));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
-                                                         runtime_.ledger());
-  residency_.emplace(shards, options_.config.dtype, *device_budget_,
-                     unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));
-  hops_.emplace(HopContext{.runtime = runtime_,
-                           .device = device_,
-                           .communicator = communicator_,
-                           .order = order_,
-                           .landings = landing_order_,
-                           .copy_in = *copy_in_,
-                           .copy_out = *copy_out_,
-                           .communication = *communication_,
-                           .compute_progress = *compute_progress_});
-
-  if (options_.config.offload_param.pin_memory) {
-    const auto pinned = device_.pin(runtime_.host_memory());
+                                                         context_.runtime.ledger());
+  residency_.emplace(context_.shards, config.dtype, *device_budget_,
+                     unit_order(units, config.gradient_accumulation_steps));
+  if (config.offload_param.pin_memory) {
+    const auto pinned = context_.device.pin(context_.runtime.host_memory());
     pinned_ = pinned.has_value();
     if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();
   }
-
-  flats_.resize(shards.flats().size());
   std::uint64_t tile_number = 0;
-  for (std::uint32_t f = 0; f < flats_.size(); ++f) {
-    FlatState& flat = flats_[f];
-    flat.layout = &shards.flats()[f];
-    for (auto* event :
-         {&flat.copied, &flat.gathered_event, &flat.grad_ready, &flat.reduced, &flat.landed_event}) {
-      PENSTOCK_TRY(take(*event, device_.create_event()));
-    }
-    PENSTOCK_TRY(add_tensors(f, tile_number));
-  }
-  unit_streams_.resize(options_.model.units.size(), nullptr);
+  for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_tensors(f, tile_number));
   predict();
   return ok();
 }
 
+Result<void> Engine::State::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
+                                tiers::TensorDescription description, bool on_disk) {
+  const ElementCount shard_begin = flat.shard * context_.communicator.rank();
+  description.key = {.owner = options_.engine_number,
+                     .unit = flat.unit,
+                     .group = flat.group,
+                     .role = description.purpose,
+                     .first = (shard_begin + range.begin).value(),
+                     .count = range.count.value()};
+  auto added = context_.runtime.add(std::move(description), on_disk);
+  if (!added) return added.error();
+  tensors_.push_back(id = *added);
+  return ok();
+}
+
 Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile_number) {
-  FlatState& flat = flats_[index];
+  FlatState& flat = context_.flats[index];
   const FlatLayout& layout = *flat.layout;
   const MemoryPlan& plan = options_.plan;
   const Config& config = options_.config;
   const TileRange whole{.begin = {}, .count = layout.shard};
+  const bool sealed_in_pass = config.penstock.integrity == Integrity::off;
   const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
-  const ElementCount shard_begin = layout.shard * communicator_.rank();
-  const auto add = [&](tiers::TensorId& id, TileRange range, tiers::TensorDescription description,
-                       bool on_disk) -> Result<void> {
-    description.key = {.owner = options_.engine_number,
-                       .unit = layout.unit,
-                       .group = layout.group,
-                       .role = description.purpose,
-                       .first = (shard_begin + range.begin).value(),
-                       .count = range.count.value()};
-    auto added = runtime_.add(std::move(description), on_disk);
-    if (!added) return added.error();
-    tensors_.push_back(id = *added);
-    return ok();
-  };
-  PENSTOCK_TRY(add(flat.shard, whole,
+  PENSTOCK_TRY(add(flat.shard, layout, whole,
                    {.name = layout.name + " parameter shard",
                     .purpose = tiers::Purpose::parameter_shard,
                     .size = bytes(config.dtype),
                     .write_behind = true,
-                    .sealed_in_pass = config.penstock.integrity == Integrity::off},
+                    .sealed_in_pass = sealed_in_pass},
                    plan.shards_on_disk));
-  PENSTOCK_TRY(add(flat.gradient, whole,
+  PENSTOCK_TRY(add(flat.gradient, layout, whole,
                    {.name = layout.name + " gradient shard",
                     .purpose = tiers::Purpose::gradient_shard,
                     .size = bytes(config.grad_accum_dtype),
-                    .sealed_in_pass = config.penstock.integrity == Integrity::off},
+                    .sealed_in_pass = sealed_in_pass},
                    plan.gradients_on_disk));
-  PENSTOCK_TRY(add(flat.landing_tensor, whole,
+  PENSTOCK_TRY(add(flat.incoming_gradient, layout, whole,
                    {.name = layout.name + " incoming gradient",
                     .purpose = tiers::Purpose::scratch,
                     .size = bytes(config.dtype),
                     .transient = true},
                    false));
+  const cpu_adam::StateFormat format = config.penstock.state_format;
   for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile())) {
     TileState tile{.range = range,
                    .first_element = (std::uint64_t{index} << 40) +
-                                    (layout.shard * communicator_.rank() + range.begin).value(),
+                                    (layout.shard * context_.communicator.rank() + range.begin).value(),
                    .on_disk = !plan.in_host(tile_number)};
     ++tile_number;
-    PENSTOCK_TRY(add(tile.tensor, range,
+    PENSTOCK_TRY(add(tile.tensor, layout, range,
                      {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
                       .purpose = tiers::Purpose::optimizer_tile,
-                      .size = *cpu_adam::tile_bytes(config.penstock.state_format, range.count),
-                      .block = *cpu_adam::block_bytes(config.penstock.state_format, cpu_adam::block_elements),
+                      .size = *cpu_adam::tile_bytes(format, range.count),
+                      .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
                       .write_behind = true,
                       .retain = !tile.on_disk,
                       .sealed_in_pass = true},
@@ -161,11 +137,11 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
 void Engine::State::predict() {
   using tiers::Purpose;
   using tiers::Tier;
-  tiers::Ledger& ledger = runtime_.ledger();
+  tiers::Ledger& ledger = context_.runtime.ledger();
   const MemoryPlan& plan = options_.plan;
   ledger.predict(Tier::device, Purpose::gathered_flat, plan.device_gathered);
   ledger.predict(Tier::device, Purpose::full_gradient, plan.device_gradients);
-  ledger.predict(Tier::host, Purpose::scratch, plan.host_landing);
+  ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
   ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);
@@ -175,19 +151,19 @@ void Engine::State::predict() {
 }
 
 Result<void> Engine::State::usable(const char* operation) const {
-  if (!failure_) return ok();
+  if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the engine failed earlier and cannot go on")
-      .note("cause   " + failure_->message());
+      .note("cause   " + context_.failure->message());
 }
 
 Engine::Status Engine::State::status() const {
-  if (failure_) return Status::failed;
-  return verdict_ ? Status::step_incomplete : Status::ready;
+  if (context_.failure) return Status::failed;
+  return step_.incomplete() ? Status::step_incomplete : Status::ready;
 }
 
 Result<void> Engine::State::step_complete(const char* operation) const {
-  if (!verdict_) return ok();
+  if (!step_.incomplete()) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the last step is incomplete")
       .advice("call step() again until it succeeds");
@@ -195,25 +171,18 @@ Result<void> Engine::State::step_complete(const char* operation) const {
 
 /// No gradient of a step has been reduced, or is being written.
 Result<void> Engine::State::between_steps(const char* operation) const {
-  for (std::uint32_t flat = 0; flat < flats_.size(); ++flat) {
-    if (flats_[flat].landed == 0 && !residency_->is_open(flat)) continue;
+  for (std::uint32_t f = 0; f < context_.flats.size(); ++f) {
+    const FlatState& flat = context_.flats[f];
+    if (gradients_.untouched(flat) && !residency_->is_open(f)) continue;
     return Error(ErrorCode::failed_state, operation)
         .reason("a step is under way")
-        .object(flats_[flat].layout->name)
+        .object(flat.layout->name)
         .advice("reduce every unit in every micro-batch, and call step()");
   }
   return ok();
 }
 
-/// A failed write-behind can be tried again, unless its swap file is out of use.
-Result<void> Engine::State::heard(Result<void> of_stores) {
-  if (of_stores) return of_stores;
-  const ErrorCode code = of_stores.error().code();
-  const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
-  return for_good ? fail(of_stores.error()) : of_stores;
-}
-
-/// Nothing but step() and initialize() goes on from anything else.
+/// What every call but step() and initialize() needs.
 Result<void> Engine::State::ready(const char* operation) const {
   PENSTOCK_TRY(usable(operation));
   if (!initialized_) {
@@ -224,16 +193,17 @@ Result<void> Engine::State::ready(const char* operation) const {
   return step_complete(operation);
 }
 
-Result<void> Engine::State::fail(Error error) {
-  if (!failure_) failure_ = error;
-  communicator_.abort(error);
-  order_.break_off(error);
-  return error;
-}
-
 Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit) const {
   if (unit < options_.model.units.size()) return ok();
   return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
+}
+
+/// What the plan has rehearsed does not fail for want of room. Where the trainer holds more at a time than that, no
+/// rank can go on.
+Result<void> Engine::State::fail_unless_planned(Result<void> decided) {
+  if (!decided && decided.error().code() == ErrorCode::budget_too_small)
+    return context_.fail(decided.error());
+  return decided;
 }
 
 Result<void> Engine::State::initialize(const Fill& fill) {
@@ -242,19 +212,19 @@ Result<void> Engine::State::initialize(const Fill& fill) {
   PENSTOCK_TRY(between_steps("Engine::initialize"));
   initialized_ = false;
   PENSTOCK_TRY(residency_->drop_all(*this));
-  PENSTOCK_TRY(optimizer_.initialize(
-      flats_, communicator_.rank(), [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
-        const ElementCount last = first + ElementCount(values.size());
-        for (const FlatSlot& slot : flat.slots) {
-          const ElementCount begin = std::max(first, slot.begin),
-                             end = std::min(last, slot.begin + slot.count);
-          if (begin >= end) continue;
-          fill(slot.parameter, (begin - slot.begin).value(),
-               values.subspan((begin - first).value(), (end - begin).value()));
-        }
-      }));
-  runtime_.ledger().predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
-  runtime_.ledger().predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
+  const auto fill_flat = [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
+    const ElementCount last = first + ElementCount(values.size());
+    for (const FlatSlot& slot : flat.slots) {
+      const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
+      if (begin >= end) continue;
+      fill(slot.parameter, (begin - slot.begin).value(),
+           values.subspan((begin - first).value(), (end - begin).value()));
+    }
+  };
+  PENSTOCK_TRY(optimizer_.initialize(context_.flats, context_.communicator.rank(), fill_flat));
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
   current_step = 0;
   initialized_ = true;
   return ok();
@@ -266,10 +236,96 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
   }
-  micro_batches_ = step.micro_batches;
-  residency_->expect(unit_order(options_.model.units.size(), micro_batches_));
-  learning_rate_ = step.learning_rate;
+  gradients_.expect(step.micro_batches);
+  residency_->expect(unit_order(options_.model.units.size(), step.micro_batches));
+  step_.set_learning_rate(step.learning_rate);
   return ok();
+}
+
+Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tiers::Stream& stream) {
+  PENSTOCK_TRY(ready("Engine::acquire"));
+  PENSTOCK_TRY(check_unit("Engine::acquire", unit));
+  PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+  PENSTOCK_TRY(fail_unless_planned(residency_->acquire(unit, *this)));
+  auto views = gathers_.views(unit, stream);
+  if (views) residency_->lease(unit);
+  return views;
+}
+
+void Engine::State::release(std::uint32_t unit) noexcept {
+  residency_->release(unit);
+  (void)gathers_.end_use(unit);  // an error fails the engine, as the next call says
+}
+
+Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, tiers::Stream& stream) {
+  PENSTOCK_TRY(ready("Engine::gradients"));
+  PENSTOCK_TRY(check_unit("Engine::gradients", unit));
+  PENSTOCK_TRY(gradients_.check_not_complete(unit));
+  gradient_stream_ = &stream;
+  PENSTOCK_TRY(fail_unless_planned(residency_->open_gradients(unit, *this)));
+  return gradients_.slots(unit);
+}
+
+Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
+  PENSTOCK_TRY(ready("Engine::reduce"));
+  PENSTOCK_TRY(check_unit("Engine::reduce", unit));
+  for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
+    if (residency_->is_open(flat)) continue;
+    return Error::invalid_argument("Engine::reduce")
+        .reason("reduced without a gradients() before it")
+        .object(options_.model.units[unit].name);
+  }
+  for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
+    if (!residency_->close_gradient(flat)) continue;
+    PENSTOCK_TRY(gradients_.start_reduce(context_.flats[flat], stream));
+  }
+  return ok();
+}
+
+Result<StepOutcome> Engine::State::step() {
+  PENSTOCK_TRY(usable("Engine::step"));
+  if (!step_.incomplete()) {
+    PENSTOCK_TRY(ready("Engine::step"));
+    PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+    const TimePoint began = Clock::steady().now();
+    PENSTOCK_TRY(residency_->finish_gradients(*this));
+    const TimePoint waited = Clock::steady().now() - began;
+    PENSTOCK_TRY(gradients_.check_complete());
+    PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
+    PENSTOCK_TRY(step_.begin(waited));
+  }
+  auto outcome = step_.finish(current_step + 1, gradients_.micro_batches());
+  if (!outcome) return outcome.error();
+  current_step = outcome->step;
+  gradients_.end_step();
+  context_.runtime.end_round();
+  residency_->end_step();
+  return outcome;
+}
+
+Result<std::string> Engine::State::digest() {
+  PENSTOCK_TRY(ready("Engine::digest"));
+  // Gathers that are in flight are waited for: the exchange comes behind them in the collective order.
+  PENSTOCK_TRY(residency_->drop_all(*this));
+  auto digest = compute_digest(context_, optimizer_);
+  if (!digest) return digest.error();
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});
+  return digest;
+}
+
+Result<void> Engine::State::gather(std::uint32_t flat) {
+  return gathers_.gather(context_.flats[flat], residency_->gathered(flat));
+}
+Result<void> Engine::State::drop(std::uint32_t flat) {
+  return gathers_.finish_use(context_.flats[flat]);
+}
+Result<void> Engine::State::open_gradient(std::uint32_t flat) {
+  return gradients_.open(context_.flats[flat], residency_->gradient(flat), *gradient_stream_);
+}
+Result<void> Engine::State::finish_gradient(std::uint32_t flat) {
+  return gradients_.wait_for_reduce(context_.flats[flat]);
 }
 
 }  // namespace penstock::zero

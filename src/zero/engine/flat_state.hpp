@@ -1,5 +1,6 @@
 #pragma once
 
+#include "swap/transfer/transfer_engine.hpp"
 #include "zero/layout/tiles.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -21,33 +22,45 @@ struct TileState {
   bool on_disk = false;
 };
 
-/// Everything one rank knows of one flat. The trainer's thread owns it, but for `gather` and `landing`,
-/// which the mover sets under the coordinator's mutex.
-struct FlatState {
-  const FlatLayout* layout = nullptr;
-  tiers::TensorId shard{}, gradient{}, landing_tensor{};
-  std::vector<TileState> tiles;
+/// Progress of a move, as the trainer's thread sees it. The mover sets it under the runtime's lock.
+struct MoveProgress {
+  bool ordered = false;  ///< the stream's event can be waited for
+  bool done = true;      ///< nothing is in flight
+  std::optional<Error> error;
 
-  /// Progress of a move, as the trainer's thread sees it.
-  struct Progress {
-    bool ordered = false;  ///< the stream's event can be waited for
-    bool done = true;      ///< nothing is in flight
-    std::optional<Error> error;
-  };
+  [[nodiscard]] static MoveProgress begun() { return {.ordered = false, .done = false, .error = {}}; }
+  void report(swap::HopState state, const Result<void>& result) {
+    ordered = true;
+    if (state == swap::HopState::done) done = true;
+    if (!result) error = result.error();
+  }
+};
 
-  // The gathered flat.
-  DeviceTensor gathered;
+/// A flat's gathered parameters.
+struct GatheredFlat {
+  DeviceTensor parameters;
   bool waited_for = false;  ///< the compute stream has waited for it
-  Progress gather;
-  std::unique_ptr<tiers::Event> copied, gathered_event;
+  MoveProgress gather;
+  std::unique_ptr<tiers::Event> copied, gathered;
+};
 
-  // The full gradient.
+/// A flat's full gradient, and this rank's slice of it on its way to the accumulator.
+struct GradientFlat {
   DeviceTensor full;
   std::set<ParameterId> written;
-  std::uint32_t landed = 0;  ///< micro-batches reduced since the last step
-  Progress landing;
-  std::unique_ptr<tiers::Event> grad_ready, reduced, landed_event;
+  std::uint32_t reduced_count = 0;  ///< micro-batches reduced since the last step
+  MoveProgress reduction;
+  std::unique_ptr<tiers::Event> written_event, reduced, copied_out;
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch
+};
+
+/// Everything one rank knows of one flat. The trainer's thread owns it but for what MoveProgress says.
+struct FlatState {
+  const FlatLayout* layout = nullptr;
+  tiers::TensorId shard{}, gradient{}, incoming_gradient{};
+  std::vector<TileState> tiles;
+  GatheredFlat gathered;
+  GradientFlat grad;
 
   // Held over a step() that failed half-way, so that the next one goes on.
   swap::Lease open_shard, open_gradient;

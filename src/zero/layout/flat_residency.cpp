@@ -99,16 +99,16 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
   while (true) {
     auto range = budget_.reserve(size, purpose, end);
     if (range) return std::move(*range);
-    // A landing that is not the youngest has most likely ended; a flat that goes must be gathered again.
-    if (landings_.size() > 1) {
-      PENSTOCK_TRY(settle_oldest(effects));
+    // A reduction that is not the youngest has most likely ended; a flat that is dropped must be gathered again.
+    if (reducing_.size() > 1) {
+      PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
     }
     auto dropped = drop_furthest(for_unit, effects);
     if (!dropped) return dropped.error();
     if (*dropped) continue;
-    if (landings_.empty()) return budget_.too_small(size);
-    PENSTOCK_TRY(settle_oldest(effects));
+    if (reducing_.empty()) return budget_.too_small(size);
+    PENSTOCK_TRY(finish_oldest_gradient(effects));
   }
 }
 
@@ -152,7 +152,7 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still has its range until it has landed.
-    while (places_[flat].gradient.held()) PENSTOCK_TRY(settle_oldest(effects));
+    while (places_[flat].gradient.held()) PENSTOCK_TRY(finish_oldest_gradient(effects));
     auto range = reserve(size(flat), Purpose::full_gradient, unit, effects);
     if (!range) return range.error();
     places_[flat].gradient = std::move(*range);
@@ -168,19 +168,19 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
 bool FlatResidency::close_gradient(std::uint32_t flat) {
   PENSTOCK_CHECK(is_open(flat));
   if (--places_[flat].pending_users > 0) return false;
-  landings_.push_back(flat);
+  reducing_.push_back(flat);
   return true;
 }
 
-Result<void> FlatResidency::settle_oldest(Effects& effects) {
-  PENSTOCK_TRY(effects.settle(landings_.front()));
-  places_[landings_.front()].gradient = {};
-  landings_.pop_front();
+Result<void> FlatResidency::finish_oldest_gradient(Effects& effects) {
+  PENSTOCK_TRY(effects.finish_gradient(reducing_.front()));
+  places_[reducing_.front()].gradient = {};
+  reducing_.pop_front();
   return ok();
 }
 
-Result<void> FlatResidency::settle_all(Effects& effects) {
-  while (!landings_.empty()) PENSTOCK_TRY(settle_oldest(effects));
+Result<void> FlatResidency::finish_gradients(Effects& effects) {
+  while (!reducing_.empty()) PENSTOCK_TRY(finish_oldest_gradient(effects));
   return ok();
 }
 
@@ -200,7 +200,7 @@ FlatResidency::Places FlatResidency::places() const {
     places.push_back(at(place.gathered));
     places.push_back(at(place.gradient));
   }
-  places.insert(places.end(), landings_.begin(), landings_.end());
+  places.insert(places.end(), reducing_.begin(), reducing_.end());
   return places;
 }
 
@@ -222,7 +222,7 @@ class NoEffects final : public FlatResidency::Effects {
   Result<void> gather(std::uint32_t) override { return ok(); }
   Result<void> drop(std::uint32_t) override { return ok(); }
   Result<void> open_gradient(std::uint32_t) override { return ok(); }
-  Result<void> settle(std::uint32_t) override { return ok(); }
+  Result<void> finish_gradient(std::uint32_t) override { return ok(); }
 };
 }  // namespace
 

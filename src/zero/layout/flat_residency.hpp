@@ -10,7 +10,7 @@
 
 namespace penstock::zero {
 
-/// Which flats are gathered on the device, which full gradients are open or landing, and where each of them is.
+/// Which flats are gathered on the device, which full gradients are open or being reduced, and where each of them is.
 ///
 /// Every decision is made at a program point, from layout, budget and order of use alone: all ranks decide the
 /// same, and the planner, which rehearses a step, knows what the engine will do. It moves nothing: what a
@@ -30,8 +30,8 @@ class FlatResidency {
     virtual Result<void> drop(std::uint32_t flat) = 0;
     /// The full gradient of `flat` has a range from now on.
     virtual Result<void> open_gradient(std::uint32_t flat) = 0;
-    /// The full gradient of `flat` has landed; its range goes next.
-    virtual Result<void> settle(std::uint32_t flat) = 0;
+    /// Wait until the full gradient of `flat` was accumulated; its range is freed next.
+    virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
   };
 
   /// `shards` and `budget` outlive it. A step is expected to acquire `units` in this order, and each later one
@@ -54,10 +54,10 @@ class FlatResidency {
   /// Room for the full gradients of the unit's flats, for those that have none open. Errors: as acquire().
   Result<void> open_gradients(std::uint32_t unit, Effects& effects);
   [[nodiscard]] bool is_open(std::uint32_t flat) const { return places_[flat].pending_users > 0; }
-  /// One unit that uses the flat has written its gradient. True when it was the last: the gradient lands.
+  /// One unit that uses the flat has written its gradient. True when it was the last: the gradient is reduced now.
   [[nodiscard]] bool close_gradient(std::uint32_t flat);
 
-  Result<void> settle_all(Effects& effects);
+  Result<void> finish_gradients(Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(Effects& effects);
   /// The order of use begins again.
@@ -89,7 +89,7 @@ class FlatResidency {
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
   Result<bool> drop_furthest(std::uint32_t for_unit, Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects);
-  Result<void> settle_oldest(Effects& effects);
+  Result<void> finish_oldest_gradient(Effects& effects);
   [[nodiscard]] bool needs(std::uint32_t unit, std::uint32_t flat) const;
   [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
   [[nodiscard]] ByteCount size(std::uint32_t flat) const;
@@ -98,8 +98,9 @@ class FlatResidency {
   const DType dtype_;
   tiers::MemoryBudget& budget_;
   std::vector<Place> places_;
-  std::deque<std::uint32_t> landings_;  // flats whose full gradient is live until it has landed, oldest first
-  std::vector<std::uint32_t> order_;    // predicted, then recorded: units in the order of acquire
+  std::deque<std::uint32_t>
+      reducing_;  // flats whose full gradient is live until it was accumulated, oldest first
+  std::vector<std::uint32_t> order_;  // predicted, then recorded: units in the order of acquire
   std::vector<std::uint32_t> recording_;
   std::size_t position_ = 0;
   std::optional<std::uint32_t> acquiring_;  // the unit of an acquire() that has not come to its lease

@@ -266,9 +266,9 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
 
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
   // A gradient that lands has its full gradient on the device until it has; its shard is padded to a block.
-  plan.host_landing =
+  plan.host_incoming =
       std::min(shard_bytes, plan.device_gradients / ranks + ByteCount(block.bytes()) * shards.flats().size());
-  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_landing}) {
+  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
   return plan;

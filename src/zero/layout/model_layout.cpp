@@ -13,6 +13,13 @@ ElementCount ModelLayout::element_count() const {
   return total;
 }
 
+std::vector<ParameterId> ModelLayout::parameters_of(std::uint32_t unit) const {
+  std::vector<ParameterId> ids;
+  for (std::uint32_t i = 0; i < units[unit].parameters.size(); ++i) ids.push_back({unit, i});
+  ids.insert(ids.end(), units[unit].shared.begin(), units[unit].shared.end());
+  return ids;
+}
+
 Result<void> ModelLayout::validate() const {
   const auto invalid = [](std::string object, std::string reason) -> Result<void> {
     return Error::invalid_argument("ModelLayout::validate")

@@ -220,16 +220,18 @@ TEST(HostGradient, LandsAMicroBatchAndAddsTheNext) {
   for (const std::uint64_t count : sizes) {
     const Bf16Memory first(count, 1), second(count, 2), narrow(count, 9);
     const Fp32Memory sum(count, 9);
-    const auto land = [&](const Bf16Memory& incoming, kernels::GradientLanding landing) {
+    const auto land = [&](const Bf16Memory& incoming, kernels::GradientWrite landing) {
       const HostSpan from(incoming.values());
-      EXPECT_TRUE(kernels::land_gradient({from, DType::bf16, HostSpan(sum.values()), DType::fp32}, landing)
-                      .has_value());
-      EXPECT_TRUE(kernels::land_gradient({from, DType::bf16, HostSpan(narrow.values()), DType::bf16}, landing)
-                      .has_value());
+      EXPECT_TRUE(
+          kernels::accumulate_gradient({from, DType::bf16, HostSpan(sum.values()), DType::fp32}, landing)
+              .has_value());
+      EXPECT_TRUE(
+          kernels::accumulate_gradient({from, DType::bf16, HostSpan(narrow.values()), DType::bf16}, landing)
+              .has_value());
     };
 
-    land(first, kernels::GradientLanding::overwrite);
-    land(second, kernels::GradientLanding::accumulate);
+    land(first, kernels::GradientWrite::overwrite);
+    land(second, kernels::GradientWrite::accumulate);
 
     for (std::uint64_t i = 0; i < count; ++i) {
       const float exact = wide(first.values()[i]) + wide(second.values()[i]);
@@ -261,7 +263,7 @@ TEST(HostGradient, RefusesPiecesThatDoNotFit) {
   std::vector<double> partials(2);
   const auto refused = [](HostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
     const auto result =
-        kernels::land_gradient({from, from_dtype, to, to_dtype}, kernels::GradientLanding::accumulate);
+        kernels::accumulate_gradient({from, from_dtype, to, to_dtype}, kernels::GradientWrite::accumulate);
     return !result && result.error().code() == ErrorCode::invalid_argument;
   };
   const HostSpan x(a.values()), y(b.values());
@@ -287,11 +289,11 @@ TEST(HostGradient, TheCallersFloatingPointModeChangesNothingAndComesBack) {
   const unsigned saved = _mm_getcsr(), hostile = 0x1f80u | 0x8040u | 0x6000u;
 
   _mm_setcsr(hostile);
-  const bool landed = kernels::land_gradient({.incoming = ConstHostSpan(std::span(tiny)),
-                                              .incoming_dtype = DType::fp32,
-                                              .accumulator = HostSpan(std::span(sum)),
-                                              .accumulator_dtype = DType::fp32},
-                                             kernels::GradientLanding::accumulate)
+  const bool landed = kernels::accumulate_gradient({.incoming = ConstHostSpan(std::span(tiny)),
+                                                    .incoming_dtype = DType::fp32,
+                                                    .accumulator = HostSpan(std::span(sum)),
+                                                    .accumulator_dtype = DType::fp32},
+                                                   kernels::GradientWrite::accumulate)
                           .has_value();
   const bool meant =
       kernels::make_host_compute()->mean(StreamHandle::of(queue), inputs, tensor(mean)).has_value();

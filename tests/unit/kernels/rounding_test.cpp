@@ -13,11 +13,11 @@ namespace {
 template <class To, class From>
 std::vector<To> converted(const std::vector<From>& from, DType from_dtype, DType to_dtype) {
   std::vector<To> to(from.size());
-  EXPECT_TRUE(kernels::land_gradient({.incoming = ConstHostSpan(std::span(from)),
-                                      .incoming_dtype = from_dtype,
-                                      .accumulator = HostSpan(std::span(to)),
-                                      .accumulator_dtype = to_dtype},
-                                     kernels::GradientLanding::overwrite)
+  EXPECT_TRUE(kernels::accumulate_gradient({.incoming = ConstHostSpan(std::span(from)),
+                                            .incoming_dtype = from_dtype,
+                                            .accumulator = HostSpan(std::span(to)),
+                                            .accumulator_dtype = to_dtype},
+                                           kernels::GradientWrite::overwrite)
                   .has_value());
   return to;
 }

@@ -49,8 +49,8 @@ struct TensorDescription {
   std::optional<Extent> extent;  ///< where it lives on disk; none: in memory only
   bool write_behind = false;     ///< stored as soon as a modify or overwrite lease ends
   bool retain = true;            ///< a clean host copy is kept while there is room; false: dropped at once
-  bool sealed_in_pass = false;   ///< the caller that modifies it verifies and seals block by block in its pass
-  bool transient = false;        ///< its contents are worthless once its lease ends
+  bool sealed_in_pass = false;  ///< the caller that modifies it verifies and seals block by block in its pass
+  bool transient = false;       ///< its contents are worthless once its lease ends
 
   /// Its host range is reserved from add to remove: it has no extent, and its contents may outlast a lease.
   [[nodiscard]] bool stays_in_memory() const { return !extent && !transient; }

@@ -1,21 +1,37 @@
 #pragma once
 
-#include <penstock/base/compute.hpp>
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/device/device.hpp>
 
 #include <cstdint>
-#include <memory>
-#include <span>
+#include <functional>
+#include <string_view>
 
 namespace penstock::zero {
 
+/// How a reduction sums.
+enum class Reduction : std::uint8_t {
+  exact,   ///< fp32 in rank order, rounded once: the same bits on every transport
+  native,  ///< as the transport does it, such as ncclAvg; bits depend on transport and number of ranks
+};
+[[nodiscard]] constexpr std::string_view to_string(Reduction reduction) {
+  return reduction == Reduction::exact ? "exact" : "native";
+}
+
 /// Collectives of one data-parallel group, as one rank sees them.
 ///
-/// Every rank starts the same collectives in the same order, one at a time: the next one once enqueued()
-/// has said true for the last. A rank that fails aborts, and its peers hear of it. Nothing here blocks.
-/// Owned by one thread at a time.
+/// Every rank starts the same collectives in the same order, one at a time: the next one once poll() has returned
+/// true for the last. A rank that fails aborts, and poll() returns the cause to its peers.
+///
+///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat));
+///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called
+///     // what is enqueued on `stream` from here on sees all slots
+///
+/// An implementation may have a progress thread of its own. An error that it meets at any time is returned by the
+/// next start or poll(); abort() sets a flag that the thread sees.
+///
+/// start, poll and retire come from one thread at a time; abort from any. Nothing here blocks.
 class Communicator {
  public:
   Communicator() = default;
@@ -25,47 +41,36 @@ class Communicator {
 
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
+  [[nodiscard]] virtual bool supports(Reduction reduction) const = 0;
+
+  /// `wake` is called, on any thread and with no lock of the communicator's that start, poll or abort take, when
+  /// poll() may answer something new. Empty: calls nothing from here on.
+  virtual void set_wake(std::function<void()> wake) = 0;
 
   /// In place: `flat` is size() equal slots, of which slot rank() holds this rank's bytes; all are filled.
   virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) = 0;
 
-  /// In place: slot rank() of `flat` becomes the mean over ranks of that slot, summed in fp32 in rank order
-  /// and rounded once (`exact`). The other slots are left undefined.
-  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat) = 0;
+  /// In place: slot rank() of `flat` becomes the mean over ranks of that slot. The other slots are undefined
+  /// afterwards. Errors: unsupported, for a reduction that the transport does not have.
+  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat,
+                                            Reduction reduction) = 0;
 
-  /// Bytes of host memory: all[r] of size() equal slots becomes rank r's `mine`. Both stay alive until
-  /// enqueued() has said true, and then `all` is filled.
+  /// Bytes of host memory: all[r] of size() equal slots becomes rank r's `mine`. Both stay alive until poll() has
+  /// returned true, and then `all` is filled.
   virtual Result<void> start_exchange(ConstHostSpan mine, HostSpan all) = 0;
 
-  /// True once everything this rank must enqueue on the stream for the collective is enqueued there: who
-  /// waits for the stream waits for the collective.
+  /// True once everything that this rank must enqueue on the stream for the collective is enqueued there: a wait for
+  /// the stream is a wait for the collective.
   ///
-  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when the ranks' collectives
-  /// differ.
-  [[nodiscard]] virtual Result<bool> enqueued() = 0;
+  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when the ranks' collectives differ.
+  [[nodiscard]] virtual Result<bool> poll() = 0;
 
-  /// This rank leaves with `error`; every collective of its peers now fails.
+  /// This rank leaves with `error`; every collective of its peers fails from now on.
   virtual void abort(const Error& error) noexcept = 0;
 
-  /// This rank takes part in nothing more. Once `stream` has passed this point, no peer reads or writes its
-  /// memory, not even in a collective that was broken off.
+  /// This rank takes part in nothing more, and its wake function is not called any more. Once `stream` has passed
+  /// this point, no peer reads or writes its memory, not even in a collective that was aborted.
   virtual void retire(tiers::Stream& stream) noexcept = 0;
-};
-
-/// Ranks in one process, over any kind of device, one thread or many.
-class InProcessGroup {
- public:
-  /// A group of `ranks` > 0.
-  [[nodiscard]] static std::shared_ptr<InProcessGroup> create(std::uint32_t ranks);
-  virtual ~InProcessGroup() = default;
-
-  /// The communicator of `rank`, to be made once a rank. `device` and `compute` belong to that rank and
-  /// outlive it; peers read that device's memory, so all devices of a group are of one kind.
-  [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
-                                                                   Compute& compute) = 0;
-
-  /// `rank` will never join, or has failed: every collective of its peers now fails with `error` as cause.
-  virtual void abort(std::uint32_t rank, const Error& error) noexcept = 0;
 };
 
 }  // namespace penstock::zero

@@ -27,7 +27,7 @@ struct MemoryPlan {
 
   // Held at most, by purpose. What can go stays while there is room: the budget bounds their sum.
   ByteCount device_gathered, device_gradients;
-  ByteCount host_shards, host_gradients, host_tiles, host_landing;
+  ByteCount host_shards, host_gradients, host_tiles, host_incoming;
   ByteCount host_staging;  ///< what moves through host memory at least
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Moved in one step, but for shard_reads_max, which is of a micro-batch. Shards that find room stay, so

@@ -47,6 +47,9 @@ struct ModelLayout {
     return units[id.unit].parameters[id.index];
   }
 
+  /// The parameters of a unit in the order in which tensors are handed over: its own, then those it shares.
+  [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
+
   /// Errors: invalid_argument, naming the unit or parameter: no units, a count of zero, a group or a shared
   /// parameter that does not exist, one that a unit shares with itself or twice.
   [[nodiscard]] Result<void> validate() const;

@@ -152,6 +152,19 @@ TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {
   EXPECT_TRUE(residency.take(ticket).value());
 }
 
+TEST_F(HostResidencyTest, StoresOneDirtyCopyAtATimeForRoom) {
+  (void)dirty(24_KiB);
+  (void)dirty(24_KiB);
+  const Ticket ticket = request(add(24_KiB).value(), Access::overwrite);
+  residency.advance();
+  EXPECT_EQ(effects.size(), 1u);
+
+  finish(take_effect());
+
+  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(effects.empty());  // the other one did not have to be written
+}
+
 TEST_F(HostResidencyTest, StoresWriteBehindAtOnceAndDropsWhatIsNotRetained) {
   const TensorId tensor = add(8_KiB, {.write_behind = true, .retain = false}).value();
   acquire(tensor, Access::overwrite);
@@ -307,8 +320,9 @@ TEST_F(HostResidencyTest, LosesNothingWhereAPinnedExtentLeavesNoRoomForTheNextSt
 
 TEST_F(HostResidencyTest, KeepsItsInvariantsInAnyOrderOfCallsAndOutcomes) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    ResidencyFixture any({.eviction = seed % 2 == 0 ? Eviction::lru : Eviction::planned,
-                          .paths = {{.capacity = 1_MiB, .reserved = 1_MiB}, {.capacity = 1_MiB, .reserved = 0_B}}});
+    ResidencyFixture any(
+        {.eviction = seed % 2 == 0 ? Eviction::lru : Eviction::planned,
+         .paths = {{.capacity = 1_MiB, .reserved = 1_MiB}, {.capacity = 1_MiB, .reserved = 0_B}}});
     any.run_at_random(seed, /*calls=*/400);
   }
 }

@@ -19,7 +19,8 @@ using Kind = ResidencyFixture::Effect::Kind;
 class PathEvacuationTest : public testing::Test, protected ResidencyFixture {
  protected:
   PathEvacuationTest()
-      : ResidencyFixture({.paths = {{.capacity = 8_MiB, .reserved = 8_MiB}, {.capacity = 8_MiB, .reserved = 8_MiB}}}) {
+      : ResidencyFixture(
+            {.paths = {{.capacity = 8_MiB, .reserved = 8_MiB}, {.capacity = 8_MiB, .reserved = 8_MiB}}}) {
     for (int i = 0; i < 8; ++i) all.push_back(stored(8_KiB, /*retain=*/false));
   }
   [[nodiscard]] std::vector<TensorId> on(std::uint32_t path) const { return tensors.in_extents_of(path); }
@@ -166,7 +167,8 @@ TEST_F(PathEvacuationTest, MovesWhatALeaseThatWasCancelledLeftUntouched) {
 }
 
 TEST_F(PathEvacuationTest, LeavesWhereTheyAreTensorsThatFindNoOtherRoom) {
-  ResidencyFixture full({.paths = {{.capacity = 16_KiB, .reserved = 16_KiB}, {.capacity = 16_KiB, .reserved = 16_KiB}}});
+  ResidencyFixture full(
+      {.paths = {{.capacity = 16_KiB, .reserved = 16_KiB}, {.capacity = 16_KiB, .reserved = 16_KiB}}});
   std::vector<TensorId> four;
   for (int i = 0; i < 4; ++i) four.push_back(full.stored(8_KiB, false));
   for (int i = 0; i < 3; ++i) {

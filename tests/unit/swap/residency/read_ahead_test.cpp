@@ -110,6 +110,21 @@ TEST_F(ReadAhead, EvictsNothingWhereThatWouldNotDo) {
   EXPECT_TRUE(in_memory(kept));
 }
 
+TEST_F(ReadAhead, DoesNotCountTheRoomOfWhatIsUsedSooner) {
+  const TensorId now = stored(4_KiB, false), sooner = stored(40_KiB), wanted = stored(36_KiB, false),
+                 later = stored(4_KiB);
+  rehearse({now, sooner, wanted, later});
+  acquire(sooner);
+  acquire(later);
+  lease(now, Access::read, Use::recorded);
+
+  residency.prefetch(wanted);  // 16 KiB are free, and 4 are those of what is used later
+  run();
+
+  EXPECT_FALSE(in_memory(wanted));
+  EXPECT_TRUE(in_memory(later));  // not evicted in vain
+}
+
 TEST_F(ReadAhead, FollowsTheOrderFromWhenItIsKnown) {
   const TensorId first = stored(24_KiB, false), second = stored(24_KiB, false), third = stored(24_KiB, false);
   for (const TensorId tensor : {first, second, third}) use(tensor);

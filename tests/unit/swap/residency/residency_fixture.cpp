@@ -118,7 +118,8 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
         const Access access = !known || random.below(4) == 0 ? Access::overwrite
                               : random.below(2) == 0         ? Access::modify
                                                              : Access::read;
-        const bool is_open = std::any_of(open.begin(), open.end(), [&](const Open& o) { return o.tensor == tensor; });
+        const bool is_open =
+            std::any_of(open.begin(), open.end(), [&](const Open& o) { return o.tensor == tensor; });
         if (!is_open) open.push_back({residency.request(tensor, access, Use::recorded), tensor, access});
         break;
       }
@@ -138,7 +139,9 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
         }
         break;
       case 4: residency.prefetch(tensor); break;
-      case 5: if (random.below(4) == 0) residency.end_round(); break;
+      case 5:
+        if (random.below(4) == 0) residency.end_round();
+        break;
       default:
         if (!effects.empty()) {
           std::swap(effects.front(), effects[random.below(effects.size())]);
@@ -158,7 +161,8 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
     });
     for (const auto& [id, version] : written) {
       const tiers::HostCopy& copy = tensors.copy(id);
-      ASSERT_TRUE(version == 0 || copy.version == version || tensors.stored(id)) << "seed " << seed << " call " << i;
+      ASSERT_TRUE(version == 0 || copy.version == version || tensors.stored(id))
+          << "seed " << seed << " call " << i;
       ASSERT_TRUE(copy.state != CopyState::dirty || copy.reservation.held());
     }
     ASSERT_LE(ledger.peak(tiers::Tier::host), budget.size());

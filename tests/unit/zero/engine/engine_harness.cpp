@@ -1,6 +1,7 @@
 #include "unit/zero/engine/engine_harness.hpp"
 
 #include <penstock/kernels/host_compute.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include <algorithm>
 #include <bit>

@@ -25,7 +25,7 @@ class Recorder final : public FlatResidency::Effects {
   Result<void> gather(std::uint32_t flat) override { return note("gather ", flat); }
   Result<void> drop(std::uint32_t flat) override { return note("drop ", flat); }
   Result<void> open_gradient(std::uint32_t flat) override { return note("open ", flat); }
-  Result<void> settle(std::uint32_t flat) override { return note("settle ", flat); }
+  Result<void> finish_gradient(std::uint32_t flat) override { return note("settle ", flat); }
 
   std::uint64_t fail_at_;
 };
@@ -50,7 +50,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
       if (!backward) continue;
       for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
     }
-    persist([&] { return residency.settle_all(recorder); });
+    persist([&] { return residency.finish_gradients(recorder); });
     persist([&] { return residency.drop_all(recorder); });
     residency.end_step();
   }

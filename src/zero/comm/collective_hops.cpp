@@ -1,0 +1,155 @@
+#include "zero/comm/collective_hops.hpp"
+
+namespace penstock::zero {
+
+using swap::HopState;
+
+Result<HopState> OrderedHop::poll() {
+  if (!past_failures()) {
+    if (const auto cause = order_.failure()) return *cause;
+  }
+  auto state = advance();
+  if (!state) {
+    communicator_.abort(state.error());
+    order_.fail(state.error());
+  }
+  return state;
+}
+
+namespace {
+
+class GatherHop final : public CollectiveHop {
+ public:
+  GatherHop(const CollectiveContext& context, const GatherTarget& target, swap::PendingLease shard)
+      : CollectiveHop(context), target_(target), pending_(std::move(shard)) {}
+  bool is_blocked() const override {
+    return phase_ == Phase::lease || (phase_ == Phase::order && !shard_.held() && !is_head());
+  }
+
+ private:
+  enum class Phase : std::uint8_t { lease, order, gather, finish };
+
+  Result<HopState> advance() override {
+    PENSTOCK_TRY(end_lease_once_copied());
+    switch (phase_) {
+      case Phase::lease: {
+        auto lease = pending_.poll();
+        if (!lease) return HopState::pending;
+        if (!*lease) return lease->error();
+        shard_ = std::move(**lease);
+        PENSTOCK_TRY(copy_in());
+        phase_ = Phase::order;
+        [[fallthrough]];
+      }
+      case Phase::order:
+        if (!is_head()) return HopState::pending;
+        PENSTOCK_TRY(context_.communication.wait(*target_.copied));
+        PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat));
+        phase_ = Phase::gather;
+        [[fallthrough]];
+      case Phase::gather: {
+        auto gathered = communicator_.poll();
+        if (!gathered) return gathered.error();
+        if (!*gathered) return HopState::pending;
+        PENSTOCK_TRY(context_.communication.record(*target_.gathered));
+        pop();
+        phase_ = Phase::finish;
+        [[fallthrough]];
+      }
+      case Phase::finish: return shard_.held() ? HopState::ordered : HopState::done;
+    }
+    return HopState::pending;
+  }
+
+  /// Not later: a gather that waits for the head would keep the room from the one that is.
+  Result<void> end_lease_once_copied() {
+    if (!shard_.held()) return ok();
+    auto copied = target_.copied->query();
+    if (!copied) return copied.error();
+    if (*copied) shard_.end();
+    return ok();
+  }
+
+  Result<void> copy_in() {
+    PENSTOCK_TRY(context_.copy_in.wait(*target_.writable));
+    PENSTOCK_TRY(context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
+    return context_.copy_in.record(*target_.copied);
+  }
+
+  const GatherTarget target_;
+  swap::PendingLease pending_;
+  swap::Lease shard_;
+  Phase phase_ = Phase::lease;
+};
+
+class ReduceScatterHop final : public CollectiveHop {
+ public:
+  ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const tiers::Event& written,
+                   tiers::Event& reduced)
+      : CollectiveHop(context), flat_(flat), written_(written), reduced_(reduced) {}
+  bool is_blocked() const override { return !started_ && !is_head(); }
+
+ private:
+  Result<HopState> advance() override {
+    if (!is_head()) return HopState::pending;
+    if (!started_) {
+      PENSTOCK_TRY(context_.communication.wait(written_));
+      PENSTOCK_TRY(communicator_.start_reduce_scatter(context_.communication, flat_, Reduction::exact));
+      started_ = true;
+    }
+    auto summed = communicator_.poll();
+    if (!summed) return summed.error();
+    if (!*summed) return HopState::pending;
+    PENSTOCK_TRY(context_.communication.record(reduced_));
+    pop();
+    return HopState::done;
+  }
+
+  const DeviceTensor flat_;
+  const tiers::Event& written_;
+  tiers::Event& reduced_;
+  bool started_ = false;
+};
+
+class ExchangeHop final : public CollectiveHop {
+ public:
+  ExchangeHop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all)
+      : CollectiveHop(context), mine_(mine), all_(all) {}
+  bool is_blocked() const override { return !is_head(); }
+
+ private:
+  Result<HopState> advance() override {
+    if (!is_head()) return HopState::pending;
+    if (!started_) {
+      PENSTOCK_TRY(communicator_.start_exchange(mine_, all_));
+      started_ = true;
+    }
+    auto exchanged = communicator_.poll();
+    if (!exchanged) return exchanged.error();
+    if (!*exchanged) return HopState::pending;
+    pop();
+    return HopState::done;
+  }
+
+  const ConstHostSpan mine_;
+  const HostSpan all_;
+  bool started_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, const GatherTarget& target,
+                                           swap::PendingLease shard) {
+  return std::make_unique<GatherHop>(context, target, std::move(shard));
+}
+
+std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context, DeviceTensor flat,
+                                                   const tiers::Event& written, tiers::Event& reduced) {
+  return std::make_unique<ReduceScatterHop>(context, flat, written, reduced);
+}
+
+std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all) {
+  return std::make_unique<ExchangeHop>(context, mine, all);
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,259 @@
+#include <penstock/zero/comm/in_process_group.hpp>
+
+#include "zero/comm/transport.hpp"
+#include "zero/comm/transport_communicator.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+namespace {
+
+Error left() {
+  return Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left");
+}
+
+/// What a rank has brought to its latest transfer. Events are recorded again only once every peer has enqueued its
+/// wait for the last record. `done` is recorded behind whatever the rank's stream does with memory of its peers.
+struct RankSlot {
+  std::uint64_t posted = 0, moved = 0, completed = 0;  // transfers that reached each stage
+  Transfer transfer;
+  std::unique_ptr<tiers::Event> ready, done;
+
+  /// Apart from the group's mutex: a wake function takes locks of its own.
+  std::mutex wake_mutex;
+  std::function<void()> wake;
+};
+
+class Group final : public InProcessGroup, public std::enable_shared_from_this<Group> {
+ public:
+  explicit Group(std::uint32_t ranks) : slots(ranks) {}
+  Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
+                                             Compute& compute) override;
+  void abort(std::uint32_t rank, const Error& error) noexcept override {
+    {
+      const std::lock_guard lock(mutex);
+      abort_locked(rank, error);
+    }
+    wake_peers(rank);
+  }
+  void abort_locked(std::uint32_t rank, const Error& error) noexcept {
+    if (failure) return;
+    failure = Error(ErrorCode::peer_failed, "Communicator")
+                  .reason("rank " + std::to_string(rank) + " failed")
+                  .note("cause   " + error.message());
+  }
+  /// Without the group's mutex.
+  void wake_peers(std::uint32_t rank) noexcept {
+    for (std::uint32_t peer = 0; peer < slots.size(); ++peer) {
+      if (peer == rank) continue;
+      const std::lock_guard lock(slots[peer].wake_mutex);
+      if (slots[peer].wake) slots[peer].wake();
+    }
+  }
+
+  std::mutex mutex;  // guards all below but the wake functions
+  std::vector<RankSlot> slots;
+  std::optional<Error> failure;
+};
+
+/// Pulls bytes out of the memory of its peers.
+class InProcessTransport final : public Transport {
+ public:
+  InProcessTransport(std::shared_ptr<Group> group, std::uint32_t rank, tiers::Device& device)
+      : group_(std::move(group)), rank_(rank), device_(device), mine_(group_->slots[rank]) {}
+  ~InProcessTransport() override {
+    InProcessTransport::set_wake({});
+    group_->abort(rank_, left());
+  }
+
+  std::uint32_t rank() const override { return rank_; }
+  std::uint32_t size() const override { return static_cast<std::uint32_t>(group_->slots.size()); }
+
+  void set_wake(std::function<void()> wake) override {
+    const std::lock_guard lock(mine_.wake_mutex);
+    mine_.wake = std::move(wake);
+  }
+
+  Result<void> start(const Transfer& transfer) override {
+    {
+      const std::lock_guard lock(group_->mutex);
+      if (group_->failure) return *group_->failure;
+      PENSTOCK_CHECK(mine_.completed == mine_.posted);  // one at a time
+      mine_.transfer = transfer;
+      if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*mine_.ready));
+      ++mine_.posted;
+    }
+    group_->wake_peers(rank_);
+    return ok();
+  }
+
+  Result<TransferState> poll() override {
+    const std::uint64_t moved_before = mine_.moved;
+    auto state = poll_locked();
+    if (!state || mine_.moved != moved_before) group_->wake_peers(rank_);
+    return state;
+  }
+
+  DeviceTensor slice(std::uint32_t r) const override { return slot(r, rank_); }
+
+  Result<void> release_slices() override {
+    {
+      const std::lock_guard lock(group_->mutex);
+      PENSTOCK_TRY(mine_.transfer.stream->record(*mine_.done));
+      mine_.moved = mine_.posted;
+    }
+    group_->wake_peers(rank_);
+    return ok();
+  }
+
+  void abort(const Error& error) noexcept override { group_->abort(rank_, error); }
+
+  void retire(tiers::Stream& stream) noexcept override {
+    set_wake({});
+    {
+      const std::lock_guard lock(group_->mutex);
+      group_->abort_locked(rank_, left());
+      // From here on no peer starts to read. What those do who have moved in this rank's last transfer ends with
+      // their `done`; in one that went well, this rank's stream waits for it already.
+      for (const RankSlot& peer : group_->slots) {
+        if (&peer == &mine_ || peer.moved < mine_.posted || mine_.posted == 0) continue;
+        (void)stream.wait(*peer.done);  // a stream that cannot wait runs nothing more either
+      }
+    }
+    group_->wake_peers(rank_);
+  }
+
+ private:
+  Result<TransferState> poll_locked() {
+    const std::lock_guard lock(group_->mutex);
+    if (mine_.moved < mine_.posted) {
+      // The memory of a rank that failed may be gone.
+      if (group_->failure) return *group_->failure;
+      if (!all_reached(&RankSlot::posted)) return TransferState::pending;
+      PENSTOCK_TRY(check_equal());
+      auto moved = move();
+      if (moved && mine_.transfer.kind == Transfer::Kind::all_to_all) return TransferState::readable;
+      mine_.moved = mine_.posted;
+      if (!moved) {
+        group_->abort_locked(rank_, moved.error());
+        return moved.error();
+      }
+    }
+    // A rank that leaves after the last transfer does not spoil it.
+    if (!all_reached(&RankSlot::moved)) {
+      if (group_->failure) return *group_->failure;
+      return TransferState::pending;
+    }
+    if (mine_.transfer.stream != nullptr && mine_.completed < mine_.posted) {
+      // Peers have read this rank's slots only once their copies are done.
+      for (const RankSlot& peer : group_->slots) {
+        if (&peer != &mine_) PENSTOCK_TRY(mine_.transfer.stream->wait(*peer.done));
+      }
+    }
+    mine_.completed = mine_.posted;
+    return TransferState::complete;
+  }
+
+  bool all_reached(std::uint64_t RankSlot::*stage) const {
+    for (const RankSlot& one : group_->slots) {
+      if (one.*stage < mine_.posted) return false;
+    }
+    return true;
+  }
+
+  Result<void> check_equal() const {
+    const Transfer& mine = mine_.transfer;
+    for (std::uint32_t peer = 0; peer < size(); ++peer) {
+      const Transfer& other = group_->slots[peer].transfer;
+      if (other.kind == mine.kind && other.flat.bytes.size() == mine.flat.bytes.size() &&
+          other.flat.dtype == mine.flat.dtype && other.mine.size() == mine.mine.size()) {
+        continue;
+      }
+      const auto describe = [](const Transfer& one) {
+        return std::string(to_string(one.kind)) + " of " + to_string(one.flat.bytes.size() + one.mine.size());
+      };
+      return Error::invalid_argument("Communicator")
+          .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) +
+                  " call different collectives")
+          .wanted(describe(mine))
+          .got(describe(other));
+    }
+    return ok();
+  }
+
+  DeviceTensor slot(std::uint32_t owner, std::uint32_t index) const {
+    const DeviceTensor& flat = group_->slots[owner].transfer.flat;
+    const ElementCount length = flat.count() / size();
+    return flat.slice(length * index, length);
+  }
+
+  /// This rank's part of the data movement.
+  Result<void> move() {
+    const Transfer& transfer = mine_.transfer;
+    if (transfer.kind == Transfer::Kind::exchange) {
+      for (std::uint32_t peer = 0; peer < size(); ++peer) {
+        const ConstHostSpan from = group_->slots[peer].transfer.mine;
+        if (from.empty()) continue;
+        std::memcpy(transfer.all.data() + from.size().value() * peer, from.data(), from.size().value());
+      }
+      return ok();
+    }
+    auto pulled = pull();
+    if (pulled && transfer.kind == Transfer::Kind::all_to_all) return ok();  // release_slices() records
+    auto recorded = transfer.stream->record(*mine_.done);  // behind what was enqueued before an error too
+    return pulled ? recorded : pulled;
+  }
+
+  /// Waits for the peers' slots, and copies those that are gathered.
+  Result<void> pull() {
+    const Transfer& transfer = mine_.transfer;
+    for (std::uint32_t peer = 0; peer < size(); ++peer) {
+      if (peer == rank_) continue;
+      PENSTOCK_TRY(transfer.stream->wait(*group_->slots[peer].ready));
+      if (transfer.kind != Transfer::Kind::all_gather) continue;
+      PENSTOCK_TRY(
+          device_.copy_on_device(transfer.stream->handle(), slot(peer, peer).bytes, slot(rank_, peer).bytes));
+    }
+    return ok();
+  }
+
+  std::shared_ptr<Group> group_;
+  std::uint32_t rank_;
+  tiers::Device& device_;
+  RankSlot& mine_;
+};
+
+Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Device& device,
+                                                  Compute& compute) {
+  const std::lock_guard lock(mutex);
+  if (rank >= slots.size()) {
+    return Error::invalid_argument("InProcessGroup::join").object("rank").wanted(slots.size()).got(rank);
+  }
+  if (slots[rank].ready) {
+    return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));
+  }
+  auto ready = device.create_event();
+  if (!ready) return ready.error();
+  auto done = device.create_event();
+  if (!done) return done.error();
+  slots[rank].ready = std::move(*ready);
+  slots[rank].done = std::move(*done);
+  return std::make_unique<TransportCommunicator>(
+      std::make_unique<InProcessTransport>(shared_from_this(), rank, device), compute);
+}
+
+}  // namespace
+
+std::shared_ptr<InProcessGroup> InProcessGroup::create(std::uint32_t ranks) {
+  PENSTOCK_CHECK(ranks > 0);
+  return std::make_shared<Group>(ranks);
+}
+
+}  // namespace penstock::zero

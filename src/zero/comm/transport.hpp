@@ -1,0 +1,66 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/tiers/device/device.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+namespace penstock::zero {
+
+/// A collective as a transport sees it: which bytes go where.
+struct Transfer {
+  enum class Kind : std::uint8_t {
+    all_gather,  ///< slot r of every rank's `flat` becomes that of rank r
+    all_to_all,  ///< slice(r) becomes readable: slot rank() of rank r's `flat`
+    exchange,    ///< slot r of every rank's `all` becomes rank r's `mine`
+  };
+  Kind kind{};
+  tiers::Stream* stream = nullptr;  ///< of all but exchange
+  DeviceTensor flat{};
+  ConstHostSpan mine{};
+  HostSpan all{};
+};
+
+[[nodiscard]] constexpr std::string_view to_string(Transfer::Kind kind) {
+  constexpr std::string_view names[] = {"all-gather", "reduce-scatter", "exchange"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// How far a transfer has come, as far as this rank's stream is concerned.
+enum class TransferState : std::uint8_t {
+  pending,
+  readable,  ///< an all_to_all: what is enqueued now may read slice(0) … slice(size() - 1); then call release_slices()
+  complete,  ///< all is enqueued, and this rank's memory may be written again in stream order
+};
+
+/// Moves bytes between ranks, one transfer at a time, and sums nothing. A communicator over it does.
+///
+/// Threads: as Communicator, whose start, poll, abort, retire and set_wake come here.
+class Transport {
+ public:
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual std::uint32_t rank() const = 0;
+  [[nodiscard]] virtual std::uint32_t size() const = 0;
+  virtual void set_wake(std::function<void()> wake) = 0;
+
+  /// Errors: peer_failed; those of the stream.
+  virtual Result<void> start(const Transfer& transfer) = 0;
+  /// Errors: peer_failed, invalid_argument for transfers that differ between ranks; those of the stream.
+  [[nodiscard]] virtual Result<TransferState> poll() = 0;
+  /// Rank r's slice of the readable all_to_all.
+  [[nodiscard]] virtual DeviceTensor slice(std::uint32_t r) const = 0;
+  /// Everything that reads the slices is enqueued.
+  virtual Result<void> release_slices() = 0;
+
+  virtual void abort(const Error& error) noexcept = 0;
+  virtual void retire(tiers::Stream& stream) noexcept = 0;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,65 @@
+#include "zero/comm/transport_communicator.hpp"
+
+namespace penstock::zero {
+
+Result<void> TransportCommunicator::start_all_gather(tiers::Stream& stream, DeviceSpan flat) {
+  return start({.kind = Transfer::Kind::all_gather, .stream = &stream, .flat = {flat, DType::bf16}});
+}
+
+Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat,
+                                                         Reduction reduction) {
+  if (!supports(reduction)) {
+    return Error::unsupported("Communicator::start_reduce_scatter")
+        .reason("this transport moves bytes only, which leaves the exact reduction")
+        .wanted("reduction exact")
+        .got(std::string(to_string(reduction)));
+  }
+  return start({.kind = Transfer::Kind::all_to_all, .stream = &stream, .flat = flat});
+}
+
+Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all) {
+  if (all.size() != mine.size() * size()) {
+    return Error::invalid_argument("Communicator::start_exchange").wanted(mine.size() * size()).got(all.size());
+  }
+  return start({.kind = Transfer::Kind::exchange, .mine = mine, .all = all});
+}
+
+Result<void> TransportCommunicator::start(const Transfer& transfer) {
+  const DeviceTensor& flat = transfer.flat;
+  if (flat.bytes.size().value() % (size() * size_of(flat.dtype).value()) != 0) {
+    return Error::invalid_argument("Communicator::start")
+        .reason("a flat is a whole number of equal slots")
+        .wanted(size())
+        .got(flat.bytes.size());
+  }
+  current_ = transfer;
+  return transport_->start(transfer);
+}
+
+Result<bool> TransportCommunicator::poll() {
+  auto state = transport_->poll();
+  if (!state) return state.error();
+  if (*state == TransferState::readable) {
+    auto summed = sum_slices();
+    // Peers wait for the release in any case, or they would read a stream that ran no further.
+    auto released = transport_->release_slices();
+    if (summed) summed = released;
+    if (!summed) {
+      transport_->abort(summed.error());
+      return summed.error();
+    }
+    state = transport_->poll();
+    if (!state) return state.error();
+  }
+  return *state == TransferState::complete;
+}
+
+/// The `exact` reduction: fp32 in rank order, rounded once.
+Result<void> TransportCommunicator::sum_slices() {
+  slices_.clear();
+  for (std::uint32_t r = 0; r < size(); ++r) slices_.push_back(transport_->slice(r));
+  const ElementCount length = current_.flat.count() / size();
+  return compute_.mean(current_.stream->handle(), slices_, current_.flat.slice(length * rank(), length));
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "zero/comm/transport.hpp"
+
+#include <penstock/base/compute.hpp>
+#include <penstock/zero/comm/communicator.hpp>
+
+#include <memory>
+#include <vector>
+
+namespace penstock::zero {
+
+/// Collectives over a transport that only moves bytes. Its reduction is `exact`, and the only place where that is
+/// summed: each rank gets its peers' slices of its own slot and takes their mean in rank order, rounded once.
+class TransportCommunicator final : public Communicator {
+ public:
+  /// `compute` is that of the rank's device and outlives it.
+  TransportCommunicator(std::unique_ptr<Transport> transport, Compute& compute)
+      : transport_(std::move(transport)), compute_(compute) {}
+
+  std::uint32_t rank() const override { return transport_->rank(); }
+  std::uint32_t size() const override { return transport_->size(); }
+  bool supports(Reduction reduction) const override { return reduction == Reduction::exact; }
+  void set_wake(std::function<void()> wake) override { transport_->set_wake(std::move(wake)); }
+
+  Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) override;
+  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction) override;
+  Result<void> start_exchange(ConstHostSpan mine, HostSpan all) override;
+  Result<bool> poll() override;
+  void abort(const Error& error) noexcept override { transport_->abort(error); }
+  void retire(tiers::Stream& stream) noexcept override { transport_->retire(stream); }
+
+ private:
+  Result<void> start(const Transfer& transfer);
+  Result<void> sum_slices();
+
+  std::unique_ptr<Transport> transport_;
+  Compute& compute_;
+  Transfer current_;
+  std::vector<DeviceTensor> slices_;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,66 @@
+#include "zero/engine/engine_context.hpp"
+
+namespace penstock::zero {
+
+Result<void> EngineContext::open(ByteCount device_budget) {
+  const auto take = [](auto& member, auto&& result) -> Result<void> {
+    if (!result) return result.error();
+    member = std::move(*result);
+    return ok();
+  };
+  for (auto* stream : {&copy_in, &copy_out, &communication}) PENSTOCK_TRY(take(*stream, device.create_stream()));
+  PENSTOCK_TRY(take(compute_progress, device.create_event()));
+  PENSTOCK_TRY(take(device_memory, device.allocate(device_budget)));
+  flats.resize(shards.flats().size());
+  for (std::size_t f = 0; f < flats.size(); ++f) {
+    FlatState& flat = flats[f];
+    flat.layout = &shards.flats()[f];
+    for (auto* event : {&flat.gathered.copied, &flat.gathered.gathered, &flat.grad.written_event,
+                        &flat.grad.reduced, &flat.grad.copied_out}) {
+      PENSTOCK_TRY(take(*event, device.create_event()));
+    }
+  }
+  communicator.set_wake(wake);
+  return ok();
+}
+
+CollectiveContext EngineContext::collectives() {
+  return {.runtime = runtime,
+          .device = device,
+          .communicator = communicator,
+          .order = collective_order,
+          .copy_in = *copy_in,
+          .communication = *communication};
+}
+
+DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount count) const {
+  return {device_memory.subspan(ByteCount(range.offset()), size_of(config.dtype) * count.value()), config.dtype};
+}
+
+Result<void> EngineContext::fail(const Error& error) {
+  if (!failure) failure = error;
+  communicator.abort(error);
+  collective_order.fail(error);
+  return error;
+}
+
+Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
+  if (stores) return stores;
+  const ErrorCode code = stores.error().code();
+  const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
+  return for_good ? fail(stores.error()) : stores;
+}
+
+Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all) {
+  MoveProgress progress = MoveProgress::begun();
+  swap::Move move;
+  move.then(make_exchange_hop(collectives(), mine, all));
+  move.on_event = [&](swap::HopState state, const Result<void>& result) { progress.report(state, result); };
+  runtime.start(std::move(move));
+  // It becomes the head: the caller has waited for every gather before it.
+  runtime.wait_ignoring_stores([&] { return progress.done; });
+  if (progress.error) return fail(*progress.error);
+  return ok();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,80 @@
+#include "zero/engine/gather_pipeline.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
+  GatheredFlat& gathered = flat.gathered;
+  // The accelerator may be behind: its last gather can still be reading the shard's host copy.
+  context_.runtime.wait_ignoring_stores([&] { return gathered.gather.done; });
+  gathered.parameters = context_.at(range, flat.layout->length);
+  gathered.waited_for = false;
+  gathered.gather = MoveProgress::begun();
+
+  const ElementCount shard = flat.layout->shard;
+  const GatherTarget target{.shard = flat.shard,
+                            .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
+                            .flat = gathered.parameters.bytes,
+                            .writable = context_.compute_progress.get(),
+                            .copied = gathered.copied.get(),
+                            .gathered = gathered.gathered.get()};
+  swap::Move move;
+  move.then(make_gather_hop(context_.collectives(), target,
+                            context_.runtime.request(flat.shard, swap::Access::read)));
+  move.on_event = [&gathered](swap::HopState state, const Result<void>& result) {
+    gathered.gather.report(state, result);
+  };
+  context_.runtime.start(std::move(move));
+  return ok();
+}
+
+Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
+  const MoveProgress& gather = flat.gathered.gather;
+  PENSTOCK_TRY(context_.fail_unless_retryable(
+      context_.runtime.wait_until([&] { return gather.ordered || gather.error; })));
+  if (gather.error) return context_.fail(*gather.error);
+  return ok();
+}
+
+Result<void> GatherPipeline::finish_use(FlatState& flat) {
+  if (flat.gathered.waited_for) return ok();
+  // Prefetched and never used: no compute stands behind its gather, so its end is waited for here.
+  PENSTOCK_TRY(wait_for_gather(flat));
+  if (auto passed = context_.runtime.wait_for(*flat.gathered.gathered); !passed) {
+    return context_.fail(passed.error());
+  }
+  return ok();
+}
+
+Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tiers::Stream& stream) {
+  const auto needed = context_.shards.needed_by(unit);
+  for (const std::uint32_t flat : needed) PENSTOCK_TRY(wait_for_gather(context_.flats[flat]));
+  for (const std::uint32_t flat : needed) {
+    GatheredFlat& gathered = context_.flats[flat].gathered;
+    if (auto waits = stream.wait(*gathered.gathered); !waits) return context_.fail(waits.error()).error();
+    gathered.waited_for = true;
+  }
+  unit_streams_[unit] = &stream;
+
+  std::vector<DeviceTensor> views;
+  for (const ParameterId id : context_.model.parameters_of(unit)) {
+    const ShardLayout::Place place = context_.shards.place(id);
+    views.push_back(context_.flats[place.flat].gathered.parameters.slice(place.begin, place.count));
+  }
+  return views;
+}
+
+Result<void> GatherPipeline::end_use(std::uint32_t unit) {
+  if (auto recorded = unit_streams_[unit]->record(*context_.compute_progress); !recorded) {
+    return context_.fail(recorded.error());
+  }
+  return ok();
+}
+
+bool GatherPipeline::idle() const {
+  return std::all_of(context_.flats.begin(), context_.flats.end(),
+                     [](const FlatState& flat) { return flat.gathered.gather.done; });
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,119 @@
+#include "zero/engine/gradient_hops.hpp"
+
+#include <penstock/base/compute.hpp>
+#include <penstock/kernels/host_gradient.hpp>
+
+namespace penstock::zero {
+
+using swap::HopState;
+
+namespace {
+
+/// This rank's slot of the reduced gradient → host memory, into the accumulator or beside it.
+class CopyOutHop final : public OrderedHop {
+ public:
+  CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
+      : OrderedHop(context.communicator, context.collective_order),
+        context_(context),
+        flat_(flat),
+        straight_(how.first && context.config.grad_accum_dtype == context.config.dtype),
+        number_(context.accumulation_order.append()),
+        pending_accumulator_(context.runtime.announce(
+            flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify)) {}
+
+  bool is_blocked() const override { return !leased_; }
+
+  [[nodiscard]] HostSpan accumulator() const { return accumulator_.bytes(); }
+  /// Empty when the gradient was copied straight into the accumulator.
+  [[nodiscard]] HostSpan incoming() const { return straight_ ? HostSpan() : incoming_.bytes(); }
+
+ private:
+  [[nodiscard]] bool past_failures() const override { return leased_; }
+
+  Result<HopState> advance() override {
+    if (!leased_) {
+      PENSTOCK_TRY(take_leases());
+      if (!leased_) return HopState::pending;
+      PENSTOCK_TRY(copy_out());
+    }
+    auto copied = flat_.grad.copied_out->query();
+    if (!copied) return copied.error();
+    return *copied ? HopState::done : HopState::pending;
+  }
+
+  Result<void> take_leases() {
+    if (!context_.accumulation_order.is_head(number_)) return ok();
+    if (!asked_) {
+      asked_ = true;
+      pending_accumulator_.ask();
+      if (!straight_) {
+        pending_incoming_ = context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite,
+                                                     swap::Use::unrecorded);
+      }
+    }
+    PENSTOCK_TRY(take(pending_accumulator_, accumulator_));
+    PENSTOCK_TRY(take(pending_incoming_, incoming_));
+    if (pending_accumulator_.pending() || pending_incoming_.pending()) return ok();
+    context_.accumulation_order.pop();
+    leased_ = true;
+    return ok();
+  }
+
+  static Result<void> take(swap::PendingLease& pending, swap::Lease& lease) {
+    auto answer = pending.poll();
+    if (!answer) return ok();
+    if (!*answer) return answer->error();
+    lease = std::move(**answer);
+    return ok();
+  }
+
+  Result<void> copy_out() {
+    const ElementCount shard = flat_.layout->shard;
+    const DeviceTensor slot = flat_.grad.full.slice(shard * communicator_.rank(), shard);
+    PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
+    PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot.bytes,
+                                              straight_ ? accumulator() : incoming()));
+    return context_.copy_out->record(*flat_.grad.copied_out);
+  }
+
+  EngineContext& context_;
+  FlatState& flat_;
+  const bool straight_;
+  const std::uint64_t number_;
+  bool asked_ = false, leased_ = false;
+  swap::PendingLease pending_accumulator_, pending_incoming_;
+  swap::Lease accumulator_, incoming_;
+};
+
+/// On a worker. The leases are those of `copied`, which lives as long as its move.
+Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how, DType accumulator_dtype) {
+  const HostSpan accumulator = copied.accumulator();
+  if (!copied.incoming().empty()) {
+    PENSTOCK_TRY(kernels::accumulate_gradient(
+        {.incoming = copied.incoming(),
+         .incoming_dtype = flat.grad.full.dtype,
+         .accumulator = accumulator,
+         .accumulator_dtype = accumulator_dtype},
+        how.first ? kernels::GradientWrite::overwrite : kernels::GradientWrite::accumulate));
+  }
+  if (!how.last) return ok();
+  flat.grad.square_partials.resize(ceil_divide(flat.layout->shard.value(), Compute::square_sum_block));
+  return kernels::square_sums(accumulator, accumulator_dtype, flat.grad.square_partials);
+}
+
+}  // namespace
+
+swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulation how) {
+  auto copy_out = std::make_unique<CopyOutHop>(context, flat, how);
+  const CopyOutHop& copied = *copy_out;
+  swap::Move move;
+  move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full, *flat.grad.written_event,
+                                    *flat.grad.reduced));
+  move.then(std::move(copy_out));
+  move.then(swap::make_work_hop(
+      context.runtime.executor(), context.wake,
+      [&copied, &flat, how, dtype = context.config.grad_accum_dtype] { return accumulate(copied, flat, how, dtype); }));
+  return move;
+}
+
+}  // namespace penstock::zero

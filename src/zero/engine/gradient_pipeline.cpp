@@ -1,0 +1,86 @@
+#include "zero/engine/gradient_pipeline.hpp"
+
+#include "zero/engine/gradient_hops.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+Result<void> GradientPipeline::check_not_complete(std::uint32_t unit) const {
+  for (const std::uint32_t index : context_.shards.needed_by(unit)) {
+    const FlatState& flat = context_.flats[index];
+    if (flat.grad.reduced_count < micro_batches_) continue;
+    return Error::invalid_argument("Engine::gradients")
+        .reason("every micro-batch of this step was reduced")
+        .object(flat.layout->name)
+        .wanted(micro_batches_)
+        .got(flat.grad.reduced_count + 1);
+  }
+  return ok();
+}
+
+Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream) {
+  flat.grad.full = context_.at(range, flat.layout->length);
+  flat.grad.written.clear();
+  for (const FlatSlot& gap : flat.layout->gaps()) {
+    const DeviceSpan bytes = flat.grad.full.slice(gap.begin, gap.count).bytes;
+    if (auto filled = context_.device.fill_zero(stream.handle(), bytes); !filled) {
+      return context_.fail(filled.error());
+    }
+  }
+  return ok();
+}
+
+std::vector<GradientSlot> GradientPipeline::slots(std::uint32_t unit) {
+  std::vector<GradientSlot> slots;
+  for (const ParameterId id : context_.model.parameters_of(unit)) {
+    const ShardLayout::Place place = context_.shards.place(id);
+    GradientFlat& grad = context_.flats[place.flat].grad;
+    slots.push_back(
+        {.tensor = grad.full.slice(place.begin, place.count), .accumulate = !grad.written.insert(id).second});
+  }
+  return slots;
+}
+
+Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stream) {
+  GradientFlat& grad = flat.grad;
+  if (auto recorded = stream.record(*grad.written_event); !recorded) return context_.fail(recorded.error());
+  const Accumulation how{.first = grad.reduced_count == 0, .last = grad.reduced_count + 1 == micro_batches_};
+  ++grad.reduced_count;
+  grad.reduction = MoveProgress::begun();
+
+  swap::Move move = make_gradient_move(context_, flat, how);
+  move.on_event = [&grad](swap::HopState state, const Result<void>& result) { grad.reduction.report(state, result); };
+  context_.runtime.start(std::move(move));
+  return ok();
+}
+
+Result<void> GradientPipeline::wait_for_reduce(FlatState& flat) {
+  const MoveProgress& reduction = flat.grad.reduction;
+  PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.wait_until([&] { return reduction.done; })));
+  if (reduction.error) return context_.fail(*reduction.error);
+  return ok();
+}
+
+bool GradientPipeline::idle() const {
+  return std::all_of(context_.flats.begin(), context_.flats.end(),
+                     [](const FlatState& flat) { return flat.grad.reduction.done; });
+}
+
+Result<void> GradientPipeline::check_complete() const {
+  for (const FlatState& flat : context_.flats) {
+    if (flat.grad.reduced_count == micro_batches_) continue;
+    return Error::invalid_argument("Engine::step")
+        .reason("a gradient is missing: not every unit was reduced in every micro-batch")
+        .object(flat.layout->name)
+        .wanted(micro_batches_)
+        .got(flat.grad.reduced_count);
+  }
+  return ok();
+}
+
+void GradientPipeline::end_step() {
+  for (FlatState& flat : context_.flats) flat.grad.reduced_count = 0;
+}
+
+}  // namespace penstock::zero
