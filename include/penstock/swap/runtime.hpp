@@ -3,6 +3,7 @@
 #include <penstock/swap/path/extent_allocator.hpp>
 #include <penstock/swap/path/path.hpp>
 #include <penstock/swap/path/size_swap_files.hpp>
+#include <penstock/swap/policy/eviction_policy.hpp>
 #include <penstock/swap/transfer/swapper.hpp>
 #include <penstock/swap/transfer/transfer_engine.hpp>
 #include <penstock/tiers/device/device.hpp>
@@ -65,8 +66,6 @@ class IdleHandler {
   /// simulated time pass, lets a deferred stream run one operation.
   virtual void idle() = 0;
 };
-
-enum class Eviction : std::uint8_t { lru, planned };
 
 struct RuntimeOptions {
   ByteCount host_budget;  ///< host memory of this rank, all of it taken at create

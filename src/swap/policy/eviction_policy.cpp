@@ -5,6 +5,14 @@
 
 namespace penstock::swap {
 
+std::string_view to_string(Eviction eviction) {
+  switch (eviction) {
+    case Eviction::lru: return "lru";
+    case Eviction::planned: return "planned";
+  }
+  return "unknown";
+}
+
 namespace {
 
 template <class Key>
@@ -17,7 +25,7 @@ std::optional<std::size_t> least(std::span<const EvictionCandidate> candidates, 
 
 class LruPolicy final : public EvictionPolicy {
  public:
-  std::string_view name() const override { return "lru"; }
+  std::string_view name() const override { return to_string(Eviction::lru); }
   std::optional<std::size_t> choose(std::span<const EvictionCandidate> candidates) const override {
     return least(candidates, [](const EvictionCandidate& c) { return c.last_use; });
   }
@@ -25,7 +33,7 @@ class LruPolicy final : public EvictionPolicy {
 
 class PlannedPolicy final : public EvictionPolicy {
  public:
-  std::string_view name() const override { return "planned"; }
+  std::string_view name() const override { return to_string(Eviction::planned); }
   std::optional<std::size_t> choose(std::span<const EvictionCandidate> candidates) const override {
     return least(candidates, [](const EvictionCandidate& c) {
       return std::tuple(AccessTrace::never - c.next_use, c.dirty, c.last_use);

@@ -100,7 +100,8 @@ void apply_optimizer(Draft& draft, Reader& reader) {
     reader.report("optimizer.type", "not supported yet; only Adam and AdamW are");
   }
   OptimizerConfig& optimizer = draft.config.optimizer;
-  optimizer.decoupled_decay = type != "adam" || draft.adam_w_mode;
+  optimizer.decay_mode =
+      type != "adam" || draft.adam_w_mode ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
   if (optimizer.beta1 >= 1.0f || optimizer.beta2 >= 1.0f) {
     reader.report("optimizer.params.betas",
                   "wanted two numbers of at least 0 and, in single precision, below 1");
@@ -120,9 +121,10 @@ void apply_offload(const OffloadConfig& offload, const std::string& block, std::
 
 void apply_machine(Draft& draft, Reader& reader) {
   Config& config = draft.config;
-  if (config.penstock.tile().value() % 16384 != 0) {
-    reader.report("penstock.tile_elements",
-                  "wanted a multiple of 16384, got " + std::to_string(config.penstock.tile().value()));
+  if (config.penstock.tile().value() % cpu_adam::block_elements.value() != 0) {
+    reader.report("penstock.tile_elements", "wanted a multiple of " +
+                                                std::to_string(cpu_adam::block_elements.value()) + ", got " +
+                                                std::to_string(config.penstock.tile().value()));
   }
   // What saturates a drive is bytes in flight: short requests need more of them.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(

@@ -47,7 +47,7 @@ constexpr Key keys[] = {
      .set = [](Draft& d, const Value& v) { d.config.penstock.device_budget = ByteCount(v.count); }},
     {.path = "penstock.tile_elements",
      .kind = count,
-     .least = 16384,
+     .least = cpu_adam::block_elements.value(),
      .most = uint32_max,
      .set = [](Draft& d, const Value& v) { d.config.penstock.tile_elements = ElementCount(v.count); }},
     {.path = "penstock.tiles_in_flight",
@@ -87,7 +87,7 @@ constexpr Key keys[] = {
      .choices = "lru|planned",
      .set =
          [](Draft& d, const Value& v) {
-           d.config.penstock.eviction = v.text == "lru" ? EvictionName::lru : EvictionName::planned;
+           d.config.penstock.eviction = v.text == "lru" ? swap::Eviction::lru : swap::Eviction::planned;
          }},
     {.path = "penstock.io_engine",
      .kind = text,

@@ -15,10 +15,6 @@ std::string_view to_string(OffloadDevice device) {
   return "none";
 }
 
-std::string_view to_string(EvictionName name) {
-  return name == EvictionName::lru ? "lru" : "planned";
-}
-
 std::string_view to_string(Integrity name) {
   return name == Integrity::off ? "off" : "checksum";
 }
@@ -60,7 +56,7 @@ Json::Value to_json(const OptimizerConfig& optimizer) {
   params["eps"] = number(optimizer.epsilon);
   params["weight_decay"] = number(optimizer.weight_decay);
   params["bias_correction"] = optimizer.bias_correction;
-  params["adam_w_mode"] = optimizer.decoupled_decay;
+  params["adam_w_mode"] = optimizer.decay_mode == cpu_adam::AdamDecay::decoupled;
   return json;
 }
 

@@ -49,7 +49,7 @@ Result<StepOutcome> Engine::State::step() {
              .beta2 = optimizer.beta2,
              .epsilon = optimizer.epsilon,
              .weight_decay = options_.model.groups[group].weight_decay ? optimizer.weight_decay : 0.0f,
-             .mode = optimizer.decoupled_decay ? cpu_adam::AdamMode::adamw : cpu_adam::AdamMode::l2,
+             .decay_mode = optimizer.decay_mode,
              .bias_correction = optimizer.bias_correction};
        }});
   // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.

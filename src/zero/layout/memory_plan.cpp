@@ -118,8 +118,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
                                                  const tiers::NumaTopology& topology) const {
   swap::RuntimeOptions options{.host_budget = host_budget};
   options.pinning = config.offload_param.pin_memory ? tiers::Pinning::preferred : tiers::Pinning::none;
-  options.eviction =
-      config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
+  options.eviction = config.penstock.eviction;
   options.lookahead = host_budget / 4;
   const auto& directories = config.swap_directories();
   if (swap_bytes.is_zero()) return options;

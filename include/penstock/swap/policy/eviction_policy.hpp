@@ -2,12 +2,19 @@
 
 #include <penstock/swap/policy/access_trace.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 
 namespace penstock::swap {
+
+/// The policies that there are.
+enum class Eviction : std::uint8_t { lru, planned };
+
+/// As the configuration file spells it.
+[[nodiscard]] std::string_view to_string(Eviction eviction);
 
 /// One host copy that may go.
 struct EvictionCandidate {

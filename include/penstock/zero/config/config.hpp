@@ -2,7 +2,9 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/swap/policy/eviction_policy.hpp>
 #include <penstock/tiers/io/choose_engine.hpp>
 
 #include <cstdint>
@@ -25,7 +27,8 @@ struct OffloadConfig {
 
 /// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
 struct OptimizerConfig {
-  bool decoupled_decay = true;
+  cpu_adam::AdamDecay decay_mode =
+      cpu_adam::AdamDecay::decoupled;  ///< `none` is refused: weight_decay 0 says it
   float learning_rate = 1e-3f;
   float beta1 = 0.9f, beta2 = 0.999f;
   float epsilon = 1e-8f;
@@ -36,20 +39,19 @@ struct OptimizerConfig {
 /// The names that the configuration file uses.
 [[nodiscard]] std::string_view to_string(OffloadDevice device);
 
-enum class EvictionName : std::uint8_t { lru, planned };
 enum class Integrity : std::uint8_t { off, checksum };
 
-[[nodiscard]] std::string_view to_string(EvictionName name);
 [[nodiscard]] std::string_view to_string(Integrity name);
 
 /// Our own block, "penstock": what DeepSpeed has no key for.
 struct PenstockConfig {
-  ByteCount host_budget;                      ///< of all ranks of the process; 0: as planned
-  ByteCount device_budget;                    ///< of each rank; 0: as planned
-  std::optional<ElementCount> tile_elements;  ///< a multiple of 16384; none: as the state format has it
-  std::uint32_t tiles_in_flight = 4;          ///< tiles read ahead or being written, at most
-  ElementCount unit_elements_max;             ///< 0: no unit is cut
-  EvictionName eviction = EvictionName::planned;
+  ByteCount host_budget;    ///< of all ranks of the process; 0: as planned
+  ByteCount device_budget;  ///< of each rank; 0: as planned
+  std::optional<ElementCount>
+      tile_elements;  ///< a multiple of cpu_adam::block_elements; none: as the state format has it
+  std::uint32_t tiles_in_flight = 4;  ///< tiles read ahead or being written, at most
+  ElementCount unit_elements_max;     ///< 0: no unit is cut
+  swap::Eviction eviction = swap::Eviction::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
   cpu_adam::StateFormat state_format =

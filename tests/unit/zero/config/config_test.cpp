@@ -207,7 +207,7 @@ TEST(Config, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
 TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
   const auto decoupled = [](std::string_view optimizer) {
     return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(optimizer) + "}")
-        ->optimizer.decoupled_decay;
+               ->optimizer.decay_mode == cpu_adam::AdamDecay::decoupled;
   };
   EXPECT_TRUE(decoupled(R"({"type": "Adam"})"));
   EXPECT_FALSE(decoupled(R"({"type": "ADAM", "params": {"adam_w_mode": false}})"));
@@ -226,7 +226,7 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.tile_elements, ElementCount(32768));
   EXPECT_EQ(config->penstock.tiles_in_flight, 8u);
   EXPECT_EQ(config->penstock.unit_elements_max, ElementCount(1'000'000));
-  EXPECT_EQ(config->penstock.eviction, EvictionName::lru);
+  EXPECT_EQ(config->penstock.eviction, swap::Eviction::lru);
   EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
   EXPECT_EQ(config->penstock.integrity, Integrity::off);
   EXPECT_EQ(config->penstock.io_deadline_seconds, 7u);

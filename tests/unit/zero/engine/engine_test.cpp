@@ -117,7 +117,7 @@ TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
   options.config.penstock.host_budget = minimum(options.config, 2);
   options.request_max = 1_MiB;
   options.threads = 2;
-  options.config.penstock.eviction = EvictionName::lru;
+  options.config.penstock.eviction = swap::Eviction::lru;
   const RunResult result = train(options);
   EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
 }
