@@ -54,7 +54,8 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
 }
 
 ElementCount default_tile_elements(StateFormat format) {
-  return block_elements * ((3_MiB).value() / block_bytes(format, block_elements).value().value());
+  const auto block = block_bytes(format, block_elements);
+  return block ? block_elements * (3_MiB / *block) : block_elements;
 }
 
 Alignment state_alignment(StateFormat format) {

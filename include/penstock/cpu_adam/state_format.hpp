@@ -26,7 +26,8 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
 /// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of
-/// that length whatever the format, and a few tiles in flight fit a last-level cache.
+/// that length whatever the format, and a few tiles in flight fit a last-level cache. One block, for a format that is
+/// none.
 [[nodiscard]] ElementCount default_tile_elements(StateFormat format);
 
 /// What the address of a tile is a multiple of.

@@ -75,7 +75,7 @@ Result<void> Engine::State::open() {
                            .communication = *communication_,
                            .compute_progress = *compute_progress_});
 
-  if (options_.config.offload_param.pin_memory) {
+  if (options_.config.pins_host_memory()) {
     const auto pinned = device_.pin(runtime_.arena().bytes());
     pinned_ = pinned.has_value();
     if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();

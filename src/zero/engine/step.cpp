@@ -1,4 +1,5 @@
 #include "zero/engine/engine_state.hpp"
+#include "zero/engine/step_arithmetic.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -38,20 +39,12 @@ Result<StepOutcome> Engine::State::step() {
 
   const Config& config = options_.config;
   const auto updated = optimizer_.update(
-      flats_,
-      {.number = current_step + 1,
-       .gradient_factor = static_cast<float>(verdict_->clip_factor / config.loss_scale),
-       .config = [&](std::uint32_t group) {
-         const OptimizerConfig& optimizer = config.optimizer;
-         return cpu_adam::AdamConfig{
-             .learning_rate = learning_rate_.value_or(optimizer.learning_rate),
-             .beta1 = optimizer.beta1,
-             .beta2 = optimizer.beta2,
-             .epsilon = optimizer.epsilon,
-             .weight_decay = options_.model.groups[group].weight_decay ? optimizer.weight_decay : 0.0f,
-             .decay_mode = optimizer.decay_mode,
-             .bias_correction = optimizer.bias_correction};
-       }});
+      flats_, {.number = current_step + 1,
+               .gradient_factor = gradient_factor(config, verdict_->clip_factor),
+               .config = [&](std::uint32_t group) {
+                 return adam_config(config.optimizer, options_.model.groups[group].weight_decay,
+                                    learning_rate_);
+               }});
   // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.
   if (!updated &&
       (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {
@@ -93,10 +86,9 @@ Result<Engine::State::Verdict> Engine::State::judge() {
   Verdict verdict;
   const double squares = sum_tree(of_ranks);
   verdict.finite = std::isfinite(squares);
-  verdict.norm = std::sqrt(squares) / options_.config.loss_scale;
-  // DeepSpeed's combined scale: max(1, (norm + 1e-6) / clip).
-  const double clip = options_.config.gradient_clipping;
-  if (clip > 0) verdict.clip_factor = 1.0 / std::max(1.0, (verdict.norm + 1e-6) / clip);
+  const GradientNorm gradients = gradient_norm(options_.config, squares);
+  verdict.norm = gradients.norm;
+  verdict.clip_factor = gradients.clip_factor;
   return verdict;
 }
 

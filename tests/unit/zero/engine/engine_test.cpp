@@ -331,6 +331,18 @@ TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenLooksAtNone) {
   EXPECT_EQ(checked.error->code(), ErrorCode::corrupted);
 }
 
+TEST(Engine, RefusesAConfigurationThatCannotBeUsed) {
+  RunOptions options{.ranks = 1, .config = on_disk()};
+  options.spoil_engine_config = [](Config& config) { config.optimizer.epsilon = 0; };
+
+  const RunResult result = train(options);
+
+  ASSERT_TRUE(result.error);
+  EXPECT_EQ(result.error->code(), ErrorCode::invalid_config);
+  EXPECT_NE(result.error->message().find("optimizer.params.eps"), std::string::npos)
+      << result.error->message();
+}
+
 TEST(Engine, RefusesToTrainBeforeItIsInitialized) {
   RunOptions options{.config = on_disk()};
   options.before_initialize = [](Engine& engine, tiers::Stream& stream) {
