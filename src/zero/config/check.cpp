@@ -65,7 +65,7 @@ void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
   }
 }
 
-void check_paths(const Config& config, Violations& violations) {
+void check_offload(const Config& config, Violations& violations) {
   constexpr std::string_view param_device = "zero_optimization.offload_param.device",
                              param_path = "zero_optimization.offload_param.nvme_path",
                              optimizer_device = "zero_optimization.offload_optimizer.device",
@@ -108,7 +108,7 @@ std::vector<Violation> check(const Config& config) {
   }
   check_precision(config, violations);
   check_optimizer(config.optimizer, violations);
-  check_paths(config, violations);
+  check_offload(config, violations);
   return violations;
 }
 

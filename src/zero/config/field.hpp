@@ -96,6 +96,7 @@ inline std::optional<Value> load(const std::string& member) {
 template <class E>
 requires std::is_enum_v<E>
 void store(E& member, const Value& value) {
+  static_assert(!enumerators<E>.empty(), "list the enumerators");
   for (const E one : enumerators<E>) {
     if (value.text == to_string(one)) member = one;
   }
