@@ -178,13 +178,15 @@ TEST(Config, PinsHostMemoryWhereAnOffloadInUseSaysSo) {
     return config.pins_host_memory();
   };
   const OffloadConfig on{.device = OffloadDevice::cpu, .pin_memory = true},
-      off{.device = OffloadDevice::nvme, .nvme_paths = {"/a"}, .pin_memory = false}, unused{},
+      on_disk{.device = OffloadDevice::nvme, .pin_memory = true},
+      off{.device = OffloadDevice::nvme, .pin_memory = false}, unused{.pin_memory = true},
       unused_off{.pin_memory = false};
 
   EXPECT_TRUE(pins(on, off));
   EXPECT_TRUE(pins(off, on));
+  EXPECT_TRUE(pins(on_disk, unused_off));
   EXPECT_FALSE(pins(off, off));
-  EXPECT_FALSE(pins(off, unused));  // whose pin_memory is true by default
+  EXPECT_FALSE(pins(off, unused));
   EXPECT_FALSE(pins(unused, off));
   EXPECT_TRUE(pins(unused_off, on));
   EXPECT_TRUE(pins(unused, unused_off));
