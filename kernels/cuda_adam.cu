@@ -26,6 +26,12 @@ __global__ void adam_kernel(AdamCoefficients coefficients, Tile tile, const Grad
 
 Result<void> check(const DeviceAdamTile& tile) {
   constexpr const char* operation = "cuda_adam_step";
+  if (tile.format != StateFormat::fp32 && tile.format != StateFormat::split) {
+    return Error::unsupported(operation)
+        .object("format")
+        .wanted("fp32 or split, which there is a kernel for")
+        .got(std::string(to_string(tile.format)));
+  }
   const ByteRange state = ByteRange::of(tile.state), gradient = ByteRange::of(tile.gradient.bytes),
                   parameter = ByteRange::of(tile.parameter.bytes),
                   flag = ByteRange::of(tile.first_non_finite_block);
@@ -39,7 +45,7 @@ Result<void> check(const DeviceAdamTile& tile) {
   }
   const ElementCount count = tile.gradient.count();
   PENSTOCK_TRY(check_same_count(operation, "parameter", count, tile.parameter.count()));
-  const bool split = tile.format == DeviceStateFormat::split;
+  const bool split = tile.format == StateFormat::split;
   if (split && tile.parameter.dtype != DType::bf16) {
     return Error::invalid_argument(operation)
         .object("parameter")
@@ -85,7 +91,7 @@ Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficie
       };
       with_device_elements(tile.parameter, [&]<class Parameter>(Parameter* parameter) {
         const auto state = static_cast<std::uintptr_t>(tile.state.address());
-        if (tile.format == DeviceStateFormat::fp32) {
+        if (tile.format == StateFormat::fp32) {
           launch(Fp32Tile<Parameter>{reinterpret_cast<float*>(state), parameter});
         } else if constexpr (std::is_same_v<Parameter, Bf16>) {
           launch(SplitTile{reinterpret_cast<U8*>(state), parameter});

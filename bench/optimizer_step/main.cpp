@@ -188,7 +188,8 @@ int main(int argc, char** argv) {
   app.add_option("--parameters", arguments.model.parameters, "of the model")->capture_default_str();
   app.add_option("--unit-parameters", arguments.model.unit_parameters, "of a unit")->capture_default_str();
   app.add_option("--tile-elements", arguments.model.tile_elements,
-                 "a multiple of 16384; 0: as each format has it")
+                 fmt::format("a multiple of {}; 0: as each format has it",
+                             penstock::cpu_adam::block_elements.value()))
       ->capture_default_str();
   app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "read ahead")->capture_default_str();
   app.add_option("--host-mib", arguments.model.host_mib, "host budget; 0: as planned, all tiles on disk")

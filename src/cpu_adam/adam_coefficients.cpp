@@ -46,11 +46,9 @@ Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config, st
   const double t = static_cast<double>(step);
   const double correction1 = config.bias_correction ? 1.0 - std::pow(beta1, t) : 1.0;
   const double correction2 = config.bias_correction ? 1.0 - std::pow(beta2, t) : 1.0;
-  const bool decoupled = config.mode == AdamMode::adamw;
-  const double decay = decoupled ? -learning_rate * config.weight_decay : double{config.weight_decay};
-  const kernels::AdamDecay decay_mode = config.weight_decay == 0.0f ? kernels::AdamDecay::none
-                                        : decoupled                 ? kernels::AdamDecay::decoupled
-                                                                    : kernels::AdamDecay::l2;
+  const AdamDecay decay_mode = config.weight_decay == 0.0f ? AdamDecay::none : config.decay_mode;
+  const double decay = config.decay_mode == AdamDecay::decoupled ? -learning_rate * config.weight_decay
+                                                                 : double{config.weight_decay};
   return kernels::AdamCoefficients{
       .gradient_factor = gradient_factor,
       .beta1 = config.beta1,

@@ -6,16 +6,6 @@
 
 namespace penstock::cpu_adam {
 
-std::string_view to_string(StateFormat format) {
-  switch (format) {
-    case StateFormat::fp32: return "fp32";
-    case StateFormat::split: return "split";
-    case StateFormat::split_bf16: return "split_bf16";
-    case StateFormat::split_q8: return "split_q8";
-  }
-  return "unknown";
-}
-
 namespace {
 
 /// Of n ≤ block_elements.
@@ -64,7 +54,8 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
 }
 
 ElementCount default_tile_elements(StateFormat format) {
-  return block_elements * ((3_MiB).value() / block_bytes(format, block_elements).value().value());
+  const auto block = block_bytes(format, block_elements);
+  return block ? block_elements * (3_MiB / *block) : block_elements;
 }
 
 Alignment state_alignment(StateFormat format) {

@@ -2,6 +2,10 @@
 #include "run_penstock.hpp"
 
 #include <gtest/gtest.h>
+#include <json/json.h>
+#include <fstream>
+#include <iterator>
+#include <map>
 
 namespace penstock::test {
 namespace {
@@ -51,6 +55,36 @@ TEST(ConfigCheck, CallsAFileThatCannotBeReadBadUsage) {
   EXPECT_EQ(run_penstock({"config", "check"}).status, 2);
   EXPECT_EQ(
       run_penstock({"config", "check", golden_case("batch_train_only.json"), "--world-size", "0"}).status, 2);
+}
+
+TEST(ConfigKeys, PrintsThePageOfTheDocumentation) {
+  std::ifstream file(PENSTOCK_CONFIGURATION_PAGE, std::ios::binary);
+  ASSERT_TRUE(file.is_open());
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+
+  const auto result = run_penstock({"config", "keys"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, page) << "update it: penstock config keys > docs/configuration.md";
+}
+
+TEST(ConfigKeys, ListsEveryKeyWithWhatThereIsToKnowOfIt) {
+  const auto result = run_penstock({"config", "keys", "--json"});
+
+  ASSERT_EQ(result.status, 0) << result.err;
+  std::map<std::string, Json::Value> keys;
+  for (const Json::Value& key : result.json()) keys[key["key"].asString()] = key;
+  const Json::Value& pin = keys["zero_optimization.offload_optimizer.pin_memory"];
+  EXPECT_EQ(pin["takes"], "true or false");
+  EXPECT_EQ(pin["default"], "true");
+  EXPECT_EQ(pin["status"], "supported");
+  EXPECT_EQ(pin["read_by"], "runtime");
+  EXPECT_NE(pin["help"].asString().find("pinned"), std::string::npos);
+  EXPECT_EQ(keys["penstock.unit_elements_max"]["status"], "only the default");
+  EXPECT_EQ(keys["aio.single_submit"]["status"], "no effect");
+  EXPECT_EQ(keys["zero_optimization.prefetch_bucket_size"]["aliases"][0],
+            "zero_optimization.stage3_prefetch_bucket_size");
+  EXPECT_EQ(keys["optimizer.params.betas"]["default"], "[0.9, 0.999]");
 }
 
 TEST(CommandLine, ExplainsItselfAndRefusesWhatItDoesNotKnow) {

@@ -29,13 +29,58 @@ ExitStatus check(const CheckOptions& options) {
   return done;
 }
 
-}  // namespace
+constexpr std::string_view introduction =
+    R"(# The keys of ds_config.json
 
-void add_config_command(CLI::App& app, ExitStatus& status) {
+`penstock config keys` prints this page from the table that the reader works from. A key that is not here is an
+error, and so is a value that the key does not take. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
+trailing commas and integral floats (`5e8`) are accepted.
+
+| Status | Means |
+|---|---|
+| supported | the part of the program under "Read by" acts on it |
+| deprecated | accepted in place of the key that its note names |
+| no effect | accepted after a check of its type, and noted with the reason |
+| only the default | not supported yet: any other value is refused |
+| removed | always refused, with what to do instead |
+
+| Key | Takes | Default | Status | Read by | Note |
+|---|---|---|---|---|---|
+)";
+
+std::string code(const std::string& text) {
+  return text.empty() ? text : "`" + text + "`";
+}
+
+/// A page in Markdown, docs/configuration.md.
+void print_page(const std::vector<zero::ConfigKey>& keys) {
+  fmt::print("{}", introduction);
+  for (const zero::ConfigKey& key : keys) {
+    std::string names = code(key.path);
+    for (const std::string& alias : key.aliases) names += ", also " + code(alias);
+    fmt::print("| {} | {} | {} | {} | {} | {} |\n", names, key.takes, key.default_value, key.status,
+               key.read_by, key.help);
+  }
+}
+
+void print_list(const std::vector<zero::ConfigKey>& keys) {
+  Json::Value list(Json::arrayValue);
+  for (const zero::ConfigKey& key : keys) {
+    Json::Value& row = list.append(Json::objectValue);
+    row["key"] = key.path;
+    for (const std::string& alias : key.aliases) row["aliases"].append(alias);
+    row["takes"] = key.takes;
+    row["default"] = key.default_value;
+    row["status"] = key.status;
+    row["read_by"] = key.read_by;
+    row["help"] = key.help;
+  }
+  print_json(list);
+}
+
+void add_check_command(CLI::App& config, ExitStatus& status) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* config = app.add_subcommand("config", "Work with a ds_config.json");
-  config->require_subcommand(1);
-  CLI::App* command = config->add_subcommand(
+  CLI::App* command = config.add_subcommand(
       "check", "Print the effective configuration as JSON, or every error with key path and line");
   command->add_option("file", options->file, "The configuration")->required()->type_name("FILE");
   command->add_option("--world-size", options->world_size, "Ranks of the run")
@@ -44,6 +89,26 @@ void add_config_command(CLI::App& app, ExitStatus& status) {
   command->add_flag("--here", options->here,
                     "The run is on this machine: a directory of nvme_path that cannot be used is an error");
   command->callback([options, &status] { status = check(*options); });
+}
+
+void add_keys_command(CLI::App& config, ExitStatus& status) {
+  auto as_json = std::make_shared<bool>(false);
+  CLI::App* command = config.add_subcommand(
+      "keys", "Print every key: what it takes, its default, whether it is supported and what reads it");
+  command->add_flag("--json", *as_json, "A list of objects instead of a page in Markdown");
+  command->callback([as_json, &status] {
+    *as_json ? print_list(zero::config_keys()) : print_page(zero::config_keys());
+    status = done;
+  });
+}
+
+}  // namespace
+
+void add_config_command(CLI::App& app, ExitStatus& status) {
+  CLI::App* config = app.add_subcommand("config", "Work with a ds_config.json");
+  config->require_subcommand(1);
+  add_check_command(*config, status);
+  add_keys_command(*config, status);
 }
 
 }  // namespace penstock::tool

@@ -14,8 +14,7 @@
 
 namespace penstock::cpu_adam {
 
-/// Where weight decay enters: on the parameter (Loshchilov & Hutter 2019) or in the gradient (L2).
-enum class AdamMode : std::uint8_t { adamw, l2 };
+using kernels::AdamDecay;
 
 /// Hyperparameters of one optimizer group at one step.
 struct AdamConfig {
@@ -24,7 +23,7 @@ struct AdamConfig {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
-  AdamMode mode = AdamMode::adamw;
+  AdamDecay decay_mode = AdamDecay::decoupled;  ///< none: weight_decay has no effect
   bool bias_correction = true;
 };
 

@@ -2,21 +2,11 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/kernels/adam_coefficients.hpp>
-
-#include <cstdint>
-#include <string_view>
+#include <penstock/kernels/state_format.hpp>
 
 namespace penstock::cpu_adam {
 
-/// How a tile stores master weights and moments. The numbers reach disk and are never reused.
-enum class StateFormat : std::uint8_t {
-  fp32 = 0,        ///< master, m, v in fp32: 12 bytes a parameter, the reference
-  split = 1,       ///< remainder of the bf16 master, m, v in fp32: 10
-  split_bf16 = 2,  ///< remainder, m, v in bf16: 6
-  split_q8 = 3,    ///< remainder, m, v in 8 bits with a scale for each 256: 4.01
-};
-
-[[nodiscard]] std::string_view to_string(StateFormat format);
+using kernels::StateFormat;
 
 /// A tile is a run of consecutive elements of one shard, cut into blocks of so many elements, the last one
 /// possibly shorter, that stand one after the other. A block of n elements stores its states side by side:
@@ -36,7 +26,8 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
 /// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of
-/// that length whatever the format, and a few tiles in flight fit a last-level cache.
+/// that length whatever the format, and a few tiles in flight fit a last-level cache. One block, for a format that is
+/// none.
 [[nodiscard]] ElementCount default_tile_elements(StateFormat format);
 
 /// What the address of a tile is a multiple of.

@@ -12,7 +12,11 @@ enum class Eviction : std::uint8_t {
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Eviction eviction) {
-  return eviction == Eviction::lru ? "lru" : "planned";
+  switch (eviction) {
+    case Eviction::lru: return "lru";
+    case Eviction::planned: return "planned";
+  }
+  return "unknown";
 }
 
 }  // namespace penstock::swap

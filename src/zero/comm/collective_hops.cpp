@@ -72,7 +72,8 @@ class GatherHop final : public CollectiveHop {
 
   Result<void> copy_in() {
     PENSTOCK_TRY(context_.copy_in.wait(*target_.writable));
-    PENSTOCK_TRY(context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
+    PENSTOCK_TRY(
+        context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
     return context_.copy_in.record(*target_.copied);
   }
 
@@ -148,7 +149,8 @@ std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& cont
   return std::make_unique<ReduceScatterHop>(context, flat, written, reduced);
 }
 
-std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all) {
+std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,
+                                             HostSpan all) {
   return std::make_unique<ExchangeHop>(context, mine, all);
 }
 

@@ -66,23 +66,26 @@ class CollectiveHop : public OrderedHop {
 /// Where a shard is gathered to, and the events that say so.
 struct GatherTarget {
   tiers::TensorId shard{};
-  DeviceTensor slot;                  ///< of `flat`: this rank's
+  DeviceTensor slot;  ///< of `flat`: this rank's
   DeviceSpan flat;
-  const tiers::Event* writable;       ///< past this, the range of `flat` may be written
-  tiers::Event* copied;               ///< recorded behind the copy of the shard
-  tiers::Event* gathered;             ///< recorded behind the all-gather
+  const tiers::Event* writable;  ///< past this, the range of `flat` may be written
+  tiers::Event* copied;          ///< recorded behind the copy of the shard
+  tiers::Event* gathered;        ///< recorded behind the all-gather
 };
 /// Host copy of the shard → slot of the gathered flat → all-gather in place. `ordered` once target.gathered can be
 /// waited for, `done` once the shard's host copy is not read any more.
-[[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, const GatherTarget& target,
+[[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
+                                                         const GatherTarget& target,
                                                          swap::PendingLease shard);
 
 /// Once `written` has passed, the mean over ranks of this rank's slot; then records `reduced`.
-[[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context, DeviceTensor flat,
-                                                                 const tiers::Event& written, tiers::Event& reduced);
+[[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,
+                                                                 DeviceTensor flat,
+                                                                 const tiers::Event& written,
+                                                                 tiers::Event& reduced);
 
 /// Exchanges a few bytes of host memory; both stay alive until it is done.
-[[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,
-                                                           HostSpan all);
+[[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context,
+                                                           ConstHostSpan mine, HostSpan all);
 
 }  // namespace penstock::zero

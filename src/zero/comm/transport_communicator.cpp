@@ -19,7 +19,9 @@ Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, 
 
 Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all) {
   if (all.size() != mine.size() * size()) {
-    return Error::invalid_argument("Communicator::start_exchange").wanted(mine.size() * size()).got(all.size());
+    return Error::invalid_argument("Communicator::start_exchange")
+        .wanted(mine.size() * size())
+        .got(all.size());
   }
   return start({.kind = Transfer::Kind::exchange, .mine = mine, .all = all});
 }

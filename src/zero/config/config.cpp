@@ -1,5 +1,6 @@
 #include <penstock/zero/config/config.hpp>
 
+#include "zero/config/check.hpp"
 #include "zero/config/rules.hpp"
 
 #include <algorithm>
@@ -13,14 +14,13 @@ namespace {
 
 using config::Problem;
 
-Error to_error(std::vector<Problem> problems, const std::string& name) {
+Error to_error(const char* operation, const std::string& name, std::vector<Problem> problems) {
   // Problems of no line of their own stand last.
   std::stable_sort(problems.begin(), problems.end(),
                    [](const Problem& a, const Problem& b) { return a.line - 1 < b.line - 1; });
-  Error error = Error::invalid_config("Config::from_text")
-                    .object(name)
-                    .reason("the configuration cannot be used: " + std::to_string(problems.size()) +
-                            (problems.size() == 1 ? " error" : " errors"));
+  Error error = Error::invalid_config(operation).object(name).reason(
+      "the configuration cannot be used: " + std::to_string(problems.size()) +
+      (problems.size() == 1 ? " error" : " errors"));
   for (const Problem& problem : problems) {
     std::string place = problem.path;
     if (problem.line > 0) {
@@ -31,31 +31,79 @@ Error to_error(std::vector<Problem> problems, const std::string& name) {
   return error;
 }
 
+/// What the file has wrong besides what is reported already, of which it may be a consequence.
+void report_violations(const Config& config, config::Reader& reader) {
+  for (const config::Violation& violation : config::check(config)) {
+    const auto reported = [&](std::string_view key) { return reader.has_problem(key); };
+    if (std::any_of(violation.keys.begin(), violation.keys.end(), reported)) continue;
+    reader.report(violation.keys.front(), violation.text);
+  }
+}
+
 }  // namespace
+
+std::string_view to_string(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::none: return "none";
+    case OffloadDevice::cpu: return "cpu";
+    case OffloadDevice::nvme: return "nvme";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(Integrity integrity) {
+  switch (integrity) {
+    case Integrity::off: return "off";
+    case Integrity::checksum: return "checksum";
+  }
+  return "unknown";
+}
 
 Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {
   if (world_size == 0)
     return Error::invalid_argument("Config::from_text").object("world_size").wanted(1u).got(0u);
 
+  const auto refuse = [&](std::vector<Problem> problems) {
+    return to_error("Config::from_text", name, std::move(problems));
+  };
   std::vector<Problem> problems;
   const Json::Value root = config::parse_json(text, problems);
   if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object of keys"});
-  if (!problems.empty()) return to_error(std::move(problems), name);
+  if (!problems.empty()) return refuse(std::move(problems));
 
   const config::LineIndex lines(text);
   config::Reader reader(lines, problems);
   config::Draft draft;
   reader.read(root, draft);
   config::apply_rules(draft, reader, world_size);
-  if (!problems.empty()) return to_error(std::move(problems), name);
+  report_violations(draft.config, reader);
+  if (!problems.empty()) return refuse(std::move(problems));
   draft.config.notes = reader.take_notes();
   return std::move(draft.config);
+}
+
+Result<void> Config::validate() const {
+  std::vector<Problem> problems;
+  for (const config::Violation& violation : config::check(*this)) {
+    problems.push_back({.path = std::string(violation.keys.front()), .text = violation.text});
+  }
+  if (problems.empty()) return ok();
+  return to_error("Config::validate", {}, std::move(problems));
 }
 
 const std::vector<std::filesystem::path>& Config::swap_directories() const {
   static const std::vector<std::filesystem::path> none;
   if (offload_param.device == OffloadDevice::nvme) return offload_param.nvme_paths;
   return offload_optimizer.device == OffloadDevice::nvme ? offload_optimizer.nvme_paths : none;
+}
+
+bool Config::pins_host_memory() const {
+  const bool none_in_use =
+      offload_param.device == OffloadDevice::none && offload_optimizer.device == OffloadDevice::none;
+  const auto asks = [&](const OffloadConfig& offload) {
+    return offload.pin_memory && (none_in_use || offload.device != OffloadDevice::none);
+  };
+  return asks(offload_param) || asks(offload_optimizer);
 }
 
 Result<Config> Config::from_file(const std::filesystem::path& file, std::uint32_t world_size) {

@@ -1,6 +1,8 @@
 #include "zero/config/json_text.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
@@ -58,7 +60,34 @@ Problem first_syntax_problem(const std::string& report) {
   return problem;
 }
 
+std::string write_scalar(const Json::Value& json) {
+  if (json.type() == Json::realValue) {
+    std::array<char, 32> digits{};
+    return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), json.asDouble()).ptr};
+  }
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = "";
+  return Json::writeString(writer, json);
+}
+
+std::string write(const Json::Value& json, const std::string& indentation) {
+  if (!json.isObject() && !json.isArray()) return write_scalar(json);
+  if (json.empty()) return json.isArray() ? "[]" : "{}";
+  const std::string inner = indentation + "  ";
+  std::string text;
+  for (auto member = json.begin(); member != json.end(); ++member) {
+    if (!text.empty()) text += json.isArray() ? ", " : ",";
+    if (json.isObject()) text.append("\n").append(inner).append(write_scalar(member.key())).append(": ");
+    text += write(*member, inner);
+  }
+  return json.isArray() ? "[" + text + "]" : "{" + text + "\n" + indentation + "}";
+}
+
 }  // namespace
+
+std::string write_json(const Json::Value& json) {
+  return write(json, "");
+}
 
 LineIndex::LineIndex(std::string_view text) : line_starts_{0} {
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -30,4 +30,7 @@ class LineIndex {
 /// `problems`; the value is null then.
 [[nodiscard]] Json::Value parse_json(std::string_view text, std::vector<Problem>& problems);
 
+/// Indented by two spaces, a list on one line, numbers as the shortest decimal that is read back as they are.
+[[nodiscard]] std::string write_json(const Json::Value& json);
+
 }  // namespace penstock::zero::config

@@ -97,15 +97,12 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
 }
 
 void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
-  if (key.status == Status::removed) return report(key.path, std::string(key.why));
+  if (key.status == Status::removed) return report(key.path, std::string(key.help));
   if (json.isNull() && key.nullable) return;
-  const bool is_object = key.kind == Kind::block || key.kind == Kind::feature;
   const bool is_top_level = block_of(key.path).empty();
-  if (json.isString() && json.asString() == "auto" && !(is_object && is_top_level)) {
+  if (json.isString() && json.asString() == "auto" && !(key.is_object() && is_top_level)) {
     if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a value");
-    if (key.status == Status::supported && !is_object) {
-      note(key.path, "\"auto\" stands for the default here");
-    }
+    if (key.field) note(key.path, "\"auto\" stands for the default here");
     return;
   }
   if (key.kind == Kind::feature) return read_feature(key, json);
@@ -118,14 +115,16 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   if (!value) return report(key.path, value.error());
   if (key.kind == Kind::block) return read_block(json, std::string(key.path) + ".", draft);
 
+  if (key.field) return key.field.set(draft, *value);
   switch (key.status) {
-    case Status::supported: key.set(draft, *value); break;
-    case Status::no_effect: note(key.path, "no effect here: " + std::string(key.why)); break;
+    case Status::no_effect: note(key.path, "no effect here: " + std::string(key.help)); break;
     case Status::only_default:
       if (!is_fallback(key, json, *value)) {
         report(key.path, "not supported yet; only " + std::string(key.fallback) + " is");
       }
       break;
+    case Status::supported:
+    case Status::deprecated:
     case Status::removed: break;
   }
 }

@@ -7,6 +7,7 @@ namespace penstock::zero::config {
 namespace {
 
 constexpr std::uint64_t batch_max = 0xffffffff;
+constexpr const char* adam = "Adam";
 
 /// DeepSpeed's rule: train_batch_size = micro × accumulation × world; two give the third by integer
 /// division, train alone sets accumulation to 1, and so does micro alone.
@@ -48,111 +49,68 @@ void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
   draft.config.gradient_accumulation_steps = static_cast<std::uint32_t>(*steps);
 }
 
-void apply_stage(Draft& draft, Reader& reader) {
-  constexpr std::string_view path = "zero_optimization.stage";
-  if (!draft.stage) {
-    if (!reader.was_given(path)) reader.note(path, "not given: 3 is used here (DeepSpeed: 0)");
-  } else if (*draft.stage != 3) {
-    reader.report(path, "stage " + std::to_string(*draft.stage) + " is not supported yet; only 3 is");
-  }
-  draft.config.stage = 3;
-}
-
 void apply_precision(Draft& draft, Reader& reader) {
   Config& config = draft.config;
   if (draft.bf16 && draft.fp16) reader.report("fp16.enabled", "bf16 and fp16 cannot both be enabled");
   config.dtype = draft.bf16 ? DType::bf16 : draft.fp16 ? DType::fp16 : DType::fp32;
-  config.loss_scale = 1.0f;
-  if (draft.fp16 && draft.static_loss_scale == 0) {
-    reader.report(
-        "fp16.loss_scale",
-        "a dynamic loss scale (0, the default) is not supported yet; give a static one, such as 1024");
-  } else if (draft.fp16) {
-    config.loss_scale = static_cast<float>(draft.static_loss_scale);
-  }
-
-  const cpu_adam::StateFormat format = config.penstock.state_format;
-  if (cpu_adam::is_split(format) && config.dtype != DType::bf16) {
-    reader.report("penstock.state_format",
-                  std::string(to_string(format)) +
-                      " takes bf16 parameters, which are the upper halves of the masters; "
-                      "enable bf16, or use fp32");
-  }
-
+  config.loss_scale = draft.fp16 ? draft.static_loss_scale : 1.0f;
+  config.grad_accum_dtype = draft.grad_accum_dtype.value_or(config.dtype);
   if (draft.communication_dtype && *draft.communication_dtype != config.dtype) {
     reader.report("communication_data_type", "not supported yet; only the type of the parameters is, " +
                                                  std::string(to_string(config.dtype)));
   }
-  config.grad_accum_dtype = draft.grad_accum_dtype.value_or(config.dtype);
-  if (config.grad_accum_dtype != config.dtype && config.grad_accum_dtype != DType::fp32) {
-    reader.report("data_types.grad_accum_dtype",
-                  "not supported yet; only fp32 and the type of the parameters are, " +
-                      std::string(to_string(config.dtype)));
-  }
 }
 
 void apply_optimizer(Draft& draft, Reader& reader) {
-  std::string type = draft.optimizer_type;
-  for (char& c : type) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  if (type.empty()) {
+  if (!draft.optimizer_type && !reader.has_problem("optimizer.type")) {
     reader.note("optimizer", "no type is given: AdamW is used here");
-  } else if (type != "adam" && type != "adamw") {
-    reader.report("optimizer.type", "not supported yet; only Adam and AdamW are");
   }
-  OptimizerConfig& optimizer = draft.config.optimizer;
-  optimizer.decoupled_decay = type != "adam" || draft.adam_w_mode;
-  if (optimizer.beta1 >= 1.0f || optimizer.beta2 >= 1.0f) {
-    reader.report("optimizer.params.betas",
-                  "wanted two numbers of at least 0 and, in single precision, below 1");
-  }
+  const bool decoupled = draft.optimizer_type != adam || draft.adam_w_mode;
+  draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
 }
 
-void apply_offload(const OffloadConfig& offload, const std::string& block, std::string_view deprecated,
-                   Reader& reader) {
-  if (reader.was_given(deprecated) && reader.was_given(block)) {
-    reader.report(deprecated, "deprecated, and " + block + " is given too; keep that one");
+void apply_deprecated_offload(bool asked, OffloadConfig& offload, std::string_view key,
+                              std::string_view block, Reader& reader) {
+  if (reader.was_given(key) && reader.was_given(block)) {
+    reader.report(key, "deprecated, and " + std::string(block) + " is given too; keep that one");
   }
-  if (offload.device == OffloadDevice::nvme && offload.nvme_paths.empty() &&
-      !reader.was_given(block + ".nvme_path")) {
-    reader.report(block + ".device", "\"nvme\" needs nvme_path, a directory or a list of directories");
-  }
-}
-
-void apply_machine(Draft& draft, Reader& reader) {
-  Config& config = draft.config;
-  if (config.penstock.tile().value() % 16384 != 0) {
-    reader.report("penstock.tile_elements",
-                  "wanted a multiple of 16384, got " + std::to_string(config.penstock.tile().value()));
-  }
-  // What saturates a drive is bytes in flight: short requests need more of them.
-  config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
-  const std::size_t paths = config.swap_directories().size();
-  const auto one_for_each_path = [&](std::string_view path, std::size_t count) {
-    if (count == 0 || paths == 0 || count == paths) return;
-    reader.report(path, "wanted one number for each directory of nvme_path, " + std::to_string(paths) +
-                            ", got " + std::to_string(count));
-  };
-  one_for_each_path("penstock.path_weights", config.penstock.path_weights.size());
-  one_for_each_path("penstock.path_nodes", config.penstock.path_nodes.size());
-  if (!is_aligned(config.aio_block_size, Alignment(4096))) {
-    reader.report("aio.block_size",
-                  "wanted a multiple of 4096 bytes, got " + std::to_string(config.aio_block_size.value()));
-  }
+  if (asked) offload.device = OffloadDevice::cpu;
 }
 
 }  // namespace
 
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
+  Config& config = draft.config;
   apply_batch_sizes(draft, reader, world_size);
-  apply_stage(draft, reader);
+  if (constexpr std::string_view stage = "zero_optimization.stage"; !reader.was_given(stage)) {
+    reader.note(stage, "not given: 3 is used here (DeepSpeed: 0)");
+  }
   apply_precision(draft, reader);
   apply_optimizer(draft, reader);
-  apply_offload(draft.config.offload_param, "zero_optimization.offload_param",
-                "zero_optimization.cpu_offload_param", reader);
-  apply_offload(draft.config.offload_optimizer, "zero_optimization.offload_optimizer",
-                "zero_optimization.cpu_offload", reader);
-  apply_machine(draft, reader);
+  apply_deprecated_offload(draft.cpu_offload_param, config.offload_param,
+                           "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
+  apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
+                           "zero_optimization.offload_optimizer", reader);
+  // What saturates a drive is bytes in flight: short requests need more of them.
+  config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
+}
+
+Draft draft_of(const Config& config) {
+  Draft draft{.config = config,
+              .train_batch_size = config.train_batch_size,
+              .micro_batch_size = config.micro_batch_size,
+              .gradient_accumulation_steps = config.gradient_accumulation_steps,
+              .bf16 = config.dtype == DType::bf16,
+              .fp16 = config.dtype == DType::fp16,
+              .static_loss_scale = config.dtype == DType::fp16 ? config.loss_scale : 0.0f,
+              .communication_dtype = config.dtype,
+              .grad_accum_dtype = config.grad_accum_dtype,
+              .optimizer_type = adam,
+              .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
+              .aio_queue_depth = config.aio_queue_depth};
+  draft.config.penstock.tile_elements = config.penstock.tile();
+  return draft;
 }
 
 }  // namespace penstock::zero::config

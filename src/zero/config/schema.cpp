@@ -2,6 +2,8 @@
 
 #include "zero/config/schema_parts.hpp"
 
+#include <map>
+
 namespace penstock::zero::config {
 
 namespace {

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <penstock/zero/config/config.hpp>
+#include "zero/config/field.hpp"
 
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,48 +27,56 @@ enum class Kind : std::uint8_t {
 
 /// What happens to a key that is known.
 enum class Status : std::uint8_t {
-  supported,     ///< `set` puts it where it goes
-  no_effect,     ///< accepted after a check of its type, and noted with `why`
-  only_default,  ///< not supported yet: `fallback` is accepted, anything else is refused
-  removed,       ///< always refused; `why` says what to do instead
+  supported,     ///< `field` keeps it, and `read_by` acts on it
+  deprecated,    ///< accepted in place of the key that `help` names; never written
+  no_effect,     ///< accepted after a check of its type, and noted with `help`
+  only_default,  ///< not supported yet: `fallback` is accepted, or what a rule finds in `field`; nothing else
+  removed,       ///< always refused; `help` says what to do instead
 };
 
-/// A value of the right kind and range.
-struct Value {
-  bool flag = false;
-  std::uint64_t count = 0;
-  double real = 0;
-  std::string text;                ///< the choice as the schema spells it
-  std::vector<std::string> texts;  ///< of `paths`
-  std::vector<double> numbers;
+/// Which part of the program acts on a supported key. A test varies each key and watches that part.
+enum class Consumer : std::uint8_t {
+  nobody,
+  plan,     ///< plan_memory()
+  runtime,  ///< MemoryPlan::runtime_options()
+  step,     ///< the arithmetic of Engine::step()
+  engine,   ///< what else the Engine does
+  trainer,  ///< the library only hands it on
 };
 
-/// What was read, before the rules that join several keys.
+/// What was read, before the rules that join several keys. Its members have the defaults of the file.
 struct Draft {
   Config config;
   std::optional<std::uint64_t> train_batch_size, micro_batch_size, gradient_accumulation_steps;
-  std::optional<std::uint64_t> stage;
   bool bf16 = false, fp16 = false;
-  double static_loss_scale = 0;  ///< 0: dynamic
+  float static_loss_scale = 0;  ///< 0: dynamic
   std::optional<DType> communication_dtype, grad_accum_dtype;
-  std::string optimizer_type;
+  std::optional<std::string> optimizer_type;
   bool adam_w_mode = true;
   std::optional<std::uint32_t> aio_queue_depth;
+  bool cpu_offload = false, cpu_offload_param = false;
 };
 
+/// A row of the table: everything about one key.
 struct Key {
   std::string_view path;  ///< "zero_optimization.stage"
   Kind kind = Kind::block;
   Status status = Status::supported;
-  std::string_view why = {};       ///< no_effect and removed: the reason, for a person
+  std::string_view help = {};      ///< for a person: what it says; of no_effect and removed, the reason
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
-  std::string_view choices = {};   ///< text: "none|cpu|nvme"
+  std::string_view choices = {};   ///< text: "none|cpu|nvme"; any string where there are none
+  bool more_choices = false;       ///< of text: DeepSpeed has others, which are not supported yet
   double least = 0, most = std::numeric_limits<double>::infinity();  ///< of count, real, numbers and bytes
+  std::uint64_t multiple_of = 1;                                     ///< of count
   std::size_t length = 0;                                            ///< of numbers; 0: any
   bool whole = false;                                                ///< of numbers: without fractions
   bool nullable = false;                                             ///< null means the default
-  bool has_default = true;  ///< "auto" means the default; false: the trainer must have replaced it
-  void (*set)(Draft&, const Value&) = nullptr;
+  bool has_default = true;      ///< "auto" means the default; false: the trainer must have replaced it
+  std::string_view unset = {};  ///< the default in words, where `field` is empty until rules fill it
+  Field field = {};             ///< where a value is kept
+  Consumer read_by = Consumer::nobody;
+
+  [[nodiscard]] bool is_object() const { return kind == Kind::block || kind == Kind::feature; }
 };
 
 /// Another name of a key.

@@ -8,11 +8,11 @@ using enum Kind;
 using enum Status;
 
 // Monitors forbid unknown keys even when they are off, so theirs are listed.
-#define PENSTOCK_MONITOR(name)                                                               \
-  {.path = name, .kind = block},                                                             \
-      {.path = name ".enabled", .kind = flag, .status = only_default, .fallback = "false"},  \
-      {.path = name ".output_path", .kind = text, .status = no_effect, .why = no_monitor}, { \
-    .path = name ".job_name", .kind = text, .status = no_effect, .why = no_monitor           \
+#define PENSTOCK_MONITOR(name)                                                                \
+  {.path = name, .kind = block},                                                              \
+      {.path = name ".enabled", .kind = flag, .status = only_default, .fallback = "false"},   \
+      {.path = name ".output_path", .kind = text, .status = no_effect, .help = no_monitor}, { \
+    .path = name ".job_name", .kind = text, .status = no_effect, .help = no_monitor           \
   }
 
 constexpr std::string_view no_monitor = "acts with this monitor enabled only";
@@ -46,13 +46,13 @@ constexpr Key keys[] = {
 
     {.path = "elasticity",
      .status = removed,
-     .why = "elastic training was removed from DeepSpeed 0.19 and is not supported"},
+     .help = "elastic training was removed from DeepSpeed 0.19 and is not supported"},
     {.path = "amp",
      .status = removed,
-     .why = "Apex AMP was removed from DeepSpeed 0.19 and is not supported; set bf16 or fp16"},
+     .help = "Apex AMP was removed from DeepSpeed 0.19 and is not supported; set bf16 or fp16"},
     {.path = "sparse_gradients",
      .status = removed,
-     .why = "sparse gradients were removed from DeepSpeed 0.19 and are not supported"},
+     .help = "sparse gradients were removed from DeepSpeed 0.19 and are not supported"},
 };
 
 #undef PENSTOCK_MONITOR

@@ -6,122 +6,137 @@ namespace {
 
 using enum Kind;
 using enum Status;
+using enum Consumer;
 
 constexpr double uint32_max = 4294967295.0;
+constexpr std::uint64_t tile_multiple = cpu_adam::block_elements.value();
 constexpr std::string_view one_driver = "each path has one driver thread, and penstock.io_engine its engine";
 
-std::vector<std::uint32_t> to_nodes(const std::vector<double>& numbers) {
-  return {numbers.begin(), numbers.end()};
-}
+template <auto member>
+constexpr Field own = field<&Draft::config, &Config::penstock, member>;
 
 constexpr Key keys[] = {
     {.path = "aio", .kind = block, .nullable = true},
     {.path = "aio.block_size",
      .kind = count,
+     .help = "bytes of the longest request",
      .least = 4096,
-     .set = [](Draft& d, const Value& v) { d.config.aio_block_size = ByteCount(v.count); }},
+     .multiple_of = 4096,
+     .field = field<&Draft::config, &Config::aio_block_size>,
+     .read_by = runtime},
     {.path = "aio.queue_depth",
      .kind = count,
+     .help = "requests of that length in flight on a path",
      .least = 1,
      .most = 4096,
-     .set = [](Draft& d, const Value& v) { d.aio_queue_depth = static_cast<std::uint32_t>(v.count); }},
-    {.path = "aio.intra_op_parallelism", .kind = count, .status = no_effect, .why = one_driver, .least = 1},
-    {.path = "aio.single_submit", .kind = flag, .status = no_effect, .why = one_driver},
-    {.path = "aio.overlap_events", .kind = flag, .status = no_effect, .why = one_driver},
+     .unset = "16 MiB of requests",
+     .field = field<&Draft::aio_queue_depth>,
+     .read_by = runtime},
+    {.path = "aio.intra_op_parallelism", .kind = count, .status = no_effect, .help = one_driver, .least = 1},
+    {.path = "aio.single_submit", .kind = flag, .status = no_effect, .help = one_driver},
+    {.path = "aio.overlap_events", .kind = flag, .status = no_effect, .help = one_driver},
     {.path = "aio.thread_count",
      .kind = count,
      .status = no_effect,
-     .why = "an old name that DeepSpeed drops; each path has one driver thread"},
+     .help = "an old name that DeepSpeed drops; each path has one driver thread"},
     {.path = "aio.num_threads",
      .kind = count,
      .status = no_effect,
-     .why = "an old name that DeepSpeed drops; each path has one driver thread"},
+     .help = "an old name that DeepSpeed drops; each path has one driver thread"},
     {.path = "aio.use_gds", .kind = flag, .status = only_default, .fallback = "false"},
 
     {.path = "penstock", .kind = block},
     {.path = "penstock.host_budget",
      .kind = bytes,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.host_budget = ByteCount(v.count); }},
+     .help = "host memory of all ranks of the process; 0: what the plan needs",
+     .field = own<&PenstockConfig::host_budget>,
+     .read_by = plan},
     {.path = "penstock.device_budget",
      .kind = bytes,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.device_budget = ByteCount(v.count); }},
+     .help = "device memory of each rank; 0: the least that the plan needs",
+     .field = own<&PenstockConfig::device_budget>,
+     .read_by = plan},
     {.path = "penstock.tile_elements",
      .kind = count,
-     .least = 16384,
+     .help = "elements of an optimizer tile",
+     .least = tile_multiple,
      .most = uint32_max,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.tile_elements = ElementCount(v.count); }},
+     .multiple_of = tile_multiple,
+     .unset = "3 MiB of the state format",
+     .field = own<&PenstockConfig::tile_elements>,
+     .read_by = plan},
     {.path = "penstock.tiles_in_flight",
      .kind = count,
+     .help = "tiles that are read ahead, and as many that are being written",
      .least = 1,
      .most = 4096,
-     .set = [](Draft& d,
-               const Value& v) { d.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(v.count); }},
+     .field = own<&PenstockConfig::tiles_in_flight>,
+     .read_by = plan},
     {.path = "penstock.path_weights",
      .kind = numbers,
+     .help = "shares of the bytes, one for each directory of nvme_path",
      .least = 1e-6,
      .most = 1e6,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.path_weights = v.numbers; }},
+     .nullable = true,
+     .unset = "measured at start",
+     .field = own<&PenstockConfig::path_weights>,
+     .read_by = runtime},
     {.path = "penstock.path_nodes",
      .kind = numbers,
+     .help = "NUMA nodes, one for each directory of nvme_path",
      .most = 1023,
      .whole = true,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.path_nodes = to_nodes(v.numbers); }},
+     .nullable = true,
+     .unset = "as sysfs says",
+     .field = own<&PenstockConfig::path_nodes>,
+     .read_by = runtime},
     {.path = "penstock.rank_nodes",
      .kind = numbers,
+     .help = "NUMA nodes, one for each rank of the machine",
      .most = 1023,
      .whole = true,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.rank_nodes = to_nodes(v.numbers); }},
+     .nullable = true,
+     .unset = "as sysfs says",
+     .field = own<&PenstockConfig::rank_nodes>,
+     .read_by = runtime},
     {.path = "penstock.io_deadline_seconds",
      .kind = count,
+     .help = "of one request; past it its swap file is used no more",
      .least = 1,
      .most = 86'400,
-     .set =
-         [](Draft& d, const Value& v) {
-           d.config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(v.count);
-         }},
-    {.path = "penstock.unit_elements_max",
-     .kind = count,
-     .set = [](Draft& d, const Value& v) { d.config.penstock.unit_elements_max = ElementCount(v.count); }},
+     .field = own<&PenstockConfig::io_deadline_seconds>,
+     .read_by = runtime},
+    {.path = "penstock.unit_elements_max", .kind = count, .status = only_default, .fallback = "0"},
     {.path = "penstock.eviction",
      .kind = text,
+     .help = "which host copy goes when room is needed",
      .choices = "lru|planned",
-     .set =
-         [](Draft& d, const Value& v) {
-           d.config.penstock.eviction = v.text == "lru" ? EvictionName::lru : EvictionName::planned;
-         }},
+     .field = own<&PenstockConfig::eviction>,
+     .read_by = runtime},
     {.path = "penstock.io_engine",
      .kind = text,
+     .help = "automatic: the first that works, in this order",
      .choices = "automatic|io_uring|libaio|threads",
-     .set =
-         [](Draft& d, const Value& v) {
-           using tiers::EngineChoice;
-           for (const auto choice : {EngineChoice::automatic, EngineChoice::io_uring, EngineChoice::libaio,
-                                     EngineChoice::threads}) {
-             if (v.text == to_string(choice)) d.config.penstock.io_engine = choice;
-           }
-         }},
+     .field = own<&PenstockConfig::io_engine>,
+     .read_by = runtime},
     {.path = "penstock.integrity",
      .kind = text,
+     .help = "whether each block read back from disk is checked",
      .choices = "off|checksum",
-     .set =
-         [](Draft& d, const Value& v) {
-           d.config.penstock.integrity = v.text == "off" ? Integrity::off : Integrity::checksum;
-         }},
+     .field = own<&PenstockConfig::integrity>,
+     .read_by = engine},
     {.path = "penstock.state_format",
      .kind = text,
+     .help = "of masters and moments; the split ones take bf16 only",
      .choices = "fp32|split|split_bf16|split_q8",
-     .set =
-         [](Draft& d, const Value& v) {
-           for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
-                                     cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8}) {
-             if (v.text == to_string(format)) d.config.penstock.state_format = format;
-           }
-         }},
+     .field = own<&PenstockConfig::state_format>,
+     .read_by = plan},
     {.path = "penstock.threads",
      .kind = count,
+     .help = "workers of a rank; 0: cores / ranks of the machine",
      .most = 65536,
-     .set = [](Draft& d,
-               const Value& v) { d.config.penstock.threads = static_cast<std::uint32_t>(v.count); }},
+     .field = own<&PenstockConfig::threads>,
+     .read_by = trainer},
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <memory>
+#include <limits>
 #include <optional>
 
 namespace penstock::zero::config {
@@ -30,14 +30,12 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// What a person sees of a value: a number or a short string as it is, else its type.
+/// What a person sees of a value: an object's type, anything else as it is, up to 60 bytes.
 std::string shown(const Json::Value& json) {
   if (json.isObject()) return "an object";
-  if (json.isArray()) return "a list";
-  Json::StreamWriterBuilder writer;
-  writer["indentation"] = "";
-  writer["precision"] = 9;
-  std::string text = Json::writeString(writer, json);
+  const auto is_nested = [](const Json::Value& one) { return one.isObject() || one.isArray(); };
+  if (json.isArray() && std::any_of(json.begin(), json.end(), is_nested)) return "a list";
+  std::string text = write_json(json);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
@@ -48,13 +46,38 @@ std::string number_text(double value) {
   return {text.data(), end.ptr};
 }
 
+/// " from 1 to 4096, a multiple of 4"; without the end where no person would meet it.
 std::string range_text(const Key& key) {
-  if (std::isinf(key.most)) return " of at least " + number_text(key.least);
-  return " from " + number_text(key.least) + " to " + number_text(key.most);
+  const bool ends = key.most < double{std::numeric_limits<float>::max()};
+  std::string text = ends ? " from " + number_text(key.least) + " to " + number_text(key.most)
+                          : " of at least " + number_text(key.least);
+  if (key.multiple_of > 1) text += ", a multiple of " + std::to_string(key.multiple_of);
+  return text;
 }
 
-Fault wanted(const std::string& what, const Json::Value& json) {
-  return Fault("wanted " + what + ", got " + shown(json));
+std::vector<std::string_view> choices_of(const Key& key) {
+  std::vector<std::string_view> choices;
+  for (std::size_t begin = 0; begin < key.choices.size();) {
+    const std::size_t end = std::min(key.choices.find('|', begin), key.choices.size());
+    choices.push_back(key.choices.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return choices;
+}
+
+/// `"lru" or "planned"`, or `Adam and AdamW`.
+std::string listed(const Key& key, std::string_view before_last, std::string_view quote) {
+  const auto choices = choices_of(key);
+  std::string text;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text.append(i + 1 == choices.size() ? before_last : ", ");
+    text.append(quote).append(choices[i]).append(quote);
+  }
+  return text;
+}
+
+Fault wanted(const Key& key, const Json::Value& json) {
+  return Fault("wanted " + what_it_takes(key) + ", got " + shown(json));
 }
 
 std::optional<double> number_of(const Key& key, const Json::Value& json) {
@@ -86,39 +109,35 @@ tl::expected<Value, std::string> read_flag(const Key& key, const Json::Value& js
     if (json.asDouble() == 0.0) return Value{.flag = false};
     if (json.asDouble() == 1.0) return Value{.flag = true};
   }
-  return wanted("true or false", json);
+  return wanted(key, json);
 }
 
 tl::expected<Value, std::string> read_count(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
   const bool integral = number && std::floor(*number) == *number;
-  if (!integral || !in_range(key, *number) || *number >= two_to_64) {
-    return wanted("an integer" + range_text(key), json);
-  }
-  return Value{.count = json.isUInt64() ? json.asUInt64() : static_cast<std::uint64_t>(*number)};
+  if (!integral || !in_range(key, *number) || *number >= two_to_64) return wanted(key, json);
+  const std::uint64_t count = json.isUInt64() ? json.asUInt64() : static_cast<std::uint64_t>(*number);
+  if (count % key.multiple_of != 0) return wanted(key, json);
+  return Value{.count = count};
 }
 
 tl::expected<Value, std::string> read_real(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
-  if (!number || !in_range(key, *number)) return wanted("a number" + range_text(key), json);
+  if (!number || !in_range(key, *number)) return wanted(key, json);
   return Value{.real = *number};
 }
 
 tl::expected<Value, std::string> read_text(const Key& key, const Json::Value& json) {
-  if (json.isString() && key.choices.empty()) return Value{.text = json.asString()};
-  std::string listed;
-  for (std::size_t begin = 0; begin <= key.choices.size();) {
-    const std::size_t end = std::min(key.choices.find('|', begin), key.choices.size());
-    std::string choice(key.choices.substr(begin, end - begin));
-    if (json.isString() && lower(json.asString()) == lower(choice)) return Value{.text = std::move(choice)};
-    if (!listed.empty()) listed.append(end == key.choices.size() ? " or " : ", ");
-    listed.append(1, '"').append(choice).append(1, '"');
-    begin = end + 1;
+  if (!json.isString()) return wanted(key, json);
+  if (key.choices.empty()) return Value{.text = json.asString()};
+  for (const std::string_view choice : choices_of(key)) {
+    if (lower(json.asString()) == lower(std::string(choice))) return Value{.text = std::string(choice)};
   }
-  return wanted(key.choices.empty() ? "a string" : listed, json);
+  if (key.more_choices) return Fault("not supported yet; only " + listed(key, " and ", "") + " are");
+  return wanted(key, json);
 }
 
-tl::expected<Value, std::string> read_paths(const Json::Value& json) {
+tl::expected<Value, std::string> read_paths(const Key& key, const Json::Value& json) {
   Value value;
   const auto add = [&](const Json::Value& path) {
     const bool usable = path.isString() && !path.asString().empty();
@@ -127,7 +146,7 @@ tl::expected<Value, std::string> read_paths(const Json::Value& json) {
   };
   const bool usable =
       json.isArray() ? !json.empty() && std::all_of(json.begin(), json.end(), add) : add(json);
-  if (!usable) return wanted("a directory, or a list of directories", json);
+  if (!usable) return wanted(key, json);
   return value;
 }
 
@@ -141,17 +160,14 @@ tl::expected<Value, std::string> read_numbers(const Key& key, const Json::Value&
   };
   const bool usable = json.isArray() && (key.length == 0 ? !json.empty() : json.size() == key.length) &&
                       std::all_of(json.begin(), json.end(), add);
-  const std::string what = key.length == 2 ? "two numbers"
-                           : key.whole     ? "a list of integers"
-                                           : "a list of numbers";
-  if (!usable) return wanted(what + range_text(key), json);
+  if (!usable) return wanted(key, json);
   return value;
 }
 
 tl::expected<Value, std::string> read_bytes(const Key& key, const Json::Value& json) {
   if (!json.isString()) {
     auto count = read_count(key, json);
-    if (!count) return wanted("a number of bytes, or a string such as \"160MiB\"", json);
+    if (!count) return wanted(key, json);
     return count;
   }
   const auto count = parse_bytes(json.asString());
@@ -189,14 +205,52 @@ tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& j
     case Kind::count: return read_count(key, json);
     case Kind::real: return read_real(key, json);
     case Kind::text: return read_text(key, json);
-    case Kind::paths: return read_paths(json);
+    case Kind::paths: return read_paths(key, json);
     case Kind::numbers: return read_numbers(key, json);
     case Kind::bytes: return read_bytes(key, json);
     case Kind::block:
     case Kind::feature: break;
   }
-  if (!json.isObject()) return wanted("an object", json);
+  if (!json.isObject()) return wanted(key, json);
   return Value{};
+}
+
+Json::Value write_value(const Key& key, const std::optional<Value>& value) {
+  if (!value) return Json::nullValue;
+  Json::Value list(Json::arrayValue);
+  for (const std::string& text : value->texts) list.append(text);
+  for (const double number : value->numbers) list.append(number);
+  switch (key.kind) {
+    case Kind::flag: return value->flag;
+    case Kind::count:
+    case Kind::bytes: return Json::UInt64(value->count);
+    case Kind::real: return value->real;
+    case Kind::text: return value->text;
+    case Kind::paths: return list.size() == 1 ? list[0] : list;
+    case Kind::numbers: return list;
+    case Kind::block:
+    case Kind::feature: break;
+  }
+  return Json::nullValue;
+}
+
+std::string what_it_takes(const Key& key) {
+  switch (key.kind) {
+    case Kind::flag: return "true or false";
+    case Kind::count: return "an integer" + range_text(key);
+    case Kind::real: return "a number" + range_text(key);
+    case Kind::text: return key.choices.empty() ? "a string" : listed(key, " or ", "\"");
+    case Kind::paths: return "a directory, or a list of directories";
+    case Kind::numbers:
+      return (key.length == 2 ? "two numbers"
+              : key.whole     ? "a list of integers"
+                              : "a list of numbers") +
+             range_text(key);
+    case Kind::bytes: return "a number of bytes, or a string such as \"160MiB\"";
+    case Kind::feature: return "an object that is empty or says \"enabled\": false";
+    case Kind::block: break;
+  }
+  return "an object";
 }
 
 bool is_fallback(const Key& key, const Json::Value& json, const Value& value) {

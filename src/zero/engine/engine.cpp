@@ -14,6 +14,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.device == nullptr) return missing("device");
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
+  PENSTOCK_TRY(options.config.validate());
   PENSTOCK_TRY(options.model.validate());
   auto state = std::make_unique<State>(options);
   if (auto opened = state->open(); !opened) {

@@ -8,7 +8,8 @@ Result<void> EngineContext::open(ByteCount device_budget) {
     member = std::move(*result);
     return ok();
   };
-  for (auto* stream : {&copy_in, &copy_out, &communication}) PENSTOCK_TRY(take(*stream, device.create_stream()));
+  for (auto* stream : {&copy_in, &copy_out, &communication})
+    PENSTOCK_TRY(take(*stream, device.create_stream()));
   PENSTOCK_TRY(take(compute_progress, device.create_event()));
   PENSTOCK_TRY(take(device_memory, device.allocate(device_budget)));
   flats.resize(shards.flats().size());
@@ -34,7 +35,8 @@ CollectiveContext EngineContext::collectives() {
 }
 
 DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount count) const {
-  return {device_memory.subspan(ByteCount(range.offset()), size_of(config.dtype) * count.value()), config.dtype};
+  return {device_memory.subspan(ByteCount(range.offset()), size_of(config.dtype) * count.value()),
+          config.dtype};
 }
 
 Result<void> EngineContext::fail(const Error& error) {

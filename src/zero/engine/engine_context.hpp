@@ -23,7 +23,12 @@ namespace penstock::zero {
 struct EngineContext {
   EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, const Config& settings,
                 const ModelLayout& layout)
-      : runtime(on), device(with), communicator(group), config(settings), model(layout), shards(layout, group.size()) {}
+      : runtime(on),
+        device(with),
+        communicator(group),
+        config(settings),
+        model(layout),
+        shards(layout, group.size()) {}
 
   /// Streams, events and device memory. Errors: those of the device.
   Result<void> open(ByteCount device_budget);
@@ -48,7 +53,8 @@ struct EngineContext {
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   std::unique_ptr<tiers::Event> compute_progress;  ///< past this, ranges that were released may be written
   HopOrder collective_order;
-  HopOrder accumulation_order;  ///< of the leases that gradients go to: one hop at a time holds some and waits for more
+  HopOrder
+      accumulation_order;  ///< of the leases that gradients go to: one hop at a time holds some and waits for more
   std::vector<FlatState> flats;
   const std::function<void()> wake = [this] { runtime.wake(); };  ///< of the mover
   std::optional<Error> failure;

@@ -59,7 +59,7 @@ Result<void> Engine::State::open() {
                                                          context_.runtime.ledger());
   residency_.emplace(context_.shards, config.dtype, *device_budget_,
                      unit_order(units, config.gradient_accumulation_steps));
-  if (config.offload_param.pin_memory) {
+  if (config.pins_host_memory()) {
     const auto pinned = context_.device.pin(context_.runtime.host_memory());
     pinned_ = pinned.has_value();
     if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();

@@ -13,7 +13,8 @@ namespace penstock::zero {
 /// Used by the trainer's thread.
 class GatherPipeline {
  public:
-  explicit GatherPipeline(EngineContext& context) : context_(context), unit_streams_(context.model.units.size()) {}
+  explicit GatherPipeline(EngineContext& context)
+      : context_(context), unit_streams_(context.model.units.size()) {}
 
   /// Starts filling the range that residency has given the flat. What FlatResidency::Effects asks for.
   Result<void> gather(FlatState& flat, const tiers::Reservation& range);

@@ -47,8 +47,8 @@ class CopyOutHop final : public OrderedHop {
       asked_ = true;
       pending_accumulator_.ask();
       if (!straight_) {
-        pending_incoming_ = context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite,
-                                                     swap::Use::unrecorded);
+        pending_incoming_ =
+            context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite, swap::Use::unrecorded);
       }
     }
     PENSTOCK_TRY(take(pending_accumulator_, accumulator_));
@@ -86,7 +86,8 @@ class CopyOutHop final : public OrderedHop {
 };
 
 /// On a worker. The leases are those of `copied`, which lives as long as its move.
-Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how, DType accumulator_dtype) {
+Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how,
+                        DType accumulator_dtype) {
   const HostSpan accumulator = copied.accumulator();
   if (!copied.incoming().empty()) {
     PENSTOCK_TRY(kernels::accumulate_gradient(
@@ -110,9 +111,10 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
   move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full, *flat.grad.written_event,
                                     *flat.grad.reduced));
   move.then(std::move(copy_out));
-  move.then(swap::make_work_hop(
-      context.runtime.executor(), context.wake,
-      [&copied, &flat, how, dtype = context.config.grad_accum_dtype] { return accumulate(copied, flat, how, dtype); }));
+  move.then(swap::make_work_hop(context.runtime.executor(), context.wake,
+                                [&copied, &flat, how, dtype = context.config.grad_accum_dtype] {
+                                  return accumulate(copied, flat, how, dtype);
+                                }));
   return move;
 }
 

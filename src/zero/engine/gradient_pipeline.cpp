@@ -50,7 +50,9 @@ Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stre
   grad.reduction = MoveProgress::begun();
 
   swap::Move move = make_gradient_move(context_, flat, how);
-  move.on_event = [&grad](swap::HopState state, const Result<void>& result) { grad.reduction.report(state, result); };
+  move.on_event = [&grad](swap::HopState state, const Result<void>& result) {
+    grad.reduction.report(state, result);
+  };
   context_.runtime.start(std::move(move));
   return ok();
 }

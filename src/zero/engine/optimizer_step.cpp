@@ -26,16 +26,13 @@ Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm() {
   GlobalNorm result;
   const double squares = sum_tree(of_ranks);
   result.finite = std::isfinite(squares);
-  result.norm = std::sqrt(squares) / context_.config.loss_scale;
-  // DeepSpeed's combined scale: max(1, (norm + 1e-6) / clip).
-  const double clip = context_.config.gradient_clipping;
-  if (clip > 0) result.clip_factor = 1.0 / std::max(1.0, (result.norm + 1e-6) / clip);
+  result.gradients = gradient_norm(context_.config, squares);
   return result;
 }
 
 Result<StepOutcome> OptimizerStep::finish(std::uint64_t number, std::uint32_t micro_batches) {
-  StepOutcome outcome{.gradient_norm = norm_->norm,
-                      .clip_factor = norm_->clip_factor,
+  StepOutcome outcome{.gradient_norm = norm_->gradients.norm,
+                      .clip_factor = norm_->gradients.clip_factor,
                       .step = number,
                       .gradient_wait = norm_->waited};
   if (!norm_->finite) {
@@ -50,27 +47,20 @@ Result<StepOutcome> OptimizerStep::finish(std::uint64_t number, std::uint32_t mi
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard,
-                         plan_.shard_reads_max * micro_batches + plan_.update_shard_reads_max, plan_.shard_writes);
+                         plan_.shard_reads_max * micro_batches + plan_.update_shard_reads_max,
+                         plan_.shard_writes);
   norm_.reset();
   return outcome;
-}
-
-cpu_adam::AdamConfig OptimizerStep::adam_config(std::uint32_t group) const {
-  const OptimizerConfig& optimizer = context_.config.optimizer;
-  return {.learning_rate = learning_rate_.value_or(optimizer.learning_rate),
-          .beta1 = optimizer.beta1,
-          .beta2 = optimizer.beta2,
-          .epsilon = optimizer.epsilon,
-          .weight_decay = context_.model.groups[group].weight_decay ? optimizer.weight_decay : 0.0f,
-          .mode = optimizer.decoupled_decay ? cpu_adam::AdamMode::adamw : cpu_adam::AdamMode::l2,
-          .bias_correction = optimizer.bias_correction};
 }
 
 Result<void> OptimizerStep::update(std::uint64_t number) {
   const auto updated = optimizer_.update(
       context_.flats, {.number = number,
-                       .gradient_factor = static_cast<float>(norm_->clip_factor / context_.config.loss_scale),
-                       .config = [this](std::uint32_t group) { return adam_config(group); }});
+                       .gradient_factor = gradient_factor(context_.config, norm_->gradients.clip_factor),
+                       .config = [this](std::uint32_t group) {
+                         return adam_config(context_.config.optimizer,
+                                            context_.model.groups[group].weight_decay, learning_rate_);
+                       }});
   // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.
   if (!updated &&
       (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {

@@ -2,6 +2,7 @@
 
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
+#include "zero/engine/step_arithmetic.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -31,13 +32,11 @@ class OptimizerStep {
 
  private:
   struct GlobalNorm {
-    double norm = 0;
-    double clip_factor = 1;
+    GradientNorm gradients;
     bool finite = true;
     TimePoint waited{0};
   };
   Result<GlobalNorm> compute_global_norm();
-  [[nodiscard]] cpu_adam::AdamConfig adam_config(std::uint32_t group) const;
   Result<void> update(std::uint64_t number);
   Result<void> agree(const Result<void>& mine);
 

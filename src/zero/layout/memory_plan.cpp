@@ -103,13 +103,20 @@ std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t lo
   return topology.node(local_rank * topology.node_count() / local_ranks);
 }
 
-/// A list in `penstock` that has one number for each of something.
-Result<void> check_count(const char* key, std::size_t count, std::size_t wanted, const char* of_what) {
-  if (count == 0 || count == wanted) return ok();
+/// One number for each rank, if there are any. What Config::validate() cannot know.
+Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks) {
+  if (local_ranks == 0 || ranks < local_ranks) {
+    return Error::invalid_argument("plan_memory")
+        .object("local_ranks")
+        .wanted("from 1 to " + std::to_string(ranks) + ", all ranks")
+        .got(local_ranks);
+  }
+  const std::size_t nodes = config.penstock.rank_nodes.size();
+  if (nodes == 0 || nodes == local_ranks) return ok();
   return Error::invalid_config("plan_memory")
-      .object(key)
-      .wanted(std::to_string(wanted).append(", one for each ").append(of_what))
-      .got(std::to_string(count).append(" numbers"));
+      .object("penstock.rank_nodes")
+      .wanted(std::to_string(local_ranks) + ", one for each rank of this machine")
+      .got(std::to_string(nodes) + " numbers");
 }
 
 }  // namespace
@@ -117,9 +124,8 @@ Result<void> check_count(const char* key, std::size_t count, std::size_t wanted,
 swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank,
                                                  const tiers::NumaTopology& topology) const {
   swap::RuntimeOptions options{.host_budget = host_budget};
-  options.pinning = config.offload_param.pin_memory ? tiers::Pinning::preferred : tiers::Pinning::none;
-  options.eviction =
-      config.penstock.eviction == EvictionName::lru ? swap::Eviction::lru : swap::Eviction::planned;
+  options.pinning = config.pins_host_memory() ? tiers::Pinning::preferred : tiers::Pinning::none;
+  options.eviction = config.penstock.eviction;
   options.lookahead = host_budget / 4;
   const auto& directories = config.swap_directories();
   if (swap_bytes.is_zero()) return options;
@@ -139,45 +145,13 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
                                std::uint32_t local_ranks) {
+  PENSTOCK_TRY(config.validate());
   PENSTOCK_TRY(model.validate());
+  PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
   const ElementCount tile = config.penstock.tile();
-  if (tile.is_zero() || tile.value() % cpu_adam::block_elements.value() != 0) {
-    return Error::invalid_config("plan_memory")
-        .object("penstock.tile_elements")
-        .wanted("a multiple of " + to_string(cpu_adam::block_elements))
-        .got(tile);
-  }
   const bool optimizer_on_disk = config.offload_optimizer.device == OffloadDevice::nvme;
   MemoryPlan plan;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
-  if ((plan.shards_on_disk && config.offload_param.nvme_paths.empty()) ||
-      (optimizer_on_disk && config.offload_optimizer.nvme_paths.empty())) {
-    return Error::invalid_config("plan_memory").object("nvme_path").reason("nvme needs a directory");
-  }
-
-  if (optimizer_on_disk && plan.shards_on_disk &&
-      config.offload_param.nvme_paths != config.offload_optimizer.nvme_paths) {
-    return Error::invalid_config("plan_memory")
-        .object("offload_optimizer.nvme_path")
-        .reason("offload_param and offload_optimizer name different directories")
-        .advice("give both the same nvme_path; a list names several directories");
-  }
-
-  const PenstockConfig& own = config.penstock;
-  if (cpu_adam::is_split(own.state_format) && config.dtype != DType::bf16) {
-    return Error::invalid_config("plan_memory")
-        .object("state format " + std::string(to_string(own.state_format)))
-        .where("penstock.state_format")
-        .wanted("bf16 parameters")
-        .got(std::string(to_string(config.dtype)));
-  }
-  if (const std::size_t paths = config.swap_directories().size(); paths > 0) {
-    PENSTOCK_TRY(
-        check_count("penstock.path_weights", own.path_weights.size(), paths, "directory of nvme_path"));
-    PENSTOCK_TRY(check_count("penstock.path_nodes", own.path_nodes.size(), paths, "directory of nvme_path"));
-  }
-  PENSTOCK_TRY(
-      check_count("penstock.rank_nodes", own.rank_nodes.size(), local_ranks, "rank of this machine"));
   plan.local_ranks = local_ranks;
 
   const ShardLayout shards(model, ranks);

@@ -39,7 +39,7 @@ Worst worst_after_one_step(const AdamConfig& config, std::uint64_t step, float f
   return worst;
 }
 
-using Case = std::tuple<AdamMode, float /*weight decay*/, bool /*bias correction*/, DType, std::uint64_t>;
+using Case = std::tuple<AdamDecay, float /*weight decay*/, bool /*bias correction*/, DType, std::uint64_t>;
 class AdamAccuracy : public testing::TestWithParam<Case> {};
 
 // Each bound is the sum of the roundings on the way to the result: the gradient's factor, L2's two, a product
@@ -49,7 +49,7 @@ TEST_P(AdamAccuracy, IsWithinAFewUlpsOfADoubleReferenceInEveryElement) {
   const AdamConfig config{.learning_rate = 3e-4f,
                           .beta2 = 0.95f,
                           .weight_decay = weight_decay,
-                          .mode = mode,
+                          .decay_mode = mode,
                           .bias_correction = bias_correction};
 
   const Worst worst =
@@ -62,13 +62,13 @@ TEST_P(AdamAccuracy, IsWithinAFewUlpsOfADoubleReferenceInEveryElement) {
 
 std::string name_of(const testing::TestParamInfo<Case>& parameters) {
   const auto& [mode, weight_decay, bias_correction, gradient_dtype, step] = parameters.param;
-  return std::string(mode == AdamMode::adamw ? "adamw" : "l2") + (weight_decay > 0 ? "_decay" : "") +
+  return std::string(mode == AdamDecay::decoupled ? "adamw" : "l2") + (weight_decay > 0 ? "_decay" : "") +
          (bias_correction ? "_corrected_" : "_") + std::string(to_string(gradient_dtype)) + "_step" +
          std::to_string(step);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, AdamAccuracy,
-                         testing::Combine(testing::Values(AdamMode::adamw, AdamMode::l2),
+                         testing::Combine(testing::Values(AdamDecay::decoupled, AdamDecay::l2),
                                           testing::Values(0.0f, 0.1f), testing::Bool(),
                                           testing::Values(DType::fp32, DType::bf16, DType::fp16),
                                           testing::Values<std::uint64_t>(1, 2, 1000, 10'000'000)),

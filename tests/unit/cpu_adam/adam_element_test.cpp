@@ -17,8 +17,8 @@ using namespace cpu_adam;
 namespace {
 
 constexpr std::size_t count = 2 * 16384 + 777;
-AdamConfig adam(AdamMode mode) {
-  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+AdamConfig adam(AdamDecay mode) {
+  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
 }
 
 struct Memory {
@@ -45,7 +45,7 @@ struct Memory {
 
 /// What a GPU's threads do, one element after the other, the last first.
 template <class Tile>
-void update_backwards(const Tile& tile, const std::vector<float>& gradient, AdamMode mode,
+void update_backwards(const Tile& tile, const std::vector<float>& gradient, AdamDecay mode,
                       std::uint64_t step) {
   const auto coefficients = adam_coefficients(adam(mode), step, 0.5f).value();
   const kernels::AdamOperands<kernels::ScalarLane> operands(coefficients);
@@ -58,7 +58,7 @@ void update_backwards(const Tile& tile, const std::vector<float>& gradient, Adam
 
 // The GPU's kernel is this for every element; it has the CPU's bits if this has.
 TEST(AdamElement, GivesTheBitsOfTheTilesUpdate) {
-  for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+  for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
     for (const StateFormat format : {StateFormat::fp32, StateFormat::split}) {
       Memory one(format), all(format);
       for (std::uint64_t step = 1; step <= 3; ++step) {

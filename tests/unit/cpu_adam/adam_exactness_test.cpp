@@ -17,8 +17,8 @@ namespace {
 constexpr std::uint64_t steps = 3;
 constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
-AdamConfig config(AdamMode mode = AdamMode::adamw, float weight_decay = 0.1f) {
-  return {.learning_rate = 1e-2f, .weight_decay = weight_decay, .mode = mode};
+AdamConfig config(AdamDecay mode = AdamDecay::decoupled, float weight_decay = 0.1f) {
+  return {.learning_rate = 1e-2f, .weight_decay = weight_decay, .decay_mode = mode};
 }
 
 /// Values in which every class of number occurs, at positions that vectors and tails both meet.
@@ -84,7 +84,7 @@ TEST(AdamExactness, EveryInstructionSetGivesTheSameBitsForEverySizeAndDtype) {
 
 TEST(AdamExactness, EveryModeGivesTheSameBitsOnEveryInstructionSet) {
   const TileValues values = random_values(1000, 3);
-  for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+  for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
     for (const float weight_decay : {0.0f, 0.3f}) {
       TileMemory memory(values.size(), DType::bf16, DType::bf16);
       const auto wanted = run(memory, values, config(mode, weight_decay), {.isa = Isa::scalar});

@@ -38,7 +38,7 @@ AdamConfig config_of(const Json::Value& test_case) {
           .beta2 = hyperparameter(test_case, "beta2"),
           .epsilon = hyperparameter(test_case, "eps"),
           .weight_decay = hyperparameter(test_case, "weight_decay"),
-          .mode = test_case["adam_w_mode"].asBool() ? AdamMode::adamw : AdamMode::l2,
+          .decay_mode = test_case["adam_w_mode"].asBool() ? AdamDecay::decoupled : AdamDecay::l2,
           .bias_correction = test_case["bias_correction"].asBool()};
 }
 

@@ -16,13 +16,13 @@ namespace {
 constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
 constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
-AdamConfig adam(AdamMode mode) {
-  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+AdamConfig adam(AdamDecay mode) {
+  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
 }
 
 /// What a GPU would do: the kernel as it was compiled for one, by a few threads, each of which strides over
 /// the tile. Returns the first block that is not finite.
-std::uint64_t run_on_gpu(const AdamTile& tile, AdamMode mode, std::uint64_t step) {
+std::uint64_t run_on_gpu(const AdamTile& tile, AdamDecay mode, std::uint64_t step) {
   static const PtxModule module(PENSTOCK_PTX);
   const std::string format = tile.format == StateFormat::split
                                  ? "penstock::kernels::SplitTile"
@@ -42,7 +42,7 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatFp32) {
   const TileValues values = random_values(count, 3);
   for (const DType gradient : dtypes) {
     for (const DType parameter : dtypes) {
-      for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+      for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
         TileMemory cpu(count, gradient, parameter), gpu(count, gradient, parameter);
         for (TileMemory* memory : {&cpu, &gpu}) memory->set(values);
         for (std::uint64_t step = 1; step <= 2; ++step) {
@@ -60,7 +60,7 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatSplit) {
   const std::size_t count = GetParam();
   const TileValues values = random_values(count, 4);
   for (const DType gradient : dtypes) {
-    for (const AdamMode mode : {AdamMode::adamw, AdamMode::l2}) {
+    for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
       FormatTile cpu(StateFormat::split, count, gradient), gpu(StateFormat::split, count, gradient);
       for (FormatTile* tile : {&cpu, &gpu}) {
         tile->initialize(values.master);
@@ -82,9 +82,9 @@ TEST(AdamPtxKernel, NamesTheFirstBlockThatIsNotFinite) {
   TileMemory memory(count, DType::bf16, DType::bf16);
   memory.set(random_values(count, 5));
   memory.set_master(2 * 16384 + 1, std::numeric_limits<float>::infinity());
-  EXPECT_EQ(run_on_gpu(memory.tile(), AdamMode::adamw, 1), 2u);
+  EXPECT_EQ(run_on_gpu(memory.tile(), AdamDecay::decoupled, 1), 2u);
   memory.set_master(16384 + 5, std::numeric_limits<float>::quiet_NaN());
-  EXPECT_EQ(run_on_gpu(memory.tile(), AdamMode::adamw, 2), 1u);
+  EXPECT_EQ(run_on_gpu(memory.tile(), AdamDecay::decoupled, 2), 1u);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct AdamReference {
     const double t = static_cast<double>(number), lr = config.learning_rate;
     const double beta1 = config.beta1, beta2 = config.beta2, decay = config.weight_decay;
     double g = gradient;
-    if (config.mode == AdamMode::l2) g += decay * p;
+    if (config.decay_mode == AdamDecay::l2) g += decay * p;
     m_scale =
         std::max({m_scale, std::abs(beta1 * m), std::abs((1 - beta1) * g), std::abs((1 - beta1) * gradient)});
     m = beta1 * m + (1 - beta1) * g;
@@ -30,7 +30,7 @@ struct AdamReference {
     const double v_hat = config.bias_correction ? v / (1 - std::pow(beta2, t)) : v;
     const double update = lr * m_hat / (std::sqrt(v_hat) + config.epsilon);
     p_scale = std::max({p_scale, std::abs(p), std::abs(update)});
-    if (config.mode == AdamMode::adamw) p -= lr * decay * p;
+    if (config.decay_mode == AdamDecay::decoupled) p -= lr * decay * p;
     p -= update;
     p_scale = std::max(p_scale, std::abs(p));
     m_scale = std::max(m_scale, std::abs(m));

@@ -20,11 +20,13 @@ constexpr StateFormat all_formats[] = {StateFormat::fp32, StateFormat::split, St
 
 /// Within a vector, at none of its ends; over a block's end; at one; a segment of a single element.
 std::vector<AdamSegment> segments() {
-  return {{ElementCount(77), {.learning_rate = 1e-2f, .weight_decay = 0.1f}},
-          {ElementCount(78), {.learning_rate = 0.0f}},
-          {ElementCount(16384 + 300), {.learning_rate = 3e-3f, .weight_decay = 0.0f, .mode = AdamMode::l2}},
-          {ElementCount(2 * 16384), {.learning_rate = 1e-2f, .weight_decay = 0.5f, .mode = AdamMode::l2}},
-          {ElementCount(count), {.learning_rate = 2e-2f, .beta1 = 0.5f, .beta2 = 0.9f}}};
+  return {
+      {ElementCount(77), {.learning_rate = 1e-2f, .weight_decay = 0.1f}},
+      {ElementCount(78), {.learning_rate = 0.0f}},
+      {ElementCount(16384 + 300),
+       {.learning_rate = 3e-3f, .weight_decay = 0.0f, .decay_mode = AdamDecay::l2}},
+      {ElementCount(2 * 16384), {.learning_rate = 1e-2f, .weight_decay = 0.5f, .decay_mode = AdamDecay::l2}},
+      {ElementCount(count), {.learning_rate = 2e-2f, .beta1 = 0.5f, .beta2 = 0.9f}}};
 }
 
 /// A tile, and its masters after some steps.

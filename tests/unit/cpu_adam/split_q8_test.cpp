@@ -33,7 +33,7 @@ struct Moments {
 
 /// The formula in double.
 Moments updated(const AdamConfig& config, double g, double p, Moments x) {
-  if (config.mode == AdamMode::l2) g += config.weight_decay * p;
+  if (config.decay_mode == AdamDecay::l2) g += config.weight_decay * p;
   return {config.beta1 * x.m + (1 - double{config.beta1}) * g,
           config.beta2 * x.v + (1 - double{config.beta2}) * g * g};
 }
@@ -114,7 +114,7 @@ void expect_scales_that_hold_every_moment(std::span<const AdamSegment> segments,
 TEST(SplitQ8, HasScalesThatHoldWhateverAStepMakesOfARun) {
   const AdamConfig adamw{.learning_rate = 0.5f, .weight_decay = 3.0f};
   AdamConfig l2 = adamw, forgetful = adamw;
-  l2.mode = AdamMode::l2;
+  l2.decay_mode = AdamDecay::l2;
   forgetful.beta1 = forgetful.beta2 = 0;
   const std::vector<AdamSegment> of_one_kind[] = {{{ElementCount(3 * run + 77), adamw}},
                                                   {{ElementCount(3 * run + 77), l2}}};
@@ -144,8 +144,8 @@ TEST(SplitQ8, HasScalesThatHoldMomentsMadeOfMastersAlone) {
   FormatTile tile(StateFormat::split_q8, run);
   tile.initialize(std::vector<float>(run, master));
   tile.set_gradient(std::vector<float>(run, 0.0f));
-  ASSERT_TRUE(
-      adam_step({.beta1 = 0, .weight_decay = 1, .mode = AdamMode::l2}, 1, 1.0f, tile.tile()).has_value());
+  ASSERT_TRUE(adam_step({.beta1 = 0, .weight_decay = 1, .decay_mode = AdamDecay::l2}, 1, 1.0f, tile.tile())
+                  .has_value());
   for (std::size_t i = 0; i < run; ++i) {
     ASSERT_NO_FATAL_FAILURE(expect_near(tile, i, {master, 0.001 * std::pow(master, 2)}));
   }
@@ -179,12 +179,13 @@ TEST(SplitQ8, SaysNothingOfABoundThatIsNotFinite) {
     TileValues values = random_values(run, 4);
     values.gradient[0] = 1.2e19f;
     values.master[1] = 1e19f;
-    EXPECT_TRUE(says_finite({.learning_rate = 0, .weight_decay = 1, .mode = AdamMode::l2}, values, tile, isa))
+    EXPECT_TRUE(
+        says_finite({.learning_rate = 0, .weight_decay = 1, .decay_mode = AdamDecay::l2}, values, tile, isa))
         << to_string(isa);
     // A parameter that is infinite, of a master that is not, is no bound at all.
     values = random_values(run, 5);
     values.master[2] = 3.4e38f;
-    const AdamConfig config{.learning_rate = 0, .weight_decay = 1e-20f, .mode = AdamMode::l2};
+    const AdamConfig config{.learning_rate = 0, .weight_decay = 1e-20f, .decay_mode = AdamDecay::l2};
     EXPECT_TRUE(says_finite(config, values, tile, isa)) << to_string(isa);
     for (std::size_t i = 0; i < run; ++i) {
       const Moments wanted = updated(config, values.gradient[i], values.master[i], {});

@@ -8,7 +8,7 @@
 #include <penstock/kernels/cuda_adam.hpp>
 #include <penstock/kernels/cuda_compute.hpp>
 #include <penstock/kernels/host_compute.hpp>
-#include <tuple>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -86,17 +86,16 @@ TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {
 }
 
 TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
-  using kernels::DeviceStateFormat;
+  using kernels::AdamDecay, kernels::StateFormat;
   for (const std::uint64_t count : sizes) {
-    for (const auto& [mode, format, on_device] :
-         {std::tuple(cpu_adam::AdamMode::adamw, cpu_adam::StateFormat::fp32, DeviceStateFormat::fp32),
-          {cpu_adam::AdamMode::l2, cpu_adam::StateFormat::fp32, DeviceStateFormat::fp32},
-          {cpu_adam::AdamMode::adamw, cpu_adam::StateFormat::split, DeviceStateFormat::split}}) {
+    for (const auto& [mode, format] : {std::pair(AdamDecay::decoupled, StateFormat::fp32),
+                                       {AdamDecay::l2, StateFormat::fp32},
+                                       {AdamDecay::decoupled, StateFormat::split}}) {
       std::vector<std::byte> flags(8);
       Twin state(std::vector<std::byte>(cpu_adam::tile_bytes(format, ElementCount(count)).value().value())),
           gradient(elements(count, DType::bf16, 2)), parameter(std::vector<std::byte>(2 * count)),
           flag(flags);
-      const cpu_adam::AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .mode = mode};
+      const cpu_adam::AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
       const cpu_adam::AdamTile tile{.state = state.host_span(),
                                     .gradient = gradient.host_span(),
                                     .parameter = parameter.host_span(),
@@ -110,13 +109,22 @@ TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
                                              .gradient = {gradient.on_device(), DType::bf16},
                                              .parameter = {parameter.on_device(), DType::bf16},
                                              .first_non_finite_block = flag.on_device(),
-                                             .format = on_device})
+                                             .format = format})
                         .has_value());
       }
       std::memset(flag.host_span().data(), 0xff, 8);
       EXPECT_TRUE(state.equal() && parameter.equal() && flag.equal()) << count;
     }
   }
+}
+
+// Needs no GPU: refused before anything is enqueued.
+TEST(CudaAdam, RefusesAStateFormatWithoutAKernelByName) {
+  const auto refused = kernels::cuda_adam_step(0, {}, {}, {.format = kernels::StateFormat::split_q8});
+
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(refused.error().message().find("split_q8"), std::string::npos) << refused.error().message();
 }
 
 }  // namespace

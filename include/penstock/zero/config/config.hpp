@@ -2,9 +2,12 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/swap/eviction.hpp>
 #include <penstock/tiers/io/choose_engine.hpp>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -25,9 +28,10 @@ struct OffloadConfig {
 
 /// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
 struct OptimizerConfig {
-  bool decoupled_decay = true;
+  cpu_adam::AdamDecay decay_mode =
+      cpu_adam::AdamDecay::decoupled;  ///< `none` is refused: weight_decay 0 says it
   float learning_rate = 1e-3f;
-  float beta1 = 0.9f, beta2 = 0.999f;
+  std::array<float, 2> betas = {0.9f, 0.999f};
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   bool bias_correction = true;
@@ -36,20 +40,18 @@ struct OptimizerConfig {
 /// The names that the configuration file uses.
 [[nodiscard]] std::string_view to_string(OffloadDevice device);
 
-enum class EvictionName : std::uint8_t { lru, planned };
 enum class Integrity : std::uint8_t { off, checksum };
 
-[[nodiscard]] std::string_view to_string(EvictionName name);
-[[nodiscard]] std::string_view to_string(Integrity name);
+[[nodiscard]] std::string_view to_string(Integrity integrity);
 
 /// Our own block, "penstock": what DeepSpeed has no key for.
 struct PenstockConfig {
-  ByteCount host_budget;                      ///< of all ranks of the process; 0: as planned
-  ByteCount device_budget;                    ///< of each rank; 0: as planned
-  std::optional<ElementCount> tile_elements;  ///< a multiple of 16384; none: as the state format has it
-  std::uint32_t tiles_in_flight = 4;          ///< tiles read ahead or being written, at most
-  ElementCount unit_elements_max;             ///< 0: no unit is cut
-  EvictionName eviction = EvictionName::planned;
+  ByteCount host_budget;    ///< of all ranks of the process; 0: as planned
+  ByteCount device_budget;  ///< of each rank; 0: as planned
+  std::optional<ElementCount>
+      tile_elements;  ///< a multiple of cpu_adam::block_elements; none: as the state format has it
+  std::uint32_t tiles_in_flight = 4;  ///< tiles read ahead or being written, at most
+  swap::Eviction eviction = swap::Eviction::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
   cpu_adam::StateFormat state_format =
@@ -109,8 +111,32 @@ struct Config {
   /// Errors: invalid_config, with every directory that cannot be used in its notes.
   [[nodiscard]] Result<void> check_paths() const;
 
+  /// Whether this configuration, read from a file or made in code, can be used: every value is in its range and
+  /// none contradicts another. plan_memory() and Engine::create() ask it.
+  ///
+  /// Errors: invalid_config, with every key that is wrong, what was wanted and got, in its notes.
+  [[nodiscard]] Result<void> validate() const;
+
+  /// Whether a rank's host memory, which is one arena, is pinned: where `pin_memory` of an offload in use (whose
+  /// device is not none) says so; where neither is in use, where that of either does.
+  [[nodiscard]] bool pins_host_memory() const;
+
   /// The effective configuration as JSON, in the keys of ds_config.json. Reading it gives this configuration.
   [[nodiscard]] std::string to_json() const;
 };
+
+/// What there is to know of one key of ds_config.json, as text for a person.
+struct ConfigKey {
+  std::string path;                  ///< "zero_optimization.offload_param.device"
+  std::vector<std::string> aliases;  ///< other paths of the same key
+  std::string takes;                 ///< "an integer from 1 to 4096"; empty: nothing
+  std::string default_value;         ///< as JSON, or in words where it follows from other keys
+  std::string status;   ///< "supported", "deprecated", "no effect", "only the default", "removed"
+  std::string read_by;  ///< the part of the program that acts on it: "memory plan", "trainer"
+  std::string help;     ///< what it says; why it has no effect or was removed
+};
+
+/// Every key that is known, in the order of the documentation.
+[[nodiscard]] std::vector<ConfigKey> config_keys();
 
 }  // namespace penstock::zero

@@ -108,7 +108,7 @@ class Engine {
 
   /// Takes the room for everything where the plan has it live.
   ///
-  /// Errors: invalid_argument, of the layout; budget_too_small, of the device; no_space, when the swap files
+  /// Errors: invalid_config, of the configuration; invalid_argument, of the layout; budget_too_small, of the device; no_space, when the swap files
   /// are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   /// Waits for what is in flight. The streams given to it have passed whatever uses what it handed out.

@@ -51,8 +51,9 @@ struct MemoryPlan {
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without budgets in the
 /// configuration it takes what everything needs that is not offloaded further.
 ///
-/// Errors: invalid_argument, of the layout; invalid_config, for a tile size that is no multiple of
-/// cpu_adam::block_elements, nvme without a path, or lists in `penstock` that are not one number a path or rank; budget_too_small, with the minimum and what it is made of.
+/// Errors: invalid_argument, of the layout, and for no ranks; invalid_config, of Config::validate(), and for
+/// penstock.rank_nodes that are not one for each of `local_ranks`; budget_too_small, with the minimum and what it is
+/// made of.
 [[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
                                              std::uint32_t ranks, std::uint32_t local_ranks);
 

@@ -64,11 +64,11 @@ void expect_same_offload(const Json::Value& expected, const OffloadConfig& offlo
 void expect_same_optimizer(const Json::Value& expected, const OptimizerConfig& optimizer) {
   const Json::Value& params = expected["params"];
   EXPECT_EQ(optimizer.learning_rate, params.get("lr", 1e-3).asFloat());
-  EXPECT_EQ(optimizer.beta1, params.isMember("betas") ? params["betas"][0].asFloat() : 0.9f);
-  EXPECT_EQ(optimizer.beta2, params.isMember("betas") ? params["betas"][1].asFloat() : 0.999f);
+  EXPECT_EQ(optimizer.betas[0], params.isMember("betas") ? params["betas"][0].asFloat() : 0.9f);
+  EXPECT_EQ(optimizer.betas[1], params.isMember("betas") ? params["betas"][1].asFloat() : 0.999f);
   EXPECT_EQ(optimizer.epsilon, params.get("eps", 1e-8).asFloat());
   EXPECT_EQ(optimizer.weight_decay, params.get("weight_decay", 0.0).asFloat());
-  EXPECT_EQ(optimizer.decoupled_decay, params.get("adam_w_mode", true).asBool());
+  EXPECT_EQ(optimizer.decay_mode == cpu_adam::AdamDecay::decoupled, params.get("adam_w_mode", true).asBool());
 }
 
 TEST_P(GoldenConfig, HasTheEffectThatItHasInDeepSpeed) {

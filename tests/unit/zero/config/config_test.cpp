@@ -207,7 +207,7 @@ TEST(Config, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
 TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
   const auto decoupled = [](std::string_view optimizer) {
     return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(optimizer) + "}")
-        ->optimizer.decoupled_decay;
+               ->optimizer.decay_mode == cpu_adam::AdamDecay::decoupled;
   };
   EXPECT_TRUE(decoupled(R"({"type": "Adam"})"));
   EXPECT_FALSE(decoupled(R"({"type": "ADAM", "params": {"adam_w_mode": false}})"));
@@ -217,7 +217,7 @@ TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
 
 TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
-    "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8, "unit_elements_max": 1e6,
+    "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8,
     "eviction": "lru", "io_engine": "threads", "integrity": "off", "io_deadline_seconds": 7, "threads": 2}})");
 
   ASSERT_TRUE(config) << config.error().message();
@@ -225,16 +225,15 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.device_budget, 4_KiB);
   EXPECT_EQ(config->penstock.tile_elements, ElementCount(32768));
   EXPECT_EQ(config->penstock.tiles_in_flight, 8u);
-  EXPECT_EQ(config->penstock.unit_elements_max, ElementCount(1'000'000));
-  EXPECT_EQ(config->penstock.eviction, EvictionName::lru);
+  EXPECT_EQ(config->penstock.eviction, swap::Eviction::lru);
   EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
   EXPECT_EQ(config->penstock.integrity, Integrity::off);
   EXPECT_EQ(config->penstock.io_deadline_seconds, 7u);
   EXPECT_EQ(config->penstock.threads, 2u);
   for (const char* bad :
        {R"({"host_budget": "160 apples"})", R"({"host_budget": "-1MiB"})", R"({"host_budget": ""})",
-        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"tiles_in_flight": 0})",
-        R"({"io_deadline_seconds": 0})"}) {
+        R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"unit_elements_max": 1e6})",
+        R"({"tiles_in_flight": 0})", R"({"io_deadline_seconds": 0})"}) {
     EXPECT_FALSE(read("{\"train_batch_size\": 8, \"penstock\": " + std::string(bad) + "}")) << bad;
   }
 }
@@ -292,7 +291,7 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
       "weight_decay": 0.1, "bias_correction": false, "adam_w_mode": false}},
     "aio": {"block_size": 262144, "queue_depth": 32},
     "penstock": {"host_budget": "1.5GiB", "eviction": "lru", "io_engine": "io_uring", "integrity": "off",
-      "io_deadline_seconds": 5, "path_weights": [2.5, 1], "path_nodes": [0, 1], "rank_nodes": [1]}})",
+      "io_deadline_seconds": 5, "path_weights": [0.12345678901234568, 1], "path_nodes": [0, 1], "rank_nodes": [1]}})",
            3);
   ASSERT_TRUE(config) << config.error().message();
 
@@ -300,8 +299,10 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
 
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(again->to_json(), config->to_json());
-  EXPECT_EQ(again->optimizer.beta1, 0.8f);
+  EXPECT_EQ(again->optimizer.betas[0], 0.8f);
   EXPECT_EQ(again->optimizer.learning_rate, 3e-5f);
+  EXPECT_EQ(again->penstock.path_weights, (std::vector<double>{0.12345678901234568, 1}));
+  EXPECT_NE(config->to_json().find("\"betas\": [0.8, 0.95]"), std::string::npos) << config->to_json();
   EXPECT_TRUE(again->notes.empty()) << again->notes.front();
 }
 

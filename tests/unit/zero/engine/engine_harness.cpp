@@ -87,6 +87,7 @@ class Rank final : public swap::IdleHandler {
     auto communicator = group.join(rank_, *device_, *compute_);
     if (!communicator) return communicator.error();
     communicator_ = std::move(*communicator);
+    if (options_.spoil_engine_config) options_.spoil_engine_config(config);
     auto engine = Engine::create({.runtime = runtime_.get(),
                                   .device = device_.get(),
                                   .compute = compute_.get(),

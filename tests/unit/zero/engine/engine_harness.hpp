@@ -45,6 +45,8 @@ struct RunOptions {
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
   std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
+  /// Changes what the engine is given, of which the plan knows nothing.
+  std::function<void(Config&)> spoil_engine_config;
   /// Called after each micro-batch, on the rank's thread.
   std::function<void(Engine&)> after_micro_batch;
   /// Called before each step's forward, on the rank's thread.

@@ -117,7 +117,7 @@ TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
   options.config.penstock.host_budget = minimum(options.config, 2);
   options.request_max = 1_MiB;
   options.threads = 2;
-  options.config.penstock.eviction = EvictionName::lru;
+  options.config.penstock.eviction = swap::Eviction::lru;
   const RunResult result = train(options);
   EXPECT_EQ(result.digest, reference) << (result.error ? result.error->message() : "");
 }
@@ -328,6 +328,18 @@ TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenLooksAtNone) {
   const RunResult checked = train(options);
   ASSERT_TRUE(checked.error);
   EXPECT_EQ(checked.error->code(), ErrorCode::corrupted);
+}
+
+TEST(Engine, RefusesAConfigurationThatCannotBeUsed) {
+  RunOptions options{.ranks = 1, .config = on_disk()};
+  options.spoil_engine_config = [](Config& config) { config.optimizer.epsilon = 0; };
+
+  const RunResult result = train(options);
+
+  ASSERT_TRUE(result.error);
+  EXPECT_EQ(result.error->code(), ErrorCode::invalid_config);
+  EXPECT_NE(result.error->message().find("optimizer.params.eps"), std::string::npos)
+      << result.error->message();
 }
 
 TEST(Engine, RefusesToTrainBeforeItIsInitialized) {

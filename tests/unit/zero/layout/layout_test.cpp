@@ -128,6 +128,32 @@ TEST(MemoryPlan, RefusesListsThatAreNotOneNumberForEachPathOrRank) {
   EXPECT_EQ(refusal(), "accepted");
 }
 
+TEST(MemoryPlan, RefusesAConfigurationThatCannotBeUsedAndNoRanks) {
+  Config config = test::RunOptions::default_config();
+  const auto code = [&](std::uint32_t ranks, std::uint32_t local_ranks) {
+    const auto plan = plan_memory(config, test::small_model(), ranks, local_ranks);
+    return plan ? std::nullopt : std::optional(plan.error().code());
+  };
+  EXPECT_EQ(code(2, 1), std::nullopt);
+  EXPECT_EQ(code(0, 0), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(2, 0), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(2, 3), ErrorCode::invalid_argument);
+
+  config.penstock.tiles_in_flight = 0;
+  EXPECT_EQ(code(2, 1), ErrorCode::invalid_config);
+}
+
+TEST(MemoryPlan, PinsTheArenaAsTheOffloadsSay) {
+  Config config = test::RunOptions::default_config();
+  config.offload_optimizer = {.device = OffloadDevice::cpu, .pin_memory = false};
+  const auto pinning = [&] {
+    return plan_memory(config, test::small_model(), 1, 1)->runtime_options(config, 0).pinning;
+  };
+  EXPECT_EQ(pinning(), tiers::Pinning::none);
+  config.offload_optimizer.pin_memory = true;
+  EXPECT_EQ(pinning(), tiers::Pinning::preferred);
+}
+
 TEST(MemoryPlan, ReadsAheadAsFarAsAskedWhereTheBudgetIsItsOwn) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};

@@ -1,0 +1,115 @@
+#include "zero/config/check.hpp"
+
+#include "zero/config/json_text.hpp"
+#include "zero/config/rules.hpp"
+#include "zero/config/value.hpp"
+
+#include <penstock/cpu_adam/state_format.hpp>
+
+#include <algorithm>
+
+namespace penstock::zero::config {
+
+namespace {
+
+using Violations = std::vector<Violation>;
+
+/// Each value by itself: what reading it from a file would refuse.
+void check_values(const Config& config, Violations& violations) {
+  const Draft draft = draft_of(config);
+  for (const Key& key : schema()) {
+    if (!key.field) continue;
+    const Json::Value json = write_value(key, key.field.get(draft));
+    if (json.isNull()) continue;
+    if (const auto value = read_value(key, json); !value) violations.push_back({{key.path}, value.error()});
+  }
+}
+
+void check_precision(const Config& config, Violations& violations) {
+  const std::string dtype(to_string(config.dtype));
+  if (config.dtype == DType::fp16 && config.loss_scale == 0.0f) {
+    violations.push_back(
+        {{"fp16.loss_scale", "fp16.enabled"},
+         "a dynamic loss scale (0, the default) is not supported yet; give a static one, such as 1024"});
+  }
+  if (config.dtype != DType::fp16 && config.loss_scale != 1.0f) {
+    violations.push_back({{"fp16.loss_scale", "fp16.enabled"},
+                          "wanted 1 without fp16, got " + write_json(double{config.loss_scale}) +
+                              "; enable fp16, or leave it out"});
+  }
+  const cpu_adam::StateFormat format = config.penstock.state_format;
+  if (cpu_adam::is_split(format) && config.dtype != DType::bf16) {
+    violations.push_back({{"penstock.state_format", "bf16.enabled", "fp16.enabled"},
+                          std::string(to_string(format)) +
+                              " takes bf16 parameters, which are the upper halves of the masters, got " +
+                              dtype + "; enable bf16, or use fp32"});
+  }
+  if (config.grad_accum_dtype != config.dtype && config.grad_accum_dtype != DType::fp32) {
+    violations.push_back({{"data_types.grad_accum_dtype", "bf16.enabled", "fp16.enabled"},
+                          "not supported yet; only fp32 and the type of the parameters are, " + dtype});
+  }
+}
+
+void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
+  if (optimizer.decay_mode == cpu_adam::AdamDecay::none) {
+    violations.push_back({{"optimizer.params.adam_w_mode"},
+                          "wanted decoupled or l2, got none; for no decay set weight_decay to 0"});
+  }
+  if (std::any_of(optimizer.betas.begin(), optimizer.betas.end(), [](float beta) { return beta == 1.0f; })) {
+    violations.push_back(
+        {{"optimizer.params.betas"}, "wanted two numbers of at least 0 and, in single precision, below 1"});
+  }
+  if (optimizer.epsilon == 0.0f) {
+    violations.push_back(
+        {{"optimizer.params.eps"}, "wanted a number that is, in single precision, above 0, got 0"});
+  }
+}
+
+void check_offload(const Config& config, Violations& violations) {
+  constexpr std::string_view param_device = "zero_optimization.offload_param.device",
+                             param_path = "zero_optimization.offload_param.nvme_path",
+                             optimizer_device = "zero_optimization.offload_optimizer.device",
+                             optimizer_path = "zero_optimization.offload_optimizer.nvme_path";
+  const auto check_given = [&](const OffloadConfig& offload, std::string_view device, std::string_view path) {
+    if (offload.device != OffloadDevice::nvme || !offload.nvme_paths.empty()) return true;
+    violations.push_back({{device, path}, "\"nvme\" needs nvme_path, a directory or a list of directories"});
+    return false;
+  };
+  const bool given = check_given(config.offload_param, param_device, param_path) &
+                     check_given(config.offload_optimizer, optimizer_device, optimizer_path);
+  const bool both = config.offload_param.device == OffloadDevice::nvme &&
+                    config.offload_optimizer.device == OffloadDevice::nvme;
+  if (both && given && config.offload_param.nvme_paths != config.offload_optimizer.nvme_paths) {
+    violations.push_back(
+        {{optimizer_path, param_path},
+         "offload_param and offload_optimizer name different directories; give both the same "
+         "nvme_path, a list for several directories"});
+  }
+
+  const std::size_t paths = config.swap_directories().size();
+  const auto one_for_each = [&](std::string_view key, std::size_t count) {
+    if (count == 0 || paths == 0 || count == paths) return;
+    violations.push_back({{key, param_path, optimizer_path, param_device, optimizer_device},
+                          "wanted one number for each directory of nvme_path, " + std::to_string(paths) +
+                              ", got " + std::to_string(count)});
+  };
+  one_for_each("penstock.path_weights", config.penstock.path_weights.size());
+  one_for_each("penstock.path_nodes", config.penstock.path_nodes.size());
+}
+
+}  // namespace
+
+std::vector<Violation> check(const Config& config) {
+  Violations violations;
+  check_values(config, violations);
+  if (config.stage != 3) {
+    violations.push_back({{"zero_optimization.stage"},
+                          "stage " + std::to_string(config.stage) + " is not supported yet; only 3 is"});
+  }
+  check_precision(config, violations);
+  check_optimizer(config.optimizer, violations);
+  check_offload(config, violations);
+  return violations;
+}
+
+}  // namespace penstock::zero::config

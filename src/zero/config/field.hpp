@@ -1,0 +1,165 @@
+#pragma once
+
+#include <penstock/zero/config/config.hpp>
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace penstock::zero::config {
+
+/// A value of the right kind and range.
+struct Value {
+  bool flag = false;
+  std::uint64_t count = 0;  ///< of bytes too
+  double real = 0;
+  std::string text;                ///< the choice as the schema spells it
+  std::vector<std::string> texts;  ///< of `paths`
+  std::vector<double> numbers;
+};
+
+/// The names that the file uses for an enumeration are those of its to_string().
+template <class E>
+inline constexpr std::array<E, 0> enumerators{};
+template <>
+inline constexpr std::array enumerators<OffloadDevice>{OffloadDevice::none, OffloadDevice::cpu,
+                                                       OffloadDevice::nvme};
+template <>
+inline constexpr std::array enumerators<Integrity>{Integrity::off, Integrity::checksum};
+template <>
+inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};
+template <>
+inline constexpr std::array enumerators<swap::Eviction>{swap::Eviction::lru, swap::Eviction::planned};
+template <>
+inline constexpr std::array enumerators<tiers::EngineChoice>{
+    tiers::EngineChoice::automatic, tiers::EngineChoice::io_uring, tiers::EngineChoice::libaio,
+    tiers::EngineChoice::threads};
+template <>
+inline constexpr std::array enumerators<cpu_adam::StateFormat>{
+    cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
+    cpu_adam::StateFormat::split_q8};
+
+/// The shortest decimal that is read back as `value`, as a double: 0.9 of 0.9f, not 0.899999976.
+[[nodiscard]] inline double shortest_decimal(float value) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  double shortest = 0;
+  std::from_chars(digits.data(), end.ptr, shortest);
+  return shortest;
+}
+
+// A Value from a member's type and back. Nothing where the member is empty, which the file calls null.
+
+inline void store(bool& member, const Value& value) {
+  member = value.flag;
+}
+inline std::optional<Value> load(bool member) {
+  return Value{.flag = member};
+}
+
+template <std::unsigned_integral T>
+requires(!std::same_as<T, bool>) void store(T& member, const Value& value) {
+  member = static_cast<T>(value.count);
+}
+template <std::unsigned_integral T>
+requires(!std::same_as<T, bool>) std::optional<Value> load(T member) {
+  return Value{.count = member};
+}
+
+template <class T>
+concept Quantity = std::same_as<T, ByteCount> || std::same_as<T, ElementCount>;
+void store(Quantity auto& member, const Value& value) {
+  member = std::decay_t<decltype(member)>(value.count);
+}
+std::optional<Value> load(const Quantity auto& member) {
+  return Value{.count = member.value()};
+}
+
+inline void store(float& member, const Value& value) {
+  member = static_cast<float>(value.real);
+}
+inline std::optional<Value> load(float member) {
+  return Value{.real = shortest_decimal(member)};
+}
+
+inline void store(std::string& member, const Value& value) {
+  member = value.text;
+}
+inline std::optional<Value> load(const std::string& member) {
+  return Value{.text = member};
+}
+
+template <class E>
+requires std::is_enum_v<E>
+void store(E& member, const Value& value) {
+  static_assert(!enumerators<E>.empty(), "list the enumerators");
+  for (const E one : enumerators<E>) {
+    if (value.text == to_string(one)) member = one;
+  }
+}
+template <class E>
+requires std::is_enum_v<E> std::optional<Value> load(E member) {
+  return Value{.text = std::string(to_string(member))};
+}
+
+template <class T>
+requires std::is_arithmetic_v<T>
+void store(std::vector<T>& member, const Value& value) {
+  member.assign(value.numbers.begin(), value.numbers.end());
+}
+template <class T>
+requires std::is_arithmetic_v<T> std::optional<Value> load(const std::vector<T>& member) {
+  if (member.empty()) return std::nullopt;
+  return Value{.numbers = {member.begin(), member.end()}};
+}
+
+template <std::size_t n>
+void store(std::array<float, n>& member, const Value& value) {
+  for (std::size_t i = 0; i < n; ++i) member[i] = static_cast<float>(value.numbers[i]);
+}
+template <std::size_t n>
+std::optional<Value> load(const std::array<float, n>& member) {
+  Value value;
+  for (const float number : member) value.numbers.push_back(shortest_decimal(number));
+  return value;
+}
+
+inline void store(std::vector<std::filesystem::path>& member, const Value& value) {
+  member.assign(value.texts.begin(), value.texts.end());
+}
+inline std::optional<Value> load(const std::vector<std::filesystem::path>& member) {
+  if (member.empty()) return std::nullopt;
+  Value value;
+  for (const auto& path : member) value.texts.push_back(path.string());
+  return value;
+}
+
+template <class T>
+void store(std::optional<T>& member, const Value& value) {
+  store(member.emplace(), value);
+}
+template <class T>
+std::optional<Value> load(const std::optional<T>& member) {
+  return member ? load(*member) : std::nullopt;
+}
+
+struct Draft;
+
+/// Where a key's value is kept: how it gets there, and how it is read back.
+struct Field {
+  void (*set)(Draft&, const Value&) = nullptr;
+  std::optional<Value> (*get)(const Draft&) = nullptr;
+
+  [[nodiscard]] explicit operator bool() const { return set != nullptr; }
+};
+
+/// The member at the end of a path of member pointers: field<&Draft::config, &Config::stage>.
+template <auto... path>
+inline constexpr Field field{[](Draft& draft, const Value& value) { store((draft.*....*path), value); },
+                             [](const Draft& draft) { return load((draft.*....*path)); }};
+
+}  // namespace penstock::zero::config

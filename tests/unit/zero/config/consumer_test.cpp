@@ -1,0 +1,280 @@
+// Every key that is accepted has an effect, or says that it has none.
+//
+// Each row of the table is varied in a file, and what the part of the library that the row names makes of the
+// configuration is compared. It would catch: a supported key that no code reads (as offload_optimizer.pin_memory
+// once was), a key that a rule overwrites, a row that names the wrong part, a key called the trainer's that the
+// library acts on, a key accepted with a value that is not supported.
+
+#include "unit/zero/engine/engine_harness.hpp"
+#include "zero/config/schema.hpp"
+#include "zero/engine/step_arithmetic.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
+
+#include "kit/print.hpp"
+
+#include <gtest/gtest.h>
+#include <json/json.h>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace penstock::zero {
+namespace {
+
+using config::Consumer;
+using config::Key;
+using config::Kind;
+using config::Status;
+
+constexpr std::uint32_t ranks = 2;
+
+/// Files in which every supported key matters in at least one.
+const char* const scenarios[] = {
+    // The optimizer alone on two disks, bf16.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+        "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
+        "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}},
+        "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1],
+                     "rank_nodes": [0, 1]}})",
+    // The parameters alone on a disk, fp16, L2 decay.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
+        "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
+        "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
+    // Everything in host memory, which nobody asks to be pinned.
+    R"({"train_micro_batch_size_per_gpu": 2, "fp16": {"loss_scale": 64},
+        "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
+                              "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
+};
+
+Json::Value parse(const std::string& text) {
+  std::istringstream stream(text);
+  Json::Value json;
+  stream >> json;
+  return json;
+}
+
+Json::Value& at_path(Json::Value& root, std::string_view path) {
+  const std::size_t dot = path.find('.');
+  Json::Value& member = root[std::string(path.substr(0, dot))];
+  return dot == std::string_view::npos ? member : at_path(member, path.substr(dot + 1));
+}
+
+Result<Config> read(const Json::Value& json) {
+  return Config::from_text(Json::writeString(Json::StreamWriterBuilder(), json), "ds_config.json", ranks);
+}
+
+/// Values near `now` that the key might take.
+std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
+  switch (key.kind) {
+    case Kind::flag: return {!now.asBool()};
+    case Kind::count:
+    case Kind::bytes: {
+      const Json::UInt64 n = now.isNull() ? 1 : now.asUInt64();
+      return {n * 2, n + 1, n / 2, n > 0 ? n - 1 : 1, Json::UInt64{1} << 28};
+    }
+    case Kind::real: return {now.asDouble() / 2, now.asDouble() + 0.5};
+    case Kind::text: {
+      if (key.choices.empty()) return {"any"};
+      std::vector<Json::Value> choices;
+      std::istringstream list{std::string(key.choices)};
+      for (std::string choice; std::getline(list, choice, '|');) choices.emplace_back(choice);
+      return choices;
+    }
+    case Kind::paths:
+    case Kind::numbers: {
+      Json::Value reversed(Json::arrayValue), halves(Json::arrayValue);
+      for (Json::ArrayIndex i = now.isArray() ? now.size() : 0; i-- > 0;) reversed.append(now[i]);
+      for (const Json::Value& one : reversed) {
+        if (one.isNumeric()) halves.append(one.asDouble() / 2);
+      }
+      return {reversed, halves, "/no/other"};
+    }
+    case Kind::block: return {};
+    case Kind::feature: return {parse(R"({"enabled": true})"), parse(R"({"key": 1})")};
+  }
+  return {};
+}
+
+std::string observe_plan(const Config& config) {
+  const auto plan = plan_memory(config, test::small_model(), ranks, ranks);
+  if (!plan) return plan.error().message();
+  std::ostringstream text;
+  for (const ByteCount bytes :
+       {plan->host_budget,  plan->host_minimum,    plan->device_budget,   plan->device_minimum,
+        plan->swap_bytes,   plan->swap_tensor_max, plan->device_gathered, plan->device_gradients,
+        plan->host_shards,  plan->host_gradients,  plan->host_tiles,      plan->host_incoming,
+        plan->host_staging, plan->disk_shards,     plan->disk_gradients,  plan->disk_tiles,
+        plan->tile_reads,   plan->tile_writes,     plan->shard_reads_max, plan->update_shard_reads_max,
+        plan->shard_writes}) {
+    text << bytes.value() << ' ';
+  }
+  text << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '
+       << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk << plan->gradients_on_disk;
+  return text.str();
+}
+
+std::string observe_runtime(const Config& config) {
+  const auto plan = plan_memory(config, test::small_model(), ranks, ranks);
+  if (!plan) return plan.error().message();
+  const auto options = plan->runtime_options(config, 0, tiers::NumaTopology::read("/no/sysfs"));
+  std::ostringstream text;
+  text << static_cast<int>(options.pinning) << ' ' << to_string(options.eviction);
+  for (const auto& path : options.paths) {
+    text << ' ' << path.directory << ' ' << path.weight << ' ' << path.request_max.value() << ' '
+         << path.in_flight_max.value() << ' ' << path.deadline.count() << ' ' << to_string(path.engine);
+  }
+  return text.str();
+}
+
+std::string observe_step(const Config& config) {
+  std::ostringstream text;
+  for (const bool decays : {false, true}) {
+    const auto adam = adam_config(config.optimizer, decays, {});
+    text << adam.learning_rate << ' ' << adam.beta1 << ' ' << adam.beta2 << ' ' << adam.epsilon << ' '
+         << adam.weight_decay << ' ' << static_cast<int>(adam.decay_mode) << ' ' << adam.bias_correction
+         << ' ';
+  }
+  const GradientNorm gradients = gradient_norm(config, 1e10);
+  text << gradients.norm << ' ' << gradients.clip_factor << ' '
+       << gradient_factor(config, gradients.clip_factor);
+  return text.str();
+}
+
+/// What the engine keeps, and what of it is sealed in a pass of its own.
+std::string observe_engine(const Config& config) {
+  if (config.dtype != DType::bf16) return "the harness computes in bf16";
+  std::ostringstream text;
+  test::RunOptions options{.ranks = ranks, .steps = 1, .config = config, .paths = 2};
+  options.before_step = [&](std::uint32_t, std::uint32_t rank, swap::Runtime& runtime) {
+    if (rank != 0) return;
+    for (const tiers::TensorId id : runtime.tensors()) {
+      const tiers::TensorDescription tensor = runtime.describe(id);
+      text << tensor.name << ' ' << tensor.size.value() << ' ' << tensor.sealed_in_pass << '\n';
+    }
+  };
+  const test::RunResult result = test::train(options);
+  return result.error ? result.error->message() : text.str();
+}
+
+std::string observe(Consumer consumer, const Config& config) {
+  switch (consumer) {
+    case Consumer::plan: return observe_plan(config);
+    case Consumer::runtime: return observe_runtime(config);
+    case Consumer::step: return observe_step(config);
+    case Consumer::engine: return observe_engine(config);
+    case Consumer::trainer: return observe_plan(config) + observe_runtime(config) + observe_step(config);
+    case Consumer::nobody: break;
+  }
+  return {};
+}
+
+/// A key in a scenario, with a value that it does not have there.
+struct Variation {
+  Config before;
+  Json::Value value;
+  Result<Config> after;
+};
+
+std::vector<Variation> vary(const Key& key) {
+  std::vector<Variation> all;
+  for (const char* const scenario : scenarios) {
+    const Config before = read(parse(scenario)).value();
+    Json::Value effective = parse(before.to_json());
+    Json::Value now = at_path(effective, key.path);
+    if (!key.fallback.empty()) now = parse(std::string("[").append(key.fallback).append("]"))[0];
+    for (const Json::Value& value : variations(key, now)) {
+      if (value == now || (value.isNumeric() && now.isNumeric() && value.asDouble() == now.asDouble()))
+        continue;
+      Json::Value varied = parse(scenario);
+      at_path(varied, key.path) = value;
+      all.push_back({before, value, read(varied)});
+    }
+  }
+  return all;
+}
+
+std::vector<const Key*> keys_of(Status status) {
+  std::vector<const Key*> keys;
+  for (const Key& key : config::schema()) {
+    if (key.status == status && key.kind != Kind::block) keys.push_back(&key);
+  }
+  return keys;
+}
+
+TEST(ConfigConsumers, ActOnEverySupportedKeyThatIsTheirs) {
+  for (const Key* const key : keys_of(Status::supported)) {
+    if (key->read_by == Consumer::trainer) continue;
+    bool differs = false;
+    for (const Variation& one : vary(*key)) {
+      if (!one.after || differs) continue;
+      differs = observe(key->read_by, one.before) != observe(key->read_by, *one.after);
+    }
+    EXPECT_TRUE(differs) << key->path << " is accepted, and the part that its row names does not read it";
+  }
+}
+
+TEST(ConfigConsumers, LeaveAloneExactlyTheKeysThatAreTheTrainers) {
+  std::set<std::string_view> of_trainer;
+  for (const Key* const key : keys_of(Status::supported)) {
+    if (key->read_by != Consumer::trainer) continue;
+    of_trainer.insert(key->path);
+    std::size_t accepted = 0;
+    for (const Variation& one : vary(*key)) {
+      if (!one.after) continue;
+      ++accepted;
+      EXPECT_TRUE(one.after->to_json() != one.before.to_json()) << key->path << " as " << one.value;
+      EXPECT_EQ(observe(key->read_by, *one.after), observe(key->read_by, one.before))
+          << key->path << " is not the trainer's alone";
+    }
+    EXPECT_GT(accepted, 0u) << key->path;
+  }
+  EXPECT_EQ(of_trainer, (std::set<std::string_view>{"train_batch_size", "train_micro_batch_size_per_gpu",
+                                                    "gradient_accumulation_steps", "penstock.threads"}));
+}
+
+TEST(ConfigConsumers, MissNothingBecauseOtherValuesOfUnsupportedKeysAreRefusedByName) {
+  for (const Key* const key : keys_of(Status::only_default)) {
+    std::size_t refused = 0;
+    for (const Variation& one : vary(*key)) {
+      ASSERT_FALSE(one.after) << key->path << " is accepted as " << one.value;
+      EXPECT_NE(one.after.error().message().find(std::string("\n  ").append(key->path)), std::string::npos)
+          << one.after.error().message();
+      ++refused;
+    }
+    EXPECT_GT(refused, 0u) << key->path;
+  }
+}
+
+TEST(ConfigConsumers, AreNotExpectedOfKeysThatAreNotedToHaveNoEffect) {
+  for (const Key* const key : keys_of(Status::no_effect)) {
+    std::size_t accepted = 0;
+    for (const Variation& one : vary(*key)) {
+      if (!one.after) continue;
+      ++accepted;
+      const auto noted = [&](const std::string& note) {
+        return note.starts_with(key->path) && note.ends_with(key->help);
+      };
+      EXPECT_TRUE(std::any_of(one.after->notes.begin(), one.after->notes.end(), noted)) << key->path;
+      EXPECT_TRUE(one.after->to_json() == one.before.to_json()) << key->path;
+    }
+    EXPECT_GT(accepted, 0u) << key->path;
+  }
+}
+
+TEST(ConfigText, IsReadBackAsTheConfigurationThatItWasWrittenFrom) {
+  for (const Key* const key : keys_of(Status::supported)) {
+    for (const Variation& one : vary(*key)) {
+      if (!one.after) continue;
+      const auto again = read(parse(one.after->to_json()));
+      ASSERT_TRUE(again) << again.error().message();
+      EXPECT_EQ(again->to_json(), one.after->to_json()) << key->path;
+      for (const Consumer consumer : {Consumer::plan, Consumer::runtime, Consumer::step}) {
+        EXPECT_EQ(observe(consumer, *again), observe(consumer, *one.after)) << key->path;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero
