@@ -1,6 +1,6 @@
 #include "stepper.hpp"
 
-#include <penstock/kernels/host_compute.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -28,37 +28,32 @@ Result<std::unique_ptr<Stepper>> Stepper::create(const StepperOptions& options) 
   return stepper;
 }
 
-Stepper::~Stepper() {
-  engine_.reset();
-  stream_.reset();
-}
-
 Result<Stepper::Timing> Stepper::step() {
   Timing timing{};
-  PENSTOCK_TRY(engine_->begin_step({}));
+  PENSTOCK_TRY(rank_->engine().begin_step({}));
   // Landings go on while the next gradient is written: they take what the loop takes beyond the writing
   // alone.
   const TimePoint backward = Clock::steady().now();
   double writing = 0;
   for (std::uint32_t unit = units_; unit-- > 0;) {
-    auto gradients = engine_->gradients(unit, *stream_);
+    auto gradients = rank_->engine().gradients(unit, *stream_);
     if (!gradients) return gradients.error();
     const DeviceTensor tensor = gradients->slots()[0].tensor;
     write(tensor);
     if (unit == units_ - 1) writing = write(tensor) * (units_ + 1);  // nothing lands yet
-    PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
+    PENSTOCK_TRY(rank_->engine().reduce(std::move(*gradients), *stream_));
   }
   timing.landing = seconds_since(backward) - writing;
 
-  const auto before = runtime_->ledger().traffic(tiers::Purpose::optimizer_tile);
+  const auto before = rank_->runtime().ledger().traffic(tiers::Purpose::optimizer_tile);
   const TimePoint began = Clock::steady().now();
-  auto outcome = engine_->step();
+  auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
-  PENSTOCK_TRY(runtime_->flush());
+  PENSTOCK_TRY(rank_->runtime().flush());
   const double waited = std::chrono::duration<double>(outcome->gradient_wait).count();
   timing.step = seconds_since(began) - waited;
   timing.landing += waited;
-  const auto after = runtime_->ledger().traffic(tiers::Purpose::optimizer_tile);
+  const auto after = rank_->runtime().ledger().traffic(tiers::Purpose::optimizer_tile);
   timing.read = after.read - before.read;
   timing.written = after.written - before.written;
   return timing;
@@ -83,34 +78,16 @@ Result<void> Stepper::open(const StepperOptions& options) {
   }
   units_ = static_cast<std::uint32_t>(model.units.size());
 
-  auto plan = zero::plan_memory(config, model, 1, 1);
-  if (!plan) return plan.error();
-  plan_ = *plan;
-  auto runtime = swap::Runtime::create(plan_.runtime_options(config, 0));
-  if (!runtime) return runtime.error();
-  runtime_ = std::move(*runtime);
-  device_ = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = plan_.device_budget});
-  compute_ = kernels::make_host_compute();
-  auto stream = device_->create_stream();
-  if (!stream) return stream.error();
-  stream_ = std::move(*stream);
-  auto communicator = group_->join(0, *device_, *compute_);
-  if (!communicator) return communicator.error();
-  communicator_ = std::move(*communicator);
   auto workers = parallel::Workers::create({.threads = options.threads});
   if (!workers) return workers.error();
   workers_ = std::move(*workers);
-  auto engine = zero::Engine::create({.runtime = runtime_.get(),
-                                      .device = device_.get(),
-                                      .compute = compute_.get(),
-                                      .communicator = communicator_.get(),
-                                      .workers = &*workers_,
-                                      .config = config,
-                                      .model = model,
-                                      .plan = plan_});
-  if (!engine) return engine.error();
-  engine_ = std::move(*engine);
-  return engine_->initialize([](zero::ParameterId, std::uint64_t, std::span<float> values) {
+  auto rank = zero::Rank::create({.config = config, .model = model, .workers = &*workers_});
+  if (!rank) return rank.error();
+  rank_ = std::move(*rank);
+  auto stream = rank_->device().create_stream();
+  if (!stream) return stream.error();
+  stream_ = std::move(*stream);
+  return rank_->engine().initialize([](zero::ParameterId, std::uint64_t, std::span<float> values) {
     std::fill(values.begin(), values.end(), 0.5f);
   });
 }

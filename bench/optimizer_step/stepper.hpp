@@ -2,9 +2,7 @@
 
 #include <penstock/base/stream.hpp>
 #include <penstock/parallel/workers.hpp>
-#include <penstock/tiers/device/host_device.hpp>
-#include <penstock/zero/comm/in_process_group.hpp>
-#include <penstock/zero/engine/engine.hpp>
+#include <penstock/zero/rank.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -31,7 +29,6 @@ struct StepperOptions {
 class Stepper {
  public:
   static Result<std::unique_ptr<Stepper>> create(const StepperOptions& options);
-  ~Stepper();
   Stepper(const Stepper&) = delete;
   Stepper& operator=(const Stepper&) = delete;
 
@@ -44,23 +41,17 @@ class Stepper {
   /// Gives every unit a gradient, and steps.
   Result<Timing> step();
 
-  [[nodiscard]] const zero::MemoryPlan& plan() const { return plan_; }
-  [[nodiscard]] swap::Runtime& runtime() { return *runtime_; }
+  [[nodiscard]] const zero::MemoryPlan& plan() const { return rank_->plan(); }
+  [[nodiscard]] swap::Runtime& runtime() { return rank_->runtime(); }
 
  private:
   Stepper() = default;
   Result<void> open(const StepperOptions& options);
 
   std::uint32_t units_ = 0;
-  zero::MemoryPlan plan_;
-  std::shared_ptr<zero::InProcessGroup> group_ = zero::InProcessGroup::create(1);
-  std::unique_ptr<swap::Runtime> runtime_;
-  std::unique_ptr<tiers::HostDevice> device_;
-  std::unique_ptr<Compute> compute_;
-  std::unique_ptr<tiers::Stream> stream_;
-  std::unique_ptr<zero::Communicator> communicator_;
   std::optional<parallel::Workers> workers_;
-  std::unique_ptr<zero::Engine> engine_;
+  std::unique_ptr<zero::Rank> rank_;
+  std::unique_ptr<tiers::Stream> stream_;
 };
 
 }  // namespace penstock::bench

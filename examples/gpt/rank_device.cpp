@@ -3,9 +3,6 @@
 #include "gpt/host_ops.hpp"
 #include "gpt/model_description.hpp"
 
-#include <penstock/kernels/host_compute.hpp>
-#include <penstock/tiers/device/host_device.hpp>
-
 #if GPT_HAS_CUDA
 #include "gpt/cuda_ops.hpp"
 
@@ -36,12 +33,9 @@ MakeDevice on_host(const ModelConfig& model) {
   return [model](ByteCount budget) -> Result<RankDevice> {
     auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
     if (!scratch_size) return scratch_size.error();
-    RankDevice made;
-    made.device = std::make_unique<penstock::tiers::HostDevice>(
-        penstock::tiers::HostDevice::Options{.memory = budget + *scratch_size});
-    auto scratch = allocate_scratch(model, *made.device);
+    RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + *scratch_size)};
+    auto scratch = allocate_scratch(model, *made.accelerator.device);
     if (!scratch) return scratch.error();
-    made.compute = penstock::kernels::make_host_compute();
     made.ops = make_host_ops(*scratch);
     return made;
   };
@@ -53,13 +47,13 @@ MakeDevice on_cuda(const ModelConfig& model) {
   return [model](ByteCount) -> Result<RankDevice> {
     auto device = penstock::tiers::create_cuda_device(0);
     if (!device) return device.error();
-    RankDevice made{.device = std::move(*device)};
-    auto scratch = allocate_scratch(model, *made.device);
+    RankDevice made{
+        .accelerator = {.device = std::move(*device), .compute = penstock::kernels::make_cuda_compute(0)}};
+    auto scratch = allocate_scratch(model, *made.accelerator.device);
     if (!scratch) return scratch.error();
     auto ops = make_cuda_ops(*scratch);
     if (!ops) return ops.error();
     made.ops = std::move(*ops);
-    made.compute = penstock::kernels::make_cuda_compute(0);
     return made;
   };
 }

@@ -3,19 +3,17 @@
 #include "gpt/model_config.hpp"
 #include "gpt/ops.hpp"
 
-#include <penstock/base/compute.hpp>
-#include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/rank.hpp>
 
 #include <functional>
 #include <memory>
 
 namespace gpt {
 
-/// The accelerator of one rank and the arithmetic on it.
+/// The accelerator of one rank and the model's arithmetic on it.
 struct RankDevice {
-  std::unique_ptr<penstock::tiers::Device> device;
-  std::unique_ptr<penstock::Compute> compute;  ///< Penstock's
-  std::unique_ptr<Ops> ops;                    ///< the model's; its scratch is device memory
+  penstock::zero::Accelerator accelerator;
+  std::unique_ptr<Ops> ops;  ///< the model's; its scratch is memory of that device
 };
 
 /// Makes the device of one rank, with `budget` bytes beside what the model's arithmetic itself needs.

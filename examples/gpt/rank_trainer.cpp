@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 namespace gpt {
 
@@ -71,38 +70,29 @@ RankTrainer::~RankTrainer() {
 }
 
 Result<void> RankTrainer::open() {
-  const ModelDescription description(options_.model);
-  const zero::ModelLayout layout = layout_of(description);
   const std::uint32_t ranks = options_.training.ranks;
-  auto plan = zero::plan_memory(options_.config, layout, ranks, /*local_ranks=*/ranks);
-  if (!plan) return plan.error();
-  plan_ = *plan;
-  const std::uint32_t share = std::max(1u, std::thread::hardware_concurrency() / ranks);
-  const std::uint32_t threads = options_.config.penstock.threads;
-  auto workers = parallel::Workers::create({.threads = threads == 0 ? share : threads});
-  if (!workers) return workers.error();
-  workers_.emplace(std::move(*workers));
-  swap::RuntimeOptions runtime_options = plan_.runtime_options(options_.config, options_.rank);
-  runtime_options.executor = &*workers_;
-  if (options_.adjust_runtime) options_.adjust_runtime(runtime_options);
-  auto runtime = swap::Runtime::create(runtime_options);
-  if (!runtime) return runtime.error();
-  runtime_ = std::move(*runtime);
-
-  auto device = options_.make_device(plan_.device_budget +
-                                     Activations::size(options_.model, options_.training.sequences));
-  if (!device) return device.error();
-  device_ = std::move(*device);
-  auto stream = device_.device->create_stream();
+  const ByteCount activation_bytes = Activations::size(options_.model, options_.training.sequences);
+  auto rank =
+      zero::Rank::create({.config = options_.config,
+                          .model = layout_of(ModelDescription(options_.model)),
+                          .identity = zero::RankIdentity::local(options_.rank, ranks),
+                          .make_accelerator = [&](ByteCount engine_budget) -> Result<zero::Accelerator> {
+                            auto made = options_.make_device(engine_budget + activation_bytes);
+                            if (!made) return made.error();
+                            ops_ = std::move(made->ops);
+                            return std::move(made->accelerator);
+                          },
+                          .group = zero::in_process_membership(options_.group, options_.rank),
+                          .adjust_runtime = options_.adjust_runtime});
+  if (!rank) return rank.error();
+  rank_ = std::move(*rank);
+  auto stream = rank_->device().create_stream();
   if (!stream) return stream.error();
   stream_ = std::move(*stream);
-  auto communicator = options_.group->join(options_.rank, *device_.device, *device_.compute);
-  if (!communicator) return communicator.error();
-  communicator_ = std::move(*communicator);
-  auto model = Model::create(options_.model, *device_.ops);
+  auto model = Model::create(options_.model, *ops_);
   if (!model) return model.error();
   model_ = std::move(*model);
-  OnDevice allocator(*device_.device);
+  OnDevice allocator(rank_->device());
   auto activations = Activations::allocate(options_.model, options_.training.sequences, allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
@@ -111,31 +101,16 @@ Result<void> RankTrainer::open() {
   targets_.resize(rows);
   losses_.resize(rows);
 
-  auto engine = zero::Engine::create({.runtime = runtime_.get(),
-                                      .device = device_.device.get(),
-                                      .compute = device_.compute.get(),
-                                      .communicator = communicator_.get(),
-                                      .workers = &*workers_,
-                                      .config = options_.config,
-                                      .model = layout,
-                                      .plan = plan_});
-  if (!engine) return engine.error();
-  engine_ = std::move(*engine);
-  return engine_->initialize([&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
-    model_->description().initial_values({parameter.unit, parameter.index}, first, values);
-  });
-}
-
-std::vector<std::string> RankTrainer::notes() const {
-  std::vector<std::string> notes = runtime_->notes();
-  if (!engine_->notes().empty()) notes.push_back(engine_->notes());
-  return notes;
+  return rank_->engine().initialize(
+      [&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
+        model_->description().initial_values({parameter.unit, parameter.index}, first, values);
+      });
 }
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
   StepReport report;
-  const TimePoint stalled_before = runtime_->stall_time();
-  PENSTOCK_TRY(engine_->begin_step(
+  const TimePoint stalled_before = rank_->runtime().stall_time();
+  PENSTOCK_TRY(rank_->engine().begin_step(
       {.micro_batches = options_.training.micro_batches,
        .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
   for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
@@ -144,12 +119,12 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
     report.loss += *loss / options_.training.micro_batches;
   }
   const TimePoint began = Clock::steady().now();
-  auto outcome = engine_->step();
+  auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
   report.outcome = *outcome;
   report.step_seconds = seconds(Clock::steady().now() - began);
-  report.stall_seconds = seconds(runtime_->stall_time() - stalled_before);
-  report.messages = runtime_->take_messages();
+  report.stall_seconds = seconds(rank_->runtime().stall_time() - stalled_before);
+  report.messages = rank_->runtime().take_messages();
   return report;
 }
 
@@ -157,7 +132,7 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro)
   options_.text->batch(options_.training.data_seed, {step, micro, options_.rank},
                        {options_.training.sequences, options_.model.context}, tokens_, targets_);
   const StreamHandle stream = stream_->handle();
-  tiers::Device& device = *device_.device;
+  tiers::Device& device = rank_->device();
   PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(tokens_)),
                                      activations_->tokens));
   PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(targets_)),
@@ -165,14 +140,14 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro)
 
   const auto units = static_cast<std::uint32_t>(model_->description().units().size());
   for (std::uint32_t unit = 0; unit < units; ++unit) {
-    auto weights = engine_->acquire(unit, *stream_);
+    auto weights = rank_->engine().acquire(unit, *stream_);
     if (!weights) return weights.error();
     PENSTOCK_TRY(model_->forward(stream, unit, weights->parameters(), *activations_));
   }
   for (std::uint32_t unit = units; unit-- > 0;) {
-    auto weights = engine_->acquire(unit, *stream_);
+    auto weights = rank_->engine().acquire(unit, *stream_);
     if (!weights) return weights.error();
-    auto room = engine_->gradients(unit, *stream_);
+    auto room = rank_->engine().gradients(unit, *stream_);
     if (!room) return room.error();
     std::vector<Gradient> gradients;
     for (const zero::GradientSlot& slot : room->slots()) {
@@ -182,16 +157,16 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro)
     const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
     PENSTOCK_TRY(model_->backward(stream, unit, weights->parameters(), gradients, *activations_, share));
     weights->end();
-    PENSTOCK_TRY(engine_->reduce(std::move(*room), *stream_));
+    PENSTOCK_TRY(rank_->engine().reduce(std::move(*room), *stream_));
   }
   return read_loss();
 }
 
 Result<double> RankTrainer::read_loss() {
-  PENSTOCK_TRY(device_.device->copy_to_host(stream_->handle(), activations_->losses.bytes,
+  PENSTOCK_TRY(rank_->device().copy_to_host(stream_->handle(), activations_->losses.bytes,
                                             HostSpan(std::span(losses_))));
   PENSTOCK_TRY(stream_->synchronize());
-  PENSTOCK_TRY(device_.ops->status());
+  PENSTOCK_TRY(ops_->status());
   double sum = 0;
   for (const float loss : losses_) sum += loss;
   return sum / static_cast<double>(losses_.size());

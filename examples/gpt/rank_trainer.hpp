@@ -5,12 +5,8 @@
 #include "gpt/rank_device.hpp"
 #include "gpt/text.hpp"
 
-#include <penstock/base/compute.hpp>
-#include <penstock/parallel/workers.hpp>
-#include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
-#include <penstock/zero/engine/engine.hpp>
+#include <penstock/zero/rank.hpp>
 
 #include <functional>
 #include <memory>
@@ -30,7 +26,7 @@ struct StepReport {
   std::vector<std::string> messages;  ///< what became of failing paths
 };
 
-/// One rank that embeds Penstock: its runtime, its engine, and the loop of a training step.
+/// One rank that embeds Penstock: a zero::Rank, and the loop of a training step.
 /// Used by one thread.
 class RankTrainer {
  public:
@@ -39,7 +35,7 @@ class RankTrainer {
     TrainingConfig training;
     penstock::zero::Config config;
     const Text* text = nullptr;
-    penstock::zero::InProcessGroup* group = nullptr;
+    std::shared_ptr<penstock::zero::InProcessGroup> group;
     std::uint32_t rank = 0;
     MakeDevice make_device;
     /// Set: has the last word on the runtime's options, such as faults for its paths.
@@ -49,12 +45,12 @@ class RankTrainer {
   ~RankTrainer();
 
   [[nodiscard]] penstock::Result<StepReport> step(std::uint32_t step);
-  [[nodiscard]] penstock::Result<std::string> digest() { return engine_->digest(); }
+  [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
 
-  [[nodiscard]] penstock::swap::Runtime& runtime() { return *runtime_; }
-  [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return plan_; }
+  [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
+  [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
   /// What was asked for and could not be had, a line each.
-  [[nodiscard]] std::vector<std::string> notes() const;
+  [[nodiscard]] std::vector<std::string> notes() const { return rank_->notes(); }
 
  private:
   explicit RankTrainer(const Options& options) : options_(options) {}
@@ -64,15 +60,11 @@ class RankTrainer {
   penstock::Result<double> read_loss();
 
   Options options_;
-  penstock::zero::MemoryPlan plan_;
-  std::optional<penstock::parallel::Workers> workers_;  // run the runtime's checksums too, so they outlive it
-  std::unique_ptr<penstock::swap::Runtime> runtime_;
-  RankDevice device_;
+  std::unique_ptr<penstock::zero::Rank> rank_;
+  std::unique_ptr<Ops> ops_;  // its scratch is memory of the rank's device
   std::unique_ptr<penstock::tiers::Stream> stream_;
-  std::unique_ptr<penstock::zero::Communicator> communicator_;
   std::optional<Model> model_;
   std::optional<Activations> activations_;
-  std::unique_ptr<penstock::zero::Engine> engine_;
   std::vector<std::uint8_t> tokens_, targets_;
   std::vector<float> losses_;
 };

@@ -51,7 +51,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
          .training = arguments.training,
          .config = config,
          .text = &text,
-         .group = group.get(),
+         .group = group,
          .rank = rank,
          .make_device = arguments.cuda ? on_cuda(arguments.model) : on_host(arguments.model)});
     if (!trainer) return trainer.error();

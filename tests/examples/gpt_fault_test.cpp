@@ -71,7 +71,7 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
                                    .training = training,
                                    .config = config_,
                                    .text = &*text_,
-                                   .group = group.get(),
+                                   .group = group,
                                    .rank = rank,
                                    .make_device = on_host(model)};
       options.adjust_runtime = [&](penstock::swap::RuntimeOptions& runtime) {

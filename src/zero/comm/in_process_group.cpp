@@ -251,6 +251,12 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
 
 }  // namespace
 
+GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group, std::uint32_t rank) {
+  return {.join = [group, rank](tiers::Device& device,
+                                Compute& compute) { return group->join(rank, device, compute); },
+          .abandon = [group, rank](const Error& error) { group->abort(rank, error); }};
+}
+
 std::shared_ptr<InProcessGroup> InProcessGroup::create(std::uint32_t ranks) {
   PENSTOCK_CHECK(ranks > 0);
   return std::make_shared<Group>(ranks);

@@ -14,11 +14,16 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.device == nullptr) return missing("device");
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
-  PENSTOCK_TRY(options.config.validate());
-  PENSTOCK_TRY(options.model.validate());
-  auto state = std::make_unique<State>(options);
-  if (auto opened = state->open(); !opened) {
-    options.communicator->abort(opened.error());  // peers that wait for this rank hear why
+  Communicator& communicator = *options.communicator;
+  std::unique_ptr<State> state;
+  const auto open = [&]() -> Result<void> {
+    PENSTOCK_TRY(options.config.validate());
+    PENSTOCK_TRY(options.model.validate());
+    state = std::make_unique<State>(std::move(options));
+    return state->open();
+  };
+  if (auto opened = open(); !opened) {
+    communicator.abort(opened.error());  // peers that wait for this rank get the cause
     return opened.error();
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));

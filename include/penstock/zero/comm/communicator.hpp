@@ -1,11 +1,13 @@
 #pragma once
 
+#include <penstock/base/compute.hpp>
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/device/device.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 namespace penstock::zero {
@@ -71,6 +73,13 @@ class Communicator {
   /// This rank takes part in nothing more, and its wake function is not called any more. Once `stream` has passed
   /// this point, no peer reads or writes its memory, not even in a collective that was aborted.
   virtual void retire(tiers::Stream& stream) noexcept = 0;
+};
+
+/// How a rank becomes a member of its group, once its accelerator exists.
+struct GroupMembership {
+  std::function<Result<std::unique_ptr<Communicator>>(tiers::Device&, Compute&)> join;
+  /// The rank could not be made before it joined: the collectives of its peers fail with this cause.
+  std::function<void(const Error&)> abandon;
 };
 
 }  // namespace penstock::zero

@@ -28,4 +28,8 @@ class InProcessGroup {
   virtual void abort(std::uint32_t rank, const Error& error) noexcept = 0;
 };
 
+/// What Rank::create() needs to join `group` as `rank`.
+[[nodiscard]] GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group,
+                                                    std::uint32_t rank);
+
 }  // namespace penstock::zero

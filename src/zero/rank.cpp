@@ -1,0 +1,153 @@
+#include <penstock/zero/rank.hpp>
+
+#include <penstock/kernels/host_compute.hpp>
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/comm/in_process_group.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+namespace penstock::zero {
+
+Result<void> RankIdentity::validate() const {
+  const auto below = [](const char* name, std::uint32_t number, std::uint32_t count) -> Result<void> {
+    if (number < count) return ok();
+    return Error::invalid_argument("Rank::create").object(name).wanted("below " + std::to_string(count)).got(number);
+  };
+  PENSTOCK_TRY(below("identity.rank", rank, ranks));
+  PENSTOCK_TRY(below("identity.local_rank", local_rank, local_ranks));
+  return ok();
+}
+
+Accelerator make_host_accelerator(ByteCount memory) {
+  return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
+          .compute = kernels::make_host_compute()};
+}
+
+/// In the order of their making: each part is destroyed before those that it uses.
+struct Rank::State {
+  explicit State(Options given) : options(std::move(given)) {}
+  Result<void> open();
+  Result<void> make_workers();
+  Result<void> make_runtime();
+  Result<void> join();
+
+  const Options options;
+  MemoryPlan plan;
+  std::optional<parallel::Workers> own_workers;  // run the runtime's checksums too
+  parallel::Workers* workers = nullptr;
+  std::unique_ptr<swap::Runtime> runtime;
+  Accelerator accelerator;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Engine> engine;
+};
+
+Result<std::unique_ptr<Rank>> Rank::create(Options options) {
+  auto state = std::make_unique<State>(std::move(options));
+  if (auto opened = state->open(); !opened) {
+    const auto& abandon = state->options.group.abandon;
+    if (state->communicator == nullptr && abandon) abandon(opened.error());
+    return opened.error();
+  }
+  return std::unique_ptr<Rank>(new Rank(std::move(state)));
+}
+
+Result<void> Rank::State::open() {
+  const RankIdentity& identity = options.identity;
+  PENSTOCK_TRY(identity.validate());
+  auto planned = plan_memory(options.config, options.model, identity.ranks, identity.local_ranks);
+  if (!planned) return planned.error();
+  plan = *planned;
+  PENSTOCK_TRY(make_workers());
+  PENSTOCK_TRY(make_runtime());
+  if (options.make_accelerator) {
+    auto made = options.make_accelerator(plan.device_budget);
+    if (!made) return made.error();
+    accelerator = std::move(*made);
+  } else {
+    accelerator = make_host_accelerator(plan.device_budget);
+  }
+  if (!accelerator.device || !accelerator.compute) {
+    return Error::invalid_argument("Rank::create").object("make_accelerator").reason("it returned no device or compute");
+  }
+  PENSTOCK_TRY(join());
+  auto made = Engine::create({.runtime = runtime.get(),
+                              .device = accelerator.device.get(),
+                              .compute = accelerator.compute.get(),
+                              .communicator = communicator.get(),
+                              .workers = workers,
+                              .config = options.config,
+                              .model = options.model,
+                              .plan = plan,
+                              .engine_number = options.engine_number});
+  if (!made) return made.error();
+  engine = std::move(*made);
+  return ok();
+}
+
+Result<void> Rank::State::make_workers() {
+  workers = options.workers;
+  if (workers != nullptr) return ok();
+  const std::uint32_t share = std::max(1u, std::thread::hardware_concurrency() / options.identity.local_ranks);
+  const std::uint32_t threads = options.config.penstock.threads;
+  auto made = parallel::Workers::create({.threads = threads == 0 ? share : threads});
+  if (!made) return made.error();
+  workers = &own_workers.emplace(std::move(*made));
+  return ok();
+}
+
+Result<void> Rank::State::make_runtime() {
+  swap::RuntimeOptions runtime_options = plan.runtime_options(options.config, options.identity.local_rank);
+  runtime_options.executor = workers;
+  if (options.adjust_runtime) options.adjust_runtime(runtime_options);
+  auto made = swap::Runtime::create(std::move(runtime_options));
+  if (!made) return made.error();
+  runtime = std::move(*made);
+  return ok();
+}
+
+Result<void> Rank::State::join() {
+  const RankIdentity& identity = options.identity;
+  if (!options.group.join && identity.ranks > 1) {
+    return Error::invalid_argument("Rank::create")
+        .object("group")
+        .reason("several ranks need a group to join")
+        .wanted("a membership for " + std::to_string(identity.ranks) + " ranks")
+        .advice("in_process_membership() makes one for ranks that are threads");
+  }
+  const GroupMembership membership =
+      options.group.join ? options.group : in_process_membership(InProcessGroup::create(1), 0);
+  auto joined = membership.join(*accelerator.device, *accelerator.compute);
+  if (!joined) return joined.error();
+  if ((*joined)->rank() != identity.rank || (*joined)->size() != identity.ranks) {
+    return Error::invalid_argument("Rank::create")
+        .object("group")
+        .reason("the communicator is another rank's")
+        .wanted("rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.ranks))
+        .got("rank " + std::to_string((*joined)->rank()) + " of " + std::to_string((*joined)->size()));
+  }
+  communicator = std::move(*joined);
+  return ok();
+}
+
+Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Rank::~Rank() = default;
+
+Engine& Rank::engine() { return *state_->engine; }
+swap::Runtime& Rank::runtime() { return *state_->runtime; }
+tiers::Device& Rank::device() { return *state_->accelerator.device; }
+Compute& Rank::compute() { return *state_->accelerator.compute; }
+parallel::Workers& Rank::workers() { return *state_->workers; }
+const Config& Rank::config() const { return state_->options.config; }
+const ModelLayout& Rank::model() const { return state_->options.model; }
+const MemoryPlan& Rank::plan() const { return state_->plan; }
+const RankIdentity& Rank::identity() const { return state_->options.identity; }
+
+std::vector<std::string> Rank::notes() const {
+  std::vector<std::string> notes = state_->runtime->notes();
+  if (const std::string& of_engine = state_->engine->notes(); !of_engine.empty()) notes.push_back(of_engine);
+  return notes;
+}
+
+}  // namespace penstock::zero
