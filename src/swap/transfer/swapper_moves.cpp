@@ -21,7 +21,7 @@ void Swapper::start_load(TensorId tensor, tiers::Reservation reservation, bool v
   const HostSpan padded(payload.data(), description.extent->length);
 
   Move move;
-  move.then(transfers_.disk_hop(tiers::BlockFile::Direction::read, *description.extent, padded));
+  move.then(transfers_.disk_hop(tiers::IoOperation::read, *description.extent, padded));
   if (verify || !description.sealed_in_pass) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.then(make_work_hop(*options_.executor, options_.wake,
@@ -88,7 +88,7 @@ bool Swapper::start_store(TensorId tensor) {
       return ok();
     }));
   }
-  move.then(transfers_.disk_hop(tiers::BlockFile::Direction::write, *place, padded));
+  move.then(transfers_.disk_hop(tiers::IoOperation::write, *place, padded));
   move.on_event = [this, tensor](HopState, const Result<void>& result) { finish_store(tensor, result); };
   transfers_.announce();
   moves_.push_back(std::move(move));

@@ -70,9 +70,9 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
 }
 
 std::int64_t SimEngine::perform(const IoRequest& request) noexcept {
-  if (request.operation == IoOperation::flush) return 0;
   const auto found = disk_.files_.find(request.file);
   if (found == disk_.files_.end()) return -EBADF;
+  if (request.operation == IoOperation::flush) return ++disk_.flush_count_, 0;
   SimDisk::OpenFile& open = found->second;
   std::vector<std::byte>& file = open.bytes;
 

@@ -47,6 +47,8 @@ class SimDisk final : public FileSystem {
   [[nodiscard]] HostSpan bytes(FileHandle file);
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::size_t open_file_count() const { return files_.size(); }
+  /// Flushes that engines have completed.
+  [[nodiscard]] std::uint64_t flush_count() const { return flush_count_; }
 
  private:
   friend class SimEngine;
@@ -56,6 +58,7 @@ class SimDisk final : public FileSystem {
   Options options_;
   int next_handle_ = 1000;  // far from real descriptors, so that a mix-up fails
   ByteCount used_;
+  std::uint64_t flush_count_ = 0;
   struct OpenFile {
     std::vector<std::byte> bytes;
     ByteCount reserved;
