@@ -354,9 +354,11 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
   if (transfer.error) return;  // the first is what the caller hears
-  transfer.error = std::move(error).object(properties().name);
-  if (transfer.operation == IoOperation::flush) return;
-  transfer.error = std::move(*transfer.error).at(transfer.offset + part.begin).wanted(part.request_length());
+  error = std::move(error).object(properties().name);
+  if (transfer.operation != IoOperation::flush) {
+    error = std::move(error).at(transfer.offset + part.begin).wanted(part.request_length());
+  }
+  transfer.error = std::move(error);
 }
 
 /// The kernel reports lost writes once: no later flush can be trusted to say that nothing is missing.
