@@ -16,6 +16,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::permission: return "permission denied";
     case ErrorCode::not_found: return "not found";
     case ErrorCode::already_exists: return "already exists";
+    case ErrorCode::in_use: return "in use";
     case ErrorCode::io: return "input/output error";
     case ErrorCode::truncated: return "truncated";
     case ErrorCode::corrupted: return "corrupted";
@@ -39,7 +40,10 @@ Error Error::from_errno(const char* operation, int errno_value) {
       case ENOENT:
       case ENOTDIR: return ErrorCode::not_found;
       case EEXIST: return ErrorCode::already_exists;
-      case EINVAL: return ErrorCode::invalid_argument;
+      case EINVAL:
+      case EISDIR:
+      case ELOOP:
+      case EXDEV: return ErrorCode::invalid_argument;
       case EOPNOTSUPP:
       case ENOSYS: return ErrorCode::unsupported;
       default: return ErrorCode::io;

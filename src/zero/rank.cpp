@@ -13,7 +13,10 @@ namespace penstock::zero {
 Result<void> RankIdentity::validate() const {
   const auto below = [](const char* name, std::uint32_t number, std::uint32_t count) -> Result<void> {
     if (number < count) return ok();
-    return Error::invalid_argument("Rank::create").object(name).wanted("below " + std::to_string(count)).got(number);
+    return Error::invalid_argument("Rank::create")
+        .object(name)
+        .wanted("below " + std::to_string(count))
+        .got(number);
   };
   PENSTOCK_TRY(below("identity.rank", rank, ranks));
   PENSTOCK_TRY(below("identity.local_rank", local_rank, local_ranks));
@@ -69,7 +72,9 @@ Result<void> Rank::State::open() {
     accelerator = make_host_accelerator(plan.device_budget);
   }
   if (!accelerator.device || !accelerator.compute) {
-    return Error::invalid_argument("Rank::create").object("make_accelerator").reason("it returned no device or compute");
+    return Error::invalid_argument("Rank::create")
+        .object("make_accelerator")
+        .reason("it returned no device or compute");
   }
   PENSTOCK_TRY(join());
   auto made = Engine::create({.runtime = runtime.get(),
@@ -89,7 +94,8 @@ Result<void> Rank::State::open() {
 Result<void> Rank::State::make_workers() {
   workers = options.workers;
   if (workers != nullptr) return ok();
-  const std::uint32_t share = std::max(1u, std::thread::hardware_concurrency() / options.identity.local_ranks);
+  const std::uint32_t share =
+      std::max(1u, std::thread::hardware_concurrency() / options.identity.local_ranks);
   const std::uint32_t threads = options.config.penstock.threads;
   auto made = parallel::Workers::create({.threads = threads == 0 ? share : threads});
   if (!made) return made.error();
@@ -134,15 +140,33 @@ Result<void> Rank::State::join() {
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Rank::~Rank() = default;
 
-Engine& Rank::engine() { return *state_->engine; }
-swap::Runtime& Rank::runtime() { return *state_->runtime; }
-tiers::Device& Rank::device() { return *state_->accelerator.device; }
-Compute& Rank::compute() { return *state_->accelerator.compute; }
-parallel::Workers& Rank::workers() { return *state_->workers; }
-const Config& Rank::config() const { return state_->options.config; }
-const ModelLayout& Rank::model() const { return state_->options.model; }
-const MemoryPlan& Rank::plan() const { return state_->plan; }
-const RankIdentity& Rank::identity() const { return state_->options.identity; }
+Engine& Rank::engine() {
+  return *state_->engine;
+}
+swap::Runtime& Rank::runtime() {
+  return *state_->runtime;
+}
+tiers::Device& Rank::device() {
+  return *state_->accelerator.device;
+}
+Compute& Rank::compute() {
+  return *state_->accelerator.compute;
+}
+parallel::Workers& Rank::workers() {
+  return *state_->workers;
+}
+const Config& Rank::config() const {
+  return state_->options.config;
+}
+const ModelLayout& Rank::model() const {
+  return state_->options.model;
+}
+const MemoryPlan& Rank::plan() const {
+  return state_->plan;
+}
+const RankIdentity& Rank::identity() const {
+  return state_->options.identity;
+}
 
 std::vector<std::string> Rank::notes() const {
   std::vector<std::string> notes = state_->runtime->notes();

@@ -19,6 +19,7 @@ using test::MountedFileSystem;
 using test::Pattern;
 using tiers::BlockFile;
 using tiers::EngineChoice;
+using tiers::IoOperation;
 
 class FileSystemConformance
     : public testing::TestWithParam<std::tuple<MountedFileSystem::Kind, EngineChoice>> {
@@ -38,9 +39,8 @@ class FileSystemConformance
             .engine = std::get<1>(GetParam())};
   }
   /// One transfer after the other, driven by the test's own thread.
-  static Result<void> transfer(Path& path, BlockFile::Direction direction, std::uint64_t offset,
-                               HostSpan buffer) {
-    path.post({.direction = direction, .offset = FileOffset(offset), .buffer = buffer});
+  static Result<void> transfer(Path& path, IoOperation operation, std::uint64_t offset, HostSpan buffer) {
+    path.post({.operation = operation, .offset = FileOffset(offset), .buffer = buffer});
     std::vector<BlockFile::Finished> outcomes;
     while (outcomes.empty()) {
       path.drive();
@@ -63,7 +63,7 @@ TEST_P(FileSystemConformance, BringsBackWhatWasWrittenInEveryLength) {
     const ByteCount size(blocks * block);
     const HostSpan out = arena_.bytes().subspan(0_B, size);
     Pattern{.tensor = tensor++, .generation = 1}.fill(out);
-    ASSERT_TRUE(transfer(*path, BlockFile::Direction::write, offset, out));
+    ASSERT_TRUE(transfer(*path, IoOperation::write, offset, out));
     extents.emplace_back(offset, size);
     offset += size.value() + 3 * block;
   }
@@ -71,7 +71,7 @@ TEST_P(FileSystemConformance, BringsBackWhatWasWrittenInEveryLength) {
   for (std::size_t i = 0; i < extents.size(); ++i) {
     const auto [begin, size] = extents[i];
     const HostSpan in = arena_.bytes().subspan(4_MiB, size);
-    ASSERT_TRUE(transfer(*path, BlockFile::Direction::read, begin, in));
+    ASSERT_TRUE(transfer(*path, IoOperation::read, begin, in));
     EXPECT_FALSE((Pattern{.tensor = i, .generation = 1}.first_difference(in))) << "extent " << i;
   }
   EXPECT_TRUE(path->file().direct || path->notes().find("buffered I/O: ") != std::string::npos)
@@ -79,6 +79,25 @@ TEST_P(FileSystemConformance, BringsBackWhatWasWrittenInEveryLength) {
   EXPECT_EQ(path->notes().find("space not reserved: ") != std::string::npos,
             is(MountedFileSystem::Kind::ext2))
       << path->notes();
+}
+
+TEST_P(FileSystemConformance, FlushesWhatWasWritten) {
+  auto path = Path::create(options(4_MiB)).value();
+  const HostSpan out = arena_.bytes().subspan(0_B, 1_MiB), in = arena_.bytes().subspan(4_MiB, 1_MiB);
+  Pattern{.tensor = 3}.fill(out);
+  path->post({.operation = IoOperation::write, .offset = FileOffset(0), .buffer = out, .tag = 1});
+  path->post({.operation = IoOperation::flush, .tag = 2});
+  std::vector<BlockFile::Finished> outcomes;
+  while (outcomes.size() < 2) {
+    path->drive();
+    path->take_outcomes(outcomes);
+  }
+
+  EXPECT_EQ(outcomes[0].tag, 1u);
+  EXPECT_EQ(outcomes[1].operation, IoOperation::flush);
+  EXPECT_TRUE(outcomes[0].result && outcomes[1].result) << outcomes[1].result.error().message();
+  ASSERT_TRUE(transfer(*path, IoOperation::read, 0, in));
+  EXPECT_FALSE(Pattern{.tensor = 3}.first_difference(in));
 }
 
 TEST_P(FileSystemConformance, KeepsWhatItReservedWhenTheDiskIsFull) {
@@ -99,8 +118,8 @@ TEST_P(FileSystemConformance, KeepsWhatItReservedWhenTheDiskIsFull) {
   for (const char* word : {mounted_.path().c_str(), "wanted 4.0 MiB", " free"}) {
     EXPECT_NE(more.error().message().find(word), std::string::npos) << more.error().message();
   }
-  ASSERT_TRUE(transfer(*path, BlockFile::Direction::write, 0, out));
-  ASSERT_TRUE(transfer(*path, BlockFile::Direction::read, 0, in));
+  ASSERT_TRUE(transfer(*path, IoOperation::write, 0, out));
+  ASSERT_TRUE(transfer(*path, IoOperation::read, 0, in));
   EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(in));
 }
 

@@ -55,9 +55,8 @@ class IoEngineLength : public OverEngines {
   BlockFile block_file(File file, ByteCount size) {
     return BlockFile::create(std::move(file), engine(), {.size = size, .request_max = 4_GiB}).value();
   }
-  static Result<void> run(BlockFile& file, BlockFile::Direction direction, FileOffset offset,
-                          HostSpan bytes) {
-    PENSTOCK_TRY(file.start(direction, offset, bytes, 1));
+  static Result<void> run(BlockFile& file, IoOperation operation, FileOffset offset, HostSpan bytes) {
+    PENSTOCK_TRY(file.start(operation, offset, bytes, 1));
     while (file.busy()) file.poll(forever);
     return file.take_finished()->result;
   }
@@ -93,11 +92,11 @@ TEST_P(IoEngineLength, ReadsMoreThanTwoGibibytesInOneTransferToTheLastByte) {
   const ByteCount size = buffer.span().size(), last(size - 1_MiB);
   BlockFile file = block_file(bench_->scratch(size), size);
   Pattern{.tensor = 2}.fill(buffer.last());
-  ASSERT_TRUE(run(file, BlockFile::Direction::write, FileOffset(last.value()), buffer.last()));
+  ASSERT_TRUE(run(file, IoOperation::write, FileOffset(last.value()), buffer.last()));
   Pattern{.tensor = 3}.fill(buffer.first());
   Pattern{.tensor = 3}.fill(buffer.last());
 
-  const auto read = run(file, BlockFile::Direction::read, FileOffset(0), buffer.span());
+  const auto read = run(file, IoOperation::read, FileOffset(0), buffer.span());
 
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(file.counters().bytes_read, size);
@@ -111,7 +110,7 @@ TEST_P(IoEngineLength, WritesMoreThanTwoGibibytesInOneTransfer) {
   const LongBuffer buffer(2_GiB + 1_MiB + 4_KiB);
   BlockFile file = block_file(sink(), buffer.span().size());
 
-  const auto wrote = run(file, BlockFile::Direction::write, FileOffset(0), buffer.span());
+  const auto wrote = run(file, IoOperation::write, FileOffset(0), buffer.span());
 
   ASSERT_TRUE(wrote) << wrote.error().message();
   EXPECT_EQ(file.counters().bytes_written, buffer.span().size());

@@ -127,6 +127,34 @@ TEST_P(IoEngineConformance, FlushesAFile) {
   EXPECT_EQ(bench_->reap_all(1)[0].result, 0);
 }
 
+TEST_P(IoEngineConformance, FlushesANamedFileThatWasWrittenAndOpenedAgain) {
+  if (bench_->disk) bench_->disk->make_directory(bench_->directory.path());
+  const auto path = bench_->directory.path() / "swap";
+  const HostSpan out = buffer(64_KiB), in = buffer(64_KiB);
+  Pattern{.tensor = 4}.fill(out);
+  for (const bool again : {false, true}) {
+    File file = again ? bench_->file_system().open(path, DirectIo::preferred).value()
+                      : bench_->file_system().create(path, 64_KiB, DirectIo::preferred).value();
+    const IoRequest transfer{again ? IoOperation::read : IoOperation::write, file.handle(), FileOffset(0),
+                             again ? in : out, 1};
+    const IoRequest flush{IoOperation::flush, file.handle(), FileOffset(0), {}, 2};
+    ASSERT_EQ(engine().submit({&transfer, 1}), 1u);
+    EXPECT_EQ(bench_->reap_all(1)[0].result, 65536);
+    ASSERT_EQ(engine().submit({&flush, 1}), 1u);
+    EXPECT_EQ(bench_->reap_all(1)[0].result, 0);
+  }
+
+  EXPECT_FALSE(Pattern{.tensor = 4}.first_difference(in));
+}
+
+TEST_P(IoEngineConformance, ReportsTheErrorOfAFlushRaw) {
+  const IoRequest flush{IoOperation::flush, FileHandle(987654), FileOffset(0), {}, 5};
+
+  ASSERT_EQ(engine().submit({&flush, 1}), 1u);
+
+  EXPECT_EQ(bench_->reap_all(1)[0].result, -EBADF);
+}
+
 TEST_P(IoEngineConformance, CompletesEveryAcceptedRequestOnceWhenClosedInFlight) {
   File file = bench_->scratch(64_MiB);
   std::vector<IoRequest> reads;

@@ -21,7 +21,6 @@ namespace {
 
 using test::MountedFileSystem;
 using test::Pattern;
-using Direction = BlockFile::Direction;
 
 class NeverSilent : public OverEngines {
  protected:
@@ -31,7 +30,7 @@ class NeverSilent : public OverEngines {
   };
 
   /// All of them at a time; the results by index. Whatever takes longer than this has been lost.
-  static std::vector<Result<void>> run(BlockFile& file, Direction direction,
+  static std::vector<Result<void>> run(BlockFile& file, IoOperation operation,
                                        const std::vector<Piece>& pieces) {
     std::vector<Result<void>> results(pieces.size());
     std::set<std::uint64_t> finished;
@@ -39,7 +38,7 @@ class NeverSilent : public OverEngines {
     const TimePoint deadline = Clock::steady().now() + std::chrono::seconds(30);
     while (finished.size() < pieces.size() && Clock::steady().now() < deadline) {
       while (started < pieces.size() &&
-             file.start(direction, pieces[started].offset, pieces[started].buffer, started)) {
+             file.start(operation, pieces[started].offset, pieces[started].buffer, started)) {
         ++started;
       }
       file.poll(deadline);
@@ -117,7 +116,7 @@ TEST_P(NeverSilent, AWriteToAFullFileSystemFailsAndWhatWasReportedWholeIsWhole) 
       BlockFile file = BlockFile::create(std::move(*sparse), *bench->engine, {.size = count * each}).value();
       fill(all, 1);
 
-      const auto wrote = run(file, Direction::write, all);
+      const auto wrote = run(file, IoOperation::write, all);
 
       std::vector<Piece> whole;
       for (std::size_t i = 0; i < count; ++i) {
@@ -135,7 +134,7 @@ TEST_P(NeverSilent, AWriteToAFullFileSystemFailsAndWhatWasReportedWholeIsWhole) 
       EXPECT_GT(whole.size(), 10u);
       (void)drop_cache(descriptor, count * each);
       fill(all, 2);
-      for (const auto& read : run(file, Direction::read, whole)) EXPECT_TRUE(read);
+      for (const auto& read : run(file, IoOperation::read, whole)) EXPECT_TRUE(read);
       for (const Piece& piece : whole) EXPECT_TRUE(holds(piece, 1)) << "at " << piece.offset.value();
     }
   }
@@ -174,9 +173,9 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
       engine.add(next);
       const std::uint64_t struck = engine.struck();
       fill(all, ++generation);
-      for (const Direction direction : {Direction::write, Direction::read}) {
-        if (direction == Direction::read) fill(all, 0);
-        auto results = run(file, direction, all);
+      for (const IoOperation operation : {IoOperation::write, IoOperation::read}) {
+        if (operation == IoOperation::read) fill(all, 0);
+        auto results = run(file, operation, all);
         for (int attempt = 0; attempt < 20; ++attempt) {  // until the fault is past
           std::vector<Piece> again;
           for (std::size_t i = 0; i < results.size(); ++i) {
@@ -187,7 +186,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
             again.push_back(all[i]);
           }
           if (again.empty()) break;
-          const auto repeated = run(file, direction, again);
+          const auto repeated = run(file, operation, again);
           for (std::size_t i = 0, next_again = 0; i < results.size(); ++i) {
             if (!results[i]) results[i] = repeated[next_again++];
           }
@@ -239,10 +238,10 @@ TEST_P(NeverSilent, AnEngineThatTakesOnlyAPrefixHangsNothingAndLosesNothing) {
       BlockFile::create(bench_->scratch(size), engine, {.size = size, .request_max = 8_KiB}).value();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     fill(all, generation);
-    for (const auto& result : run(file, Direction::write, all))
+    for (const auto& result : run(file, IoOperation::write, all))
       ASSERT_TRUE(result) << result.error().message();
     fill(all, 0);
-    for (const auto& result : run(file, Direction::read, all))
+    for (const auto& result : run(file, IoOperation::read, all))
       ASSERT_TRUE(result) << result.error().message();
 
     for (const Piece& piece : all) EXPECT_TRUE(holds(piece, generation)) << "at " << piece.offset.value();
@@ -262,7 +261,7 @@ TEST_P(NeverSilent, AColdFileIsReadWithoutAWrongByte) {
         BlockFile::create(std::move(scratch), *bench->engine, {.size = 64_MiB, .request_max = 256_KiB})
             .value();
     fill(all, 1);
-    for (const auto& result : run(file, Direction::write, all)) ASSERT_TRUE(result);
+    for (const auto& result : run(file, IoOperation::write, all)) ASSERT_TRUE(result);
     fill(all, 0);
     if (!drop_cache(descriptor, 64_MiB)) GTEST_SKIP() << "this file system keeps its files in memory";
     std::vector<Piece> in_any_order = all;
@@ -270,7 +269,7 @@ TEST_P(NeverSilent, AColdFileIsReadWithoutAWrongByte) {
     for (std::size_t i = in_any_order.size(); i > 1; --i)
       std::swap(in_any_order[i - 1], in_any_order[random.below(i)]);
 
-    for (const auto& result : run(file, Direction::read, in_any_order)) EXPECT_TRUE(result);
+    for (const auto& result : run(file, IoOperation::read, in_any_order)) EXPECT_TRUE(result);
 
     for (const Piece& piece : all) EXPECT_TRUE(holds(piece, 1)) << "at " << piece.offset.value();
   }

@@ -24,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   permission,         ///< the operating system refused access
   not_found,          ///< the named object does not exist
   already_exists,     ///< the named object exists and must not
+  in_use,             ///< another process, or another owner in this one, holds the named object
   io,                 ///< the device or the kernel reported a failure
   truncated,          ///< the file ended before the bytes that it must hold
   corrupted,          ///< bytes read back differ from the bytes written

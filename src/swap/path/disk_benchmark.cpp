@@ -8,7 +8,7 @@
 namespace penstock::swap {
 
 using tiers::BlockFile;
-using Direction = BlockFile::Direction;
+using tiers::IoOperation;
 
 namespace {
 
@@ -104,31 +104,31 @@ DiskBenchmark::~DiskBenchmark() {
   if (!at_rest) arena_.leak();
 }
 
-Direction DiskBenchmark::next_direction(const Lane& lane, BenchmarkPattern pattern) const {
+IoOperation DiskBenchmark::next_operation(const Lane& lane, BenchmarkPattern pattern) const {
   switch (pattern) {
-    case BenchmarkPattern::write: return Direction::write;
-    case BenchmarkPattern::mixed: return lane.posted % 2 == 0 ? Direction::read : Direction::write;
+    case BenchmarkPattern::write: return IoOperation::write;
+    case BenchmarkPattern::mixed: return lane.posted % 2 == 0 ? IoOperation::read : IoOperation::write;
     case BenchmarkPattern::read:
     case BenchmarkPattern::swap: break;
   }
-  return Direction::read;
+  return IoOperation::read;
 }
 
-void DiskBenchmark::post(std::size_t index, std::size_t slot, Direction direction) {
+void DiskBenchmark::post(std::size_t index, std::size_t slot, IoOperation operation) {
   Lane& lane = lanes_[index];
-  FileOffset& next = direction == Direction::read ? lane.next_read : lane.next_write;
+  FileOffset& next = operation == IoOperation::read ? lane.next_read : lane.next_write;
   const FileOffset offset = next;
   next = next + transfer_;
   if (next.value() == lane.size.value()) next = FileOffset(0);
-  post_at(index, slot, direction, offset);
+  post_at(index, slot, operation, offset);
 }
 
-void DiskBenchmark::post_at(std::size_t index, std::size_t slot, Direction direction, FileOffset offset) {
+void DiskBenchmark::post_at(std::size_t index, std::size_t slot, IoOperation operation, FileOffset offset) {
   Lane& lane = lanes_[index];
   lane.read_from[slot] = offset;
   ++lane.posted;
   ++lane.busy;
-  paths_[index]->post({.direction = direction, .offset = offset, .buffer = lane.slots[slot], .tag = slot});
+  paths_[index]->post({.operation = operation, .offset = offset, .buffer = lane.slots[slot], .tag = slot});
 }
 
 /// A slot's transfer has come to rest: its next one. What swap has read is written even when no more is read.
@@ -136,11 +136,11 @@ Result<void> DiskBenchmark::go_on(std::size_t index, const BlockFile::Finished& 
                                   BenchmarkPattern pattern, bool more) {
   Lane& lane = lanes_[index];
   const std::size_t slot = finished.tag;
-  if (pattern == BenchmarkPattern::swap && finished.direction == Direction::read) {
+  if (pattern == BenchmarkPattern::swap && finished.operation == IoOperation::read) {
     if (options_.between) PENSTOCK_TRY(options_.between({index, lane.read_from[slot], lane.slots[slot]}));
-    post_at(index, slot, Direction::write, lane.read_from[slot]);
+    post_at(index, slot, IoOperation::write, lane.read_from[slot]);
   } else if (more) {
-    post(index, slot, next_direction(lane, pattern));
+    post(index, slot, next_operation(lane, pattern));
   }
   return ok();
 }
@@ -182,7 +182,7 @@ Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint d
         FileOffset((lane.next_write.value() + (transfer_ * (lane.slots.size() - options_.spare)).value()) %
                    lane.size.value());
     for (std::size_t slot = 0; slot < lane.slots.size(); ++slot)
-      post(index, slot, next_direction(lane, pattern));
+      post(index, slot, next_operation(lane, pattern));
   }
   PENSTOCK_TRY(drive([&](std::size_t index, const BlockFile::Finished& finished) {
     return go_on(index, finished, pattern, now() - began < duration);
@@ -205,7 +205,7 @@ Result<void> DiskBenchmark::prewrite() {
     --left[index];
     const Lane& lane = lanes_[index];
     if (options_.initial) PENSTOCK_TRY(options_.initial({index, lane.next_write, lane.slots[slot]}));
-    post(index, slot, Direction::write);
+    post(index, slot, IoOperation::write);
     return ok();
   };
   for (std::size_t index = 0; index < lanes_.size(); ++index) {

@@ -132,9 +132,9 @@ bool Path::turn(TimePoint deadline) {
     const std::lock_guard lock(mutex_);
     while (!commands_.empty()) {
       const Command& command = commands_.front();
-      auto started = file_.start(command.direction, command.offset, command.buffer, command.tag);
+      auto started = file_.start(command.operation, command.offset, command.buffer, command.tag);
       if (!started && started.error().code() == ErrorCode::would_block) break;
-      if (!started) finished_.push_back({command.tag, command.direction, started});
+      if (!started) finished_.push_back({command.tag, command.operation, started});
       commands_.pop_front();
     }
     if (stopping_ && commands_.empty() && !file_.busy()) deadline = TimePoint::min();

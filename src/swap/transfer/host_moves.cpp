@@ -4,8 +4,8 @@
 
 namespace penstock::swap {
 
-using tiers::BlockFile;
 using tiers::Extent;
+using tiers::IoOperation;
 using tiers::TensorId;
 
 HostSpan HostMoves::payload(TensorId tensor) const {
@@ -19,7 +19,7 @@ void HostMoves::load(TensorId tensor, bool verify) {
   const Extent& extent = *description.extent;
 
   Move move;
-  move.then(transfers_.disk_hop(BlockFile::Direction::read, extent, HostSpan(bytes.data(), extent.length)));
+  move.then(transfers_.disk_hop(IoOperation::read, extent, HostSpan(bytes.data(), extent.length)));
   if (verify) {
     tiers::BlockTable& blocks = store_.blocks(tensor);
     move.then(make_work_hop(*options_.executor, options_.wake,
@@ -46,7 +46,7 @@ void HostMoves::store(TensorId tensor, const Extent& place) {
       return ok();
     }));
   }
-  move.then(transfers_.disk_hop(BlockFile::Direction::write, place, HostSpan(bytes.data(), place.length)));
+  move.then(transfers_.disk_hop(IoOperation::write, place, HostSpan(bytes.data(), place.length)));
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     residency_->finish_store(tensor, result);
   };

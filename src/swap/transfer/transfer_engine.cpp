@@ -56,11 +56,11 @@ class TransferEngine::DiskHop final : public Hop {
   std::optional<Result<void>> outcome_;
 };
 
-std::unique_ptr<Hop> TransferEngine::disk_hop(tiers::BlockFile::Direction direction,
-                                              const tiers::Extent& extent, HostSpan buffer) {
+std::unique_ptr<Hop> TransferEngine::disk_hop(tiers::IoOperation operation, const tiers::Extent& extent,
+                                              HostSpan buffer) {
   return std::make_unique<DiskHop>(
       *paths_[extent.path],
-      Path::Command{.direction = direction, .offset = extent.offset, .buffer = buffer, .tag = 0});
+      Path::Command{.operation = operation, .offset = extent.offset, .buffer = buffer, .tag = 0});
 }
 
 void TransferEngine::start(Move move) {

@@ -97,9 +97,10 @@ class TransferEngine {
   [[nodiscard]] const std::string& file_name(const tiers::Extent& extent) const {
     return paths_[extent.path]->file().name;
   }
-  /// A hop that reads or writes `buffer` at an extent.
-  [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::BlockFile::Direction direction,
-                                              const tiers::Extent& extent, HostSpan buffer);
+  /// A hop that reads or writes `buffer` at an extent, or flushes the swap file of the extent's path; `buffer` is
+  /// empty then, and the rest of the extent ignored.
+  [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::IoOperation operation, const tiers::Extent& extent,
+                                              HostSpan buffer);
 
  private:
   class DiskHop;

@@ -11,17 +11,18 @@ namespace penstock::tiers {
 
 namespace {
 
-const char* operation_name(BlockFile::Direction direction) {
-  return direction == BlockFile::Direction::read ? "BlockFile::read" : "BlockFile::write";
+const char* operation_name(IoOperation operation) {
+  constexpr const char* names[] = {"BlockFile::read", "BlockFile::write", "BlockFile::flush"};
+  return names[static_cast<std::size_t>(operation)];
 }
 
 bool is_transient(std::int64_t result) {
   return result == -EAGAIN || result == -EINTR || result == -EBUSY;
 }
 
-Error truncated(BlockFile::Direction direction, ByteCount moved) {
-  Error error(ErrorCode::truncated, operation_name(direction));
-  if (direction == BlockFile::Direction::write) {
+Error truncated(IoOperation operation, ByteCount moved) {
+  Error error(ErrorCode::truncated, operation_name(operation));
+  if (operation == IoOperation::write) {
     return std::move(error).reason("the device takes no more bytes").got(moved);
   }
   return std::move(error)
@@ -72,11 +73,19 @@ BlockFile::BlockFile(File file, IoEngine& engine, const Options& options)
   engine_->attach(file_.handle(), {});
 }
 
-Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan buffer, std::uint64_t tag) {
+Result<void> BlockFile::check(IoOperation operation, FileOffset offset, HostSpan buffer) const {
+  if (operation == IoOperation::flush && !buffer.empty()) {
+    return Error::invalid_argument(operation_name(operation))
+        .reason("a flush moves no bytes")
+        .object(properties().name)
+        .wanted("an empty buffer")
+        .got(buffer.size());
+  }
+  if (operation == IoOperation::flush) return ok();
   const Alignment alignment = properties().alignment;
   if (!is_aligned(offset, alignment) || !is_aligned(buffer.data(), alignment) ||
       !is_aligned(buffer.size(), alignment)) {
-    return Error::invalid_argument(operation_name(direction))
+    return Error::invalid_argument(operation_name(operation))
         .reason("address, length or offset is not aligned")
         .object(properties().name)
         .at(offset)
@@ -85,39 +94,58 @@ Result<void> BlockFile::start(Direction direction, FileOffset offset, HostSpan b
   }
   const ByteCount begin(offset.value());
   if (begin > options_.size || buffer.size() > options_.size - begin) {
-    return Error::invalid_argument(operation_name(direction))
+    return Error::invalid_argument(operation_name(operation))
         .reason("beyond the end of the file")
         .object(properties().name)
         .at(offset)
         .wanted(options_.size)
         .got(buffer.size());
   }
-  if (refuses(direction)) return refusal(direction, offset);
-  if (free_transfers_.empty()) return Error::would_block(operation_name(direction));
+  return ok();
+}
+
+Result<void> BlockFile::start(IoOperation operation, FileOffset offset, HostSpan buffer, std::uint64_t tag) {
+  PENSTOCK_TRY(check(operation, offset, buffer));
+  if (refuses(operation)) return refusal(operation, offset);
+  if (free_transfers_.empty()) return Error::would_block(operation_name(operation));
 
   const std::uint32_t slot = free_transfers_.back();
   free_transfers_.pop_back();
   ++active_count_;
-  transfers_[slot] = {.direction = direction,
+  transfers_[slot] = {.operation = operation,
                       .offset = offset,
                       .buffer = buffer,
                       .tag = tag,
                       .parts = 1,
-                      .error = std::nullopt};
+                      .error = std::nullopt,
+                      .number = started_count_++,
+                      .earlier = active_count_ - 1};
   // One part is held by this call itself, so that an empty transfer comes to rest too.
-  for (ByteCount at; at < buffer.size(); at += options_.request_max) {
-    const std::uint32_t part = take_part();
-    parts_[part] = {.transfer = slot,
-                    .begin = at,
-                    .length = std::min(options_.request_max, buffer.size() - at),
-                    .request_max = options_.request_max};
-    ++transfers_[slot].parts;
-    queues_->waiting.push_back(part);
-  }
   const std::uint32_t own = take_part();
   parts_[own] = {.transfer = slot};
+  queue_parts(slot);
   rest(own);
   return ok();
+}
+
+/// A transfer is cut at request_max. A flush is one part, which waits for what was started before.
+void BlockFile::queue_parts(std::uint32_t slot) {
+  const Transfer& transfer = transfers_[slot];
+  if (transfer.operation == IoOperation::flush) {
+    ++transfers_[slot].parts;
+    queues_->flushes.push_back(slot);
+    return release_flushes(transfer.number);
+  }
+  for (ByteCount at; at < transfer.buffer.size(); at += options_.request_max) {
+    ++transfers_[slot].parts;
+    queue_part(slot, at, std::min(options_.request_max, transfer.buffer.size() - at));
+  }
+}
+
+void BlockFile::queue_part(std::uint32_t slot, ByteCount begin, ByteCount length) {
+  const std::uint32_t part = take_part();
+  parts_[part] = {.transfer = slot, .begin = begin, .length = length, .request_max = options_.request_max};
+  queues_->waiting.push_back(part);
 }
 
 std::uint32_t BlockFile::take_part() {
@@ -145,12 +173,14 @@ void BlockFile::poll(TimePoint deadline) noexcept {
   if (give_up_overdue_parts() || some) submit_parts();
 }
 
-Error BlockFile::refusal(Direction direction, FileOffset offset) const {
-  return Error(ErrorCode::failed_state, operation_name(direction))
-      .reason("refused since a request passed its deadline")
-      .object(properties().name)
-      .at(offset)
-      .note("cause   " + hang_->message());
+Error BlockFile::refusal(IoOperation operation, FileOffset offset) const {
+  Error error =
+      Error(ErrorCode::failed_state, operation_name(operation))
+          .reason(hang_ ? "refused since a request passed its deadline" : "refused since a flush failed")
+          .object(properties().name)
+          .note("cause   " + (hang_ ? *hang_ : *flush_failure_).message());
+  if (operation == IoOperation::flush) return error;
+  return std::move(error).at(offset);
 }
 
 bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noexcept {
@@ -178,14 +208,14 @@ bool BlockFile::give_up_overdue_parts() noexcept {
     transfer.error.reset();
     fail(
         transfer,
-        Error(ErrorCode::deadline_exceeded, operation_name(transfer.direction))
+        Error(ErrorCode::deadline_exceeded, operation_name(transfer.operation))
             .reason("a request did not complete in time")
             .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
                  " s without an answer")
             .advice("check the drive and the kernel log; nothing more is written to this swap file"),
         part);
     if (!hang_) hang_ = transfer.error;
-    read_hangs_ |= transfer.direction == Direction::read;
+    read_hangs_ |= transfer.operation == IoOperation::read;
     part.overdue = true;  // its slot goes with it, until the kernel answers; its bytes are in nobody's way
     ++overdue_count_;
     in_flight_ -= part.request_length();
@@ -223,28 +253,28 @@ void BlockFile::submit_parts() noexcept {
 std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   std::size_t count = 0;
   ByteCount in_flight = in_flight_;
-  for (auto at = queues_->waiting.begin(); at != queues_->waiting.end() && count < batch.size();) {
-    const std::uint32_t index = *at;
+  // By index: a part that comes to rest here may add a flush to those that wait.
+  for (std::size_t at = 0; at < queues_->waiting.size() && count < batch.size();) {
+    const std::uint32_t index = queues_->waiting[at];
     const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
     // A transfer that has failed moves no further bytes.
-    if (transfer.error || refuses(transfer.direction)) {
+    if (transfer.error || refuses(transfer.operation)) {
       if (!transfer.error) {
-        transfers_[part.transfer].error = refusal(transfer.direction, transfer.offset + part.begin);
+        transfers_[part.transfer].error = refusal(transfer.operation, transfer.offset + part.begin);
       }
-      at = queues_->waiting.erase(at);
+      queues_->waiting.erase(queues_->waiting.begin() + static_cast<std::ptrdiff_t>(at));
       rest(index);
       continue;
     }
     const ByteCount length = part.request_length();
     if (!in_flight.is_zero() && in_flight + length > options_.in_flight_max) break;
     in_flight += length;
-    batch[count++] = {
-        .operation = transfer.direction == Direction::read ? IoOperation::read : IoOperation::write,
-        .file = file_.handle(),
-        .offset = transfer.offset + part.begin,
-        .buffer = transfer.buffer.subspan(part.begin, length),
-        .tag = index};
+    batch[count++] = {.operation = transfer.operation,
+                      .file = file_.handle(),
+                      .offset = transfer.offset + part.begin,
+                      .buffer = transfer.buffer.subspan(part.begin, length),
+                      .tag = index};
     ++at;
   }
   return count;
@@ -271,19 +301,25 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   }
   if (completion.result == -EIO && subdivide(part)) return resume(index);
   if (completion.result < 0) {
-    fail(transfer,
-         Error::from_errno(operation_name(transfer.direction), static_cast<int>(-completion.result)), part);
+    Error error = Error::from_errno(operation_name(transfer.operation), static_cast<int>(-completion.result));
+    if (transfer.operation == IoOperation::flush) {
+      fail_flush(transfer, std::move(error), part);
+    } else {
+      fail(transfer, std::move(error), part);
+    }
     return rest(index);
   }
+  if (transfer.operation == IoOperation::flush) return rest(index);
   if (completion.result == 0) {
     // A read at the file's end; a write that takes nothing would never make progress either.
-    fail(transfer, truncated(transfer.direction, ByteCount(0)), part);
+    fail(transfer, truncated(transfer.operation, ByteCount(0)), part);
     return rest(index);
   }
 
   const ByteCount moved(static_cast<std::uint64_t>(completion.result));
   PENSTOCK_CHECK(moved <= asked);
-  ByteCount& counter = transfer.direction == Direction::read ? counters_.bytes_read : counters_.bytes_written;
+  ByteCount& counter =
+      transfer.operation == IoOperation::read ? counters_.bytes_read : counters_.bytes_written;
   if (moved == part.length) {
     counter += moved;
     return rest(index);
@@ -293,7 +329,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   const std::uint64_t block = properties().alignment.bytes();
   const ByteCount kept(moved.value() / block * block);
   if (kept.is_zero() && ++part.retries > options_.retries_max) {
-    fail(transfer, truncated(transfer.direction, moved), part);
+    fail(transfer, truncated(transfer.operation, moved), part);
     return rest(index);
   }
   counter += kept;
@@ -318,10 +354,33 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
   if (transfer.error) return;  // the first is what the caller hears
-  transfer.error = std::move(error)
-                       .object(properties().name)
-                       .at(transfer.offset + part.begin)
-                       .wanted(part.request_length());
+  error = std::move(error).object(properties().name);
+  if (transfer.operation != IoOperation::flush) {
+    error = std::move(error).at(transfer.offset + part.begin).wanted(part.request_length());
+  }
+  transfer.error = std::move(error);
+}
+
+/// The kernel reports lost writes once: no later flush can be trusted to say that nothing is missing.
+void BlockFile::fail_flush(Transfer& transfer, Error error, const Part& part) noexcept {
+  fail(transfer,
+       std::move(error)
+           .reason("a flush failed: writes that no earlier flush has made durable may be lost")
+           .advice("check the drive and the kernel log; nothing more is written to this swap file"),
+       part);
+  if (!flush_failure_) flush_failure_ = transfer.error;
+}
+
+/// Transfer `number` has ended, or is a new flush: submits the flushes for which everything earlier has ended.
+void BlockFile::release_flushes(std::uint64_t number) noexcept {
+  for (const std::uint32_t slot : queues_->flushes) {
+    if (transfers_[slot].number > number) --transfers_[slot].earlier;
+  }
+  // In order: a flush also waits for the flushes before it.
+  while (!queues_->flushes.empty() && transfers_[queues_->flushes.front()].earlier == 0) {
+    queue_part(queues_->flushes.front(), ByteCount(), ByteCount());
+    queues_->flushes.pop_front();
+  }
 }
 
 void BlockFile::rest(std::uint32_t index) noexcept {
@@ -333,11 +392,13 @@ void BlockFile::part_has_ended(std::uint32_t slot) noexcept {
   Transfer& transfer = transfers_[slot];
   if (--transfer.parts > 0) return;
   queues_->finished.push_back({.tag = transfer.tag,
-                               .direction = transfer.direction,
+                               .operation = transfer.operation,
                                .result = transfer.error ? Result<void>(*transfer.error) : ok()});
+  const std::uint64_t number = transfer.number;
   transfer = {};
   --active_count_;
   free_transfers_.push_back(slot);
+  release_flushes(number);
 }
 
 std::optional<BlockFile::Finished> BlockFile::take_finished() {

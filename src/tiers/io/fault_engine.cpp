@@ -50,7 +50,7 @@ bool FaultEngine::start(const IoRequest& request) noexcept {
     hold(request.tag, -fault->error, now);
   } else if (fault && fault->effect == Effect::hang) {
     hold(request.tag, -ECANCELED, at_close);
-  } else if (fault && fault->effect == Effect::lose && request.operation == IoOperation::write) {
+  } else if (fault && fault->effect == Effect::lose && request.operation != IoOperation::read) {
     hold(request.tag, whole(request), now);
   } else if (!pass_on(request, fault)) {
     return false;
@@ -66,7 +66,8 @@ bool FaultEngine::pass_on(const IoRequest& request, const std::optional<Fault>& 
   const std::uint32_t slot = free_slots_.back();
   IoRequest changed = request;
   changed.tag = slot;
-  const bool cut = fault && (fault->effect == Effect::shorten || fault->effect == Effect::tear);
+  const bool cut = fault && request.operation != IoOperation::flush &&
+                   (fault->effect == Effect::shorten || fault->effect == Effect::tear);
   if (cut) {
     // Direct I/O takes whole blocks; what is reported of a short one need not be.
     changed.buffer = request.buffer.subspan(

@@ -46,7 +46,7 @@ TEST(Text, RefusesAFileThatIsMissingEmptyTooShortOrADirectory) {
   const penstock::test::ScratchDirectory directory;
 
   EXPECT_EQ(Text::load(directory.path() / "none", 8).error().code(), ErrorCode::not_found);
-  EXPECT_EQ(Text::load(directory.path(), 8).error().code(), ErrorCode::io);
+  EXPECT_EQ(Text::load(directory.path(), 8).error().code(), ErrorCode::invalid_argument);
   for (const std::size_t size : {0u, 1u, 8u}) {
     const auto text = Text::load(write_file(directory, size), 8);
     ASSERT_FALSE(text) << size;

@@ -84,11 +84,11 @@ class DiskBenchmark {
   DiskBenchmark(Options options, ByteCount transfer, tiers::HostArena arena,
                 std::vector<std::unique_ptr<Path>> paths);
   Result<void> prewrite();
-  void post(std::size_t lane, std::size_t slot, tiers::BlockFile::Direction direction);
-  void post_at(std::size_t lane, std::size_t slot, tiers::BlockFile::Direction direction, FileOffset offset);
+  void post(std::size_t lane, std::size_t slot, tiers::IoOperation operation);
+  void post_at(std::size_t lane, std::size_t slot, tiers::IoOperation operation, FileOffset offset);
   Result<void> go_on(std::size_t lane, const tiers::BlockFile::Finished& finished, BenchmarkPattern pattern,
                      bool more);
-  [[nodiscard]] tiers::BlockFile::Direction next_direction(const Lane& lane, BenchmarkPattern pattern) const;
+  [[nodiscard]] tiers::IoOperation next_operation(const Lane& lane, BenchmarkPattern pattern) const;
   void wait_for_outcomes();
   template <typename GoOn>
   Result<void> drive(const GoOn& go_on);

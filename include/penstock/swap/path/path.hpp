@@ -44,7 +44,7 @@ struct PathOptions {
 class Path {
  public:
   struct Command {
-    tiers::BlockFile::Direction direction;
+    tiers::IoOperation operation;
     FileOffset offset;
     HostSpan buffer;
     std::uint64_t tag = 0;
@@ -69,7 +69,8 @@ class Path {
   /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
   bool drive();
 
-  /// Queues a transfer; the buffer belongs to the path until its outcome was taken.
+  /// Queues a transfer or a flush; the buffer belongs to the path until its outcome was taken. A flush covers what
+  /// was posted before it (BlockFile::start).
   void post(const Command& command);
   /// Moves the outcomes that have arrived to the end of `outcomes`.
   void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);

@@ -30,7 +30,7 @@ struct FileCounters {
   FileCounters& operator-=(const FileCounters& earlier) noexcept;
 };
 
-/// One scratch file on one path, read and written in exact lengths.
+/// One swap file on one path, read and written in exact lengths.
 ///
 /// Splits a transfer to the engine's limits, resumes short ones, retries transient errors a bounded number
 /// of times, and reports a transfer only once every part of it has come to rest. Every engine gets this
@@ -39,6 +39,9 @@ struct FileCounters {
 /// A request that ends with EIO is cut in two, whose halves are tried one after the other, down to one block of
 /// the file's alignment: what was too long for the drive gets through, and the error of what cannot be moved
 /// names that very block, which is found among n in 2·log2(n) further requests at most.
+///
+/// After a flush that failed the file takes no further write or flush: the kernel reports lost writes once, so a
+/// later flush that succeeds would prove nothing. Reads go on; the caller verifies what they return.
 ///
 /// Owned by one thread, the one that owns the engine. Nothing here blocks but create().
 class BlockFile {
@@ -53,14 +56,12 @@ class BlockFile {
     const Clock* clock = &Clock::steady();          ///< outlives it
   };
 
-  enum class Direction : std::uint8_t { read, write };
-
-  /// A transfer that has come to rest, with every byte moved or with its first error. deadline_exceeded comes
+  /// A transfer or flush that has come to rest: every byte moved, or its first error. deadline_exceeded comes
   /// before any other, and of this alone: the kernel may still use the buffer, so that of a read must be left
   /// alone for as long as the process lives.
   struct Finished {
     std::uint64_t tag = 0;
-    Direction direction = Direction::read;
+    IoOperation operation = IoOperation::read;
     Result<void> result;
   };
 
@@ -73,11 +74,16 @@ class BlockFile {
   /// `buffer` stays alive and, for a write, unchanged until then. Address, size and offset are multiples
   /// of properties().alignment.
   ///
-  /// Errors: invalid_argument, for a misaligned transfer or one beyond the file's end; would_block, when
-  /// transfers_max are under way; failed_state, for a write once any request has passed its deadline, and for a
-  /// read once a read has, or no slot of the engine's is left: a write that hangs may still reach the disk, but what
-  /// was written before can be read.
-  [[nodiscard]] Result<void> start(Direction direction, FileOffset offset, HostSpan buffer,
+  /// A flush has an empty buffer; its offset is ignored. It is submitted once everything that was started before it
+  /// has come to rest, and completes with the engine's flush: the earlier writes that succeeded are durable then.
+  /// What is started after it does not wait for it and may be durable or not. A flush that fails means that every
+  /// write since the last successful flush may be lost.
+  ///
+  /// Errors: invalid_argument, for a misaligned transfer, one beyond the file's end or a flush with a buffer;
+  /// would_block, when transfers_max are under way; failed_state, for a write or a flush once a flush has failed or
+  /// any request has passed its deadline, and for a read once a read has, or no slot of the engine's is left: a write
+  /// that hangs may still reach the disk, but what was written before can be read.
+  [[nodiscard]] Result<void> start(IoOperation operation, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
   /// Submits what the engine takes and judges what it has completed, blocking in the engine until
@@ -96,9 +102,9 @@ class BlockFile {
   [[nodiscard]] TimePoint next_deadline() const noexcept;
   /// Requests that have passed their deadline and never completed.
   [[nodiscard]] std::uint32_t overdue_count() const { return overdue_count_; }
-  /// A request has passed its deadline, so that such transfers are refused.
-  [[nodiscard]] bool refuses(Direction direction) const {
-    return direction == Direction::read ? read_hangs_ : hang_.has_value();
+  /// A request has passed its deadline, or a flush has failed, so that such operations are refused.
+  [[nodiscard]] bool refuses(IoOperation operation) const {
+    return operation == IoOperation::read ? read_hangs_ : hang_.has_value() || flush_failure_.has_value();
   }
 
   [[nodiscard]] const File::Properties& properties() const { return file_.properties(); }
@@ -107,12 +113,14 @@ class BlockFile {
 
  private:
   struct Transfer {
-    Direction direction = Direction::read;
+    IoOperation operation = IoOperation::read;
     FileOffset offset;
     HostSpan buffer;
     std::uint64_t tag = 0;
     std::uint32_t parts = 0;     // queued or in flight
     std::optional<Error> error;  // the first
+    std::uint64_t number = 0;    // in the order of start()
+    std::uint32_t earlier = 0;   // of a flush: transfers started before it and not at rest yet
   };
   struct Part {
     std::uint32_t transfer = 0;
@@ -127,6 +135,9 @@ class BlockFile {
   };
 
   BlockFile(File file, IoEngine& engine, const Options& options);
+  [[nodiscard]] Result<void> check(IoOperation operation, FileOffset offset, HostSpan buffer) const;
+  void queue_parts(std::uint32_t slot);
+  void queue_part(std::uint32_t slot, ByteCount begin, ByteCount length);
   void submit_parts() noexcept;
   [[nodiscard]] std::size_t next_batch(std::span<IoRequest> batch) noexcept;
   void on_completion(const IoCompletion& completion, TimePoint now) noexcept;
@@ -134,8 +145,10 @@ class BlockFile {
   void resume(std::uint32_t part) noexcept;
   void rest(std::uint32_t part) noexcept;
   void fail(Transfer& transfer, Error error, const Part& part) noexcept;
+  void fail_flush(Transfer& transfer, Error error, const Part& part) noexcept;
+  void release_flushes(std::uint64_t number) noexcept;
   bool give_up_overdue_parts() noexcept;
-  [[nodiscard]] Error refusal(Direction direction, FileOffset offset) const;
+  [[nodiscard]] Error refusal(IoOperation operation, FileOffset offset) const;
   [[nodiscard]] bool still_flying(std::uint32_t part, TimePoint submitted) const noexcept;
   void part_has_ended(std::uint32_t transfer) noexcept;
   [[nodiscard]] std::uint32_t take_part();
@@ -146,8 +159,10 @@ class BlockFile {
   FileCounters counters_;
   ByteCount in_flight_;
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
-  std::optional<Error> hang_;  // the first request that passed its deadline
-  bool read_hangs_ = false;    // a read did, or writes have taken every slot of the engine's
+  std::uint64_t started_count_ = 0;
+  std::optional<Error> hang_;           // the first request that passed its deadline
+  std::optional<Error> flush_failure_;  // the first flush that failed
+  bool read_hangs_ = false;             // a read does, or writes have taken every slot of the engine's
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;
@@ -160,6 +175,7 @@ class BlockFile {
   struct Queues {
     std::pmr::unsynchronized_pool_resource nodes;
     std::pmr::deque<std::uint32_t> waiting{&nodes};  // parts not yet accepted by the engine
+    std::pmr::deque<std::uint32_t> flushes{&nodes};  // transfers that wait for earlier ones, oldest first
     std::pmr::deque<Flight> flights{&nodes};
     std::pmr::deque<Finished> finished{&nodes};
   };

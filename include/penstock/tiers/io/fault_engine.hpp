@@ -23,8 +23,9 @@ struct Fault {
     hang,       ///< never completes; an engine closed without a deadline cancels it
     tear,       ///< a write of which `length` bytes, in blocks of 4096, reach the disk, reported as whole
     misdirect,  ///< a write that reaches the disk `distance` bytes further on, reported as whole
-    lose,       ///< a write that never reaches the disk, reported as whole: reads after it are stale
-    flip_bit,   ///< a read that brings bit number `bit` of its buffer the wrong way round
+    lose,  ///< a write that never reaches the disk, reported as whole: reads after it are stale; or a flush
+           ///< that makes nothing durable, reported as done
+    flip_bit,  ///< a read that brings bit number `bit` of its buffer the wrong way round
   };
 
   std::optional<IoOperation> operation;  ///< none: whatever comes

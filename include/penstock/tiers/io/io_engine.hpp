@@ -16,7 +16,8 @@ enum class FileHandle : int { none = -1 };
 enum class IoOperation : std::uint8_t { read, write, flush };
 
 /// One request. `buffer` is read into, or written from (a write changes none of its bytes), and stays alive
-/// until the completion with the same tag was reaped. A flush has an empty buffer.
+/// until the completion with the same tag was reaped. A flush has an empty buffer; it makes durable what had completed
+/// when it was submitted, and is in no order with other requests in flight.
 struct IoRequest {
   IoOperation operation = IoOperation::read;
   FileHandle file = FileHandle::none;

@@ -18,6 +18,7 @@ namespace {
 using test::Pattern;
 using tiers::BlockFile;
 using tiers::EngineChoice;
+using tiers::IoOperation;
 
 class PathTest : public testing::TestWithParam<EngineChoice> {
  protected:
@@ -61,29 +62,28 @@ class PathTest : public testing::TestWithParam<EngineChoice> {
 
 TEST_P(PathTest, FinishesAnEmptyTransferWhileTheDriverSleeps) {
   for (std::uint64_t i = 0; i < 100; ++i) {  // the driver may not have gone to sleep yet before the first few
-    path_->post({.direction = BlockFile::Direction::read, .offset = FileOffset(0), .buffer = {}, .tag = i});
+    path_->post({.operation = IoOperation::read, .offset = FileOffset(0), .buffer = {}, .tag = i});
     EXPECT_TRUE(outcomes(1).at(i));
   }
 }
 
 TEST_P(PathTest, ReturnsTheRefusalOfATransferThatCannotStart) {
-  path_->post(
-      {.direction = BlockFile::Direction::write, .offset = FileOffset(1), .buffer = page(0), .tag = 1});
+  path_->post({.operation = IoOperation::write, .offset = FileOffset(1), .buffer = page(0), .tag = 1});
 
   EXPECT_EQ(outcomes(1).at(1).error().code(), ErrorCode::invalid_argument);
 }
 
 TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
   constexpr std::uint64_t posters = 4, each = 300;  // more than a BlockFile takes at a time
-  for (const auto direction : {BlockFile::Direction::write, BlockFile::Direction::read}) {
+  for (const auto operation : {IoOperation::write, IoOperation::read}) {
     for (std::uint64_t i = 0; i < posters * each; ++i) {
-      Pattern{.tensor = i, .generation = direction == BlockFile::Direction::write ? 1u : 2u}.fill(page(i));
+      Pattern{.tensor = i, .generation = operation == IoOperation::write ? 1u : 2u}.fill(page(i));
     }
     std::vector<std::thread> threads;
     for (std::uint64_t poster = 0; poster < posters; ++poster) {
       threads.emplace_back([&, poster] {
         for (std::uint64_t i = poster; i < posters * each; i += posters) {
-          path_->post({.direction = direction, .offset = FileOffset(i * 4096), .buffer = page(i), .tag = i});
+          path_->post({.operation = operation, .offset = FileOffset(i * 4096), .buffer = page(i), .tag = i});
         }
       });
     }

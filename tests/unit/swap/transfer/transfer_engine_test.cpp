@@ -177,10 +177,9 @@ TEST_F(TransferEngineTest, WritesAndReadsExtentsAndGivesEachOutcomeToItsHop) {
   Pattern{.tensor = 1}.fill(a);
   Pattern{.tensor = 2}.fill(b);
   std::vector<Result<void>> ended;
-  const auto transfer = [&](tiers::BlockFile::Direction direction, const tiers::Extent& extent,
-                            HostSpan span) {
+  const auto transfer = [&](tiers::IoOperation operation, const tiers::Extent& extent, HostSpan span) {
     Move move;
-    move.then(transfers_.disk_hop(direction, extent, span));
+    move.then(transfers_.disk_hop(operation, extent, span));
     move.on_event = [&](HopState, const Result<void>& result) { ended.push_back(result); };
     begin(std::move(move));
   };
@@ -192,20 +191,46 @@ TEST_F(TransferEngineTest, WritesAndReadsExtentsAndGivesEachOutcomeToItsHop) {
     }
   };
 
-  transfer(tiers::BlockFile::Direction::write, one, a);
-  transfer(tiers::BlockFile::Direction::write, two, b);
+  transfer(tiers::IoOperation::write, one, a);
+  transfer(tiers::IoOperation::write, two, b);
   drive();
   faults_->add(
       tiers::Fault::fail({}, faults_->accepted(), ENODEV));  // the first request of the next transfer
-  transfer(tiers::BlockFile::Direction::read, two, b);
+  transfer(tiers::IoOperation::read, two, b);
   drive();
-  transfer(tiers::BlockFile::Direction::read, one, c);
+  transfer(tiers::IoOperation::read, one, c);
   drive();
 
   ASSERT_EQ(ended.size(), 4u);
   EXPECT_TRUE(ended[0] && ended[1] && ended[3]);
   EXPECT_EQ(ended[2].error().code(), ErrorCode::io);
   EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(c));
+}
+
+TEST_F(TransferEngineTest, FlushesAPathAfterTheWritesThatWereStartedBefore) {
+  auto arena = tiers::HostArena::create({.size = 1_MiB}).value();
+  const tiers::Extent extent{.path = 0, .offset = FileOffset(0), .length = 64_KiB};
+  const auto add = [&](const char* name, tiers::IoOperation operation, HostSpan buffer) {
+    Move move;
+    move.then(transfers_.disk_hop(operation, extent, buffer));
+    move.on_event = [this, name](HopState, const Result<void>& result) {
+      log_.push_back(result ? name : result.error().operation());
+    };
+    begin(std::move(move));
+  };
+  faults_->add(tiers::Fault::fail(tiers::IoOperation::flush, 1, EIO));
+
+  add("write", tiers::IoOperation::write, arena.bytes().subspan(0_KiB, 64_KiB));
+  add("flush", tiers::IoOperation::flush, {});
+  add("second flush", tiers::IoOperation::flush, {});
+  while (transfers_.active() > 0) {
+    paths_[0]->drive();
+    const TimePoint due = std::min(sim_->next_due(), faults_->next_due());
+    if (!poll() && due != forever) clock_.advance_to(due);
+  }
+
+  EXPECT_EQ(log_, (std::vector<std::string>{"write", "flush", "BlockFile::flush"}));
+  EXPECT_EQ(disk_.flush_count(), 1u);
 }
 
 /// Runs what was posted when it is told to.

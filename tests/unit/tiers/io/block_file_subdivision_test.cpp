@@ -15,10 +15,9 @@
 namespace penstock::tiers {
 namespace {
 
-using Direction = BlockFile::Direction;
 using test::Pattern;
 
-class BlockFileSubdivision : public testing::TestWithParam<Direction> {
+class BlockFileSubdivision : public testing::TestWithParam<IoOperation> {
  protected:
   static constexpr std::uint64_t block = 4096;
 
@@ -64,7 +63,7 @@ TEST_P(BlockFileSubdivision, NamesTheOneBlockThatCannotBeMovedWithinTwiceTheLoga
                 std::string("input/output error: simulated file in sim at offset ")
                     .append(std::to_string((8 + bad) * block))
                     .append(", wanted 4.0 KiB (4096 B): Input/output error ")
-                    .append(GetParam() == Direction::read ? "[BlockFile::read]" : "[BlockFile::write]"))
+                    .append(GetParam() == IoOperation::read ? "[BlockFile::read]" : "[BlockFile::write]"))
           << blocks << " blocks";
       EXPECT_LE(engine_.count, 1 + 2 * std::bit_width(blocks - 1)) << blocks << " blocks, bad " << bad;
       EXPECT_LE(file.counters().subdivided, static_cast<std::uint64_t>(std::bit_width(blocks - 1)))
@@ -78,9 +77,9 @@ TEST_P(BlockFileSubdivision, BringsEveryByteThroughADriveThatTakesOnlyShortReque
     engine_.script = nullptr;
     BlockFile file = make(engine_);
     Pattern{.tensor = longest}.fill(bytes(200_KiB));
-    if (GetParam() == Direction::read) {  // first written without an error
+    if (GetParam() == IoOperation::read) {  // first written without an error
       BlockFile writer = make(engine_);
-      ASSERT_TRUE(writer.start(Direction::write, FileOffset(0), bytes(200_KiB), 1));
+      ASSERT_TRUE(writer.start(IoOperation::write, FileOffset(0), bytes(200_KiB), 1));
       while (writer.busy()) writer.poll(TimePoint::min());
       Pattern{.tensor = 99}.fill(bytes(200_KiB));
     }
@@ -92,16 +91,16 @@ TEST_P(BlockFileSubdivision, BringsEveryByteThroughADriveThatTakesOnlyShortReque
     auto result = run(file, 0, bytes(200_KiB));
 
     ASSERT_TRUE(result) << result.error().message();
-    if (GetParam() == Direction::write) {
+    if (GetParam() == IoOperation::write) {
       Pattern{.tensor = 99}.fill(bytes(200_KiB));
-      ASSERT_TRUE(file.start(Direction::read, FileOffset(0), bytes(200_KiB), 1));
+      ASSERT_TRUE(file.start(IoOperation::read, FileOffset(0), bytes(200_KiB), 1));
       while (file.busy()) file.poll(TimePoint::min());
     }
     EXPECT_FALSE(Pattern{.tensor = longest}.first_difference(bytes(200_KiB))) << longest;
     EXPECT_EQ(file.counters().short_transfers, 0u);
     EXPECT_GT(file.counters().subdivided, 0u);
     const ByteCount moved =
-        GetParam() == Direction::read ? file.counters().bytes_read : file.counters().bytes_written;
+        GetParam() == IoOperation::read ? file.counters().bytes_read : file.counters().bytes_written;
     EXPECT_EQ(moved, 200_KiB);
   }
 }
@@ -163,9 +162,9 @@ TEST_P(BlockFileSubdivision, GoesTogetherWithShortTransfersAndTransientErrors) {
   EXPECT_GT(file.counters().short_transfers, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, BlockFileSubdivision, testing::Values(Direction::read, Direction::write),
-                         [](const auto& direction) {
-                           return direction.param == Direction::read ? "Read" : "Write";
+INSTANTIATE_TEST_SUITE_P(Both, BlockFileSubdivision, testing::Values(IoOperation::read, IoOperation::write),
+                         [](const auto& operation) {
+                           return operation.param == IoOperation::read ? "Read" : "Write";
                          });
 
 }  // namespace

@@ -28,8 +28,8 @@ class BlockFileTest : public testing::Test {
                {.size = 256_KiB, .request_max = 16_KiB, .in_flight_max = 32_KiB, .transfers_max = 4})
         .value();
   }
-  Result<void> run(BlockFile::Direction direction, std::uint64_t offset, HostSpan buffer) {
-    PENSTOCK_TRY(file_.start(direction, FileOffset(offset), buffer, 77));
+  Result<void> run(IoOperation operation, std::uint64_t offset, HostSpan buffer) {
+    PENSTOCK_TRY(file_.start(operation, FileOffset(offset), buffer, 77));
     while (file_.busy()) file_.poll(TimePoint::min());
     auto finished = file_.take_finished();
     EXPECT_EQ(finished->tag, 77u);
@@ -51,8 +51,8 @@ class BlockFileTest : public testing::Test {
 TEST_F(BlockFileTest, SplitsATransferAndReadsItBack) {
   Pattern{.tensor = 1}.fill(bytes(100_KiB));
 
-  ASSERT_TRUE(run(BlockFile::Direction::write, 8192, bytes(100_KiB)));
-  ASSERT_TRUE(run(BlockFile::Direction::read, 8192, bytes(100_KiB, 1)));
+  ASSERT_TRUE(run(IoOperation::write, 8192, bytes(100_KiB)));
+  ASSERT_TRUE(run(IoOperation::read, 8192, bytes(100_KiB, 1)));
 
   EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(bytes(100_KiB, 1)));
   EXPECT_EQ(engine_.largest, 16_KiB);
@@ -61,7 +61,7 @@ TEST_F(BlockFileTest, SplitsATransferAndReadsItBack) {
 }
 
 TEST_F(BlockFileTest, CompletesAnEmptyTransfer) {
-  EXPECT_TRUE(run(BlockFile::Direction::read, 0, bytes(0_B)));
+  EXPECT_TRUE(run(IoOperation::read, 0, bytes(0_B)));
   EXPECT_EQ(engine_.count, 0u);
 }
 
@@ -75,8 +75,8 @@ TEST_F(BlockFileTest, ResumesAShortTransferAtTheLastWholeBlock) {
   };
   Pattern{.tensor = 2}.fill(bytes(16_KiB));
 
-  ASSERT_TRUE(run(BlockFile::Direction::write, 0, bytes(16_KiB)));
-  ASSERT_TRUE(run(BlockFile::Direction::read, 0, bytes(16_KiB, 1)));
+  ASSERT_TRUE(run(IoOperation::write, 0, bytes(16_KiB)));
+  ASSERT_TRUE(run(IoOperation::read, 0, bytes(16_KiB, 1)));
 
   EXPECT_FALSE(Pattern{.tensor = 2}.first_difference(bytes(16_KiB, 1)));
   EXPECT_EQ(file_.counters().short_transfers, 1u);
@@ -86,7 +86,7 @@ TEST_F(BlockFileTest, ResumesAShortTransferAtTheLastWholeBlock) {
 TEST_F(BlockFileTest, GivesUpOnATransferThatNeverGetsAWholeBlock) {
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 100; };
 
-  auto result = run(BlockFile::Direction::write, 0, bytes(4_KiB));
+  auto result = run(IoOperation::write, 0, bytes(4_KiB));
 
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ErrorCode::truncated);
@@ -98,11 +98,11 @@ TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
     if (index < 3) return -EAGAIN;
     return std::nullopt;
   };
-  EXPECT_TRUE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+  EXPECT_TRUE(run(IoOperation::write, 0, bytes(4_KiB)));
   EXPECT_EQ(file_.counters().retries, 3u);
 
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -EAGAIN; };
-  EXPECT_FALSE(run(BlockFile::Direction::write, 0, bytes(4_KiB)));
+  EXPECT_FALSE(run(IoOperation::write, 0, bytes(4_KiB)));
 }
 
 TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
@@ -111,7 +111,7 @@ TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
     return std::nullopt;
   };
 
-  auto result = run(BlockFile::Direction::write, 8192, bytes(64_KiB));
+  auto result = run(IoOperation::write, 8192, bytes(64_KiB));
 
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().message(),
@@ -119,36 +119,35 @@ TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
             "No such device [BlockFile::write]");
   EXPECT_EQ(engine_.in_flight(), 0u);
   engine_.script = nullptr;
-  EXPECT_TRUE(run(BlockFile::Direction::write, 8192, bytes(64_KiB)));
+  EXPECT_TRUE(run(IoOperation::write, 8192, bytes(64_KiB)));
 }
 
 TEST_F(BlockFileTest, CallsAReadThatFindsTheEndTruncated) {
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 0; };
 
-  auto result = run(BlockFile::Direction::read, 0, bytes(4_KiB));
+  auto result = run(IoOperation::read, 0, bytes(4_KiB));
 
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ErrorCode::truncated);
 }
 
 TEST_F(BlockFileTest, RefusesMisalignedTransfersAndThoseBeyondTheEnd) {
-  EXPECT_EQ(run(BlockFile::Direction::read, 1, bytes(4_KiB)).error().code(), ErrorCode::invalid_argument);
-  EXPECT_EQ(run(BlockFile::Direction::read, 0, bytes(100_B)).error().code(), ErrorCode::invalid_argument);
-  EXPECT_EQ(run(BlockFile::Direction::read, 0, HostSpan(memory_.get() + 1, 4_KiB)).error().code(),
+  EXPECT_EQ(run(IoOperation::read, 1, bytes(4_KiB)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(IoOperation::read, 0, bytes(100_B)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(IoOperation::read, 0, HostSpan(memory_.get() + 1, 4_KiB)).error().code(),
             ErrorCode::invalid_argument);
-  EXPECT_EQ(run(BlockFile::Direction::read, 252 * 1024, bytes(8_KiB)).error().code(),
-            ErrorCode::invalid_argument);
-  EXPECT_EQ(run(BlockFile::Direction::read, ~0ull - 4095, bytes(8_KiB)).error().code(),
+  EXPECT_EQ(run(IoOperation::read, 252 * 1024, bytes(8_KiB)).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(run(IoOperation::read, ~0ull - 4095, bytes(8_KiB)).error().code(),
             ErrorCode::invalid_argument);  // the end of this one is 4096 modulo 2^64
   EXPECT_EQ(engine_.count, 0u);
 }
 
 TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
   for (std::uint64_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), i));
+    ASSERT_TRUE(file_.start(IoOperation::read, FileOffset(0), bytes(4_KiB), i));
   }
 
-  EXPECT_EQ(file_.start(BlockFile::Direction::read, FileOffset(0), bytes(4_KiB), 4).error().code(),
+  EXPECT_EQ(file_.start(IoOperation::read, FileOffset(0), bytes(4_KiB), 4).error().code(),
             ErrorCode::would_block);
 }
 
@@ -170,8 +169,8 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
       static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
   const HostSpan buffer(memory.get(), 64_KiB);
 
-  const auto transfer = [&](BlockFile::Direction direction, std::uint64_t offset, HostSpan bytes) {
-    EXPECT_TRUE(file.start(direction, FileOffset(offset), bytes, 7));
+  const auto transfer = [&](IoOperation operation, std::uint64_t offset, HostSpan bytes) {
+    EXPECT_TRUE(file.start(operation, FileOffset(offset), bytes, 7));
     std::optional<BlockFile::Finished> finished;
     while (!(finished = file.take_finished())) {
       file.poll(TimePoint::min());
@@ -181,7 +180,7 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
     return finished;
   };
 
-  const auto finished = transfer(BlockFile::Direction::write, 4096, buffer);
+  const auto finished = transfer(IoOperation::write, 4096, buffer);
 
   EXPECT_EQ(finished->tag, 7u);
   ASSERT_FALSE(finished->result);
@@ -193,14 +192,13 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
   EXPECT_GE(clock.now(), deadline);
   EXPECT_EQ(file.overdue_count(), 1u);
   EXPECT_FALSE(file.busy());
-  auto refused = file.start(BlockFile::Direction::write, FileOffset(0), buffer, 8);
+  auto refused = file.start(IoOperation::write, FileOffset(0), buffer, 8);
   EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
   EXPECT_NE(refused.error().message().find("did not complete in time"), std::string::npos);
   // What was written before can be read, until a read hangs too.
-  EXPECT_TRUE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
-  EXPECT_FALSE(transfer(BlockFile::Direction::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
-  EXPECT_EQ(file.start(BlockFile::Direction::read, FileOffset(0), buffer, 8).error().code(),
-            ErrorCode::failed_state);
+  EXPECT_TRUE(transfer(IoOperation::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_FALSE(transfer(IoOperation::read, 0, buffer.subspan(0_KiB, 16_KiB))->result);
+  EXPECT_EQ(file.start(IoOperation::read, FileOffset(0), buffer, 8).error().code(), ErrorCode::failed_state);
   EXPECT_FALSE(engine.close(clock.now()));
 }
 
@@ -219,10 +217,9 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
                   .value();
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
-  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(0), HostSpan(memory.get(), 32_KiB), 1));
+  ASSERT_TRUE(file.start(IoOperation::read, FileOffset(0), HostSpan(memory.get(), 32_KiB), 1));
   file.poll(TimePoint::min());
-  ASSERT_TRUE(
-      file.start(BlockFile::Direction::read, FileOffset(65536), HostSpan(memory.get() + 32768, 32_KiB), 2));
+  ASSERT_TRUE(file.start(IoOperation::read, FileOffset(65536), HostSpan(memory.get() + 32768, 32_KiB), 2));
   std::vector<ErrorCode> codes(3, ErrorCode::io);
   for (int finished = 0; finished < 2;) {
     file.poll(TimePoint::min());
@@ -238,7 +235,7 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
   EXPECT_EQ(codes[1], ErrorCode::deadline_exceeded);  // the owner of the buffer must know
   // What was moved before is whole; what the file then refused is no buffer that the kernel has.
   EXPECT_NE(codes[2], ErrorCode::deadline_exceeded);
-  EXPECT_TRUE(file.refuses(BlockFile::Direction::read) && file.refuses(BlockFile::Direction::write));
+  EXPECT_TRUE(file.refuses(IoOperation::read) && file.refuses(IoOperation::write));
 }
 
 TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine) {
@@ -251,8 +248,8 @@ TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine)
                   .value();
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(4096, 131072)), &std::free);
-  ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 128_KiB), 1));
-  ASSERT_TRUE(file.start(BlockFile::Direction::read, FileOffset(131072), HostSpan(memory.get(), 16_KiB), 2));
+  ASSERT_TRUE(file.start(IoOperation::write, FileOffset(0), HostSpan(memory.get(), 128_KiB), 1));
+  ASSERT_TRUE(file.start(IoOperation::read, FileOffset(131072), HostSpan(memory.get(), 16_KiB), 2));
   file.poll(TimePoint::min());
 
   clock.advance_to(file.next_deadline());
@@ -281,7 +278,7 @@ TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free);
   for (std::uint64_t tag = 0; tag < 3; ++tag) {
-    ASSERT_TRUE(file.start(BlockFile::Direction::write, FileOffset(0), HostSpan(memory.get(), 64_KiB), tag));
+    ASSERT_TRUE(file.start(IoOperation::write, FileOffset(0), HostSpan(memory.get(), 64_KiB), tag));
     std::optional<BlockFile::Finished> finished;
     while (!(finished = file.take_finished())) {
       file.poll(TimePoint::min());

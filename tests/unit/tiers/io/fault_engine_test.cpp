@@ -110,6 +110,20 @@ TEST_F(FaultEngineTest, MisdirectsAWriteAndLosesAnother) {
   EXPECT_TRUE(Pattern{.tensor = 1}.first_difference(on_disk(20480)));
 }
 
+TEST_F(FaultEngineTest, FailsOrLosesAFlushAndCutsNone) {
+  plan({Fault::fail(IoOperation::flush, 0, EIO),
+        {.operation = IoOperation::flush, .occurrence = 1, .effect = Effect::lose},
+        {.operation = IoOperation::flush, .occurrence = 2, .effect = Effect::shorten},
+        {.operation = IoOperation::flush, .occurrence = 3, .effect = Effect::tear}});
+  const std::size_t flushes_of_disk[] = {0, 0, 1, 2};
+
+  for (const std::size_t reached : flushes_of_disk) {
+    const bool first = engine_->accepted() == 0;
+    EXPECT_EQ(transfer(IoOperation::flush, 0, {}), first ? -EIO : 0);
+    EXPECT_EQ(disk_.flush_count(), reached);
+  }
+}
+
 TEST_F(FaultEngineTest, ReportsOfAWriteBeyondTheLimitNoMoreThanThat) {
   plan({{.effect = Effect::lose}, {.occurrence = 1, .effect = Effect::tear}});
   const HostSpan too_long(memory_.get(), 3_GiB);  // nothing looks at its bytes

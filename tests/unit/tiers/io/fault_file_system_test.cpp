@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 #include <cerrno>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
@@ -86,17 +89,93 @@ TEST_F(FaultFileSystemTest, LeavesAskingForFreeSpaceToFaultsThatConcernIt) {
   EXPECT_EQ(file_system.struck(), 0u);
 }
 
-TEST_F(FaultFileSystemTest, ItsFilesCloseAfterItWithTheFileSystemWithin) {
-  File file;
-  {
-    FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
-    file = create(file_system).value();
-    EXPECT_EQ(disk_.open_file_count(), 1u);
-  }
+TEST_F(FaultFileSystemTest, ClosesItsFilesWithTheFileSystemWithin) {
+  FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
+  File file = create(file_system).value();
+  EXPECT_EQ(disk_.open_file_count(), 1u);
 
   file = File();
 
   EXPECT_EQ(disk_.open_file_count(), 0u);
+}
+
+/// What each operation comes to, on files of its own.
+struct EachOperation {
+  Operation operation;
+  const char* name;
+  std::function<std::optional<Error>(FileSystem&)> run;
+};
+
+template <class T>
+std::optional<Error> error_of(const Result<T>& result) {
+  return result ? std::nullopt : std::optional(result.error());
+}
+
+std::vector<EachOperation> every_operation() {
+  const auto with_file = [](auto use) {
+    return [use](FileSystem& files) { return error_of(use(files.open("/d/old", DirectIo::off).value())); };
+  };
+  static std::byte byte{};
+  using Files = FileSystem&;
+  return {
+      {Operation::create_scratch, "FileSystem::create_scratch",
+       [](Files files) { return error_of(files.create_scratch("/d", 4_KiB, DirectIo::off)); }},
+      {Operation::create, "FileSystem::create",
+       [](Files files) { return error_of(files.create("/d/new", 4_KiB, DirectIo::off)); }},
+      {Operation::open, "FileSystem::open",
+       [](Files files) { return error_of(files.open("/d/old", DirectIo::off)); }},
+      {Operation::rename, "FileSystem::rename",
+       [](Files files) { return error_of(files.rename("/d/old", "/d/renamed")); }},
+      {Operation::remove, "FileSystem::remove", [](Files files) { return error_of(files.remove("/d/old")); }},
+      {Operation::list, "FileSystem::list", [](Files files) { return error_of(files.list("/d")); }},
+      {Operation::sync_directory, "FileSystem::sync_directory",
+       [](Files files) { return error_of(files.sync_directory("/d")); }},
+      {Operation::lock, "FileSystem::lock", [](Files files) { return error_of(files.lock("/d")); }},
+      {Operation::free_space, "FileSystem::free_space",
+       [](Files files) { return error_of(files.free_space("/d")); }},
+      {Operation::size, "File::size", with_file([](File file) { return file.size(); })},
+      {Operation::extend, "File::extend", with_file([](File file) { return file.extend(1_MiB); })},
+      {Operation::read, "File::read",
+       with_file([](File file) { return file.read(FileOffset(0), HostSpan(&byte, 1_B)); })},
+      {Operation::write, "File::write",
+       with_file([](File file) { return file.write(FileOffset(0), ConstHostSpan(&byte, 1_B)); })},
+      {Operation::sync, "File::sync", with_file([](File file) { return file.sync(); })},
+  };
+}
+
+TEST(FaultFileSystemOperations, EachFailsAtTheCallThatThePlanNamesAndDoesNothing) {
+  const auto operations = every_operation();
+  EXPECT_EQ(operations.size(), FileSystemFault::operation_count);
+  for (const EachOperation& each : operations) {
+    SCOPED_TRACE(each.name);
+    SimDisk disk({});
+    disk.make_directory("/d");
+    disk.create("/d/old", 4_KiB, DirectIo::off).value();
+    FaultFileSystem file_system(disk, {FileSystemFault::fail(each.operation, 0, EIO),
+                                       FileSystemFault::fail(each.operation, 1, ENOSPC)});
+
+    for (const int cause : {EIO, ENOSPC}) {
+      const auto error = each.run(file_system);
+      ASSERT_TRUE(error);
+      EXPECT_STREQ(error->operation(), each.name);
+      EXPECT_EQ(error->os_error(), cause);
+      EXPECT_TRUE(error->message().find("/d") != std::string::npos) << error->message();
+      EXPECT_EQ(disk.list("/d").value(), std::vector<std::string>{"old"});
+      EXPECT_EQ(disk.open_file_count(), 0u);
+    }
+    EXPECT_FALSE(each.run(file_system));
+    EXPECT_EQ(file_system.accepted(each.operation), 3u);
+    EXPECT_EQ(file_system.struck(), 2u);
+  }
+}
+
+TEST_F(FaultFileSystemTest, RefusesALockAsWhenAnotherProcessHasIt) {
+  FaultFileSystem file_system(disk_, {FileSystemFault::fail(Operation::lock, 0, EWOULDBLOCK)});
+
+  const auto lock = file_system.lock("/d");
+
+  EXPECT_EQ(lock.error().code(), ErrorCode::in_use);
+  EXPECT_EQ(lock.error().message().find("the directory is locked by another process: /d "), 0u);
 }
 
 }  // namespace

@@ -8,8 +8,13 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <array>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace penstock::tiers {
@@ -132,6 +137,118 @@ TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired)
 
   EXPECT_EQ(required.has_value(), preferred->properties().direct);
   EXPECT_EQ(preferred->properties().direct_note.empty(), preferred->properties().direct);
+}
+
+TEST(RealFileSystem, MakesNamedFilesForTheirOwnerAloneAndReservesTheirBytes) {
+  const test::ScratchDirectory directory;
+  const File file = real_file_system().create(directory.path() / "swap", 3_MiB, DirectIo::preferred).value();
+
+  struct stat status {};
+  ASSERT_EQ(::stat((directory.path() / "swap").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(status.st_size, 3 << 20);
+  EXPECT_GE(status.st_blocks * 512, 3 << 20);
+  EXPECT_EQ(file.properties().reserve_note, "");
+}
+
+TEST(RealFileSystem, FollowsNoLinkToAFile) {
+  const test::ScratchDirectory directory;
+  const auto target = directory.path() / "theirs", link = directory.path() / "link";
+  const auto dangling = directory.path() / "dangling", lock = directory.path() / DirectoryLock::file_name;
+  std::ofstream(target) << "somebody's";
+  for (const auto& each : {link, lock}) std::filesystem::create_symlink(target, each);
+  std::filesystem::create_symlink(directory.path() / "nowhere", dangling);
+  FileSystem& files = real_file_system();
+
+  EXPECT_EQ(files.create(link, 0_B, DirectIo::off).error().code(), ErrorCode::already_exists);
+  EXPECT_EQ(files.create(dangling, 0_B, DirectIo::off).error().code(), ErrorCode::already_exists);
+  EXPECT_EQ(files.open(link, DirectIo::off).error().message(),
+            "a symbolic link, which is not followed: " + link.string() +
+                ": Too many levels of symbolic links [FileSystem::open]");
+  EXPECT_EQ(files.lock(directory.path()).error().code(), ErrorCode::invalid_argument);
+
+  std::string text;
+  std::ifstream(target) >> text;
+  EXPECT_EQ(text, "somebody's");
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "nowhere"));
+}
+
+TEST(RealFileSystem, OpensRegularFilesOnly) {
+  const test::ScratchDirectory directory;
+  const auto pipe = directory.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+
+  auto file = real_file_system().open(pipe, DirectIo::off);
+
+  EXPECT_EQ(file.error().message(), "not a regular file: " + pipe.string() + " [FileSystem::open]");
+}
+
+TEST(RealFileSystem, SaysOfAFileThatItOpensThatNotAllOfItIsReserved) {
+  const test::ScratchDirectory directory;
+  const auto path = directory.path() / "swap";
+  real_file_system().create(path, 1_MiB, DirectIo::off)->extend(2_MiB).value();
+
+  EXPECT_EQ(real_file_system().open(path, DirectIo::off)->properties().reserve_note, "the file has holes");
+}
+
+TEST(RealFileSystem, FailsToWriteBeyondALimitOnFileSizesInsteadOfEndingTheProcess) {
+  const test::ScratchDirectory directory;
+  const int result = test::in_child([&] {
+    const rlimit limit{1 << 20, 1 << 20};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    File file = real_file_system().create(directory.path() / "manifest", 0_B, DirectIo::off).value();
+    const std::byte byte{};
+    auto written = file.write(FileOffset(1 << 20), ConstHostSpan(&byte, 1_B));
+    return !written && written.error().code() == ErrorCode::no_space ? 0 : 3;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(RealFileSystem, FreesTheLockOfAProcessThatIsKilledAndNamesItBefore) {
+  const test::ScratchDirectory directory;
+  std::array<int, 2> locked{};
+  ASSERT_EQ(::pipe(locked.data()), 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const auto lock = real_file_system().lock(directory.path());
+    (void)!::write(locked[1], lock ? "y" : "n", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(locked[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+
+  const auto refused = real_file_system().lock(directory.path());
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  const auto taken = real_file_system().lock(directory.path());
+
+  EXPECT_EQ(refused.error().message(),
+            "the directory is locked by process " + std::to_string(holder) + ": " +
+                directory.path().string() +
+                " [FileSystem::lock]\n"
+                "  try     wait until that process ends, or name another directory");
+  EXPECT_TRUE(taken);
+  ::close(locked[0]);
+  ::close(locked[1]);
+}
+
+TEST(RealFileSystem, EndsALockThatAForkedChildHasInheritedToo) {
+  const test::ScratchDirectory directory;
+  std::optional<DirectoryLock> lock = real_file_system().lock(directory.path()).value();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+
+  lock.reset();
+
+  EXPECT_TRUE(real_file_system().lock(directory.path()));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace

@@ -1,0 +1,60 @@
+#include "tiers/io/direct_io.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace penstock::tiers {
+
+namespace {
+
+/// The file system's own answer, or alignment_min where it gives none; zero means no direct I/O.
+std::uint64_t reported_alignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx status {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
+    if (status.stx_dio_mem_align == 0 || status.stx_dio_offset_align == 0) return 0;
+    return std::max<std::uint64_t>(
+        {alignment_min.bytes(), status.stx_dio_mem_align, status.stx_dio_offset_align});
+  }
+#endif
+  return alignment_min.bytes();
+}
+
+/// An empty string when a direct read of one block works, else why it does not.
+std::string probe_direct_read(int fd, std::uint64_t alignment) {
+  const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(alignment, alignment),
+                                                          &std::free);
+  if (!block) return "no memory for the probe";
+  ssize_t got = 0;
+  do got = ::pread(fd, block.get(), alignment, 0);
+  while (got < 0 && errno == EINTR);
+  return got >= 0 ? std::string() : std::string("a direct read fails: ") + std::strerror(errno);
+}
+
+}  // namespace
+
+std::string enable_direct_io(int fd, Alignment& alignment) {
+  const std::uint64_t reported = reported_alignment(fd);
+  if (reported == 0) return "the file system reports that it has none";
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (::fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) {
+    return std::string("O_DIRECT is refused: ") + std::strerror(errno);
+  }
+  std::string failure = probe_direct_read(fd, reported);
+  if (failure.empty()) {
+    alignment = Alignment(reported);
+  } else {
+    PENSTOCK_CHECK(::fcntl(fd, F_SETFL, flags) == 0);
+  }
+  return failure;
+}
+
+}  // namespace penstock::tiers

@@ -1,0 +1,73 @@
+#include "tiers/io/file_errors.hpp"
+
+#include <cerrno>
+
+namespace penstock::tiers {
+
+Error file_error(const char* operation, const std::string& object, int errno_value) {
+  Error error = Error::from_errno(operation, errno_value).object(object);
+  switch (errno_value) {
+    case EACCES:
+    case EPERM:
+    case EROFS: return std::move(error).advice("name a directory that this user may write to");
+    case EEXIST: return std::move(error).advice("remove it, or choose another name");
+    case ELOOP: return std::move(error).reason("a symbolic link, which is not followed");
+    case ENOENT:
+    case ENOTDIR: return std::move(error).advice("check the name; directories must exist");
+    case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
+    default: return error;
+  }
+}
+
+Error reserve_error(const char* operation, const std::filesystem::path& path, ByteCount size, int errno_value,
+                    const Result<ByteCount>& free) {
+  Error error = Error::from_errno(operation, errno_value).object(path.string()).wanted(size);
+  if (free) error = std::move(error).got(to_string(*free) + " free");
+  return std::move(error).advice("free space on that file system or name another directory");
+}
+
+Error no_direct_io(const char* operation, const std::filesystem::path& path, const std::string& why) {
+  return Error::unsupported(operation)
+      .reason("no direct I/O on this file system: " + why)
+      .object(path.string())
+      .advice("choose a directory on ext4 or XFS, or allow buffered I/O");
+}
+
+Error extend_error(const std::string& file, ByteCount size, int errno_value) {
+  return Error::from_errno("File::extend", errno_value).object(file).wanted(size);
+}
+
+Error transfer_error(const char* operation, const std::string& file, FileOffset offset, ByteCount length,
+                     int errno_value) {
+  return Error::from_errno(operation, errno_value).object(file).at(offset).wanted(length);
+}
+
+Error file_too_short(const std::string& file, FileOffset offset, ByteCount length, ByteCount got) {
+  return Error(ErrorCode::truncated, "File::read")
+      .reason("the file ends before the bytes that were asked for")
+      .object(file)
+      .at(offset)
+      .wanted(length)
+      .got(got);
+}
+
+Error sync_error(const char* operation, const std::string& object, int errno_value) {
+  return Error::from_errno(operation, errno_value)
+      .reason("not made durable: what changed since it was last synced may be lost")
+      .object(object)
+      .advice("check the drive and the kernel log; a later sync that succeeds proves nothing");
+}
+
+Error locked_error(const std::filesystem::path& directory, std::optional<int> holder) {
+  return Error(ErrorCode::in_use, "FileSystem::lock")
+      .reason("the directory is locked by " +
+              (holder ? "process " + std::to_string(*holder) : std::string("another process")))
+      .object(directory.string())
+      .advice("wait until that process ends, or name another directory");
+}
+
+std::string renamed(const std::filesystem::path& from, const std::filesystem::path& to) {
+  return from.string() + " to " + to.string();
+}
+
+}  // namespace penstock::tiers

@@ -1,0 +1,299 @@
+#include "tiers/io/direct_io.hpp"
+#include "tiers/io/file_errors.hpp"
+
+#include <penstock/base/owned_fd.hpp>
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <limits>
+
+namespace penstock::tiers {
+
+namespace {
+
+int descriptor_of(const File::Properties& file) {
+  return static_cast<int>(file.handle);
+}
+
+/// Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
+Result<void> check_length(const char* operation, const std::string& file, ByteCount size) {
+  rlimit longest{};
+  if (::getrlimit(RLIMIT_FSIZE, &longest) != 0 || size.value() <= longest.rlim_cur) return ok();
+  return Error(ErrorCode::no_space, operation)
+      .reason("RLIMIT_FSIZE allows no file of that length")
+      .object(file)
+      .wanted(size)
+      .got(ByteCount(longest.rlim_cur))
+      .advice("raise the limit on file sizes (ulimit -f)");
+}
+
+ByteCount available(const struct statfs& status) {
+  // A tmpfs without a size.
+  if (status.f_blocks == 0) return ByteCount(std::numeric_limits<off_t>::max());
+  return ByteCount(status.f_bavail * static_cast<std::uint64_t>(status.f_bsize));
+}
+
+Result<ByteCount> free_space_of(int fd) {
+  struct statfs status {};
+  if (::fstatfs(fd, &status) != 0) return Error::from_errno("FileSystem::free_space", errno);
+  return available(status);
+}
+
+/// The process that wrote its number into a lock file, none where that cannot be read.
+std::optional<int> holder_of(int lock_file) {
+  std::array<char, 16> text{};
+  const ssize_t length = ::pread(lock_file, text.data(), text.size(), 0);
+  int holder = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + std::max<ssize_t>(length, 0), holder);
+  return parsed.ec == std::errc() && holder > 0 ? std::optional(holder) : std::nullopt;
+}
+
+/// For the messages of others alone: a disk that has no room for it does not matter.
+void write_holder(int lock_file) {
+  const std::string text = std::to_string(::getpid()) + "\n";
+  (void)!::ftruncate(lock_file, 0);
+  (void)!::pwrite(lock_file, text.data(), text.size(), 0);
+}
+
+class RealFileSystem final : public FileSystem {
+ public:
+  Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
+                              DirectIo direct) override {
+    auto fd = open_unnamed(directory);
+    if (!fd) return fd.error();
+    return make("FileSystem::create_scratch", std::move(*fd), directory,
+                "scratch file in " + directory.string(), size, direct);
+  }
+
+  Result<File> create(const std::filesystem::path& path, ByteCount size, DirectIo direct) override {
+    // O_EXCL follows no link.
+    OwnedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.is_open()) return file_error("FileSystem::create", path.string(), errno);
+    auto file = make("FileSystem::create", std::move(fd), path, path.string(), size, direct);
+    if (!file) ::unlink(path.c_str());
+    return file;
+  }
+
+  Result<File> open(const std::filesystem::path& path, DirectIo direct) override {
+    OwnedFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd.is_open()) return file_error("FileSystem::open", path.string(), errno);
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) return file_error("FileSystem::open", path.string(), errno);
+    if (!S_ISREG(status.st_mode)) {
+      return Error::invalid_argument("FileSystem::open").reason("not a regular file").object(path.string());
+    }
+    const bool holes = status.st_blocks * 512 < status.st_size;
+    return describe("FileSystem::open", std::move(fd), path, path.string(), holes ? "the file has holes" : "",
+                    direct);
+  }
+
+  Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    if (::rename(from.c_str(), to.c_str()) == 0) return ok();
+    return file_error("FileSystem::rename", renamed(from, to), errno);
+  }
+
+  Result<void> remove(const std::filesystem::path& path) override {
+    if (::unlink(path.c_str()) == 0) return ok();
+    return file_error("FileSystem::remove", path.string(), errno);
+  }
+
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory) override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+         at.increment(error)) {
+      names.push_back(at->path().filename().string());
+    }
+    if (error) return file_error("FileSystem::list", directory.string(), error.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Result<void> sync_directory(const std::filesystem::path& directory) override {
+    constexpr const char* operation = "FileSystem::sync_directory";
+    const OwnedFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd.is_open()) return file_error(operation, directory.string(), errno);
+    if (::fsync(fd.get()) == 0) return ok();
+    return sync_error(operation, directory.string(), errno);
+  }
+
+  // flock on a file made for it. A lock of fcntl's own (F_SETLK) ends when the process closes any descriptor of that
+  // file, and does not exclude a second owner in the process. Locks of the open file description (F_OFD_SETLK) are
+  // equal to flock, which the flock command speaks too. A directory itself cannot be locked on NFS.
+  Result<DirectoryLock> lock(const std::filesystem::path& directory) override {
+    const std::filesystem::path path = directory / DirectoryLock::file_name;
+    OwnedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd.is_open()) return file_error("FileSystem::lock", path.string(), errno);
+    int result = 0;
+    do result = ::flock(fd.get(), LOCK_EX | LOCK_NB);
+    while (result != 0 && errno == EINTR);
+    if (result != 0 && errno == EWOULDBLOCK) return locked_error(directory, holder_of(fd.get()));
+    if (result != 0) return file_error("FileSystem::lock", path.string(), errno);
+    write_holder(fd.get());
+    return DirectoryLock(File(*this, {.handle = FileHandle(fd.release()), .name = path.string()}));
+  }
+
+  Result<ByteCount> free_space(const std::filesystem::path& directory) override {
+    struct statfs status {};
+    if (::statfs(directory.c_str(), &status) != 0) {
+      return file_error("FileSystem::free_space", directory.string(), errno);
+    }
+    return available(status);
+  }
+
+  std::string type_name(const std::filesystem::path& directory) override {
+    struct statfs status {};
+    if (::statfs(directory.c_str(), &status) != 0) return "unknown";
+    const auto magic = static_cast<std::uint32_t>(status.f_type);
+    switch (magic) {
+      case EXT4_SUPER_MAGIC: return "ext4";
+      case TMPFS_MAGIC: return "tmpfs";
+      case OVERLAYFS_SUPER_MAGIC: return "overlay";
+      case BTRFS_SUPER_MAGIC: return "btrfs";
+      case 0x58465342: return "xfs";
+      case NFS_SUPER_MAGIC: return "nfs";
+      default: break;
+    }
+    std::array<char, 16> text{};
+    std::snprintf(text.data(), text.size(), "0x%x", magic);
+    return text.data();
+  }
+
+ private:
+  void close(FileHandle handle) noexcept override {
+    if (handle == FileHandle::none) return;
+    // A forked child may have the lock's descriptor too: closing this one would not end the lock.
+    ::flock(static_cast<int>(handle), LOCK_UN);
+    ::close(static_cast<int>(handle));
+  }
+
+  Result<ByteCount> size(const File::Properties& file) override {
+    struct stat status {};
+    if (::fstat(descriptor_of(file), &status) != 0) return file_error("File::size", file.name, errno);
+    return ByteCount(static_cast<std::uint64_t>(status.st_size));
+  }
+
+  Result<void> extend(const File::Properties& file, ByteCount wanted) override {
+    PENSTOCK_TRY(check_length("File::extend", file.name, wanted));
+    const auto now = size(file);
+    if (!now) return now.error();
+    if (*now >= wanted) return ok();
+    if (::ftruncate(descriptor_of(file), static_cast<off_t>(wanted.value())) == 0) return ok();
+    return extend_error(file.name, wanted, errno);
+  }
+
+  Result<void> read(const File::Properties& file, FileOffset offset, HostSpan into) override {
+    for (ByteCount done; done < into.size();) {
+      const ByteCount left = into.size() - done;
+      const ssize_t got = ::pread(descriptor_of(file), into.data() + done.value(), left.value(),
+                                  static_cast<off_t>((offset + done).value()));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return transfer_error("File::read", file.name, offset + done, left, errno);
+      if (got == 0) return file_too_short(file.name, offset, into.size(), done);
+      done += ByteCount(static_cast<std::uint64_t>(got));
+    }
+    return ok();
+  }
+
+  Result<void> write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) override {
+    PENSTOCK_TRY(check_length("File::write", file.name, ByteCount(offset.value()) + bytes.size()));
+    for (ByteCount done; done < bytes.size();) {
+      const ByteCount left = bytes.size() - done;
+      const ssize_t put = ::pwrite(descriptor_of(file), bytes.data() + done.value(), left.value(),
+                                   static_cast<off_t>((offset + done).value()));
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) {
+        return transfer_error("File::write", file.name, offset + done, left, put < 0 ? errno : ENOSPC);
+      }
+      done += ByteCount(static_cast<std::uint64_t>(put));
+    }
+    return ok();
+  }
+
+  Result<void> sync(const File::Properties& file) override {
+    int result = 0;
+    do result = ::fdatasync(descriptor_of(file));  // the length too, where it has changed
+    while (result != 0 && errno == EINTR);
+    if (result == 0) return ok();
+    return sync_error("File::sync", file.name, errno);
+  }
+
+  static Result<OwnedFd> open_unnamed(const std::filesystem::path& directory) {
+    OwnedFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (fd.is_open()) return fd;
+    if (errno != EOPNOTSUPP && errno != EISDIR) {
+      return Error::from_errno("FileSystem::create_scratch", errno)
+          .object(directory.string())
+          .advice("name a directory that exists and that this user may write to");
+    }
+    std::string name = (directory / "penstock-XXXXXX").string();
+    fd = OwnedFd(::mkostemp(name.data(), O_CLOEXEC));  // 0600, and never follows a link
+    if (!fd.is_open())
+      return Error::from_errno("FileSystem::create_scratch", errno).object(directory.string());
+    if (::unlink(name.c_str()) != 0)
+      return Error::from_errno("FileSystem::create_scratch", errno).object(name);
+    return fd;
+  }
+
+  /// A new file of `size` bytes; errors name `path`.
+  Result<File> make(const char* operation, OwnedFd fd, const std::filesystem::path& path, std::string name,
+                    ByteCount size, DirectIo direct) {
+    auto note = reserve(operation, fd.get(), path, size);
+    if (!note) return note.error();
+    return describe(operation, std::move(fd), path, std::move(name), std::move(*note), direct);
+  }
+
+  Result<File> describe(const char* operation, OwnedFd fd, const std::filesystem::path& path,
+                        std::string name, std::string reserve_note, DirectIo direct) {
+    File::Properties properties{
+        .name = std::move(name), .alignment = alignment_min, .reserve_note = std::move(reserve_note)};
+    if (direct != DirectIo::off) {
+      properties.direct_note = enable_direct_io(fd.get(), properties.alignment);
+      properties.direct = properties.direct_note.empty();
+    }
+    if (direct == DirectIo::required && !properties.direct) {
+      return no_direct_io(operation, path, properties.direct_note);
+    }
+    properties.handle = FileHandle(fd.release());
+    return File(*this, std::move(properties));
+  }
+
+  /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
+  Result<std::string> reserve(const char* operation, int fd, const std::filesystem::path& path,
+                              ByteCount size) {
+    if (size.is_zero()) return std::string();
+    if (auto allowed = check_length(operation, path.string(), size); !allowed) return allowed.error();
+    // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
+    const auto free = free_space_of(fd);
+    if (free && *free < size) return reserve_error(operation, path, size, ENOSPC, free);
+    int result = 0;
+    do result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value()));
+    while (result != 0 && errno == EINTR);
+    if (result == 0) return std::string();
+    if (errno == EOPNOTSUPP || errno == ENOSYS) {
+      result = ::ftruncate(fd, static_cast<off_t>(size.value()));
+      if (result == 0) return std::string("the file system has no fallocate");
+    }
+    const int cause = errno;
+    return reserve_error(operation, path, size, cause, free_space_of(fd));
+  }
+};
+
+}  // namespace
+
+FileSystem& real_file_system() {
+  static RealFileSystem file_system;
+  return file_system;
+}
+
+}  // namespace penstock::tiers

@@ -1,0 +1,62 @@
+#include "tiers/io/sim_names.hpp"
+
+#include "tiers/io/sim_random.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::tiers {
+
+SimNames::Path SimNames::normal(const Path& path) {
+  const Path plain = path.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
+std::shared_ptr<SimFile> SimNames::find(const Path& path) const {
+  const auto found = names_.find(normal(path));
+  return found == names_.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> SimNames::list(const Path& directory) const {
+  std::vector<std::string> names;
+  for (const auto& [path, file] : names_) {
+    if (path.parent_path() == normal(directory)) names.push_back(path.filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void SimNames::apply(const Change& change, Names& names) {
+  if (!change.from.empty()) names.erase(change.from);
+  if (!change.to.empty()) names[change.to] = change.file;
+}
+
+void SimNames::change(Change change) {
+  apply(change, names_);
+  changes_.push_back(std::move(change));
+}
+
+void SimNames::sync(const Path& directory) {
+  const Path synced = normal(directory);
+  std::erase_if(changes_, [&](const Change& change) {
+    const bool concerned = (!change.from.empty() && change.from.parent_path() == synced) ||
+                           (!change.to.empty() && change.to.parent_path() == synced);
+    if (concerned) apply(change, durable_);
+    return concerned;
+  });
+}
+
+void SimNames::lose_power(std::uint64_t& random) {
+  const Survival survival = choose_survival(random);
+  for (const Change& change : changes_) {
+    if (survives(survival, random)) apply(change, durable_);
+  }
+  changes_.clear();
+  names_ = durable_;
+  std::set<SimFile*> files;  // with changes lost, one may have two names
+  for (const auto& [path, file] : names_) {
+    if (files.insert(file.get()).second) file->lose_power(random);
+  }
+}
+
+}  // namespace penstock::tiers

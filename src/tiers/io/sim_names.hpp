@@ -1,0 +1,53 @@
+#pragma once
+
+#include "tiers/io/sim_file.hpp"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace penstock::tiers {
+
+/// The directories of a simulated disk: which names stand for which files, and which of that is durable.
+class SimNames {
+ public:
+  using Path = std::filesystem::path;
+
+  /// A directory, durable at once.
+  void make_directory(const Path& directory) { directories_.insert(normal(directory)); }
+  [[nodiscard]] bool is_directory(const Path& path) const { return directories_.contains(normal(path)); }
+  /// The file of that name, null when there is none.
+  [[nodiscard]] std::shared_ptr<SimFile> find(const Path& path) const;
+  [[nodiscard]] std::vector<std::string> list(const Path& directory) const;
+
+  // Each is one change, which a power cut leaves whole or takes whole.
+  void add(const Path& path, std::shared_ptr<SimFile> file) { change({{}, normal(path), std::move(file)}); }
+  void rename(const Path& from, const Path& to) { change({normal(from), normal(to), find(from)}); }
+  void remove(const Path& path) { change({normal(path), {}, find(path)}); }
+
+  /// Makes the changes durable that concern `directory`.
+  void sync(const Path& directory);
+  /// Keeps what is durable and an arbitrary subset of the other changes, and of each file what survives.
+  void lose_power(std::uint64_t& random);
+
+  /// Without "." and a slash at its end, so that a name has one spelling.
+  [[nodiscard]] static Path normal(const Path& path);
+
+ private:
+  using Names = std::map<Path, std::shared_ptr<SimFile>>;
+  struct Change {
+    Path from, to;  // empty: the file had no name before, or has none after
+    std::shared_ptr<SimFile> file;
+  };
+  static void apply(const Change& change, Names& names);
+  void change(Change change);
+
+  std::set<Path> directories_;
+  Names names_, durable_;
+  std::vector<Change> changes_;  // not durable, oldest first
+};
+
+}  // namespace penstock::tiers
