@@ -49,6 +49,12 @@ function(penstock_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS})
 endfunction()
 
+# penstock_private_headers(TARGET): the headers of src/ and kernels/, which are installed with no package. For the
+# library's own tests, tools and benchmarks; examples do with what embedders have.
+function(penstock_private_headers target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+endfunction()
+
 # penstock_test(NAME SOURCES ... LINKS ... [LABEL unit] [PREFIX ...]): a GoogleTest program whose cases CTest
 # lists, with a prefix where a lane runs the same cases differently.
 function(penstock_test name)
@@ -57,5 +63,6 @@ function(penstock_test name)
     set(ARG_LABEL unit)
   endif()
   penstock_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} penstock_testkit GTest::gtest_main)
+  penstock_private_headers(${name})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${ARG_PREFIX}" PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
 endfunction()

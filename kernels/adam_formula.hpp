@@ -5,7 +5,7 @@
 
 #include "kernels/lane.hpp"
 
-#include <penstock/kernels/adam_coefficients.hpp>
+#include "kernels/adam_coefficients.hpp"
 
 namespace penstock::kernels {
 

@@ -1,4 +1,4 @@
-#include <penstock/kernels/cuda_adam.hpp>
+#include "kernels/cuda_adam.hpp"
 
 #include "kernels/adam_element.hpp"
 #include "kernels/cuda_launch.hpp"

@@ -1,4 +1,4 @@
-#include <penstock/kernels/cuda_compute.hpp>
+#include "kernels/cuda_compute.hpp"
 
 #include "kernels/cuda_launch.hpp"
 #include "kernels/operands.hpp"

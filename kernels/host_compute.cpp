@@ -1,4 +1,4 @@
-#include <penstock/kernels/host_compute.hpp>
+#include "kernels/host_compute.hpp"
 
 #include "kernels/host_kernels.hpp"
 #include "kernels/operands.hpp"

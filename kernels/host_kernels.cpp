@@ -5,7 +5,7 @@
 #include "kernels/operands.hpp"
 
 #include <penstock/base/compute.hpp>
-#include <penstock/kernels/isa.hpp>
+#include <penstock/kernels/variants.hpp>
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,5 @@
 #include "contestants.hpp"
+#include "cpu_adam/adam_coefficients.hpp"
 
 #include "loops.hpp"
 
@@ -7,8 +8,8 @@
 #include <numeric>
 #include <penstock/base/check.hpp>
 #include <penstock/base/compute.hpp>
-#include <penstock/kernels/host_gradient.hpp>
 #include <thread>
+#include "kernels/host_gradient.hpp"
 
 namespace penstock::bench {
 

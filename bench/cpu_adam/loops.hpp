@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/kernels/adam_coefficients.hpp>
+#include "kernels/adam_coefficients.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include "measure/machine.hpp"
 #include "measure/statistics.hpp"
 
-#include <penstock/kernels/isa.hpp>
+#include <penstock/kernels/variants.hpp>
 
 #include <cstdint>
 #include <string>

@@ -32,7 +32,7 @@ Sample to_sample(const swap::BenchmarkSample& load) {
 }
 
 Contestant ours(DiskBenchmark& load, const Setting& setting, std::size_t index, BenchmarkPattern pattern) {
-  const char* engine = load.paths().front()->engine_name();
+  const std::string engine = load.paths().front().engine;
   return {.name = fmt::format("penstock {} {} x {}", engine, to_string(setting.request_size),
                               ceil_divide(setting.in_flight.value(), setting.request_size.value())),
           .engine = engine,
@@ -50,8 +50,8 @@ Contestant ours(DiskBenchmark& load, const Setting& setting, std::size_t index, 
 /// fio opens our own files, which have no name, through this process.
 std::vector<std::string> file_names(const DiskBenchmark& load) {
   std::vector<std::string> names;
-  for (const auto& path : load.paths()) {
-    names.push_back(fmt::format("/proc/{}/fd/{}", ::getpid(), static_cast<int>(path->file().handle)));
+  for (const swap::PathReport& path : load.paths()) {
+    names.push_back(fmt::format("/proc/{}/fd/{}", ::getpid(), static_cast<int>(path.file.handle)));
   }
   return names;
 }
@@ -190,7 +190,7 @@ Result<void> Contest::add_swap(Event& event, std::size_t setting) {
 Result<void> Contest::add_fio(Event& event) {
   PENSTOCK_TRY(fio_version());
   const DiskBenchmark& load = *loads_.front();
-  const ByteCount size = load.paths().front()->options().capacity;
+  const ByteCount size = load.paths().front().capacity;
   const char* operation = fio_word(event.operation);
   Result<void> outcome = Error::unsupported("nvme_swap").reason("no engine of fio's runs here");
   for (const FioVariant& variant : fio_variants()) {

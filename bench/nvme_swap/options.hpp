@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
 
 #include <filesystem>
 #include <optional>

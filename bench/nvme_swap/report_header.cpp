@@ -21,32 +21,29 @@ void print_loads(std::FILE* to, const Contest& contest) {
 
 }  // namespace
 
-std::string describe_directory(const swap::Path& path) {
-  const std::filesystem::path& directory = path.options().directory;
+std::string describe_directory(const swap::PathReport& path) {
+  const std::filesystem::path& directory = path.directory;
   return fmt::format("{}: {}, {}, alignment {} B", directory.string(),
                      measure::to_string(measure::describe_storage(directory), directory),
-                     path.file().direct ? "direct I/O" : "BUFFERED I/O", path.alignment().bytes());
+                     path.file.direct ? "direct I/O" : "BUFFERED I/O", path.file.alignment.bytes());
 }
 
 std::string describe_load(const swap::DiskBenchmark& load) {
-  const swap::Path& path = *load.paths().front();
-  const bool ring = path.engine_name() == std::string_view("io_uring");
-  const std::string notes = !path.notes().empty() ? ": " + path.notes()
-                            : ring                ? ": files and buffers registered"
-                                                  : "";
-  const tiers::HostArena& arena = load.arena();
-  return fmt::format("{}, requests of {}, {} in flight, transfers of {}{}; buffers {} on {}{}",
-                     path.engine_name(), to_string(path.options().request_max),
-                     to_string(path.options().in_flight_max), to_string(load.transfer()), notes,
-                     to_string(arena.bytes().size()), tiers::to_string(arena.page_kind()),
-                     arena.notes().empty() ? "" : " (" + arena.notes() + ")");
+  const swap::PathReport path = load.paths().front();
+  const bool ring = path.engine == "io_uring";
+  const std::string notes = !path.notes.empty() ? ": " + path.notes
+                            : ring              ? ": files and buffers registered"
+                                                : "";
+  return fmt::format("{}, requests of {}, {} in flight, transfers of {}{}; buffers {}", path.engine,
+                     to_string(path.request_max), to_string(path.in_flight_max), to_string(load.transfer()),
+                     notes, load.describe_memory());
 }
 
 void print_header(std::FILE* to, const Contest& contest, const measure::Machine& machine) {
   const Options& options = contest.options();
   fmt::print(to, "{}, {}, {} cores, load {:.1f}, transparent huge pages {}\n", machine.kernel, machine.cpu,
              machine.cores, machine.load, machine.huge_pages);
-  for (const auto& path : contest.loads().front()->paths()) fmt::print(to, "{}\n", describe_directory(*path));
+  for (const auto& path : contest.loads().front()->paths()) fmt::print(to, "{}\n", describe_directory(path));
   print_loads(to, contest);
   fmt::print(
       to,

@@ -1,6 +1,6 @@
 #include "tile_update.hpp"
 
-#include <penstock/zero/engine/block_seal.hpp>
+#include "zero/engine/block_seal.hpp"
 
 #include <algorithm>
 #include <string>

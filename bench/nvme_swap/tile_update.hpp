@@ -1,9 +1,9 @@
 #pragma once
 
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/swap/path/disk_benchmark.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
-#include <penstock/tiers/store/block_table.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
+#include "tiers/memory/host_arena.hpp"
+#include "tiers/store/block_table.hpp"
 
 #include <memory>
 #include <vector>

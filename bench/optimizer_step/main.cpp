@@ -8,8 +8,8 @@
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/kernels/isa.hpp>
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/kernels/variants.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -142,9 +142,9 @@ Result<void> run(const Arguments& arguments) {
   auto load =
       swap::DiskBenchmark::create({.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}});
   if (!load) return load.error();
-  const swap::Path& path = *contestants.front().stepper->runtime().paths().front();
-  fmt::print("engine {}, direct I/O {}{}\n", path.engine_name(), path.file().direct ? "yes" : "NO",
-             path.notes().empty() ? "" : "; " + path.notes());
+  const swap::PathReport path = contestants.front().stepper->runtime().paths().front();
+  fmt::print("engine {}, direct I/O {}{}\n", path.engine, path.file.direct ? "yes" : "NO",
+             path.notes.empty() ? "" : "; " + path.notes);
   for (const Contestant& one : contestants) {
     const auto& plan = one.stepper->plan();
     const ByteCount per_step = plan.tile_reads + plan.tile_writes;

@@ -1,6 +1,6 @@
 #include "gpt/disk_limit.hpp"
 
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -27,8 +27,8 @@ Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOp
   if (!load) return load.error();
 
   const auto opened = (*load)->paths();
-  DiskLimit limit{.direct = std::all_of(opened.begin(), opened.end(),
-                                        [](const auto& path) { return path->file().direct; })};
+  DiskLimit limit{
+      .direct = std::all_of(opened.begin(), opened.end(), [](const auto& path) { return path.file.direct; })};
   const auto run = [&](BenchmarkPattern pattern, double& rate) -> Result<void> {
     auto sample = (*load)->run(pattern, duration);
     if (!sample) return sample.error();

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
-#include <penstock/swap/path/path.hpp>
+#include <penstock/swap/runtime_options.hpp>
 
 #include <optional>
 #include <vector>

@@ -5,9 +5,6 @@
 
 #if GPT_HAS_CUDA
 #include "gpt/cuda_ops.hpp"
-
-#include <penstock/kernels/cuda_compute.hpp>
-#include <penstock/tiers/device/cuda_device.hpp>
 #endif
 
 namespace gpt {
@@ -41,33 +38,20 @@ MakeDevice on_host(const ModelConfig& model) {
   };
 }
 
+MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
+  return [=](ByteCount) -> Result<RankDevice> {
+    auto accelerator = penstock::zero::make_cuda_accelerator(0);
+    if (!accelerator) return accelerator.error();
+    RankDevice made{.accelerator = std::move(*accelerator)};
 #if GPT_HAS_CUDA
-
-MakeDevice on_cuda(const ModelConfig& model) {
-  return [model](ByteCount) -> Result<RankDevice> {
-    auto device = penstock::tiers::create_cuda_device(0);
-    if (!device) return device.error();
-    RankDevice made{
-        .accelerator = {.device = std::move(*device), .compute = penstock::kernels::make_cuda_compute(0)}};
     auto scratch = allocate_scratch(model, *made.accelerator.device);
     if (!scratch) return scratch.error();
     auto ops = make_cuda_ops(*scratch);
     if (!ops) return ops.error();
     made.ops = std::move(*ops);
+#endif
     return made;
   };
 }
-
-#else
-
-MakeDevice on_cuda(const ModelConfig&) {
-  return [](ByteCount) -> Result<RankDevice> {
-    return Error::unsupported("on_cuda")
-        .reason("this build has no CUDA")
-        .advice("build with PENSTOCK_CUDA=ON");
-  };
-}
-
-#endif
 
 }  // namespace gpt

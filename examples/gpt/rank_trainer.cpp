@@ -83,7 +83,7 @@ Result<void> RankTrainer::open() {
                             return std::move(made->accelerator);
                           },
                           .group = zero::in_process_membership(options_.group, options_.rank),
-                          .adjust_runtime = options_.adjust_runtime});
+                          .hooks = {.runtime_options = options_.adjust_runtime}});
   if (!rank) return rank.error();
   rank_ = std::move(*rank);
   auto stream = rank_->device().create_stream();

@@ -1,4 +1,4 @@
-#include <penstock/base/owned_fd.hpp>
+#include "base/owned_fd.hpp"
 
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
 #include <penstock/cpu_adam/adam.hpp>
+#include "cpu_adam/adam_coefficients.hpp"
 
 #include "cpu_adam/adam_kernel.hpp"
 #include "cpu_adam/block_view.hpp"

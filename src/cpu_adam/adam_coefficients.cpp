@@ -1,3 +1,4 @@
+#include "cpu_adam/adam_coefficients.hpp"
 #include <penstock/cpu_adam/adam.hpp>
 
 #include "kernels/floating_point_mode.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/kernels/adam_coefficients.hpp>
+#include "kernels/adam_coefficients.hpp"
 
 // The border between the portable part and the translation units compiled for one instruction set each. No
 // other header of ours crosses it: see kernels/element.hpp.

@@ -3,7 +3,7 @@
 #include "kernels/state_codes.hpp"
 
 #include <penstock/base/check.hpp>
-#include <penstock/kernels/host_gradient.hpp>
+#include "kernels/host_gradient.hpp"
 
 #include <algorithm>
 

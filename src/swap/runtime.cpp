@@ -1,9 +1,12 @@
 #include <penstock/swap/runtime.hpp>
 
 #include "swap/path/extent_allocator.hpp"
+#include "swap/path/path.hpp"
+#include "swap/path/size_swap_files.hpp"
 #include "swap/residency/host_residency.hpp"
 #include "swap/transfer/host_moves.hpp"
 #include "swap/transfer/transfer_engine.hpp"
+#include "tiers/memory/host_arena.hpp"
 #include "tiers/store/tensor_store.hpp"
 
 #include <pthread.h>
@@ -88,19 +91,19 @@ void Lease::end() noexcept {
 }
 
 void PendingLease::ask() {
-  if (runtime_ == nullptr || ticket_) return;
-  ticket_ = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+  if (runtime_ == nullptr || request_) return;
+  request_ = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
 }
 
 std::optional<Result<Lease>> PendingLease::poll() {
-  if (runtime_ == nullptr || !ticket_) return std::nullopt;
-  auto lease = runtime_->take(*ticket_, tensor_, access_);
+  if (runtime_ == nullptr || !request_) return std::nullopt;
+  auto lease = runtime_->take(*request_, tensor_, access_);
   if (lease) runtime_ = nullptr;
   return lease;
 }
 
 void PendingLease::cancel() noexcept {
-  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->cancel(ticket_, tensor_, access_);
+  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->cancel(request_, tensor_, access_);
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
@@ -115,11 +118,6 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
     if (!created) return created.error();
     paths.push_back(std::move(*created));
   }
-  return create(std::move(options), std::move(paths));
-}
-
-Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
-                                                 std::vector<std::unique_ptr<Path>> paths) {
   auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
   if (!arena) return arena.error();
   return std::unique_ptr<Runtime>(
@@ -215,13 +213,13 @@ void Runtime::remove(TensorId tensor) {
   wake();
 }
 
-Ticket Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
-  Ticket ticket;
+RequestId Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
+  RequestId id;
   state_->change([&] {
-    ticket = state_->residency.request(tensor, access, use);
+    id = state_->residency.request(tensor, access, use);
     if (announced) state_->residency.retract(tensor);
   });
-  return ticket;
+  return id;
 }
 
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
@@ -233,18 +231,18 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
   return {*this, tensor, access, std::nullopt};
 }
 
-std::optional<Result<Lease>> Runtime::take(Ticket ticket, TensorId tensor, Access access) {
+std::optional<Result<Lease>> Runtime::take(RequestId id, TensorId tensor, Access access) {
   const std::lock_guard lock(state_->mutex);
-  auto outcome = state_->residency.take(ticket);
+  auto outcome = state_->residency.take(id);
   if (!outcome) return std::nullopt;
   if (!*outcome) return outcome->error();
   return Lease(*this, tensor, access, state_->moves.payload(tensor));
 }
 
-void Runtime::cancel(std::optional<Ticket> ticket, TensorId tensor, Access access) noexcept {
+void Runtime::cancel(std::optional<RequestId> id, TensorId tensor, Access access) noexcept {
   state_->change([&] {
-    if (ticket) {
-      state_->residency.cancel(*ticket, tensor, access);
+    if (id) {
+      state_->residency.cancel(*id, tensor, access);
     } else {
       state_->residency.retract(tensor);
     }
@@ -253,16 +251,16 @@ void Runtime::cancel(std::optional<Ticket> ticket, TensorId tensor, Access acces
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   PENSTOCK_TRY(check_stores());
-  const Ticket ticket = ask(tensor, access, use, /*announced=*/false);
+  const RequestId id = ask(tensor, access, use, /*announced=*/false);
   std::optional<Result<void>> outcome;
   std::optional<Error> failed;
   std::unique_lock lock(state_->mutex);
   state_->drive_until(lock, [&] {
-    outcome = state_->residency.take(ticket);
+    outcome = state_->residency.take(id);
     return outcome || (failed = state_->residency.take_store_error());
   });
   if (failed) {
-    state_->residency.cancel(ticket, tensor, access);  // before it can be granted without a taker
+    state_->residency.cancel(id, tensor, access);  // before it can be granted without a taker
     return state_->report_store_error(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();
@@ -490,14 +488,23 @@ HostSpan Runtime::host_memory() const {
 tiers::Ledger& Runtime::ledger() {
   return state_->ledger;
 }
-std::span<const std::unique_ptr<Path>> Runtime::paths() const {
-  return state_->paths;
-}
 Executor& Runtime::executor() {
   return *state_->executor;
 }
 TimePoint Runtime::stall_time() const {
   return TimePoint(state_->stall_ns.load());
+}
+
+std::vector<PathReport> Runtime::paths() const {
+  std::vector<PathReport> reports;
+  for (const auto& path : state_->paths) reports.push_back(path->report());
+  return reports;
+}
+
+TimePoint Runtime::next_deadline() const {
+  TimePoint next = forever;
+  for (const auto& path : state_->paths) next = std::min(next, path->next_deadline());
+  return next;
 }
 
 std::vector<std::string> Runtime::notes() const {

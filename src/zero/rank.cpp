@@ -1,7 +1,5 @@
 #include <penstock/zero/rank.hpp>
 
-#include <penstock/kernels/host_compute.hpp>
-#include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <algorithm>
@@ -21,11 +19,6 @@ Result<void> RankIdentity::validate() const {
   PENSTOCK_TRY(below("identity.rank", rank, ranks));
   PENSTOCK_TRY(below("identity.local_rank", local_rank, local_ranks));
   return ok();
-}
-
-Accelerator make_host_accelerator(ByteCount memory) {
-  return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
-          .compute = kernels::make_host_compute()};
 }
 
 /// In the order of their making: each part is destroyed before those that it uses.
@@ -77,15 +70,17 @@ Result<void> Rank::State::open() {
         .reason("it returned no device or compute");
   }
   PENSTOCK_TRY(join());
-  auto made = Engine::create({.runtime = runtime.get(),
-                              .device = accelerator.device.get(),
-                              .compute = accelerator.compute.get(),
-                              .communicator = communicator.get(),
-                              .workers = workers,
-                              .config = options.config,
-                              .model = options.model,
-                              .plan = plan,
-                              .engine_number = options.engine_number});
+  Engine::Options engine_options{.runtime = runtime.get(),
+                                 .device = accelerator.device.get(),
+                                 .compute = accelerator.compute.get(),
+                                 .communicator = communicator.get(),
+                                 .workers = workers,
+                                 .config = options.config,
+                                 .model = options.model,
+                                 .plan = plan,
+                                 .engine_number = options.engine_number};
+  if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
+  auto made = Engine::create(std::move(engine_options));
   if (!made) return made.error();
   engine = std::move(*made);
   return ok();
@@ -106,7 +101,7 @@ Result<void> Rank::State::make_workers() {
 Result<void> Rank::State::make_runtime() {
   swap::RuntimeOptions runtime_options = plan.runtime_options(options.config, options.identity.local_rank);
   runtime_options.executor = workers;
-  if (options.adjust_runtime) options.adjust_runtime(runtime_options);
+  if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
   auto made = swap::Runtime::create(std::move(runtime_options));
   if (!made) return made.error();
   runtime = std::move(*made);
@@ -138,7 +133,10 @@ Result<void> Rank::State::join() {
 }
 
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Rank::~Rank() = default;
+Rank::~Rank() {
+  state_->engine.reset();
+  if (state_->options.hooks.engine_destroyed) state_->options.hooks.engine_destroyed(*state_->runtime);
+}
 
 Engine& Rank::engine() {
   return *state_->engine;

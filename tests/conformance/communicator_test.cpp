@@ -4,8 +4,8 @@
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/kernels/host_compute.hpp>
 #include <penstock/tiers/device/host_device.hpp>
+#include "kernels/host_compute.hpp"
 
 #include <gtest/gtest.h>
 #include <cstring>

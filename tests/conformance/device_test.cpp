@@ -1,6 +1,6 @@
 #include <penstock/tiers/device/host_device.hpp>
 #if PENSTOCK_TEST_CUDA
-#include <penstock/tiers/device/cuda_device.hpp>
+#include "tiers/device/cuda_device.hpp"
 #endif
 
 #include "kit/pattern.hpp"

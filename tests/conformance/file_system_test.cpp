@@ -1,9 +1,10 @@
 // Swap files on every kind of file system that a user's directory may be on, with every engine: nothing is faked.
+#include "base/owned_fd.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"
 
-#include <penstock/swap/path/path.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "swap/path/path.hpp"
+#include "tiers/memory/host_arena.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

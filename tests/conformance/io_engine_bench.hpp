@@ -2,11 +2,11 @@
 
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/io/aio_engine.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
-#include <penstock/tiers/io/thread_pool_engine.hpp>
-#include <penstock/tiers/io/uring_engine.hpp>
+#include "tiers/io/aio_engine.hpp"
+#include "tiers/io/thread_pool_engine.hpp"
+#include "tiers/io/uring_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>

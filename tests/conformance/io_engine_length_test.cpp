@@ -3,8 +3,8 @@
 #include "kit/pattern.hpp"
 
 #include <penstock/base/check.hpp>
-#include <penstock/base/owned_fd.hpp>
-#include <penstock/tiers/io/block_file.hpp>
+#include "base/owned_fd.hpp"
+#include "tiers/io/block_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

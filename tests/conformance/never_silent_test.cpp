@@ -5,7 +5,7 @@
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/tiers/io/block_file.hpp>
+#include "tiers/io/block_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

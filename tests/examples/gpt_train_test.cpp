@@ -3,7 +3,7 @@
 
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/base/owned_fd.hpp>
+#include "base/owned_fd.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "kit/seeded_random.hpp"
 
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/store/block_table.hpp>
+#include "tiers/store/block_table.hpp"
 
 #include <algorithm>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include <penstock/base/check.hpp>
 #include <penstock/base/units.hpp>
-#include <penstock/tiers/store/range_allocator.hpp>
+#include "tiers/store/range_allocator.hpp"
 
 #include <algorithm>
 #include <optional>

@@ -1,7 +1,7 @@
 #include "storage_device.hpp"
 
-#include <penstock/tiers/io/block_device.hpp>
 #include <penstock/tiers/io/file_system.hpp>
+#include "tiers/io/block_device.hpp"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>

@@ -1,4 +1,4 @@
-#include <penstock/zero/estimate/estimate.hpp>
+#include "zero/estimate/estimate.hpp"
 
 #include "command.hpp"
 

@@ -3,8 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/kernels/adam_coefficients.hpp>
-#include <penstock/kernels/isa.hpp>
+#include <penstock/kernels/variants.hpp>
 #include <penstock/parallel/workers.hpp>
 
 #include <cstddef>
@@ -26,14 +25,6 @@ struct AdamConfig {
   AdamDecay decay_mode = AdamDecay::decoupled;  ///< none: weight_decay has no effect
   bool bias_correction = true;
 };
-
-/// The factors of step number `step`, counted from 1; a pure function of its arguments. The gradient is
-/// multiplied by `gradient_factor`, (1 / loss scale) × clip factor, before all else.
-///
-/// Errors: invalid_argument, naming the argument: step 0, a beta outside [0, 1), epsilon not above 0, a
-/// negative learning rate or weight decay, anything that is not finite.
-[[nodiscard]] Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config,
-                                                                  std::uint64_t step, float gradient_factor);
 
 /// Elements of a tile from the end of the segment before, and their hyperparameters.
 struct AdamSegment {

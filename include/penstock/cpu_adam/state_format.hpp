@@ -1,8 +1,7 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
-#include <penstock/kernels/adam_coefficients.hpp>
-#include <penstock/kernels/state_format.hpp>
+#include <penstock/kernels/variants.hpp>
 
 namespace penstock::cpu_adam {
 

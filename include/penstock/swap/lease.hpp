@@ -2,16 +2,26 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
-#include <penstock/base/ticket.hpp>
-#include <penstock/swap/access.hpp>
 #include <penstock/tiers/store/tensor.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 namespace penstock::swap {
 
 class Runtime;
+
+/// What a lease is for. `read` leases are counted; `modify` and `overwrite` are exclusive; `overwrite` loads
+/// nothing, and what it does not write is undefined.
+enum class Access : std::uint8_t { read, modify, overwrite };
+
+/// Whether a request counts as a use in the trace, from which reading ahead and eviction know the future. Uses that
+/// do not recur, such as those of a checksum over everything, are better not recorded.
+enum class Use : std::uint8_t { recorded, unrecorded };
+
+/// A request of one runtime.
+enum class RequestId : std::uint64_t {};
 
 /// The right to a tensor's bytes in host memory. While it lives, they stay and stay put. Move-only; ended by
 /// end() or on destruction. The runtime outlives it. Used by one thread at a time.
@@ -33,6 +43,7 @@ class Lease {
 
  private:
   friend class Runtime;
+
   Lease(Runtime& runtime, tiers::TensorId tensor, Access access, HostSpan bytes)
       : runtime_(&runtime), tensor_(tensor), access_(access), bytes_(bytes) {}
   void swap(Lease& other) noexcept {
@@ -78,19 +89,20 @@ class PendingLease {
 
  private:
   friend class Runtime;
-  PendingLease(Runtime& runtime, tiers::TensorId tensor, Access access, std::optional<Ticket> ticket)
-      : runtime_(&runtime), tensor_(tensor), access_(access), ticket_(ticket) {}
+
+  PendingLease(Runtime& runtime, tiers::TensorId tensor, Access access, std::optional<RequestId> request)
+      : runtime_(&runtime), tensor_(tensor), access_(access), request_(request) {}
   void swap(PendingLease& other) noexcept {
     std::swap(runtime_, other.runtime_);
     std::swap(tensor_, other.tensor_);
     std::swap(access_, other.access_);
-    std::swap(ticket_, other.ticket_);
+    std::swap(request_, other.request_);
   }
 
   Runtime* runtime_ = nullptr;
   tiers::TensorId tensor_{};
   Access access_{};
-  std::optional<Ticket> ticket_;  // none: announced, and not asked for
+  std::optional<RequestId> request_;  // none: announced, and not asked for
 };
 
 }  // namespace penstock::swap

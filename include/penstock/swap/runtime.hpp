@@ -1,13 +1,9 @@
 #pragma once
 
 #include <penstock/base/executor.hpp>
-#include <penstock/swap/eviction.hpp>
 #include <penstock/swap/lease.hpp>
-#include <penstock/swap/path/path.hpp>
-#include <penstock/swap/path/size_swap_files.hpp>
+#include <penstock/swap/runtime_options.hpp>
 #include <penstock/tiers/device/device.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
-#include <penstock/tiers/store/block_table.hpp>
 #include <penstock/tiers/store/ledger.hpp>
 #include <penstock/tiers/store/tensor.hpp>
 
@@ -18,32 +14,13 @@
 #include <string>
 #include <vector>
 
+namespace penstock::tiers {
+class BlockTable;
+}
+
 namespace penstock::swap {
 
 struct Move;
-
-/// Set in RuntimeOptions, it makes the runtime start no threads: the thread that waits advances the runtime.
-class IdleHandler {
- public:
-  virtual ~IdleHandler() = default;
-  /// Called by the thread that waits, when its runtime has nothing to do: runs other ranks, lets simulated time
-  /// pass, or runs one operation of a deferred stream.
-  virtual void idle() = 0;
-};
-
-struct RuntimeOptions {
-  ByteCount host_budget;  ///< host memory of this rank, all of it allocated at create
-  tiers::Pinning pinning = tiers::Pinning::none;
-  std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
-  /// Not zero: size_swap_files() sizes the paths for it, and their own sizes do not count.
-  SwapNeed swap_need;
-  std::vector<std::string>
-      messages;  ///< the first that take_messages() returns; size_swap_files() adds its own
-  Eviction eviction = Eviction::planned;
-  ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
-  Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives the runtime
-  IdleHandler* idle_handler = nullptr;  ///< null: threads of the runtime's own. Outlives the runtime
-};
 
 /// Tensors in host memory and swap files: store, budget, paths and threads of one rank.
 ///
@@ -65,12 +42,9 @@ struct RuntimeOptions {
 /// Safe from any thread. acquire(), remove(), flush() and the calls named wait block.
 class Runtime {
  public:
-  /// Errors: no_space and permission, of the host memory; those of size_swap_files() and of Path::create, naming the
-  /// directory.
+  /// Errors: no_space and permission, of the host memory; invalid_argument, not_found, permission, no_space and
+  /// unsupported, of a path, naming the directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
-  /// The same over paths of the caller's, such as simulated ones; options.paths is not used.
-  [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,
-                                                               std::vector<std::unique_ptr<Path>> paths);
   /// Waits for what is in flight, then stops the threads. No lease lives any more.
   ~Runtime();
 
@@ -142,6 +116,9 @@ class Runtime {
   Result<void> wait_for(const tiers::Event& event);
   /// One turn of the mover, for an idle handler: true when something moved.
   bool poll();
+  /// When a request in flight passes its deadline, so that poll() must be called then; forever when none is. For an
+  /// idle handler that lets simulated time pass.
+  [[nodiscard]] TimePoint next_deadline() const;
 
   // What there is.
   [[nodiscard]] std::vector<tiers::TensorId> tensors() const;
@@ -154,7 +131,7 @@ class Runtime {
   /// The host memory of this rank, to be registered with a device.
   [[nodiscard]] HostSpan host_memory() const;
   [[nodiscard]] tiers::Ledger& ledger();
-  [[nodiscard]] std::span<const std::unique_ptr<Path>> paths() const;
+  [[nodiscard]] std::vector<PathReport> paths() const;
   [[nodiscard]] Executor& executor();
   /// What was asked for and could not be had, a line each.
   [[nodiscard]] std::vector<std::string> notes() const;
@@ -166,9 +143,9 @@ class Runtime {
   friend class PendingLease;
   struct State;
   explicit Runtime(std::unique_ptr<State> state);
-  [[nodiscard]] Ticket ask(tiers::TensorId tensor, Access access, Use use, bool announced);
-  [[nodiscard]] std::optional<Result<Lease>> take(Ticket ticket, tiers::TensorId tensor, Access access);
-  void cancel(std::optional<Ticket> ticket, tiers::TensorId tensor, Access access) noexcept;
+  [[nodiscard]] RequestId ask(tiers::TensorId tensor, Access access, Use use, bool announced);
+  [[nodiscard]] std::optional<Result<Lease>> take(RequestId id, tiers::TensorId tensor, Access access);
+  void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
   void end_lease(tiers::TensorId tensor, Access access) noexcept;
 
   std::unique_ptr<State> state_;

@@ -10,6 +10,9 @@ namespace penstock::tiers {
 enum class Tier : std::uint8_t { device, host, nvme };
 inline constexpr std::size_t tier_count = 3;
 
+/// Whether the kernel may move host memory or swap it out (mlock).
+enum class Pinning : std::uint8_t { none, preferred, required };
+
 /// What bytes are for.
 enum class Purpose : std::uint8_t {
   parameter_shard,  ///< this rank's slice of a flat of parameters

@@ -37,6 +37,17 @@ struct Accelerator {
 };
 /// Host memory as the accelerator, of `memory` bytes.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);
+/// CUDA device number `ordinal`. Errors: unsupported, where this build has no CUDA or the machine no such device.
+[[nodiscard]] Result<Accelerator> make_cuda_accelerator(int ordinal);
+
+/// For tests: what a rank is made of, changed on the way. Each may be empty.
+struct RankHooks {
+  /// Has the last word on the runtime: file systems, engines and faults of its paths, an idle handler.
+  std::function<void(swap::RuntimeOptions&)> runtime_options;
+  std::function<void(Engine::Options&)> engine_options;
+  /// The engine is destroyed, and its runtime not yet.
+  std::function<void(swap::Runtime&)> engine_destroyed;
+};
 
 /// One rank of a training run: what a trainer embeds. Plans the memory; creates workers, runtime, accelerator,
 /// communicator and engine, each from the plan; and destroys them in the right order.
@@ -66,8 +77,7 @@ class Rank {
     /// Runs updates and checksums; outlives the rank. Null: workers of its own, penstock.threads of them, or the cores
     /// divided by the ranks of this machine.
     parallel::Workers* workers = nullptr;
-    /// Has the last word on the runtime's options: file systems and faults for its paths, an idle handler.
-    std::function<void(swap::RuntimeOptions&)> adjust_runtime;
+    RankHooks hooks;
     std::uint32_t engine_number = 0;  ///< see Engine::Options
   };
 

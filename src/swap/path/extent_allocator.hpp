@@ -1,8 +1,8 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
-#include <penstock/tiers/store/range_allocator.hpp>
 #include <penstock/tiers/store/tensor.hpp>
+#include "tiers/store/range_allocator.hpp"
 
 #include <cstdint>
 #include <functional>

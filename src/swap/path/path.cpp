@@ -1,4 +1,4 @@
-#include <penstock/swap/path/path.hpp>
+#include "swap/path/path.hpp"
 
 #include <pthread.h>
 #include <time.h>
@@ -29,8 +29,38 @@ Result<void> check_weight(const PathOptions& path) {
       .got(std::to_string(path.weight));
 }
 
-Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted,
-                                           std::unique_ptr<tiers::IoEngine> engine) {
+namespace {
+
+Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::File::Properties& file) {
+  if (!options.make_engine) return tiers::choose_engine(options.engine, queue_depth(options), file);
+  auto made = options.make_engine(file);
+  if (!made) return made.error();
+  return tiers::ChosenEngine{std::move(*made), {}};
+}
+
+}  // namespace
+
+Result<PathReport> probe_path(const PathOptions& options) {
+  auto path = Path::create(options);
+  if (!path) return path.error();
+  return (*path)->report();
+}
+
+PathReport Path::report() const {
+  return {.directory = options_.directory,
+          .file = file_.properties(),
+          .capacity = options_.capacity,
+          .reserved = options_.reserved.value_or(options_.capacity),
+          .weight = options_.weight,
+          .request_max = options_.request_max,
+          .in_flight_max = options_.in_flight_max,
+          .engine = engine_->name(),
+          .notes = notes(),
+          .counters = counters(),
+          .driver_cpu_time = driver_cpu_time()};
+}
+
+Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
   PathOptions options = wanted;
   const ByteCount reserved = options.reserved.value_or(options.capacity);
@@ -43,8 +73,7 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted,
       options.capacity = reserved;
     }
   }
-  auto chosen = engine ? Result<tiers::ChosenEngine>(tiers::ChosenEngine{std::move(engine), {}})
-                       : tiers::choose_engine(options.engine, queue_depth(options), file->properties());
+  auto chosen = engine_for(options, file->properties());
   if (!chosen) return chosen.error();
   if (options.decorate) chosen->engine = options.decorate(std::move(chosen->engine));
   auto block_file = BlockFile::create(std::move(*file), *chosen->engine,

@@ -1,5 +1,7 @@
-#include <penstock/swap/path/disk_benchmark.hpp>
-#include <penstock/swap/path/size_swap_files.hpp>
+#include "swap/path/size_swap_files.hpp"
+#include <penstock/swap/disk_benchmark.hpp>
+
+#include "swap/path/path.hpp"
 
 #include <sys/stat.h>
 #include <algorithm>

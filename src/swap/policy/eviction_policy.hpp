@@ -2,7 +2,7 @@
 
 #include "swap/policy/access_trace.hpp"
 
-#include <penstock/swap/eviction.hpp>
+#include <penstock/swap/runtime_options.hpp>
 
 #include <compare>
 #include <cstdint>

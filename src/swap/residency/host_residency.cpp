@@ -71,13 +71,13 @@ bool HostResidency::idle(TensorId tensor) const {
   return state != CopyState::loading && state != CopyState::storing;
 }
 
-Ticket HostResidency::request(TensorId tensor, Access access, Use use) {
+RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
   if (use == Use::recorded) record_use(tensor);
-  const Ticket ticket{.slot = next_ticket_++, .generation = 0};
-  requests_.push_back({ticket, tensor, access});
+  const auto id = RequestId(next_request_++);
+  requests_.push_back({id, tensor, access});
   prefetch_.withdraw(tensor);  // it was for this use
   await(tensor, +1);
-  return ticket;
+  return id;
 }
 
 void HostResidency::announce(TensorId tensor) {
@@ -115,19 +115,18 @@ void HostResidency::follow_trace(std::uint64_t revision_before) {
   for (std::size_t i = 0; i < awaited_.size(); ++i) refresh(TensorId(i));
 }
 
-std::optional<Result<void>> HostResidency::take(Ticket ticket) {
-  const auto found = outcomes_.find(ticket);
+std::optional<Result<void>> HostResidency::take(RequestId id) {
+  const auto found = outcomes_.find(id);
   if (found == outcomes_.end()) return std::nullopt;
   auto outcome = std::move(found->second);
   outcomes_.erase(found);
   return outcome;
 }
 
-void HostResidency::cancel(Ticket ticket, TensorId tensor, Access access) {
-  const auto removed =
-      std::erase_if(requests_, [&](const Request& request) { return request.ticket == ticket; });
+void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
+  const auto removed = std::erase_if(requests_, [&](const Request& request) { return request.id == id; });
   if (removed > 0) return await(tensor, -1);
-  const auto outcome = take(ticket);
+  const auto outcome = take(id);
   if (!outcome || !*outcome) return;
   if (access == Access::read) return release(tensor, access);
   store_.cancel_exclusive(tensor);
@@ -142,7 +141,7 @@ void HostResidency::cancel(Ticket ticket, TensorId tensor, Access access) {
 }
 
 void HostResidency::finish(const Request& request, Result<void> outcome) {
-  outcomes_.emplace(request.ticket, std::move(outcome));
+  outcomes_.emplace(request.id, std::move(outcome));
   await(request.tensor, -1);
 }
 

@@ -7,10 +7,9 @@
 #include "swap/residency/path_evacuation.hpp"
 #include "tiers/store/tensor_store.hpp"
 
-#include <penstock/base/ticket.hpp>
-#include <penstock/swap/access.hpp>
+#include <penstock/swap/lease.hpp>
 #include <penstock/tiers/store/ledger.hpp>
-#include <penstock/tiers/store/memory_budget.hpp>
+#include "tiers/store/memory_budget.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -77,7 +76,7 @@ class HostResidency {
   [[nodiscard]] bool idle(tiers::TensorId tensor) const;
 
   /// Asks for a lease, and records the use; take() answers.
-  [[nodiscard]] Ticket request(tiers::TensorId tensor, Access access, Use use);
+  [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
   /// Records a use whose lease is requested later, with Use::unrecorded: until then, or retract(), the tensor counts
   /// as the next one used.
   void announce(tiers::TensorId tensor);
@@ -86,9 +85,9 @@ class HostResidency {
   ///
   /// Errors: budget_too_small, naming every holder; invalid_argument, for reading what was never written;
   /// those of the load.
-  [[nodiscard]] std::optional<Result<void>> take(Ticket ticket);
+  [[nodiscard]] std::optional<Result<void>> take(RequestId id);
   /// Withdraws the request, or ends the lease that it was granted and that was not taken.
-  void cancel(Ticket ticket, tiers::TensorId tensor, Access access);
+  void cancel(RequestId id, tiers::TensorId tensor, Access access);
   /// The lease ends. A tensor with write_behind is stored now, a transient one dropped.
   void release(tiers::TensorId tensor, Access access);
 
@@ -136,7 +135,7 @@ class HostResidency {
 
  private:
   struct Request {
-    Ticket ticket;
+    RequestId id{};
     tiers::TensorId tensor{};
     Access access{};
     bool loading = false;  // a load was started for it
@@ -191,7 +190,7 @@ class HostResidency {
   // Keeps the memory of what comes and goes with each transfer.
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
-  std::pmr::map<Ticket, Result<void>> outcomes_{&nodes_};
+  std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
   std::vector<std::uint32_t> awaited_;  // by tensor: uses recorded or requests made, no lease granted yet
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
@@ -205,7 +204,7 @@ class HostResidency {
   };
   std::optional<StoreError> store_error_;
   bool stopping_ = false;
-  std::uint32_t next_ticket_ = 0;
+  std::uint64_t next_request_ = 0;
 };
 
 }  // namespace penstock::swap

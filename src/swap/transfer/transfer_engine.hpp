@@ -1,9 +1,8 @@
 #pragma once
 
 #include <penstock/base/executor.hpp>
-#include <penstock/base/ticket.hpp>
-#include <penstock/swap/path/path.hpp>
 #include <penstock/tiers/store/tensor.hpp>
+#include "swap/path/path.hpp"
 
 #include <atomic>
 #include <functional>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/device/cuda_device.hpp>
+#include "tiers/device/cuda_device.hpp"
 
 #include <cuda_runtime_api.h>
 

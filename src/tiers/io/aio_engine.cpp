@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/aio_engine.hpp>
+#include "tiers/io/aio_engine.hpp"
 
 #if !PENSTOCK_HAS_LIBAIO
 
@@ -12,7 +12,7 @@ Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions&) {
 
 #else
 
-#include <penstock/base/owned_fd.hpp>
+#include "base/owned_fd.hpp"
 
 #include <libaio.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/block_device.hpp>
+#include "tiers/io/block_device.hpp"
 
 #include <sys/sysmacros.h>
 #include <string>

@@ -1,5 +1,5 @@
+#include "tiers/io/block_file.hpp"
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/io/block_file.hpp>
 
 #include <algorithm>
 #include <array>
@@ -32,28 +32,6 @@ Error truncated(IoOperation operation, ByteCount moved) {
 }
 
 }  // namespace
-
-FileCounters& FileCounters::operator+=(const FileCounters& other) noexcept {
-  bytes_read += other.bytes_read;
-  bytes_written += other.bytes_written;
-  requests += other.requests;
-  retries += other.retries;
-  short_transfers += other.short_transfers;
-  subdivided += other.subdivided;
-  latency += other.latency;
-  return *this;
-}
-
-FileCounters& FileCounters::operator-=(const FileCounters& earlier) noexcept {
-  bytes_read -= earlier.bytes_read;
-  bytes_written -= earlier.bytes_written;
-  requests -= earlier.requests;
-  retries -= earlier.retries;
-  short_transfers -= earlier.short_transfers;
-  subdivided -= earlier.subdivided;
-  latency -= earlier.latency;
-  return *this;
-}
 
 Result<BlockFile> BlockFile::create(File file, IoEngine& engine, const Options& options) {
   const Alignment alignment = file.properties().alignment;

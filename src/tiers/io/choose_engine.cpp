@@ -1,7 +1,7 @@
-#include <penstock/tiers/io/aio_engine.hpp>
-#include <penstock/tiers/io/choose_engine.hpp>
-#include <penstock/tiers/io/thread_pool_engine.hpp>
-#include <penstock/tiers/io/uring_engine.hpp>
+#include "tiers/io/choose_engine.hpp"
+#include "tiers/io/aio_engine.hpp"
+#include "tiers/io/thread_pool_engine.hpp"
+#include "tiers/io/uring_engine.hpp"
 
 #include <array>
 #include <cerrno>

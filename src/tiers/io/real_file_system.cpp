@@ -1,7 +1,7 @@
 #include "tiers/io/direct_io.hpp"
 #include "tiers/io/file_errors.hpp"
 
-#include <penstock/base/owned_fd.hpp>
+#include "base/owned_fd.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>

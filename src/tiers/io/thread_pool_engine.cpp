@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/thread_pool_engine.hpp>
+#include "tiers/io/thread_pool_engine.hpp"
 
 #include <unistd.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/uring_engine.hpp>
+#include "tiers/io/uring_engine.hpp"
 
 #if !PENSTOCK_HAS_LIBURING
 
@@ -13,7 +13,7 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #else
 
 #include <penstock/base/check.hpp>
-#include <penstock/base/owned_fd.hpp>
+#include "base/owned_fd.hpp"
 
 #include <liburing.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-#include <penstock/tiers/io/block_device.hpp>
-#include <penstock/tiers/memory/numa.hpp>
+#include "tiers/memory/numa.hpp"
+#include "tiers/io/block_device.hpp"
 
 #include <sched.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
+#include "tiers/store/block_table.hpp"
 #include <penstock/base/check.hpp>
-#include <penstock/tiers/store/block_table.hpp>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

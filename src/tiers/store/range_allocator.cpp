@@ -1,6 +1,6 @@
+#include "tiers/store/range_allocator.hpp"
 #include <penstock/base/check.hpp>
 #include <penstock/base/units.hpp>
-#include <penstock/tiers/store/range_allocator.hpp>
 
 #include <algorithm>
 

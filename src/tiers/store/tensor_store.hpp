@@ -1,9 +1,9 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
-#include <penstock/tiers/store/block_table.hpp>
-#include <penstock/tiers/store/memory_budget.hpp>
 #include <penstock/tiers/store/tensor.hpp>
+#include "tiers/store/block_table.hpp"
+#include "tiers/store/memory_budget.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -6,10 +6,10 @@
 
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
-#include <penstock/tiers/store/memory_budget.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+#include "tiers/store/memory_budget.hpp"
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "zero/engine/gradient_hops.hpp"
 
 #include <penstock/base/compute.hpp>
-#include <penstock/kernels/host_gradient.hpp>
+#include "kernels/host_gradient.hpp"
 
 namespace penstock::zero {
 

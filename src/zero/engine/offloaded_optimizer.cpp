@@ -1,6 +1,6 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
-#include <penstock/zero/engine/block_seal.hpp>
+#include "zero/engine/block_seal.hpp"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/zero/estimate/estimate.hpp>
+#include "zero/estimate/estimate.hpp"
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #include "zero/layout/host_staging.hpp"
 
-#include <penstock/zero/estimate/estimate.hpp>
+#include "zero/estimate/estimate.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <penstock/tiers/store/memory_budget.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+#include "tiers/store/memory_budget.hpp"
 
 #include <cstdint>
 #include <deque>

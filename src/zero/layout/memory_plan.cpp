@@ -2,6 +2,8 @@
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/tiles.hpp"
 
+#include "tiers/memory/numa.hpp"
+
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <algorithm>
@@ -120,6 +122,10 @@ Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_
 }
 
 }  // namespace
+
+swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank) const {
+  return runtime_options(config, local_rank, tiers::NumaTopology::read());
+}
 
 swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank,
                                                  const tiers::NumaTopology& topology) const {

@@ -1,4 +1,5 @@
 #include "kernels/adam_element.hpp"
+#include "cpu_adam/adam_coefficients.hpp"
 
 #include "tile_fixture.hpp"
 

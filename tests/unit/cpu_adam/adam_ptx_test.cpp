@@ -1,3 +1,4 @@
+#include "cpu_adam/adam_coefficients.hpp"
 #include "format_tile.hpp"
 #include "kernels/adam_element.hpp"
 #include "kit/ptx.hpp"

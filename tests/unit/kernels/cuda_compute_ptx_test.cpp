@@ -3,7 +3,7 @@
 #include "kit/host_queue.hpp"
 #include "kit/ptx.hpp"
 
-#include <penstock/kernels/host_compute.hpp>
+#include "kernels/host_compute.hpp"
 
 #include <gtest/gtest.h>
 #include <initializer_list>

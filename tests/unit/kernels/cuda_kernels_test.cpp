@@ -1,3 +1,4 @@
+#include "cpu_adam/adam_coefficients.hpp"
 #include "elements.hpp"
 #include "kit/host_queue.hpp"
 
@@ -5,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <cstring>
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/kernels/cuda_adam.hpp>
-#include <penstock/kernels/cuda_compute.hpp>
-#include <penstock/kernels/host_compute.hpp>
 #include <utility>
+#include "kernels/cuda_adam.hpp"
+#include "kernels/cuda_compute.hpp"
+#include "kernels/host_compute.hpp"
 
 namespace penstock::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <penstock/kernels/host_compute.hpp>
-#include <penstock/kernels/host_gradient.hpp>
+#include "kernels/host_compute.hpp"
+#include "kernels/host_gradient.hpp"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -3,7 +3,7 @@
 #include "kit/seeded_random.hpp"
 
 #include <penstock/base/dtype.hpp>
-#include <penstock/kernels/isa.hpp>
+#include <penstock/kernels/variants.hpp>
 
 #include <gtest/gtest.h>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <bit>
 #include <cmath>
-#include <penstock/kernels/host_gradient.hpp>
+#include "kernels/host_gradient.hpp"
 
 namespace penstock::test {
 namespace {

@@ -69,8 +69,7 @@ TEST(Runtime, SaysOfEachPathThatItsFileSystemHasNoDirectIo) {
 
   auto runtime = Runtime::create({.host_budget = 2_MiB, .paths = {path, path}}).value();
 
-  EXPECT_NE(runtime->paths()[0]->notes().find("buffered I/O: "), std::string::npos)
-      << runtime->paths()[0]->notes();
+  EXPECT_NE(runtime->paths()[0].notes.find("buffered I/O: "), std::string::npos) << runtime->paths()[0].notes;
   const TensorId tensor = add(*runtime, 1_MiB);
   ASSERT_EQ(runtime->describe(tensor).extent->path, 0u);
   write(*runtime, tensor, 1);

@@ -1,3 +1,4 @@
+#include "tiers/store/block_table.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"

@@ -13,40 +13,42 @@ using penstock::test::Pattern;
 using tiers::TensorId;
 
 Simulation::Simulation(const Options& options) {
-  std::vector<std::unique_ptr<Path>> paths;
+  RuntimeOptions runtime_options{.host_budget = options.host_budget,
+                                 .eviction = options.eviction,
+                                 .lookahead = 64_KiB,
+                                 .idle_handler = this};
   for (const double bandwidth : options.bandwidths) {
+    const std::uint64_t number = disks_.size();
     disks_.push_back(std::make_unique<tiers::SimDisk>(tiers::SimDisk::Options{
         .capacity = options.disk_capacity, .bytes_per_second = static_cast<std::uint64_t>(bandwidth * 1e9)}));
-    auto engine = std::make_unique<tiers::SimEngine>(*disks_.back(), clock, options.seed + disks_.size() - 1);
-    engines_.push_back(engine.get());
-    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock);
-    faults_.push_back(faulty.get());
-    paths.push_back(Path::create({.directory = std::string("disk").append(std::to_string(disks_.size())),
-                                  .capacity = options.capacity,
-                                  .reserved = options.reserved,
-                                  .weight = bandwidth,
-                                  .request_max = options.request_max,
-                                  .in_flight_max = options.in_flight_max,
-                                  .clock = &clock,
-                                  .file_system = disks_.back().get()},
-                                 std::move(faulty))
-                        .value());
-    paths_.push_back(paths.back().get());
+    tiers::SimDisk& disk = *disks_.back();
+    runtime_options.paths.push_back(
+        {.directory = std::string("disk").append(std::to_string(number + 1)),
+         .capacity = options.capacity,
+         .reserved = options.reserved,
+         .weight = bandwidth,
+         .request_max = options.request_max,
+         .in_flight_max = options.in_flight_max,
+         .clock = &clock,
+         .file_system = &disk,
+         .make_engine = [this, &disk, seed = options.seed + number](
+                            const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+           auto engine = std::make_unique<tiers::SimEngine>(disk, clock, seed);
+           engines_.push_back(engine.get());
+           auto faulty = std::make_unique<tiers::FaultEngine>(std::move(engine), tiers::FaultPlan{}, clock);
+           faults_.push_back(faulty.get());
+           return faulty;
+         }});
   }
-  runtime = Runtime::create({.host_budget = options.host_budget,
-                             .eviction = options.eviction,
-                             .lookahead = 64_KiB,
-                             .idle_handler = this},
-                            std::move(paths))
-                .value();
+  runtime = Runtime::create(std::move(runtime_options)).value();
+  driven_ = runtime.get();
 }
 
 TimePoint Simulation::next_due() const {
   TimePoint due = forever;
   for (const auto* engine : engines_) due = std::min(due, engine->next_due());
   for (const auto* faulty : faults_) due = std::min(due, faulty->next_due());
-  for (const auto* path : paths_) due = std::min(due, path->next_deadline());
-  return due;
+  return std::min(due, driven_->next_deadline());
 }
 
 void Simulation::idle() {
@@ -66,7 +68,7 @@ void Simulation::fail_requests(std::uint64_t count, std::size_t path) {
 }
 
 HostSpan Simulation::file(std::size_t path) {
-  return disks_[path]->bytes(runtime->paths()[path]->file().handle);
+  return disks_[path]->bytes(runtime->paths()[path].file.handle);
 }
 
 tiers::TensorKey next_key() {

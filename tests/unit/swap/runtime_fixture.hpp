@@ -45,7 +45,7 @@ class Simulation final : public IdleHandler {
   std::vector<std::unique_ptr<tiers::SimDisk>> disks_;
   std::vector<tiers::SimEngine*> engines_;
   std::vector<tiers::FaultEngine*> faults_;
-  std::vector<const Path*> paths_;
+  Runtime* driven_ = nullptr;  // while `runtime` is destroyed too
 
  public:
   std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight

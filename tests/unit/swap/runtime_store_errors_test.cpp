@@ -3,7 +3,7 @@
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/io/thread_pool_engine.hpp>
+#include "tiers/io/thread_pool_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -52,13 +52,16 @@ TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
 
 TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
   penstock::test::ScratchDirectory directory;
-  auto faulty = std::make_unique<tiers::FaultEngine>(
-      tiers::create_thread_pool_engine({}).value(),
-      tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, ENODEV, 2)});
-  std::vector<std::unique_ptr<Path>> paths;
-  paths.push_back(
-      Path::create({.directory = directory.path(), .capacity = 1_MiB}, std::move(faulty)).value());
-  auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
+  const auto make_engine = [](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+    return std::make_unique<tiers::FaultEngine>(
+        tiers::create_thread_pool_engine({}).value(),
+        tiers::FaultPlan{tiers::Fault::fail(tiers::IoOperation::write, 0, ENODEV, 2)});
+  };
+  auto runtime =
+      Runtime::create(
+          {.host_budget = 1_MiB,
+           .paths = {{.directory = directory.path(), .capacity = 1_MiB, .make_engine = make_engine}}})
+          .value();
   const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
   {
     // Both before either has failed: an acquire would be told of it.

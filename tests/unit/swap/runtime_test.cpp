@@ -4,8 +4,8 @@
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
-#include <penstock/tiers/io/thread_pool_engine.hpp>
-#include <penstock/tiers/io/uring_engine.hpp>
+#include "tiers/io/thread_pool_engine.hpp"
+#include "tiers/io/uring_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <chrono>
@@ -164,19 +164,19 @@ TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
 TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
   for (const auto make : {+[] { return tiers::create_uring_engine({}); },
                           +[] { return tiers::create_thread_pool_engine({}); }}) {
-    auto within = make();
-    if (!within) continue;  // no io_uring here
+    if (!make()) continue;  // no io_uring here
     penstock::test::ScratchDirectory directory;
-    auto faulty = std::make_unique<tiers::FaultEngine>(
-        std::move(*within),
-        tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
-    std::vector<std::unique_ptr<Path>> paths;
-    paths.push_back(
-        Path::create(
-            {.directory = directory.path(), .capacity = 4_MiB, .deadline = std::chrono::milliseconds(20)},
-            std::move(faulty))
-            .value());
-    auto runtime = Runtime::create({.host_budget = 1_MiB}, std::move(paths)).value();
+    const auto make_engine = [&](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+      return std::make_unique<tiers::FaultEngine>(
+          make().value(),
+          tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
+    };
+    auto runtime = Runtime::create({.host_budget = 1_MiB,
+                                    .paths = {{.directory = directory.path(),
+                                               .capacity = 4_MiB,
+                                               .deadline = std::chrono::milliseconds(20),
+                                               .make_engine = make_engine}}})
+                       .value();
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);
     write(*runtime, tensor, 1);
     ASSERT_TRUE(runtime->flush());

@@ -1,5 +1,6 @@
 #include "kit/allocation_count.hpp"
 #include "kit/scratch_directory.hpp"
+#include "tiers/io/choose_engine.hpp"
 
 #include <penstock/swap/runtime.hpp>
 

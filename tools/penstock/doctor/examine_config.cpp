@@ -1,6 +1,6 @@
 #include "findings.hpp"
 
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "tiers/memory/host_arena.hpp"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
 #include "findings.hpp"
 
-#include <penstock/kernels/isa.hpp>
-#include <penstock/tiers/io/aio_engine.hpp>
+#include <penstock/kernels/variants.hpp>
+#include "tiers/io/aio_engine.hpp"
 #if PENSTOCK_HAS_CUDA
-#include <penstock/tiers/device/cuda_device.hpp>
+#include "tiers/device/cuda_device.hpp"
 #endif
-#include <penstock/tiers/io/uring_engine.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
-#include <penstock/tiers/memory/numa.hpp>
+#include "tiers/io/uring_engine.hpp"
+#include "tiers/memory/host_arena.hpp"
+#include "tiers/memory/numa.hpp"
 
 #include <sys/resource.h>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 #include "findings.hpp"
 #include "measure/storage_device.hpp"
 
-#include <penstock/tiers/io/choose_engine.hpp>
 #include <penstock/tiers/io/file_system.hpp>
-#include <penstock/tiers/memory/numa.hpp>
+#include "tiers/io/choose_engine.hpp"
+#include "tiers/memory/numa.hpp"
 
 namespace penstock::tool {
 
@@ -55,16 +55,16 @@ Finding examine_free_space(const std::filesystem::path& directory) {
 /// Chosen as a run chooses it, on a file that stands there.
 Finding examine_engine(const swap::PathOptions& options, const std::string& on) {
   Finding finding{.capability = "engine" + on};
-  const auto path = swap::Path::create(options);
+  const auto path = swap::probe_path(options);
   if (!path) {
     return {State::unusable, finding.capability, one_line(path.error()), "no engine moves swap files here",
             "set penstock.io_engine to automatic, which takes the best one that works"};
   }
-  finding.found = (*path)->engine_name();
+  finding.found = path->engine;
   if (options.engine != tiers::EngineChoice::automatic) finding.found += ", as the configuration says";
   if (finding.found.starts_with("threads") && options.engine == tiers::EngineChoice::automatic) {
     finding.state = State::reduced;
-    finding.why = (*path)->notes();
+    finding.why = path->notes;
     finding.remedy = "see io_uring and libaio above";
   }
   return finding;

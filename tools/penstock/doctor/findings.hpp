@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/swap/path/path.hpp>
+#include <penstock/swap/runtime_options.hpp>
 #include <penstock/zero/config/config.hpp>
 
 #include <filesystem>

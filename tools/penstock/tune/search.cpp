@@ -111,9 +111,9 @@ class Search {
       entries_.push_back({.candidate = candidate, .load = std::move(*load)});
     }
     tuned_.left_out = all.size() - entries_.size();
-    const swap::Path& path = *entries_.front().load->paths().front();
-    tuned_.engine = path.engine_name();
-    tuned_.notes = path.notes();
+    const swap::PathReport path = entries_.front().load->paths().front();
+    tuned_.engine = path.engine;
+    tuned_.notes = path.notes;
     return ok();
   }
 

@@ -2,7 +2,7 @@
 
 #include "choice.hpp"
 
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
 
 #include <filesystem>
 #include <memory>

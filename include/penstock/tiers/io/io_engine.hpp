@@ -7,8 +7,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace penstock::tiers {
+
+/// Which engine to use. `automatic` takes the first that works, in this order.
+enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
+[[nodiscard]] std::string_view to_string(EngineChoice choice);
 
 /// A file that a FileSystem opened: a descriptor of the kernel's, or an inode of a simulation. Owns nothing.
 enum class FileHandle : int { none = -1 };

@@ -4,8 +4,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/swap/eviction.hpp>
-#include <penstock/tiers/io/choose_engine.hpp>
+#include <penstock/swap/runtime_options.hpp>
 
 #include <array>
 #include <cstdint>

@@ -1,9 +1,12 @@
 #pragma once
 
-#include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/memory/numa.hpp>
+#include <penstock/swap/runtime_options.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+
+namespace penstock::tiers {
+class NumaTopology;
+}
 
 namespace penstock::zero {
 
@@ -43,9 +46,10 @@ struct MemoryPlan {
   /// What Runtime::create needs, of rank number `local_rank` on this machine: the budget, and those of the configured
   /// directories that are on the rank's NUMA node (all of them where none is, or where nothing is known). A rank's
   /// node is that of the cores that this thread may run on; where those are of several nodes, ranks are spread evenly.
-  [[nodiscard]] swap::RuntimeOptions runtime_options(
-      const Config& config, std::uint32_t local_rank,
-      const tiers::NumaTopology& topology = tiers::NumaTopology::read()) const;
+  [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
+  /// The same on a machine of that topology.
+  [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,
+                                                     const tiers::NumaTopology& topology) const;
 };
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without budgets in the

@@ -1,9 +1,9 @@
-#include <penstock/swap/path/path.hpp>
+#include "swap/path/path.hpp"
 
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "tiers/memory/host_arena.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include <penstock/swap/path/size_swap_files.hpp>
+#include "swap/path/size_swap_files.hpp"
 
 #include "kit/scratch_directory.hpp"
 

@@ -19,10 +19,10 @@ using Kind = ResidencyFixture::Effect::Kind;
 class HostResidencyTest : public testing::Test, protected ResidencyFixture {
  protected:
   HostResidencyTest() : ResidencyFixture({}) {}
-  Ticket request(TensorId tensor, Access access) {
-    const Ticket ticket = residency.request(tensor, access, Use::unrecorded);
+  RequestId request(TensorId tensor, Access access) {
+    const RequestId id = residency.request(tensor, access, Use::unrecorded);
     residency.advance();
-    return ticket;
+    return id;
   }
   /// Written, not stored, and not to be stored before its room is needed.
   TensorId dirty(ByteCount size) {
@@ -37,20 +37,20 @@ TEST_F(HostResidencyTest, LoadsWhatIsReadAndGrantsItOnceItsBytesAreThere) {
   const TensorId tensor = stored(8_KiB);
   acquire(add(64_KiB, {.transient = true}, false).value(), Access::overwrite);  // evicts it
 
-  const Ticket ticket = request(tensor, Access::read);
+  const RequestId id = request(tensor, Access::read);
 
   ASSERT_EQ(effects.size(), 1u);
   EXPECT_EQ(effects.front().kind, Kind::load);
   EXPECT_TRUE(effects.front().verify);
-  EXPECT_FALSE(residency.take(ticket));
+  EXPECT_FALSE(residency.take(id));
   finish(take_effect());
-  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(residency.take(id).value());
   EXPECT_EQ(loads(tensor), 1u);
 }
 
 TEST_F(HostResidencyTest, LoadsOnceForAllThatWait) {
   const TensorId tensor = stored(8_KiB, /*retain=*/false);
-  const Ticket first = request(tensor, Access::read), second = request(tensor, Access::read);
+  const RequestId first = request(tensor, Access::read), second = request(tensor, Access::read);
   ASSERT_EQ(effects.size(), 1u);
 
   finish(take_effect());
@@ -61,11 +61,11 @@ TEST_F(HostResidencyTest, LoadsOnceForAllThatWait) {
 
 TEST_F(HostResidencyTest, FailsTheRequestsOfALoadThatFailedAndLoadsAgainForTheNext) {
   const TensorId tensor = stored(8_KiB, /*retain=*/false);
-  const Ticket ticket = request(tensor, Access::read);
+  const RequestId id = request(tensor, Access::read);
 
   finish(take_effect(), failure());
 
-  const auto outcome = residency.take(ticket);
+  const auto outcome = residency.take(id);
   ASSERT_TRUE(outcome && !*outcome);
   EXPECT_EQ(outcome->error().code(), ErrorCode::io);
   EXPECT_NE(outcome->error().message().find(tensors.description(tensor).name), std::string::npos);
@@ -95,7 +95,7 @@ TEST_F(HostResidencyTest, CountsReadersAndKeepsAModifyOut) {
   const TensorId tensor = dirty(4_KiB);
   lease(tensor);
   lease(tensor);
-  const Ticket modify = request(tensor, Access::modify);
+  const RequestId modify = request(tensor, Access::modify);
 
   residency.release(tensor, Access::read);
   residency.advance();
@@ -104,14 +104,14 @@ TEST_F(HostResidencyTest, CountsReadersAndKeepsAModifyOut) {
   residency.advance();
 
   EXPECT_TRUE(residency.take(modify).value());
-  const Ticket reader = request(tensor, Access::read);
+  const RequestId reader = request(tensor, Access::read);
   EXPECT_FALSE(residency.take(reader));
 }
 
 TEST_F(HostResidencyTest, GivesRoomInTheOrderOfTheRequests) {
   const TensorId held = dirty(48_KiB), large = stored(40_KiB, false), small = stored(8_KiB, false);
   lease(held);
-  const Ticket first = request(large, Access::read), second = request(small, Access::read);
+  const RequestId first = request(large, Access::read), second = request(small, Access::read);
 
   EXPECT_TRUE(effects.empty());  // small would fit, and large came first
   residency.cancel(first, large, Access::read);
@@ -126,12 +126,12 @@ TEST_F(HostResidencyTest, GivesRoomInTheOrderOfTheRequests) {
 TEST_F(HostResidencyTest, NamesTheHoldersWhenNothingCouldFreeTheRoom) {
   const TensorId held = add(40_KiB, {.name = "held"}).value(), next = add(40_KiB).value();
   lease(held, Access::overwrite);
-  const Ticket ticket = request(next, Access::overwrite);
-  EXPECT_FALSE(residency.take(ticket));
+  const RequestId id = request(next, Access::overwrite);
+  EXPECT_FALSE(residency.take(id));
 
   residency.fail_starved_request();
 
-  const auto outcome = residency.take(ticket);
+  const auto outcome = residency.take(id);
   ASSERT_TRUE(outcome && !*outcome);
   EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
   EXPECT_NE(outcome->error().message().find("leased  held 40.0 KiB"), std::string::npos)
@@ -141,7 +141,7 @@ TEST_F(HostResidencyTest, NamesTheHoldersWhenNothingCouldFreeTheRoom) {
 TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {
   const TensorId old = dirty(40_KiB), next = add(40_KiB).value();
 
-  const Ticket ticket = request(next, Access::overwrite);
+  const RequestId id = request(next, Access::overwrite);
 
   ASSERT_EQ(effects.size(), 1u);
   EXPECT_EQ(effects.front().kind, Kind::store);
@@ -149,19 +149,19 @@ TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {
   EXPECT_TRUE(drops.empty());
   finish(take_effect());
   EXPECT_EQ(drops, std::vector{old});
-  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(residency.take(id).value());
 }
 
 TEST_F(HostResidencyTest, StoresOneDirtyCopyAtATimeForRoom) {
   (void)dirty(24_KiB);
   (void)dirty(24_KiB);
-  const Ticket ticket = request(add(24_KiB).value(), Access::overwrite);
+  const RequestId id = request(add(24_KiB).value(), Access::overwrite);
   residency.advance();
   EXPECT_EQ(effects.size(), 1u);
 
   finish(take_effect());
 
-  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(residency.take(id).value());
   EXPECT_TRUE(effects.empty());  // the other one did not have to be written
 }
 
@@ -215,11 +215,11 @@ TEST_F(HostResidencyTest, KeepsTheRangeOfWhatStaysInMemoryWhateverBecomesOfItsCo
 
 TEST_F(HostResidencyTest, DiscardsOnlyAfterTheTransferInFlight) {
   const TensorId loading = stored(8_KiB, false), storing = add(8_KiB, {.write_behind = true}).value();
-  const Ticket ticket = request(loading, Access::read);
+  const RequestId id = request(loading, Access::read);
   const auto load = take_effect();
   acquire(storing, Access::overwrite);
   const auto store = take_effect();
-  residency.cancel(ticket, loading, Access::read);
+  residency.cancel(id, loading, Access::read);
   for (const TensorId tensor : {loading, storing}) residency.discard(tensor);
   EXPECT_TRUE(in_memory(loading) && in_memory(storing));
 
@@ -249,16 +249,16 @@ TEST_F(HostResidencyTest, ReportsAFailedStoreOnceAndStoresAgain) {
 
 TEST_F(HostResidencyTest, HandsOutNoRoomUntilTheErrorOfAFailedStoreWasTaken) {
   const TensorId old = dirty(40_KiB), next = add(40_KiB).value();
-  const Ticket ticket = request(next, Access::overwrite);
+  const RequestId id = request(next, Access::overwrite);
   finish(take_effect(), failure());
   residency.fail_starved_request();
-  EXPECT_FALSE(residency.take(ticket));  // neither refused nor tried again
+  EXPECT_FALSE(residency.take(id));  // neither refused nor tried again
   EXPECT_TRUE(effects.empty());
 
   (void)residency.take_store_error();
   run();
 
-  EXPECT_TRUE(residency.take(ticket).value());
+  EXPECT_TRUE(residency.take(id).value());
   EXPECT_TRUE(tensors.stored(old));
 }
 

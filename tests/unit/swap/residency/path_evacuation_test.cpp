@@ -154,11 +154,11 @@ TEST_F(PathEvacuationTest, MovesWhatWasBeingStoredWhenThePathWasRetired) {
 
 TEST_F(PathEvacuationTest, MovesWhatALeaseThatWasCancelledLeftUntouched) {
   const TensorId there = on(0).front();
-  const Ticket ticket = residency.request(there, Access::modify, Use::unrecorded);
+  const RequestId id = residency.request(there, Access::modify, Use::unrecorded);
   run();
   retire_first_path();
 
-  residency.cancel(ticket, there, Access::modify);
+  residency.cancel(id, there, Access::modify);
   run();
 
   EXPECT_TRUE(on(0).empty());

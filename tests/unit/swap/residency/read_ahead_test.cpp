@@ -174,9 +174,9 @@ TEST_F(ReadAhead, SparesWhatWasAskedForBeforeItsUseNoLongerThanItsLease) {
   rehearse({used, next, last});
   acquire(next);
 
-  const Ticket ticket = residency.request(used, Access::read, Use::recorded);
+  const RequestId id = residency.request(used, Access::read, Use::recorded);
   run();
-  ASSERT_TRUE(residency.take(ticket).value());
+  ASSERT_TRUE(residency.take(id).value());
   residency.release(used, Access::read);
   run();
 

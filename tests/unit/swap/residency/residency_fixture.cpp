@@ -48,12 +48,12 @@ TensorId ResidencyFixture::stored(ByteCount size, bool retain) {
 }
 
 void ResidencyFixture::lease(TensorId tensor, Access access, Use use) {
-  const Ticket ticket = residency.request(tensor, access, use);
+  const RequestId id = residency.request(tensor, access, use);
   residency.advance();
-  auto outcome = residency.take(ticket);
+  auto outcome = residency.take(id);
   while (!outcome && !effects.empty()) {
     finish(take_effect());
-    outcome = residency.take(ticket);
+    outcome = residency.take(id);
   }
   ASSERT_TRUE(outcome) << "the request waits, and nothing is in flight";
   ASSERT_TRUE(*outcome) << outcome->error().message();
@@ -98,7 +98,7 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
   std::vector<TensorId> all;
   std::map<TensorId, std::uint64_t> written;
   struct Open {
-    Ticket ticket;
+    RequestId id;
     TensorId tensor{};
     Access access{};
     bool granted = false;
@@ -133,7 +133,7 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
             residency.release(one.tensor, one.access);
             open.erase(open.begin() + static_cast<std::ptrdiff_t>(which));
           } else if (random.below(6) == 0) {
-            residency.cancel(one.ticket, one.tensor, one.access);
+            residency.cancel(one.id, one.tensor, one.access);
             open.erase(open.begin() + static_cast<std::ptrdiff_t>(which));
           }
         }
@@ -155,7 +155,7 @@ void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
     if (random.below(10) == 0) (void)residency.take_store_error();
     std::erase_if(open, [&](Open& one) {
       if (one.granted) return false;
-      const auto outcome = residency.take(one.ticket);
+      const auto outcome = residency.take(one.id);
       one.granted = outcome && *outcome;
       return outcome && !*outcome;  // starved
     });

@@ -5,7 +5,7 @@
 #include "tiers/store/tensor_store.hpp"
 
 #include <penstock/tiers/store/ledger.hpp>
-#include <penstock/tiers/store/memory_budget.hpp>
+#include "tiers/store/memory_budget.hpp"
 
 #include <cstdint>
 #include <deque>

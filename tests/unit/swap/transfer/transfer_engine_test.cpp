@@ -4,7 +4,7 @@
 
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "tiers/memory/host_arena.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>
@@ -45,15 +45,21 @@ class ScriptedHop final : public Hop {
 class TransferEngineTest : public testing::Test {
  protected:
   std::vector<std::unique_ptr<Path>> simulated_path() {
-    auto sim = std::make_unique<tiers::SimEngine>(disk_, clock_, 1);
-    sim_ = sim.get();
-    auto faulty = std::make_unique<tiers::FaultEngine>(std::move(sim), tiers::FaultPlan{}, clock_);
-    faults_ = faulty.get();
+    const auto make_engine =
+        [this](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+      auto sim = std::make_unique<tiers::SimEngine>(disk_, clock_, 1);
+      sim_ = sim.get();
+      auto faulty = std::make_unique<tiers::FaultEngine>(std::move(sim), tiers::FaultPlan{}, clock_);
+      faults_ = faulty.get();
+      return faulty;
+    };
     std::vector<std::unique_ptr<Path>> paths;
-    paths.push_back(
-        Path::create({.directory = "sim", .capacity = 1_MiB, .request_max = 16_KiB, .file_system = &disk_},
-                     std::move(faulty))
-            .value());
+    paths.push_back(Path::create({.directory = "sim",
+                                  .capacity = 1_MiB,
+                                  .request_max = 16_KiB,
+                                  .file_system = &disk_,
+                                  .make_engine = make_engine})
+                        .value());
     return paths;
   }
 

@@ -2,9 +2,9 @@
 #include "kit/seeded_random.hpp"
 #include "unit/tiers/io/scripted_engine.hpp"
 
-#include <penstock/tiers/io/block_file.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
+#include "tiers/io/block_file.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>

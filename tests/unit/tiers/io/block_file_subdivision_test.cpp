@@ -2,8 +2,8 @@
 #include "kit/pattern.hpp"
 #include "unit/tiers/io/scripted_engine.hpp"
 
-#include <penstock/tiers/io/block_file.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
+#include "tiers/io/block_file.hpp"
 
 #include <gtest/gtest.h>
 #include <bit>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/block_file.hpp>
+#include "tiers/io/block_file.hpp"
 
 #include "kit/pattern.hpp"
 #include "unit/tiers/io/scripted_engine.hpp"

@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/choose_engine.hpp>
+#include "tiers/io/choose_engine.hpp"
 
 #include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"

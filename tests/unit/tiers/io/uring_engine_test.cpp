@@ -1,11 +1,11 @@
-#include <penstock/tiers/io/uring_engine.hpp>
+#include "tiers/io/uring_engine.hpp"
 
 #include "kit/child_process.hpp"
 #include "kit/pattern.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "tiers/memory/host_arena.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include <penstock/tiers/memory/host_arena.hpp>
+#include "tiers/memory/host_arena.hpp"
 
 #include <gtest/gtest.h>
 

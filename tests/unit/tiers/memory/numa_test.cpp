@@ -1,4 +1,4 @@
-#include <penstock/tiers/memory/numa.hpp>
+#include "tiers/memory/numa.hpp"
 
 #include "kit/scratch_directory.hpp"
 

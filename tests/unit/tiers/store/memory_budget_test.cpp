@@ -1,4 +1,4 @@
-#include <penstock/tiers/store/memory_budget.hpp>
+#include "tiers/store/memory_budget.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <penstock/tiers/store/range_allocator.hpp>
+#include "tiers/store/range_allocator.hpp"
 
 #include "kit/seeded_random.hpp"
 

@@ -1,7 +1,7 @@
 #include "unit/zero/engine/engine_harness.hpp"
 
-#include <penstock/kernels/host_compute.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
+#include "kernels/host_compute.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -30,74 +30,40 @@ std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
 }
 
 /// One rank and all that belongs to it.
-class Rank final : public swap::IdleHandler {
+class SimulatedRank final : public swap::IdleHandler {
  public:
-  Rank(const RunOptions& options, std::uint32_t rank, penstock::test::RankScheduler* scheduler,
-       tiers::SimClock& clock, std::vector<Rank*>& all)
-      : options_(options), rank_(rank), scheduler_(scheduler), clock_(clock), all_(all) {}
+  SimulatedRank(const RunOptions& options, std::uint32_t number, penstock::test::RankScheduler* scheduler,
+                tiers::SimClock& clock, std::vector<SimulatedRank*>& all)
+      : options_(options), number_(number), scheduler_(scheduler), clock_(clock), all_(all) {}
 
-  Result<void> open(InProcessGroup& group, const std::filesystem::path& directory, RunResult& result) {
+  Result<void> open(const std::shared_ptr<InProcessGroup>& group, const std::filesystem::path& directory,
+                    RunResult& result) {
     Config config = options_.config;
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
       if (offload->device == OffloadDevice::nvme) offload->nvme_paths.assign(options_.paths, directory);
     }
     config.gradient_accumulation_steps = options_.configured_micro_batches.value_or(options_.micro_batches);
-    const ModelLayout& model = options_.model;
-    auto plan = plan_memory(config, model, options_.ranks, options_.ranks);
-    if (!plan) return plan.error();
-    host_budget = plan->host_budget;
-
-    auto runtime_options = plan->runtime_options(config, rank_);
-    for (auto& path : runtime_options.paths) {
-      path.weight = 1;
-      path.request_max = options_.request_max;
-      path.engine = options_.engine;
-      if (options_.seed) path.file_system = &disk_, path.clock = &clock_;
-    }
-    if (!runtime_options.paths.empty()) {
-      auto left_out = swap::size_swap_files(runtime_options.swap_need, runtime_options.paths);
-      if (!left_out) return left_out.error();
-    }
-    std::vector<std::unique_ptr<swap::Path>> paths;
-    for (const auto& path : runtime_options.paths) {
-      if (!options_.seed) continue;
-      auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + rank_);
-      tiers::SimEngine* const simulated = engine.get();
-      auto faulty = std::make_unique<tiers::FaultEngine>(
-          std::move(engine), rank_ == 0 && disks_.empty() ? options_.faults : tiers::FaultPlan{}, clock_);
-      disks_.push_back({simulated, faulty.get()});
-      auto created = swap::Path::create(path, std::move(faulty));
-      if (!created) return created.error();
-      paths.push_back(std::move(*created));
-    }
-    if (options_.seed) runtime_options.idle_handler = this;
     workers_ = *parallel::Workers::create({.threads = options_.threads});
-    if (options_.threads > 1) runtime_options.executor = &*workers_;
-    auto runtime = options_.seed ? swap::Runtime::create(runtime_options, std::move(paths))
-                                 : swap::Runtime::create(runtime_options);
-    if (!runtime) return runtime.error();
-    runtime_ = std::move(*runtime);
-
-    const auto mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager;
-    device_ = std::make_unique<HostDevice>(HostDevice::Options{
-        .memory = plan->device_budget, .mode = mode, .seed = options_.seed.value_or(0) * 31 + rank_});
-    compute_ = kernels::make_host_compute();
+    auto created = Rank::create(
+        {.config = config,
+         .model = options_.model,
+         .identity = RankIdentity::local(number_, options_.ranks),
+         .make_accelerator = [this](ByteCount engine_budget) { return make_accelerator(engine_budget); },
+         .group = in_process_membership(group, number_),
+         .workers = &*workers_,
+         .hooks = {
+             .runtime_options = [this](swap::RuntimeOptions& options) { simulate(options); },
+             .engine_options =
+                 [this](Engine::Options& options) {
+                   if (options_.spoil_engine_config) options_.spoil_engine_config(options.config);
+                 },
+             .engine_destroyed = [this, &result](swap::Runtime& runtime) { collect(runtime, result); }}});
+    if (!created) return created.error();
+    rank_ = std::move(*created);
+    engine_ = &rank_->engine();
+    runtime_ = &rank_->runtime();
     stream_ = *device_->create_stream();
     done_ = *device_->create_event();
-    auto communicator = group.join(rank_, *device_, *compute_);
-    if (!communicator) return communicator.error();
-    communicator_ = std::move(*communicator);
-    if (options_.spoil_engine_config) options_.spoil_engine_config(config);
-    auto engine = Engine::create({.runtime = runtime_.get(),
-                                  .device = device_.get(),
-                                  .compute = compute_.get(),
-                                  .communicator = communicator_.get(),
-                                  .workers = &*workers_,
-                                  .config = config,
-                                  .model = model,
-                                  .plan = *plan});
-    if (!engine) return engine.error();
-    engine_ = std::move(*engine);
     if (options_.before_initialize) options_.before_initialize(*engine_, *stream_);
     const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
@@ -107,7 +73,7 @@ class Rank final : public swap::IdleHandler {
 
   Result<void> train(RunResult& result) {
     for (std::uint32_t step = 0; step < options_.steps; ++step) {
-      if (options_.before_step) options_.before_step(step, rank_, *runtime_);
+      if (options_.before_step) options_.before_step(step, number_, *runtime_);
       PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
       for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
         PENSTOCK_TRY(run(step, micro, result));
@@ -124,7 +90,7 @@ class Rank final : public swap::IdleHandler {
     for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
       auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
-      PENSTOCK_TRY(settle());
+      PENSTOCK_TRY(finish_stream());
       for (const DeviceTensor& parameter : lease->parameters()) {
         std::vector<float> values;
         for (const std::uint16_t value : bf16(parameter)) values.push_back(widen(value));
@@ -134,25 +100,15 @@ class Rank final : public swap::IdleHandler {
     return ok();
   }
 
-  void close(RunResult& result) {
-    if (!engine_) return;
-    PENSTOCK_CHECK(settle());
-    engine_.reset();
-    PENSTOCK_CHECK(runtime_->tensors().empty());  // it gives back what it added
-    for (std::string& message : runtime_->take_messages()) result.messages.push_back(std::move(message));
-    for (const Disk& disk : disks_) {
-      result.requests += disk.faults->accepted();
-      result.struck += disk.faults->struck();
-    }
-    const auto traffic = runtime_->ledger().traffic();
-    result.bytes_read += traffic.read;
-    result.bytes_written += traffic.written;
-    result.host_peak = std::max(result.host_peak, runtime_->ledger().peak(tiers::Tier::host));
-    result.host_budget = host_budget;
-    communicator_.reset();
+  void close() {
+    if (!rank_) return;
+    PENSTOCK_CHECK(finish_stream());
     stream_.reset();
     done_.reset();
-    runtime_.reset();
+    engine_ = nullptr;
+    rank_.reset();
+    runtime_ = nullptr;
+    device_ = nullptr;
     disks_.clear();
     PENSTOCK_CHECK(disk_.open_file_count() == 0);
   }
@@ -161,9 +117,54 @@ class Rank final : public swap::IdleHandler {
     scheduler_->yield([this](std::uint64_t choice) { return pass_time(choice); });
   }
 
-  ByteCount host_budget;
-
  private:
+  Result<Accelerator> make_accelerator(ByteCount memory) {
+    Accelerator made = make_host_accelerator(memory);
+    auto device = std::make_unique<HostDevice>(
+        HostDevice::Options{.memory = memory,
+                            .mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager,
+                            .seed = options_.seed.value_or(0) * 31 + number_});
+    device_ = device.get();
+    made.device = std::move(device);
+    return made;
+  }
+
+  /// Real paths, or those of a simulated disk that this thread drives.
+  void simulate(swap::RuntimeOptions& options) {
+    for (swap::PathOptions& path : options.paths) {
+      path.weight = 1;
+      path.request_max = options_.request_max;
+      path.engine = options_.engine;
+      if (!options_.seed) continue;
+      path.file_system = &disk_;
+      path.clock = &clock_;
+      path.make_engine = [this](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+        auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + number_);
+        tiers::SimEngine* const simulated = engine.get();
+        auto faulty = std::make_unique<tiers::FaultEngine>(
+            std::move(engine), number_ == 0 && disks_.empty() ? options_.faults : tiers::FaultPlan{}, clock_);
+        disks_.push_back({simulated, faulty.get()});
+        return faulty;
+      };
+    }
+    if (options_.seed) options.idle_handler = this;
+  }
+
+  /// The engine is gone: what it did.
+  void collect(swap::Runtime& runtime, RunResult& result) {
+    PENSTOCK_CHECK(runtime.tensors().empty());  // it gives back what it added
+    for (std::string& message : runtime.take_messages()) result.messages.push_back(std::move(message));
+    for (const Disk& disk : disks_) {
+      result.requests += disk.faults->accepted();
+      result.struck += disk.faults->struck();
+    }
+    const auto traffic = runtime.ledger().traffic();
+    result.bytes_read += traffic.read;
+    result.bytes_written += traffic.written;
+    result.host_peak = std::max(result.host_peak, runtime.ledger().peak(tiers::Tier::host));
+    result.host_budget = runtime.host_memory().size();
+  }
+
   /// Makes a call again while it fails and the engine can go on.
   template <class Call>
   auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
@@ -202,12 +203,12 @@ class Rank final : public swap::IdleHandler {
       for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
         const auto own = static_cast<std::uint32_t>(layout.parameters.size());
         const ParameterId id = i < own ? ParameterId{unit, i} : layout.shared[i - own];
-        const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+        const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
         stream_->handle().host_queue().enqueue(
             [this, step, micro, id, scale, weights = lease->parameters()[i], slot = gradients->slots()[i]] {
               const auto w = bf16(weights), g = bf16(slot.tensor);
               for (std::size_t e = 0; e < w.size(); ++e) {
-                const float value = scale * fake_gradient(widen(w[e]), rank_, step, micro, id, e);
+                const float value = scale * fake_gradient(widen(w[e]), number_, step, micro, id, e);
                 g[e] = narrow(slot.accumulate ? widen(g[e]) + value : value);
               }
             });
@@ -219,7 +220,7 @@ class Rank final : public swap::IdleHandler {
   }
 
   /// Waits until the stream has run, letting others go on meanwhile.
-  Result<void> settle() {
+  Result<void> finish_stream() {
     PENSTOCK_TRY(stream_->record(*done_));
     return runtime_->wait_for(*done_);
   }
@@ -253,17 +254,17 @@ class Rank final : public swap::IdleHandler {
     for (int attempt = 0; attempt < 2; ++attempt) {
       if ((attempt == 0) == stream_first) {
         for (std::size_t i = 0; i < all_.size(); ++i) {
-          Rank& rank = *all_[(choice / 2 + i) % all_.size()];
+          SimulatedRank& rank = *all_[(choice / 2 + i) % all_.size()];
           if (rank.device_ && rank.device_->run_one()) return true;
         }
       } else {
         TimePoint due = forever;
-        for (const Rank* rank : all_) {
+        for (const SimulatedRank* rank : all_) {
           for (const Disk& disk : rank->disks_) {
             due = std::min({due, disk.engine->next_due(), disk.faults->next_due()});
           }
           if (!rank->runtime_) continue;
-          for (const auto& path : rank->runtime_->paths()) due = std::min(due, path->next_deadline());
+          due = std::min(due, rank->runtime_->next_deadline());
         }
         if (due != forever && due > clock_.now()) {
           clock_.advance_to(due);
@@ -275,24 +276,24 @@ class Rank final : public swap::IdleHandler {
   }
 
   const RunOptions& options_;
-  const std::uint32_t rank_;
+  const std::uint32_t number_;
   penstock::test::RankScheduler* scheduler_;
   tiers::SimClock& clock_;
-  std::vector<Rank*>& all_;
+  std::vector<SimulatedRank*>& all_;
   tiers::SimDisk disk_{{}};
   struct Disk {
     tiers::SimEngine* engine;
     tiers::FaultEngine* faults;
   };
   std::vector<Disk> disks_;
-  std::unique_ptr<HostDevice> device_;
-  std::unique_ptr<Compute> compute_;
-  std::optional<parallel::Workers> workers_;  // outlives the runtime, whose checksums it runs
-  std::unique_ptr<swap::Runtime> runtime_;
-  std::unique_ptr<Communicator> communicator_;
+  std::optional<parallel::Workers> workers_;
+  std::unique_ptr<Rank> rank_;
+  // The rank's, also while it is made and destroyed: this thread drives them then too.
+  HostDevice* device_ = nullptr;
+  swap::Runtime* runtime_ = nullptr;
+  Engine* engine_ = nullptr;
   std::unique_ptr<tiers::Stream> stream_;
   std::unique_ptr<tiers::Event> done_;
-  std::unique_ptr<Engine> engine_;
   std::uint64_t activation_ = 0;
 };
 
@@ -352,23 +353,23 @@ RunResult train(const RunOptions& options) {
   tiers::SimClock clock;
   penstock::test::RankScheduler scheduler(options.seed.value_or(0));
   auto group = InProcessGroup::create(options.ranks);
-  std::vector<Rank*> all;
-  std::vector<std::unique_ptr<Rank>> ranks;
+  std::vector<SimulatedRank*> all;
+  std::vector<std::unique_ptr<SimulatedRank>> ranks;
   for (std::uint32_t r = 0; r < options.ranks; ++r) {
-    ranks.push_back(std::make_unique<Rank>(options, r, &scheduler, clock, all));
+    ranks.push_back(std::make_unique<SimulatedRank>(options, r, &scheduler, clock, all));
     all.push_back(ranks.back().get());
   }
 
   RunResult result;
   std::vector<RunResult> results(options.ranks);
   const auto body = [&](std::size_t r) {
-    Result<void> outcome = ranks[r]->open(*group, directory.path(), results[r]);
+    Result<void> outcome = ranks[r]->open(group, directory.path(), results[r]);
     if (outcome) outcome = ranks[r]->train(results[r]);
     if (!outcome) {
       results[r].error = outcome.error();
       group->abort(static_cast<std::uint32_t>(r), outcome.error());
     }
-    ranks[r]->close(results[r]);
+    ranks[r]->close();
   };
   if (options.seed) {
     scheduler.run(options.ranks, body);

@@ -6,7 +6,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
-#include <penstock/zero/engine/engine.hpp>
+#include <penstock/zero/rank.hpp>
 
 #include <functional>
 #include <memory>

@@ -1,3 +1,4 @@
+#include "tiers/store/block_table.hpp"
 #include "unit/zero/engine/engine_harness.hpp"
 
 #include <gtest/gtest.h>

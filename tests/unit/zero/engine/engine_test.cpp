@@ -1,6 +1,7 @@
+#include "tiers/store/block_table.hpp"
 #include "unit/zero/engine/engine_harness.hpp"
 
-#include <penstock/zero/estimate/estimate.hpp>
+#include "zero/estimate/estimate.hpp"
 
 #include <gtest/gtest.h>
 #include <array>

@@ -1,3 +1,4 @@
+#include "tiers/memory/numa.hpp"
 #include "unit/zero/engine/engine_harness.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>

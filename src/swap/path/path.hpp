@@ -1,9 +1,9 @@
 #pragma once
 
-#include <penstock/base/owned_fd.hpp>
-#include <penstock/tiers/io/block_file.hpp>
-#include <penstock/tiers/io/choose_engine.hpp>
-#include <penstock/tiers/store/range_allocator.hpp>
+#include "tiers/io/block_file.hpp"
+#include "tiers/io/choose_engine.hpp"
+
+#include <penstock/swap/runtime_options.hpp>
 
 #include <chrono>
 #include <deque>
@@ -16,22 +16,6 @@
 #include <vector>
 
 namespace penstock::swap {
-
-struct PathOptions {
-  std::filesystem::path directory;
-  ByteCount capacity;                 ///< the longest that the swap file may become
-  std::optional<ByteCount> reserved;  ///< of that, taken from the disk at create; none: all
-  double weight = 1;                  ///< > 0: its share of the extents, beside the other paths' weights
-  ByteCount request_max = 4_MiB;      ///< longest single request
-  ByteCount in_flight_max = 16_MiB;   ///< bytes in flight at most
-  TimePoint deadline = std::chrono::seconds(60);  ///< of one request; past it the path is used no more
-  const Clock* clock = &Clock::steady();          ///< the engine's own; outlives it
-  tiers::DirectIo direct_io = tiers::DirectIo::preferred;
-  tiers::EngineChoice engine = tiers::EngineChoice::automatic;
-  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives it
-  /// Set: is given the engine, and what it returns takes its place: a FaultEngine over it, in an embedder's own tests.
-  std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
-};
 
 /// Errors: invalid_argument, for a weight that is none.
 [[nodiscard]] Result<void> check_weight(const PathOptions& path);
@@ -50,12 +34,9 @@ class Path {
     std::uint64_t tag = 0;
   };
 
-  /// `engine` is one of the caller's for files of that file system, such as a simulated one; null: one is chosen.
-  ///
   /// Errors: invalid_argument, of the weight; those of FileSystem::create_scratch, choose_engine and
   /// BlockFile::create.
-  [[nodiscard]] static Result<std::unique_ptr<Path>> create(
-      const PathOptions& options, std::unique_ptr<tiers::IoEngine> engine = nullptr);
+  [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
   /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
   ~Path();
 
@@ -82,6 +63,7 @@ class Path {
   /// What was probed and refused: engine, registration, direct I/O, reserved space. Empty when nothing was.
   [[nodiscard]] std::string notes() const;
   [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
+  [[nodiscard]] PathReport report() const;
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;

@@ -2,6 +2,7 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
+#include <penstock/tiers/tier.hpp>
 
 #include <string>
 #include <utility>
@@ -9,7 +10,6 @@
 namespace penstock::tiers {
 
 enum class PageKind : std::uint8_t { transparent_huge, huge, base };
-enum class Pinning : std::uint8_t { none, preferred, required };
 
 [[nodiscard]] std::string_view to_string(PageKind kind);
 

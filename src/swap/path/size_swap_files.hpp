@@ -1,18 +1,12 @@
 #pragma once
 
-#include <penstock/swap/path/path.hpp>
+#include <penstock/swap/runtime_options.hpp>
 
 #include <span>
 #include <string>
 #include <vector>
 
 namespace penstock::swap {
-
-/// What is to be held on disk by all paths together.
-struct SwapNeed {
-  ByteCount total;
-  ByteCount tensor_max;  ///< the largest single tensor: each path holds whole ones
-};
 
 /// Sizes the swap files of several paths. Each reserves its share of the need, by weight, or what is free there if
 /// that is less and the others have room for the rest; and may grow, unreserved, to hold all of it, for paths that

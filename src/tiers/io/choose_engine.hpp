@@ -5,13 +5,8 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 namespace penstock::tiers {
-
-/// Which engine the user asked for. `automatic` takes the first that works, in this order.
-enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
-[[nodiscard]] std::string_view to_string(EngineChoice choice);
 
 /// An engine, and why it is this one.
 struct ChosenEngine {

@@ -1,8 +1,13 @@
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
+
+#include "swap/path/path.hpp"
+#include "tiers/memory/host_arena.hpp"
 
 #include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 
 namespace penstock::swap {
@@ -46,6 +51,45 @@ double BenchmarkSample::bytes_per_second() const {
   return static_cast<double>(total().value()) / std::chrono::duration<double>(elapsed).count();
 }
 
+/// Owned by the thread that runs the load, but for what the drivers notify.
+struct DiskBenchmark::State {
+  /// One path's part of the load.
+  struct Lane {
+    ByteCount size;  // of the file, in whole transfers
+    std::vector<HostSpan> slots;
+    std::vector<FileOffset> read_from;  // by slot, in the swap pattern
+    FileOffset next_read, next_write;
+    std::uint64_t posted = 0;
+    std::size_t busy = 0;
+  };
+
+  State(Options options, ByteCount transfer, tiers::HostArena arena,
+        std::vector<std::unique_ptr<Path>> paths);
+  ~State();
+  Result<void> prewrite();
+  Result<BenchmarkSample> run(BenchmarkPattern pattern, TimePoint duration);
+  void post(std::size_t lane, std::size_t slot, IoOperation operation);
+  void post_at(std::size_t lane, std::size_t slot, IoOperation operation, FileOffset offset);
+  Result<void> go_on(std::size_t lane, const BlockFile::Finished& finished, BenchmarkPattern pattern,
+                     bool more);
+  [[nodiscard]] IoOperation next_operation(const Lane& lane, BenchmarkPattern pattern) const;
+  void wait_for_outcomes();
+  template <typename GoOn>
+  Result<void> drive(const GoOn& go_on);
+  [[nodiscard]] BenchmarkSample counters() const;
+
+  Options options_;
+  ByteCount transfer_;
+  tiers::HostArena arena_;  // outlives the paths
+  std::vector<std::unique_ptr<Path>> paths_;
+  std::vector<Lane> lanes_;
+  std::vector<BlockFile::Finished> outcomes_;
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  bool notified_ = false;
+};
+
 Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
   ByteCount transfer = options.transfer, memory;
   for (PathOptions& path : options.paths) {
@@ -72,14 +116,38 @@ Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
     (*created)->attach(arena->bytes());
     paths.push_back(std::move(*created));
   }
-  std::unique_ptr<DiskBenchmark> load(
-      new DiskBenchmark(std::move(options), transfer, std::move(*arena), std::move(paths)));
-  PENSTOCK_TRY(load->prewrite());
-  return load;
+  auto state = std::make_unique<State>(std::move(options), transfer, std::move(*arena), std::move(paths));
+  PENSTOCK_TRY(state->prewrite());
+  return std::unique_ptr<DiskBenchmark>(new DiskBenchmark(std::move(state)));
 }
 
-DiskBenchmark::DiskBenchmark(Options options, ByteCount transfer, tiers::HostArena arena,
-                             std::vector<std::unique_ptr<Path>> paths)
+DiskBenchmark::DiskBenchmark(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DiskBenchmark::~DiskBenchmark() = default;
+
+Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint duration) {
+  return state_->run(pattern, duration);
+}
+
+std::vector<PathReport> DiskBenchmark::paths() const {
+  std::vector<PathReport> reports;
+  for (const auto& path : state_->paths_) reports.push_back(path->report());
+  return reports;
+}
+
+std::string DiskBenchmark::describe_memory() const {
+  const tiers::HostArena& arena = state_->arena_;
+  std::string text =
+      to_string(arena.bytes().size()) + " on " + std::string(tiers::to_string(arena.page_kind()));
+  if (!arena.notes().empty()) text += " (" + arena.notes() + ")";
+  return text;
+}
+
+ByteCount DiskBenchmark::transfer() const {
+  return state_->transfer_;
+}
+
+DiskBenchmark::State::State(Options options, ByteCount transfer, tiers::HostArena arena,
+                            std::vector<std::unique_ptr<Path>> paths)
     : options_(std::move(options)), transfer_(transfer), arena_(std::move(arena)), paths_(std::move(paths)) {
   ByteCount begin;
   for (const auto& path : paths_) {
@@ -98,13 +166,13 @@ DiskBenchmark::DiskBenchmark(Options options, ByteCount transfer, tiers::HostAre
   }
 }
 
-DiskBenchmark::~DiskBenchmark() {
-  bool at_rest = true;
-  for (const auto& path : paths_) at_rest &= path->stop_driver();
-  if (!at_rest) arena_.leak();
+DiskBenchmark::State::~State() {
+  bool finished = true;
+  for (const auto& path : paths_) finished &= path->stop_driver();
+  if (!finished) arena_.leak();
 }
 
-IoOperation DiskBenchmark::next_operation(const Lane& lane, BenchmarkPattern pattern) const {
+IoOperation DiskBenchmark::State::next_operation(const Lane& lane, BenchmarkPattern pattern) const {
   switch (pattern) {
     case BenchmarkPattern::write: return IoOperation::write;
     case BenchmarkPattern::mixed: return lane.posted % 2 == 0 ? IoOperation::read : IoOperation::write;
@@ -114,7 +182,7 @@ IoOperation DiskBenchmark::next_operation(const Lane& lane, BenchmarkPattern pat
   return IoOperation::read;
 }
 
-void DiskBenchmark::post(std::size_t index, std::size_t slot, IoOperation operation) {
+void DiskBenchmark::State::post(std::size_t index, std::size_t slot, IoOperation operation) {
   Lane& lane = lanes_[index];
   FileOffset& next = operation == IoOperation::read ? lane.next_read : lane.next_write;
   const FileOffset offset = next;
@@ -123,7 +191,8 @@ void DiskBenchmark::post(std::size_t index, std::size_t slot, IoOperation operat
   post_at(index, slot, operation, offset);
 }
 
-void DiskBenchmark::post_at(std::size_t index, std::size_t slot, IoOperation operation, FileOffset offset) {
+void DiskBenchmark::State::post_at(std::size_t index, std::size_t slot, IoOperation operation,
+                                   FileOffset offset) {
   Lane& lane = lanes_[index];
   lane.read_from[slot] = offset;
   ++lane.posted;
@@ -132,8 +201,8 @@ void DiskBenchmark::post_at(std::size_t index, std::size_t slot, IoOperation ope
 }
 
 /// A slot's transfer has come to rest: its next one. What swap has read is written even when no more is read.
-Result<void> DiskBenchmark::go_on(std::size_t index, const BlockFile::Finished& finished,
-                                  BenchmarkPattern pattern, bool more) {
+Result<void> DiskBenchmark::State::go_on(std::size_t index, const BlockFile::Finished& finished,
+                                         BenchmarkPattern pattern, bool more) {
   Lane& lane = lanes_[index];
   const std::size_t slot = finished.tag;
   if (pattern == BenchmarkPattern::swap && finished.operation == IoOperation::read) {
@@ -148,7 +217,7 @@ Result<void> DiskBenchmark::go_on(std::size_t index, const BlockFile::Finished& 
 /// Until nothing is in flight. `go_on(lane, finished)` may post what a free slot does next; after an error
 /// nothing more is posted.
 template <typename GoOn>
-Result<void> DiskBenchmark::drive(const GoOn& go_on) {
+Result<void> DiskBenchmark::State::drive(const GoOn& go_on) {
   Result<void> outcome;
   while (std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.busy > 0; })) {
     wait_for_outcomes();
@@ -165,15 +234,15 @@ Result<void> DiskBenchmark::drive(const GoOn& go_on) {
   return outcome;
 }
 
-void DiskBenchmark::wait_for_outcomes() {
+void DiskBenchmark::State::wait_for_outcomes() {
   std::unique_lock lock(mutex_);
   arrived_.wait(lock, [this] { return notified_; });
   notified_ = false;
 }
 
-Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint duration) {
+Result<BenchmarkSample> DiskBenchmark::State::run(BenchmarkPattern pattern, TimePoint duration) {
   const auto now = [] { return Clock::steady().now(); };
-  const BenchmarkSample before = state();
+  const BenchmarkSample before = counters();
 
   const TimePoint began = now();
   for (std::size_t index = 0; index < lanes_.size(); ++index) {
@@ -188,7 +257,7 @@ Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint d
     return go_on(index, finished, pattern, now() - began < duration);
   }));
 
-  BenchmarkSample sample = state();
+  BenchmarkSample sample = counters();
   sample.elapsed = now() - began;
   sample.moved -= before.moved;
   sample.process_cpu -= before.process_cpu;
@@ -197,7 +266,7 @@ Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint d
   return sample;
 }
 
-Result<void> DiskBenchmark::prewrite() {
+Result<void> DiskBenchmark::State::prewrite() {
   std::vector<std::uint64_t> left;
   for (const Lane& lane : lanes_) left.push_back(lane.size / transfer_);
   const auto write_next = [&](std::size_t index, std::size_t slot) -> Result<void> {
@@ -218,13 +287,13 @@ Result<void> DiskBenchmark::prewrite() {
 }
 
 /// What all counters stand at.
-BenchmarkSample DiskBenchmark::state() const {
+BenchmarkSample DiskBenchmark::State::counters() const {
   BenchmarkSample sample;
   sample.process_cpu = process_cpu_time();
   for (const auto& path : paths_) {
-    const tiers::FileCounters counters = path->counters();
-    sample.moved += counters;
-    sample.bytes.push_back(counters.bytes_read + counters.bytes_written);
+    const tiers::FileCounters moved = path->counters();
+    sample.moved += moved;
+    sample.bytes.push_back(moved.bytes_read + moved.bytes_written);
     sample.driver_cpu += path->driver_cpu_time();
   }
   return sample;

@@ -1,13 +1,14 @@
 #pragma once
 
-#include <penstock/swap/path/path.hpp>
-#include <penstock/tiers/memory/host_arena.hpp>
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/swap/runtime_options.hpp>
 
-#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::swap {
@@ -66,44 +67,15 @@ class DiskBenchmark {
   /// Errors: the first transfer's that failed; those of Options::between.
   [[nodiscard]] Result<BenchmarkSample> run(BenchmarkPattern pattern, TimePoint duration);
 
-  [[nodiscard]] std::span<const std::unique_ptr<Path>> paths() const { return paths_; }
-  [[nodiscard]] const tiers::HostArena& arena() const { return arena_; }
-  [[nodiscard]] ByteCount transfer() const { return transfer_; }
+  [[nodiscard]] std::vector<PathReport> paths() const;
+  /// Of the buffers: their size, the kind of their pages, and what was refused.
+  [[nodiscard]] std::string describe_memory() const;
+  [[nodiscard]] ByteCount transfer() const;
 
  private:
-  /// One path's part of the load.
-  struct Lane {
-    ByteCount size;  // of the file, in whole transfers
-    std::vector<HostSpan> slots;
-    std::vector<FileOffset> read_from;  // by slot, in the swap pattern
-    FileOffset next_read, next_write;
-    std::uint64_t posted = 0;
-    std::size_t busy = 0;
-  };
-
-  DiskBenchmark(Options options, ByteCount transfer, tiers::HostArena arena,
-                std::vector<std::unique_ptr<Path>> paths);
-  Result<void> prewrite();
-  void post(std::size_t lane, std::size_t slot, tiers::IoOperation operation);
-  void post_at(std::size_t lane, std::size_t slot, tiers::IoOperation operation, FileOffset offset);
-  Result<void> go_on(std::size_t lane, const tiers::BlockFile::Finished& finished, BenchmarkPattern pattern,
-                     bool more);
-  [[nodiscard]] tiers::IoOperation next_operation(const Lane& lane, BenchmarkPattern pattern) const;
-  void wait_for_outcomes();
-  template <typename GoOn>
-  Result<void> drive(const GoOn& go_on);
-  [[nodiscard]] BenchmarkSample state() const;
-
-  Options options_;
-  ByteCount transfer_;
-  tiers::HostArena arena_;  // outlives the paths
-  std::vector<std::unique_ptr<Path>> paths_;
-  std::vector<Lane> lanes_;
-  std::vector<tiers::BlockFile::Finished> outcomes_;
-
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  bool notified_ = false;
+  struct State;
+  explicit DiskBenchmark(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace penstock::swap

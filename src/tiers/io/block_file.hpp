@@ -1,10 +1,9 @@
 #pragma once
 
-#include <penstock/base/ticket.hpp>
 #include <penstock/base/time.hpp>
+#include <penstock/tiers/io/file_counters.hpp>
 #include <penstock/tiers/io/file_system.hpp>
 #include <penstock/tiers/io/io_engine.hpp>
-#include <penstock/tiers/io/latency_histogram.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -15,20 +14,6 @@
 #include <vector>
 
 namespace penstock::tiers {
-
-/// How much a file has moved, and what it took.
-struct FileCounters {
-  ByteCount bytes_read, bytes_written;
-  std::uint64_t requests = 0;
-  std::uint64_t retries = 0;          ///< transient errors that were tried again
-  std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
-  std::uint64_t subdivided = 0;       ///< requests that were cut in two after EIO
-  LatencyHistogram latency;           ///< from a request's submission until its completion is reaped
-
-  FileCounters& operator+=(const FileCounters& other) noexcept;
-  /// What was counted since `earlier`, which is an earlier state of these.
-  FileCounters& operator-=(const FileCounters& earlier) noexcept;
-};
 
 /// One swap file on one path, read and written in exact lengths.
 ///

@@ -1,4 +1,4 @@
-#include <penstock/kernels/isa.hpp>
+#include <penstock/kernels/variants.hpp>
 
 namespace penstock {
 
@@ -48,3 +48,17 @@ IsaChoice best_isa() {
 }
 
 }  // namespace penstock
+
+namespace penstock::kernels {
+
+std::string_view to_string(StateFormat format) {
+  switch (format) {
+    case StateFormat::fp32: return "fp32";
+    case StateFormat::split: return "split";
+    case StateFormat::split_bf16: return "split_bf16";
+    case StateFormat::split_q8: return "split_q8";
+  }
+  return "unknown";
+}
+
+}  // namespace penstock::kernels

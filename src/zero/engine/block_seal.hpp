@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/cpu_adam/adam.hpp>
-#include <penstock/tiers/store/block_table.hpp>
+#include "tiers/store/block_table.hpp"
 
 #include <cstdint>
 

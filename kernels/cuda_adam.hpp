@@ -3,8 +3,8 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/base/stream.hpp>
-#include <penstock/kernels/adam_coefficients.hpp>
-#include <penstock/kernels/state_format.hpp>
+#include <penstock/kernels/variants.hpp>
+#include "kernels/adam_coefficients.hpp"
 
 namespace penstock::kernels {
 

@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/latency_histogram.hpp>
+#include <penstock/tiers/io/file_counters.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -36,6 +36,28 @@ LatencyHistogram& LatencyHistogram::operator+=(const LatencyHistogram& other) no
 
 LatencyHistogram& LatencyHistogram::operator-=(const LatencyHistogram& earlier) noexcept {
   for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] -= earlier.counts_[i];
+  return *this;
+}
+
+FileCounters& FileCounters::operator+=(const FileCounters& other) noexcept {
+  bytes_read += other.bytes_read;
+  bytes_written += other.bytes_written;
+  requests += other.requests;
+  retries += other.retries;
+  short_transfers += other.short_transfers;
+  subdivided += other.subdivided;
+  latency += other.latency;
+  return *this;
+}
+
+FileCounters& FileCounters::operator-=(const FileCounters& earlier) noexcept {
+  bytes_read -= earlier.bytes_read;
+  bytes_written -= earlier.bytes_written;
+  requests -= earlier.requests;
+  retries -= earlier.retries;
+  short_transfers -= earlier.short_transfers;
+  subdivided -= earlier.subdivided;
+  latency -= earlier.latency;
   return *this;
 }
 

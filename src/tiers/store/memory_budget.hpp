@@ -3,8 +3,8 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/store/ledger.hpp>
-#include <penstock/tiers/store/range_allocator.hpp>
 #include <penstock/tiers/tier.hpp>
+#include "tiers/store/range_allocator.hpp"
 
 #include <mutex>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/base/time.hpp>
+#include <penstock/base/units.hpp>
 
 #include <array>
 #include <cstdint>
@@ -25,6 +26,20 @@ class LatencyHistogram {
   [[nodiscard]] static std::size_t bucket(TimePoint duration) noexcept;
 
   std::array<std::uint64_t, octaves * steps> counts_{};
+};
+
+/// How much a file has moved, and what it took.
+struct FileCounters {
+  ByteCount bytes_read, bytes_written;
+  std::uint64_t requests = 0;
+  std::uint64_t retries = 0;          ///< transient errors that were tried again
+  std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
+  std::uint64_t subdivided = 0;       ///< requests that were cut in two after EIO
+  LatencyHistogram latency;           ///< from a request's submission until its completion is reaped
+
+  FileCounters& operator+=(const FileCounters& other) noexcept;
+  /// What was counted since `earlier`, which is an earlier state of these.
+  FileCounters& operator-=(const FileCounters& earlier) noexcept;
 };
 
 }  // namespace penstock::tiers

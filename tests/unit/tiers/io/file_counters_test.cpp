@@ -1,4 +1,4 @@
-#include <penstock/tiers/io/latency_histogram.hpp>
+#include <penstock/tiers/io/file_counters.hpp>
 
 #include <gtest/gtest.h>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include <penstock/swap/path/disk_benchmark.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
 
 #include "kit/scratch_directory.hpp"
 
@@ -44,7 +44,7 @@ TEST_F(DiskBenchmarkTest, MovesOnlyWhatItsPatternSays) {
 TEST_F(DiskBenchmarkTest, WritesEveryByteBeforeTheFirstRun) {
   const auto load = DiskBenchmark::create({.paths = {path()}}).value();
 
-  EXPECT_EQ(load->paths()[0]->counters().bytes_written, 4_MiB);
+  EXPECT_EQ(load->paths()[0].counters.bytes_written, 4_MiB);
 }
 
 TEST_F(DiskBenchmarkTest, SwapsWhatItHasReadThroughTheCallersHands) {

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "kernels/adam_coefficients.hpp"
+
+#include <penstock/base/result.hpp>
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <cstdint>
+
+namespace penstock::cpu_adam {
+
+/// The factors of step number `step`, counted from 1; a pure function of its arguments. The gradient is
+/// multiplied by `gradient_factor`, (1 / loss scale) × clip factor, before all else.
+///
+/// Errors: invalid_argument, naming the argument: step 0, a beta outside [0, 1), epsilon not above 0, a
+/// negative learning rate or weight decay, anything that is not finite.
+[[nodiscard]] Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config,
+                                                                  std::uint64_t step, float gradient_factor);
+
+}  // namespace penstock::cpu_adam

@@ -1,0 +1,33 @@
+#include "kernels/cuda_compute.hpp"
+#include "kernels/host_compute.hpp"
+#include "tiers/device/cuda_device.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/rank.hpp>
+
+namespace penstock::zero {
+
+Accelerator make_host_accelerator(ByteCount memory) {
+  return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
+          .compute = kernels::make_host_compute()};
+}
+
+#if PENSTOCK_HAS_CUDA
+
+Result<Accelerator> make_cuda_accelerator(int ordinal) {
+  auto device = tiers::create_cuda_device(ordinal);
+  if (!device) return device.error();
+  return Accelerator{.device = std::move(*device), .compute = kernels::make_cuda_compute(ordinal)};
+}
+
+#else
+
+Result<Accelerator> make_cuda_accelerator(int) {
+  return Error::unsupported("make_cuda_accelerator")
+      .reason("this build has no CUDA")
+      .advice("build with PENSTOCK_CUDA=ON where the CUDA toolkit is installed");
+}
+
+#endif
+
+}  // namespace penstock::zero
