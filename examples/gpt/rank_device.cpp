@@ -23,26 +23,23 @@ namespace {
 
 /// The fp32 scratch of the model's arithmetic, kept alive by the device.
 Result<DeviceBuffer> allocate_scratch(const ModelConfig& model, penstock::tiers::Device& device) {
-  auto size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
-  if (!size) return size.error();
-  auto span = device.allocate(*size);
-  if (!span) return span.error();
-  return DeviceBuffer{*span, nullptr};
+  PENSTOCK_TRY_ASSIGN(auto size, bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
+  PENSTOCK_TRY_ASSIGN(auto span, device.allocate(size));
+  return DeviceBuffer{span, nullptr};
 }
 
 }  // namespace
 
 MakeDevice on_host(const ModelConfig& model) {
   return [model](ByteCount budget) -> Result<RankDevice> {
-    auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
-    if (!scratch_size) return scratch_size.error();
+    PENSTOCK_TRY_ASSIGN(auto scratch_size,
+                        bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
     RankDevice made;
     made.device = std::make_unique<penstock::tiers::HostDevice>(
-        penstock::tiers::HostDevice::Options{.memory = budget + *scratch_size});
-    auto scratch = allocate_scratch(model, *made.device);
-    if (!scratch) return scratch.error();
+        penstock::tiers::HostDevice::Options{.memory = budget + scratch_size});
+    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.device));
     made.compute = penstock::kernels::make_host_compute();
-    made.ops = make_host_ops(*scratch);
+    made.ops = make_host_ops(scratch);
     return made;
   };
 }
@@ -51,14 +48,11 @@ MakeDevice on_host(const ModelConfig& model) {
 
 MakeDevice on_cuda(const ModelConfig& model) {
   return [model](ByteCount) -> Result<RankDevice> {
-    auto device = penstock::tiers::create_cuda_device(0);
-    if (!device) return device.error();
-    RankDevice made{.device = std::move(*device)};
-    auto scratch = allocate_scratch(model, *made.device);
-    if (!scratch) return scratch.error();
-    auto ops = make_cuda_ops(*scratch);
-    if (!ops) return ops.error();
-    made.ops = std::move(*ops);
+    PENSTOCK_TRY_ASSIGN(auto device, penstock::tiers::create_cuda_device(0));
+    RankDevice made{.device = std::move(device)};
+    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.device));
+    PENSTOCK_TRY_ASSIGN(auto ops, make_cuda_ops(scratch));
+    made.ops = std::move(ops);
     made.compute = penstock::kernels::make_cuda_compute(0);
     return made;
   };

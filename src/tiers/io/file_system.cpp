@@ -74,18 +74,16 @@ class RealFileSystem final : public FileSystem {
  public:
   Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                               DirectIo direct) override {
-    auto opened = open_unnamed(directory);
-    if (!opened) return opened.error();
-    OwnedFd fd = std::move(*opened);
-    auto reserve_note = reserve(fd.get(), directory, size);
-    if (!reserve_note) return reserve_note.error();
+    PENSTOCK_TRY_ASSIGN(auto opened, open_unnamed(directory));
+    OwnedFd fd = std::move(opened);
+    PENSTOCK_TRY_ASSIGN(auto reserve_note, reserve(fd.get(), directory, size));
 
     File::Properties properties{.handle = FileHandle::none,
                                 .name = "scratch file in " + directory.string(),
                                 .direct = false,
                                 .alignment = Alignment(alignment_min),
                                 .direct_note = {},
-                                .reserve_note = std::move(*reserve_note)};
+                                .reserve_note = std::move(reserve_note)};
     if (direct != DirectIo::off) {
       properties.direct_note = enable_direct(fd.get(), properties.alignment);
       properties.direct = properties.direct_note.empty();
@@ -167,8 +165,7 @@ class RealFileSystem final : public FileSystem {
 
   /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
   Result<std::string> reserve(int fd, const std::filesystem::path& directory, ByteCount size) {
-    auto allowed = check_length("FileSystem::create_scratch", directory.string(), size);
-    if (!allowed) return allowed.error();
+    PENSTOCK_TRY(check_length("FileSystem::create_scratch", directory.string(), size));
     // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
     const auto free = free_space(directory);
     if (free && *free < size) return refused(directory, size, ENOSPC, free);

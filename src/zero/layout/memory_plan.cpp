@@ -162,10 +162,9 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     shard_largest = std::max(shard_largest, padded(flat.shard, config.dtype));
     gradient_largest = std::max(gradient_largest, padded(flat.shard, config.grad_accum_dtype));
     for (const TileRange& range : cut_into_tiles(flat, tile)) {
-      auto bytes = cpu_adam::tile_bytes(config.penstock.state_format, range.count);
-      if (!bytes) return bytes.error();
-      tile_bytes_all += round_up(*bytes, block);
-      tile_largest = std::max(tile_largest, round_up(*bytes, block));
+      PENSTOCK_TRY_ASSIGN(auto bytes, cpu_adam::tile_bytes(config.penstock.state_format, range.count));
+      tile_bytes_all += round_up(bytes, block);
+      tile_largest = std::max(tile_largest, round_up(bytes, block));
       ++plan.tiles;
     }
   }
