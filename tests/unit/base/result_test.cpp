@@ -85,5 +85,10 @@ TEST(Result, ThrowsItsCauseForCallersWhoAskForTheValue) {
   EXPECT_NO_THROW(ok().value());
 }
 
+TEST(Error, NamesTheMostFrequentCauses) {
+  EXPECT_EQ(Error::invalid_config("x").code(), ErrorCode::invalid_config);
+  EXPECT_EQ(Error::would_block("x").code(), ErrorCode::would_block);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -134,5 +134,27 @@ TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired)
   EXPECT_EQ(preferred->properties().direct_note.empty(), preferred->properties().direct);
 }
 
+TEST(RealFileSystem, ExtendsAScratchFileBeyondWhatIsReserved) {
+  test::ScratchDirectory directory;
+  File file = real_file_system().create_scratch(directory.path(), 1_MiB, DirectIo::preferred).value();
+
+  ASSERT_TRUE(file.extend(3_MiB));
+
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file.handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 3 << 20);
+}
+
+TEST(File, StaysTheSameFileWhenItIsDescribedAnew) {
+  test::ScratchDirectory directory;
+  File file = real_file_system().create_scratch(directory.path(), 1_MiB, DirectIo::preferred).value();
+  const FileHandle handle = file.handle();
+
+  const File described = std::move(file).described_as({.handle = FileHandle::none, .name = "other"});
+
+  EXPECT_EQ(described.handle(), handle);
+  EXPECT_EQ(described.properties().name, "other");
+}
+
 }  // namespace
 }  // namespace penstock::tiers
