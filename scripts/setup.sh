@@ -10,6 +10,7 @@ packages=(
   build-essential cmake ninja-build ccache python3
   liburing-dev libaio-dev libtbb-dev libxsimd-dev libjsoncpp-dev libexpected-dev libxxhash-dev
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
+  clang-format-14
 )
 
 # For the preset aarch64.

@@ -41,9 +41,9 @@ Contestant ours(DiskBenchmark& load, const Setting& setting, std::size_t index, 
           .setting = index,
           .run = [&load, pattern](double seconds) -> Result<Sample> {
             const std::chrono::duration<double> duration(seconds);
-            const auto sample = load.run(pattern, std::chrono::duration_cast<TimePoint>(duration));
-            if (!sample) return sample.error();
-            return to_sample(*sample);
+            PENSTOCK_TRY_ASSIGN(const auto sample,
+                                load.run(pattern, std::chrono::duration_cast<TimePoint>(duration)));
+            return to_sample(sample);
           }};
 }
 
@@ -79,18 +79,17 @@ Result<std::unique_ptr<Contest>> Contest::create(const Options& options) {
 
 Result<void> Contest::look_at_directories() {
   for (const std::filesystem::path& directory : options_.directories) {
-    const auto why = measure::page_cache_because(directory);
-    if (!why) return why.error();
-    if (!*why) continue;
+    PENSTOCK_TRY_ASSIGN(const auto why, measure::page_cache_because(directory));
+    if (!why) continue;
     if (!options_.allow_page_cache) {
       return Error::unsupported("nvme_swap")
-          .reason("the page cache is not bypassed here, so no figure would be a disk's: " + **why)
+          .reason("the page cache is not bypassed here, so no figure would be a disk's: " + *why)
           .object(directory.string())
           .advice(
               "name a directory on ext4 or xfs on the drive itself, or measure the page cache with "
               "--allow-page-cache");
     }
-    cached_because_.push_back(directory.string() + ": " + **why);
+    cached_because_.push_back(directory.string() + ": " + *why);
   }
   return ok();
 }
@@ -102,12 +101,11 @@ bool Contest::wanted(BenchmarkPattern pattern) const {
 
 Result<void> Contest::prepare_swap() {
   if (!wanted(BenchmarkPattern::swap)) return ok();
-  const auto tile = cpu_adam::tile_bytes(options_.swap.format, options_.swap.tile_elements);
-  if (!tile) return tile.error();
-  tile_size_ = round_up(*tile, Alignment(4096));
-  auto workers = parallel::Workers::create({.threads = options_.swap.threads});
-  if (!workers) return workers.error();
-  workers_ = std::make_unique<parallel::Workers>(std::move(*workers));
+  PENSTOCK_TRY_ASSIGN(const auto tile,
+                      cpu_adam::tile_bytes(options_.swap.format, options_.swap.tile_elements));
+  tile_size_ = round_up(tile, Alignment(4096));
+  PENSTOCK_TRY_ASSIGN(auto workers, parallel::Workers::create({.threads = options_.swap.threads}));
+  workers_ = std::make_unique<parallel::Workers>(std::move(workers));
   return ok();
 }
 
@@ -126,9 +124,8 @@ Result<void> Contest::check_room() const {
 Result<void> Contest::make_events() {
   std::vector<DiskBenchmark*> plain;
   for (const Setting& setting : options_.settings) {
-    auto load = make_load(setting, ByteCount(), nullptr);
-    if (!load) return load.error();
-    plain.push_back(*load);
+    PENSTOCK_TRY_ASSIGN(auto load, make_load(setting, ByteCount(), nullptr));
+    plain.push_back(load);
   }
   for (const BenchmarkPattern operation : options_.operations) {
     Event& event = events_.emplace_back(Event{.operation = operation});
@@ -159,25 +156,22 @@ Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount tran
     options.initial = [update](const DiskBenchmark::Piece& piece) { return update->initialize(piece); };
     options.between = [update](const DiskBenchmark::Piece& piece) { return update->update(piece); };
   }
-  auto load = DiskBenchmark::create(std::move(options));
-  if (!load) return load.error();
-  return loads_.emplace_back(std::move(*load)).get();
+  PENSTOCK_TRY_ASSIGN(auto load, DiskBenchmark::create(std::move(options)));
+  return loads_.emplace_back(std::move(load)).get();
 }
 
 Result<void> Contest::add_swap(Event& event, std::size_t setting) {
   for (const Hands& hands : options_.swap.hands) {
     TileUpdate* update = nullptr;
     if (hands.compute) {
-      auto created = TileUpdate::create({.format = options_.swap.format,
-                                         .elements = options_.swap.tile_elements,
-                                         .integrity = hands.integrity,
-                                         .workers = workers_.get()});
-      if (!created) return created.error();
-      update = updates_.emplace_back(std::move(*created)).get();
+      PENSTOCK_TRY_ASSIGN(auto created, TileUpdate::create({.format = options_.swap.format,
+                                                            .elements = options_.swap.tile_elements,
+                                                            .integrity = hands.integrity,
+                                                            .workers = workers_.get()}));
+      update = updates_.emplace_back(std::move(created)).get();
     }
-    auto load = make_load(options_.settings[setting], tile_size_, update);
-    if (!load) return load.error();
-    Contestant contestant = ours(**load, options_.settings[setting], setting, BenchmarkPattern::swap);
+    PENSTOCK_TRY_ASSIGN(auto load, make_load(options_.settings[setting], tile_size_, update));
+    Contestant contestant = ours(*load, options_.settings[setting], setting, BenchmarkPattern::swap);
     contestant.hands = hands;
     contestant.name += hands.compute ? " + Adam" : "";
     contestant.name += hands.integrity ? " + checksums" : "";
@@ -221,9 +215,8 @@ Result<void> Contest::measure() {
       const std::size_t contestants = event.contestants.size();
       for (std::size_t i = 0; i < contestants; ++i) {
         const std::size_t who = (i + static_cast<std::size_t>(round)) % contestants;
-        const auto sample = event.contestants[who].run(options_.seconds);
-        if (!sample) return sample.error();
-        event.samples[who].push_back(*sample);
+        PENSTOCK_TRY_ASSIGN(const auto sample, event.contestants[who].run(options_.seconds));
+        event.samples[who].push_back(sample);
       }
     }
   }

@@ -72,14 +72,13 @@ Result<std::string> fio_version() {
 Result<Sample> run_fio(const FioVariant& variant, const char* operation, std::span<const std::string> files,
                        ByteCount file_size, bool direct, double seconds) {
   const std::string command = fio_command(variant, operation, files, file_size, direct, seconds);
-  auto text = output_of(command);
-  if (!text) return text.error();
+  PENSTOCK_TRY_ASSIGN(auto text, output_of(command));
 
   Json::Value root;
   std::string problem;
-  std::istringstream stream(text->substr(std::min(text->find('{'), text->size())));
+  std::istringstream stream(text.substr(std::min(text.find('{'), text.size())));
   if (!Json::parseFromStream(Json::CharReaderBuilder(), stream, &root, &problem)) {
-    return Error(ErrorCode::io, "bench::run_fio").reason(problem).object(command).got(text->substr(0, 200));
+    return Error(ErrorCode::io, "bench::run_fio").reason(problem).object(command).got(text.substr(0, 200));
   }
   const Json::Value& job = root["jobs"][0];
   if (job["error"].asInt() != 0) {

@@ -10,17 +10,16 @@ namespace {
 
 Result<void> run(const Options& options) {
   const measure::Machine machine = measure::describe_machine();
-  const auto contest = Contest::create(options);
-  if (!contest) return contest.error();
+  PENSTOCK_TRY_ASSIGN(const auto contest, Contest::create(options));
   std::FILE* const header = options.output == Output::csv ? stderr : stdout;
-  if (options.output != Output::json) print_header(header, **contest, machine);
-  PENSTOCK_TRY((*contest)->measure());
+  if (options.output != Output::json) print_header(header, *contest, machine);
+  PENSTOCK_TRY(contest->measure());
 
-  const std::vector<Figure> all = figures(**contest);
+  const std::vector<Figure> all = figures(*contest);
   switch (options.output) {
-    case Output::table: print_table(all, (*contest)->direct()); break;
-    case Output::json: print_json(**contest, machine, all); break;
-    case Output::csv: print_csv(all, (*contest)->direct()); break;
+    case Output::table: print_table(all, contest->direct()); break;
+    case Output::json: print_json(*contest, machine, all); break;
+    case Output::csv: print_csv(all, contest->direct()); break;
   }
   return ok();
 }

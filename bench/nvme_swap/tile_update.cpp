@@ -23,21 +23,19 @@ std::uint64_t index_of(const swap::DiskBenchmark::Piece& piece) {
 }  // namespace
 
 Result<std::unique_ptr<TileUpdate>> TileUpdate::create(const Options& options) {
-  const auto tile = cpu_adam::tile_bytes(options.format, options.elements);
-  if (!tile) return tile.error();
-  const auto block =
-      cpu_adam::block_bytes(options.format, std::min(options.elements, cpu_adam::block_elements));
-  if (!block) return block.error();
+  PENSTOCK_TRY_ASSIGN(const auto tile, cpu_adam::tile_bytes(options.format, options.elements));
+  PENSTOCK_TRY_ASSIGN(
+      const auto block,
+      cpu_adam::block_bytes(options.format, std::min(options.elements, cpu_adam::block_elements)));
   const ByteCount stream = size_of(DType::bf16) * options.elements.value();
-  auto arena = tiers::HostArena::create({.size = std::max(stream_bytes, stream) * 2});
-  if (!arena) return arena.error();
+  PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = std::max(stream_bytes, stream) * 2}));
   // Of magnitude 2^-7 to 2^-6, in bf16.
   std::uint32_t bits = 1;
-  for (std::uint16_t& gradient : arena->bytes().as<std::uint16_t>()) {
+  for (std::uint16_t& gradient : arena.bytes().as<std::uint16_t>()) {
     bits = bits * 1664525 + 1013904223;
     gradient = static_cast<std::uint16_t>((bits >> 16 & 0x8000) | 0x3c00 | (bits >> 16 & 0x7f));
   }
-  return std::unique_ptr<TileUpdate>(new TileUpdate(options, *tile, *block, std::move(*arena)));
+  return std::unique_ptr<TileUpdate>(new TileUpdate(options, tile, block, std::move(arena)));
 }
 
 TileUpdate::TileUpdate(const Options& options, ByteCount tile, ByteCount block, tiers::HostArena arena)
@@ -84,15 +82,15 @@ Result<void> TileUpdate::initialize(const swap::DiskBenchmark::Piece& piece) {
 Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
   Tile& tile = tile_of(piece);
   zero::BlockSeal seal(tile.blocks, tile.step + 1);
-  const auto outcome =
+  PENSTOCK_TRY_ASSIGN(
+      const auto outcome,
       cpu_adam::adam_step({.weight_decay = 0.01f}, tile.step + 1, 1.0f, view(piece),
-                          {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr});
-  if (!outcome) return outcome.error();
-  if (outcome->first_rejected_block) {
+                          {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr}));
+  if (outcome.first_rejected_block) {
     return Error(ErrorCode::corrupted, "nvme_swap")
         .reason("a block that was read back is not what was written")
         .object("path " + std::to_string(piece.path) + ", block " +
-                std::to_string(*outcome->first_rejected_block) + " of the tile")
+                std::to_string(*outcome.first_rejected_block) + " of the tile")
         .at(piece.offset)
         .advice("check the drive and the kernel log");
   }

@@ -50,21 +50,20 @@ struct Contestant {
 
 /// One step between two looks at the disk's limit; round 0 warms up.
 Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
-  const auto before = load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600));
-  if (!before) return before.error();
-  const auto timing = contestant.stepper->step();
-  if (!timing) return timing.error();
-  const auto after = load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600));
-  if (!after) return after.error();
+  PENSTOCK_TRY_ASSIGN(const auto before,
+                      load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
+  PENSTOCK_TRY_ASSIGN(const auto timing, contestant.stepper->step());
+  PENSTOCK_TRY_ASSIGN(const auto after,
+                      load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
   if (round == 0) return ok();
-  const double limit = (before->bytes_per_second() + after->bytes_per_second()) / 2e9;
-  const double rate = static_cast<double>((timing->read + timing->written).value()) / timing->step / 1e9;
-  contestant.seconds.push_back(timing->step);
+  const double limit = (before.bytes_per_second() + after.bytes_per_second()) / 2e9;
+  const double rate = static_cast<double>((timing.read + timing.written).value()) / timing.step / 1e9;
+  contestant.seconds.push_back(timing.step);
   contestant.rates.push_back(rate);
   contestant.limits.push_back(limit);
   contestant.ratios.push_back(rate / limit);
   fmt::print("{:>6}  {:<26}{:>8.2f}{:>12}{:>12}{:>12.2f}{:>12.2f}{:>8.2f}\n", round, contestant.name,
-             timing->step, to_string(timing->read), to_string(timing->written), rate, limit, rate / limit);
+             timing.step, to_string(timing.read), to_string(timing.written), rate, limit, rate / limit);
   return ok();
 }
 
@@ -87,12 +86,11 @@ Result<void> take_turns(const Arguments& arguments) {
   StepperOptions options = arguments.model;
   options.format = state_formats.at(arguments.formats.front());
   options.integrity = arguments.integrity != "off";
-  auto stepper = Stepper::create(options);
-  if (!stepper) return stepper.error();
+  PENSTOCK_TRY_ASSIGN(auto stepper, Stepper::create(options));
   Result<void> done = ok();
   serve_turns([&]() -> std::optional<Json::Value> {
     const DiskBytes before = DiskBytes::now();
-    const auto timing = (*stepper)->step();
+    const auto timing = stepper->step();
     const DiskBytes after = DiskBytes::now();
     if (!timing) {
       done = timing.error();
@@ -124,9 +122,8 @@ Result<void> run(const Arguments& arguments) {
   fmt::print("{}, {} cores, load {:.1f}; {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
              measure::to_string(storage, arguments.model.path), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
-  const auto cached = measure::page_cache_because(arguments.model.path);
-  if (!cached) return cached.error();
-  if (*cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", **cached);
+  PENSTOCK_TRY_ASSIGN(const auto cached, measure::page_cache_because(arguments.model.path));
+  if (cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", *cached);
 
   std::vector<Contestant> contestants;
   for (const std::string& format : arguments.formats) {
@@ -134,14 +131,12 @@ Result<void> run(const Arguments& arguments) {
       StepperOptions options = arguments.model;
       options.format = state_formats.at(format);
       options.integrity = integrity;
-      auto stepper = Stepper::create(options);
-      if (!stepper) return stepper.error();
-      contestants.push_back({.name = name_of(options), .stepper = std::move(*stepper)});
+      PENSTOCK_TRY_ASSIGN(auto stepper, Stepper::create(options));
+      contestants.push_back({.name = name_of(options), .stepper = std::move(stepper)});
     }
   }
-  auto load =
-      swap::DiskBenchmark::create({.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}});
-  if (!load) return load.error();
+  PENSTOCK_TRY_ASSIGN(auto load, swap::DiskBenchmark::create(
+                                     {.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}}));
   const swap::PathReport path = contestants.front().stepper->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}{}\n", path.engine, path.file.direct ? "yes" : "NO",
              path.notes.empty() ? "" : "; " + path.notes);
@@ -161,7 +156,7 @@ Result<void> run(const Arguments& arguments) {
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
-      PENSTOCK_TRY(take_part(contestant, **load, round));
+      PENSTOCK_TRY(take_part(contestant, *load, round));
     }
   }
   for (const Contestant& one : contestants) {

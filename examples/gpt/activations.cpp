@@ -63,11 +63,10 @@ ByteCount Activations::size(const ModelConfig& config, std::uint32_t sequences) 
 
 penstock::Result<Activations> Activations::allocate(const ModelConfig& config, std::uint32_t sequences,
                                                     DeviceAllocator& allocator) {
-  auto buffer = allocator.allocate(size(config, sequences));
-  if (!buffer) return std::move(buffer).error();
+  PENSTOCK_TRY_ASSIGN(auto buffer, allocator.allocate(size(config, sequences)));
 
   Activations activations;
-  activations.buffer_ = *std::move(buffer);
+  activations.buffer_ = std::move(buffer);
   ByteCount end;
   activations.lay_out(config, sequences, [&](ByteCount bytes) {
     const ByteCount begin = std::exchange(end, end + round_up(bytes, alignment));

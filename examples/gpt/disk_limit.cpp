@@ -17,22 +17,19 @@ Result<std::optional<DiskLimit>> measure_disk(std::vector<penstock::swap::PathOp
   constexpr auto duration = std::chrono::milliseconds(300);
   const ByteCount tile(3 << 20);
   for (auto& path : paths) {
-    auto free = path.file_system->free_space(path.directory);
-    if (!free) return free.error();
-    path.capacity = std::min(size, *free / 2);
+    PENSTOCK_TRY_ASSIGN(auto free, path.file_system->free_space(path.directory));
+    path.capacity = std::min(size, free / 2);
     path.weight = 1;
     if (path.capacity < tile * 32) return std::optional<DiskLimit>();
   }
-  auto load = DiskBenchmark::create({.paths = std::move(paths), .transfer = tile});
-  if (!load) return load.error();
+  PENSTOCK_TRY_ASSIGN(auto load, DiskBenchmark::create({.paths = std::move(paths), .transfer = tile}));
 
-  const auto opened = (*load)->paths();
+  const auto opened = load->paths();
   DiskLimit limit{
       .direct = std::all_of(opened.begin(), opened.end(), [](const auto& path) { return path.file.direct; })};
   const auto run = [&](BenchmarkPattern pattern, double& rate) -> Result<void> {
-    auto sample = (*load)->run(pattern, duration);
-    if (!sample) return sample.error();
-    rate = sample->bytes_per_second();
+    PENSTOCK_TRY_ASSIGN(auto sample, load->run(pattern, duration));
+    rate = sample.bytes_per_second();
     return penstock::ok();
   };
   PENSTOCK_TRY(run(BenchmarkPattern::mixed, limit.mixed));

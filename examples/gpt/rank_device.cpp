@@ -17,38 +17,31 @@ namespace {
 
 /// The fp32 scratch of the model's arithmetic, kept alive by the device.
 Result<DeviceBuffer> allocate_scratch(const ModelConfig& model, penstock::tiers::Device& device) {
-  auto size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
-  if (!size) return size.error();
-  auto span = device.allocate(*size);
-  if (!span) return span.error();
-  return DeviceBuffer{*span, nullptr};
+  PENSTOCK_TRY_ASSIGN(auto size, bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
+  PENSTOCK_TRY_ASSIGN(auto span, device.allocate(size));
+  return DeviceBuffer{span, nullptr};
 }
 
 }  // namespace
 
 MakeDevice on_host(const ModelConfig& model) {
   return [model](ByteCount budget) -> Result<RankDevice> {
-    auto scratch_size = bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
-    if (!scratch_size) return scratch_size.error();
-    RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + *scratch_size)};
-    auto scratch = allocate_scratch(model, *made.accelerator.device);
-    if (!scratch) return scratch.error();
-    made.ops = make_host_ops(*scratch);
+    PENSTOCK_TRY_ASSIGN(auto scratch_size,
+                        bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
+    RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + scratch_size)};
+    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.accelerator.device));
+    made.ops = make_host_ops(scratch);
     return made;
   };
 }
 
 MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
   return [=](ByteCount) -> Result<RankDevice> {
-    auto accelerator = penstock::zero::make_cuda_accelerator(0);
-    if (!accelerator) return accelerator.error();
-    RankDevice made{.accelerator = std::move(*accelerator)};
+    PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(0));
+    RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
-    auto scratch = allocate_scratch(model, *made.accelerator.device);
-    if (!scratch) return scratch.error();
-    auto ops = make_cuda_ops(*scratch);
-    if (!ops) return ops.error();
-    made.ops = std::move(*ops);
+    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.accelerator.device));
+    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(scratch));
 #endif
     return made;
   };

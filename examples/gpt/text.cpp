@@ -56,9 +56,8 @@ Result<Text> Text::load(const std::optional<fs::path>& file, std::uint32_t conte
   if (file) {
     PENSTOCK_TRY(append_file(*file, bytes));
   } else {
-    auto files = licence_files();
-    if (!files) return std::move(files).error();
-    for (const fs::path& path : *files) PENSTOCK_TRY(append_file(path, bytes));
+    PENSTOCK_TRY_ASSIGN(auto files, licence_files());
+    for (const fs::path& path : files) PENSTOCK_TRY(append_file(path, bytes));
   }
   if (bytes.size() <= context) {
     return Error::invalid_argument("Text::load")

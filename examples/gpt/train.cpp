@@ -46,34 +46,31 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
   Run run;
 
   const auto run_rank = [&](std::uint32_t rank) -> Result<void> {
-    auto trainer = RankTrainer::create(
-        {.model = arguments.model,
-         .training = arguments.training,
-         .config = config,
-         .text = &text,
-         .group = group,
-         .rank = rank,
-         .make_device = arguments.cuda ? on_cuda(arguments.model) : on_host(arguments.model)});
-    if (!trainer) return trainer.error();
-    trainers[rank] = std::move(*trainer);
+    PENSTOCK_TRY_ASSIGN(trainers[rank],
+                        RankTrainer::create({.model = arguments.model,
+                                             .training = arguments.training,
+                                             .config = config,
+                                             .text = &text,
+                                             .group = group,
+                                             .rank = rank,
+                                             .make_device = arguments.cuda ? on_cuda(arguments.model)
+                                                                           : on_host(arguments.model)}));
     if (rank == 0) {
       for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
     }
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
-      auto done = trainers[rank]->step(step);
-      if (!done) return done.error();
-      for (const std::string& message : done->messages) {
+      PENSTOCK_TRY_ASSIGN(auto done, trainers[rank]->step(step));
+      for (const std::string& message : done.messages) {
         std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
       }
-      reports[rank] = *done;
+      reports[rank] = done;
       arrived.arrive_and_wait();
       if (rank == 0 && !failed) report.step(step, reports, trainers);
       arrived.arrive_and_wait();
     }
-    auto digest = trainers[rank]->digest();
-    if (!digest) return digest.error();
+    PENSTOCK_TRY_ASSIGN(auto digest, trainers[rank]->digest());
     const std::lock_guard lock(mutex);
-    run.digest = *digest;
+    run.digest = digest;
     return ok();
   };
   std::vector<std::thread> threads;

@@ -127,9 +127,8 @@ Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pie
 
 Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step, float gradient_factor,
                               const AdamTile& tile, const AdamExecution& execution) {
-  const auto coefficients = adam_coefficients(config, step, gradient_factor);
-  if (!coefficients) return coefficients.error();
-  const AdamPiece whole{tile.elements.value(), *coefficients};
+  PENSTOCK_TRY_ASSIGN(const auto coefficients, adam_coefficients(config, step, gradient_factor));
+  const AdamPiece whole{tile.elements.value(), coefficients};
   return update("adam_step", std::span(&whole, 1), step, tile, execution);
 }
 

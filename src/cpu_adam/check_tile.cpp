@@ -19,10 +19,9 @@ Result<void> check_elements(const char* operation, const char* name, ConstHostSp
 }  // namespace
 
 Result<void> check_state(const char* operation, const AdamTile& tile) {
-  const auto state_bytes = tile_bytes(tile.format, tile.elements);
-  if (!state_bytes) return state_bytes.error();
-  if (tile.state.size() != *state_bytes) {
-    return Error::invalid_argument(operation).object("state").wanted(*state_bytes).got(tile.state.size());
+  PENSTOCK_TRY_ASSIGN(const auto state_bytes, tile_bytes(tile.format, tile.elements));
+  if (tile.state.size() != state_bytes) {
+    return Error::invalid_argument(operation).object("state").wanted(state_bytes).got(tile.state.size());
   }
   const Alignment alignment = state_alignment(tile.format);
   if (!is_aligned(tile.state.data(), alignment)) {

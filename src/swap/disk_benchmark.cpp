@@ -105,18 +105,16 @@ Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
     }
     memory += transfer * slots;
   }
-  auto arena = tiers::HostArena::create({.size = memory});
-  if (!arena) return arena.error();
-  fill_with_noise(arena->bytes());
+  PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = memory}));
+  fill_with_noise(arena.bytes());
 
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {
-    auto created = Path::create(path);
-    if (!created) return created.error();
-    (*created)->attach(arena->bytes());
-    paths.push_back(std::move(*created));
+    PENSTOCK_TRY_ASSIGN(auto created, Path::create(path));
+    created->attach(arena.bytes());
+    paths.push_back(std::move(created));
   }
-  auto state = std::make_unique<State>(std::move(options), transfer, std::move(*arena), std::move(paths));
+  auto state = std::make_unique<State>(std::move(options), transfer, std::move(arena), std::move(paths));
   PENSTOCK_TRY(state->prewrite());
   return std::unique_ptr<DiskBenchmark>(new DiskBenchmark(std::move(state)));
 }

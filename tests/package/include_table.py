@@ -29,6 +29,7 @@ VENDORS = {
     r"xsimd/.*": {"src/cpu_adam"},
     r"fmt/.*": {"tools", "bench", "examples", "src/zero"},
     r"CLI/.*": {"tools", "bench", "examples"},
+    r"benchmark/.*": {"bench/micro"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 

@@ -83,9 +83,9 @@ std::string to_string(const StorageDevice& device, const fs::path& directory) {
 }
 
 Result<std::optional<std::string>> page_cache_because(const fs::path& directory) {
-  const auto file = tiers::real_file_system().create_scratch(directory, 1_MiB, tiers::DirectIo::preferred);
-  if (!file) return file.error();
-  if (!file->properties().direct) return std::optional(file->properties().direct_note);
+  PENSTOCK_TRY_ASSIGN(const auto file,
+                      tiers::real_file_system().create_scratch(directory, 1_MiB, tiers::DirectIo::preferred));
+  if (!file.properties().direct) return std::optional(file.properties().direct_note);
   // It accepts O_DIRECT, and has nothing else.
   if (tiers::real_file_system().type_name(directory) == "tmpfs") {
     return std::optional<std::string>("a tmpfs is in memory");
@@ -97,17 +97,16 @@ Result<void> check_free_space(std::span<const fs::path> directories, ByteCount e
   std::map<dev_t, std::vector<fs::path>> file_systems;
   for (const fs::path& directory : directories) file_systems[device_of(directory)].push_back(directory);
   for (const auto& [number, shared] : file_systems) {
-    const auto free = tiers::real_file_system().free_space(shared.front());
-    if (!free) return free.error();
+    PENSTOCK_TRY_ASSIGN(const auto free, tiers::real_file_system().free_space(shared.front()));
     const ByteCount needed = each * shared.size();
-    if (needed <= *free) continue;
+    if (needed <= free) continue;
     std::string names;
     for (const fs::path& directory : shared) names += (names.empty() ? "" : ", ") + directory.string();
     return Error(ErrorCode::no_space, "check_free_space")
         .reason("the files to measure with do not fit")
         .object(names)
         .wanted(needed)
-        .got(*free);
+        .got(free);
   }
   return ok();
 }

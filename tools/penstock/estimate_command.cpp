@@ -60,34 +60,33 @@ DType dtype_of(const std::string& name) {
 }
 
 Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOptions& run) {
-  const auto config = zero::Config::from_file(options.config, options.gpus_per_node * options.nodes);
-  if (!config) return config.error();
-  run.dtype = config->dtype;
-  run.grad_accum_dtype = config->grad_accum_dtype;
-  run.micro_batches = config->gradient_accumulation_steps;
-  run.offload_param = config->offload_param.device;
-  run.offload_optimizer = config->offload_optimizer.device;
-  run.state_format = config->penstock.state_format;
-  run.tile_elements = config->penstock.tile_elements;
-  run.tiles_in_flight = config->penstock.tiles_in_flight;
+  PENSTOCK_TRY_ASSIGN(const auto config,
+                      zero::Config::from_file(options.config, options.gpus_per_node * options.nodes));
+  run.dtype = config.dtype;
+  run.grad_accum_dtype = config.grad_accum_dtype;
+  run.micro_batches = config.gradient_accumulation_steps;
+  run.offload_param = config.offload_param.device;
+  run.offload_optimizer = config.offload_optimizer.device;
+  run.state_format = config.penstock.state_format;
+  run.tile_elements = config.penstock.tile_elements;
+  run.tiles_in_flight = config.penstock.tiles_in_flight;
   return ok();
 }
 
 Result<Arguments> parse(const EstimateOptions& options) {
-  const auto params = parse_count("--params", options.params);
-  const auto largest =
-      parse_count("--largest-layer", options.largest_layer.empty() ? "0" : options.largest_layer);
+  PENSTOCK_TRY_ASSIGN(const auto params, parse_count("--params", options.params));
+  PENSTOCK_TRY_ASSIGN(
+      const auto largest,
+      parse_count("--largest-layer", options.largest_layer.empty() ? "0" : options.largest_layer));
   const auto factor_whole = parse_count("--factor", options.factor);
-  if (!params) return params.error();
-  if (!largest) return largest.error();
 
   Arguments arguments;
   auto& deepspeed = arguments.deepspeed;
-  deepspeed.total_params = params->value;
-  deepspeed.largest_layer_params = largest->value;
+  deepspeed.total_params = params.value;
+  deepspeed.largest_layer_params = largest.value;
   deepspeed.gpus_per_node = options.gpus_per_node;
   deepspeed.nodes = options.nodes;
-  deepspeed.params_are_floats = params->is_float;
+  deepspeed.params_are_floats = params.is_float;
   deepspeed.factor_is_integer = factor_whole && !factor_whole->is_float;
   const char* const end = options.factor.data() + options.factor.size();
   if (const auto parsed = std::from_chars(options.factor.data(), end, deepspeed.additional_buffer_factor);
@@ -99,8 +98,8 @@ Result<Arguments> parse(const EstimateOptions& options) {
   }
 
   auto& run = arguments.run;
-  run.parameters = params->value;
-  run.largest_unit = largest->value;
+  run.parameters = params.value;
+  run.largest_unit = largest.value;
   run.ranks_per_node = options.gpus_per_node;
   run.nodes = options.nodes;
   run.dtype = run.grad_accum_dtype = dtype_of(options.dtype);

@@ -141,3 +141,18 @@ inline Result<void> ok() {
     if (auto penstock_result = (expression); !penstock_result) [[unlikely]] \
       return std::move(penstock_result).error();                            \
   } while (false)
+
+/// Declares a variable, or assigns to one, with the value of the Result `...`; returns its error from the enclosing
+/// function, if it has one. At most once a line. The value is moved out of the Result.
+///
+///     PENSTOCK_TRY_ASSIGN(auto file, file_system.open(path));
+#define PENSTOCK_TRY_ASSIGN(declaration, ...) \
+  PENSTOCK_TRY_ASSIGN_NAMED(PENSTOCK_CONCATENATE(penstock_result_, __LINE__), declaration, __VA_ARGS__)
+
+#define PENSTOCK_CONCATENATE(a, b) PENSTOCK_CONCATENATE_EXPANDED(a, b)
+#define PENSTOCK_CONCATENATE_EXPANDED(a, b) a##b
+#define PENSTOCK_TRY_ASSIGN_NAMED(result, declaration, ...) \
+  auto result = (__VA_ARGS__);                              \
+  if (!result) [[unlikely]]                                 \
+    return std::move(result).error();                       \
+  declaration = *std::move(result)

@@ -78,7 +78,7 @@ class FileOffset {
 class Alignment {
  public:
   constexpr Alignment() = default;
-  /// `bytes` is a power of two (checked by is_power_of_two where it comes from outside).
+  /// `bytes` is a power of two.
   constexpr explicit Alignment(std::uint64_t bytes) : bytes_(bytes) {}
 
   [[nodiscard]] constexpr std::uint64_t bytes() const { return bytes_; }
@@ -87,10 +87,6 @@ class Alignment {
  private:
   std::uint64_t bytes_ = 1;
 };
-
-[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t n) {
-  return n != 0 && (n & (n - 1)) == 0;
-}
 
 [[nodiscard]] constexpr bool is_aligned(std::uint64_t value, Alignment alignment) {
   return (value & (alignment.bytes() - 1)) == 0;

@@ -39,9 +39,8 @@ Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
   for (const PathOptions& path : paths) ++sharers[file_system(path)];
   std::vector<Candidate> candidates;
   for (const PathOptions& path : paths) {
-    auto free = path.file_system->free_space(path.directory);
-    if (!free) return free.error();
-    candidates.push_back({path, granule * (*free / sharers[file_system(path)] / granule)});
+    PENSTOCK_TRY_ASSIGN(auto free, path.file_system->free_space(path.directory));
+    candidates.push_back({path, granule * (free / sharers[file_system(path)] / granule)});
   }
   return candidates;
 }
@@ -108,9 +107,8 @@ Result<void> weigh(std::vector<Candidate>& candidates) {
     measured.push_back(&each);
   }
   if (paths.size() < 2) return ok();
-  auto weights = measure_weights(paths);
-  if (!weights) return weights.error();
-  for (std::size_t i = 0; i < measured.size(); ++i) measured[i]->path.weight = (*weights)[i];
+  PENSTOCK_TRY_ASSIGN(auto weights, measure_weights(paths));
+  for (std::size_t i = 0; i < measured.size(); ++i) measured[i]->path.weight = weights[i];
   return ok();
 }
 
@@ -126,12 +124,10 @@ std::vector<double> weights_of(std::span<const double> speeds) {
 Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths) {
   DiskBenchmark::Options options;
   for (const PathOptions& path : paths) options.paths.push_back(as_measured(path));
-  auto load = DiskBenchmark::create(std::move(options));
-  if (!load) return load.error();
-  auto sample = (*load)->run(BenchmarkPattern::mixed, std::chrono::milliseconds(300));
-  if (!sample) return sample.error();
+  PENSTOCK_TRY_ASSIGN(auto load, DiskBenchmark::create(std::move(options)));
+  PENSTOCK_TRY_ASSIGN(auto sample, load->run(BenchmarkPattern::mixed, std::chrono::milliseconds(300)));
   std::vector<double> speeds;
-  for (const ByteCount bytes : sample->bytes) speeds.push_back(static_cast<double>(bytes.value()));
+  for (const ByteCount bytes : sample.bytes) speeds.push_back(static_cast<double>(bytes.value()));
   return weights_of(speeds);
 }
 
@@ -150,10 +146,9 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
     paths[0].reserved.reset();
     return left_out;
   }
-  auto all = candidates(paths);
-  if (!all) return all.error();
+  PENSTOCK_TRY_ASSIGN(auto all, candidates(paths));
   std::vector<Candidate> chosen;
-  for (const Candidate& each : *all) {
+  for (const Candidate& each : all) {
     if (each.free >= round_up(need.tensor_max)) {
       chosen.push_back(each);
     } else {
@@ -162,7 +157,7 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
     }
   }
   if (unweighed) PENSTOCK_TRY(weigh(chosen));
-  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, *all);
+  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, all);
   paths.clear();
   for (auto& [path, free] : chosen) {
     path.capacity = std::max(*path.reserved, round_up(need.total + need.tensor_max));

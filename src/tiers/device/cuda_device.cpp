@@ -184,12 +184,11 @@ Result<int> cuda_device_count() {
 }
 
 Result<std::unique_ptr<Device>> create_cuda_device(int device) {
-  auto count = cuda_device_count();
-  if (!count) return count.error();
-  if (device < 0 || device >= *count) {
+  PENSTOCK_TRY_ASSIGN(auto count, cuda_device_count());
+  if (device < 0 || device >= count) {
     return Error::invalid_argument("create_cuda_device")
         .object("device " + std::to_string(device))
-        .wanted("0 to " + std::to_string(*count - 1));
+        .wanted("0 to " + std::to_string(count - 1));
   }
   cudaDeviceProp properties{};
   PENSTOCK_TRY(check("create_cuda_device", cudaGetDeviceProperties(&properties, device)));

@@ -33,24 +33,23 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
   if (!block) return Error::from_errno(operation, ENOMEM).wanted(ByteCount(size));
   // Not with the engine that will be used: a ring belongs to the first thread that submits to it.
-  auto engine = make(choice, 1);
-  if (!engine) return engine.error();
-  (*engine)->attach(file.handle, {});
+  PENSTOCK_TRY_ASSIGN(auto engine, make(choice, 1));
+  engine->attach(file.handle, {});
   const IoRequest read{.operation = IoOperation::read,
                        .file = file.handle,
                        .offset = FileOffset(0),
                        .buffer = HostSpan(static_cast<std::byte*>(block.get()), ByteCount(size))};
   std::array<IoCompletion, 1> completion{};
-  if ((*engine)->submit({&read, 1}) != 1) {
-    return Error::unsupported(operation).reason("no request is accepted").object((*engine)->name());
+  if (engine->submit({&read, 1}) != 1) {
+    return Error::unsupported(operation).reason("no request is accepted").object(engine->name());
   }
   const TimePoint deadline = Clock::steady().now() + try_out_deadline;
-  while ((*engine)->reap(completion, deadline) == 0) {
+  while (engine->reap(completion, deadline) == 0) {
     if (Clock::steady().now() < deadline) continue;
-    if (!(*engine)->close(deadline)) (void)block.release();  // the kernel may still write there
+    if (!engine->close(deadline)) (void)block.release();  // the kernel may still write there
     return Error(ErrorCode::deadline_exceeded, operation)
         .reason("a read did not complete in time")
-        .object(std::string((*engine)->name()) + " reading " + file.name)
+        .object(std::string(engine->name()) + " reading " + file.name)
         .advice("check the drive and the kernel log");
   }
   if (completion[0].result == static_cast<std::int64_t>(size)) return ok();
@@ -58,7 +57,7 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
       completion[0].result < 0
           ? Error::unsupported(operation).reason(std::strerror(static_cast<int>(-completion[0].result)))
           : Error::unsupported(operation).reason("a read came back short");
-  return std::move(error).object(std::string((*engine)->name()) + " reading " + file.name);
+  return std::move(error).object(std::string(engine->name()) + " reading " + file.name);
 }
 
 }  // namespace

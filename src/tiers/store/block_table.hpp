@@ -27,7 +27,6 @@ class BlockTable {
   BlockTable(std::uint64_t seed, ByteCount payload, ByteCount block);
 
   [[nodiscard]] std::size_t block_count() const { return records_.size(); }
-  [[nodiscard]] ByteCount block_size() const { return block_; }
   /// The part of `payload` that block `index` covers.
   template <class Span>
   [[nodiscard]] Span block(Span payload, std::size_t index) const {

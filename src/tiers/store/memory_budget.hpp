@@ -68,7 +68,6 @@ class MemoryBudget {
 
   [[nodiscard]] ByteCount size() const { return ByteCount(ranges_.size()); }
   [[nodiscard]] ByteCount free() const;
-  [[nodiscard]] Tier tier() const { return tier_; }
   /// What to say of a reservation of `size` that was refused and that waiting cannot help: budget_too_small,
   /// naming what every holder has.
   [[nodiscard]] Error too_small(ByteCount size) const;

@@ -48,9 +48,8 @@ class GatherHop final : public CollectiveHop {
         phase_ = Phase::gather;
         [[fallthrough]];
       case Phase::gather: {
-        auto gathered = communicator_.poll();
-        if (!gathered) return gathered.error();
-        if (!*gathered) return HopState::pending;
+        PENSTOCK_TRY_ASSIGN(auto gathered, communicator_.poll());
+        if (!gathered) return HopState::pending;
         PENSTOCK_TRY(context_.communication.record(*target_.gathered));
         pop();
         phase_ = Phase::finish;
@@ -64,9 +63,8 @@ class GatherHop final : public CollectiveHop {
   /// Not later: a gather that waits for the head would keep the room from the one that is.
   Result<void> end_lease_once_copied() {
     if (!shard_.held()) return ok();
-    auto copied = target_.copied->query();
-    if (!copied) return copied.error();
-    if (*copied) shard_.end();
+    PENSTOCK_TRY_ASSIGN(auto copied, target_.copied->query());
+    if (copied) shard_.end();
     return ok();
   }
 
@@ -98,9 +96,8 @@ class ReduceScatterHop final : public CollectiveHop {
       PENSTOCK_TRY(communicator_.start_reduce_scatter(context_.communication, flat_, Reduction::exact));
       started_ = true;
     }
-    auto summed = communicator_.poll();
-    if (!summed) return summed.error();
-    if (!*summed) return HopState::pending;
+    PENSTOCK_TRY_ASSIGN(auto summed, communicator_.poll());
+    if (!summed) return HopState::pending;
     PENSTOCK_TRY(context_.communication.record(reduced_));
     pop();
     return HopState::done;
@@ -125,9 +122,8 @@ class ExchangeHop final : public CollectiveHop {
       PENSTOCK_TRY(communicator_.start_exchange(mine_, all_));
       started_ = true;
     }
-    auto exchanged = communicator_.poll();
-    if (!exchanged) return exchanged.error();
-    if (!*exchanged) return HopState::pending;
+    PENSTOCK_TRY_ASSIGN(auto exchanged, communicator_.poll());
+    if (!exchanged) return HopState::pending;
     pop();
     return HopState::done;
   }

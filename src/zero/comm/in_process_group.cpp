@@ -239,12 +239,10 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
   if (slots[rank].ready) {
     return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));
   }
-  auto ready = device.create_event();
-  if (!ready) return ready.error();
-  auto done = device.create_event();
-  if (!done) return done.error();
-  slots[rank].ready = std::move(*ready);
-  slots[rank].done = std::move(*done);
+  PENSTOCK_TRY_ASSIGN(auto ready, device.create_event());
+  PENSTOCK_TRY_ASSIGN(auto done, device.create_event());
+  slots[rank].ready = std::move(ready);
+  slots[rank].done = std::move(done);
   return std::make_unique<TransportCommunicator>(
       std::make_unique<InProcessTransport>(shared_from_this(), rank, device), compute);
 }

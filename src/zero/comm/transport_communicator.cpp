@@ -39,9 +39,8 @@ Result<void> TransportCommunicator::start(const Transfer& transfer) {
 }
 
 Result<bool> TransportCommunicator::poll() {
-  auto state = transport_->poll();
-  if (!state) return state.error();
-  if (*state == TransferState::readable) {
+  PENSTOCK_TRY_ASSIGN(auto state, transport_->poll());
+  if (state == TransferState::readable) {
     auto summed = sum_slices();
     // Peers wait for the release in any case, or they would read a stream that ran no further.
     auto released = transport_->release_slices();
@@ -50,10 +49,9 @@ Result<bool> TransportCommunicator::poll() {
       transport_->abort(summed.error());
       return summed.error();
     }
-    state = transport_->poll();
-    if (!state) return state.error();
+    PENSTOCK_TRY_ASSIGN(state, transport_->poll());
   }
-  return *state == TransferState::complete;
+  return state == TransferState::complete;
 }
 
 /// The `exact` reduction: fp32 in rank order, rounded once.

@@ -40,21 +40,19 @@ Result<void> Engine::begin_step(const StepOptions& options) {
 }
 
 Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
-  auto parameters = state_->acquire(unit, stream);
-  if (!parameters) return parameters.error();
+  PENSTOCK_TRY_ASSIGN(auto parameters, state_->acquire(unit, stream));
   UnitLease lease;
   lease.engine_ = this;
   lease.unit_ = unit;
-  lease.parameters_ = std::move(*parameters);
+  lease.parameters_ = std::move(parameters);
   return lease;
 }
 
 Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
-  auto slots = state_->gradients(unit, stream);
-  if (!slots) return slots.error();
+  PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients(unit, stream));
   UnitGradients gradients;
   gradients.unit_ = unit;
-  gradients.slots_ = std::move(*slots);
+  gradients.slots_ = std::move(slots);
   return gradients;
 }
 

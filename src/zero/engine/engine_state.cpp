@@ -79,9 +79,8 @@ Result<void> Engine::State::add(tiers::TensorId& id, const FlatLayout& flat, Til
                      .role = description.purpose,
                      .first = (shard_begin + range.begin).value(),
                      .count = range.count.value()};
-  auto added = context_.runtime.add(std::move(description), on_disk);
-  if (!added) return added.error();
-  tensors_.push_back(id = *added);
+  PENSTOCK_TRY_ASSIGN(auto added, context_.runtime.add(std::move(description), on_disk));
+  tensors_.push_back(id = added);
   return ok();
 }
 
@@ -294,9 +293,8 @@ Result<StepOutcome> Engine::State::step() {
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
     PENSTOCK_TRY(step_.begin(waited));
   }
-  auto outcome = step_.finish(current_step + 1, gradients_.micro_batches());
-  if (!outcome) return outcome.error();
-  current_step = outcome->step;
+  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(current_step + 1, gradients_.micro_batches()));
+  current_step = outcome.step;
   gradients_.end_step();
   context_.runtime.end_round();
   residency_->end_step();
@@ -307,8 +305,7 @@ Result<std::string> Engine::State::digest() {
   PENSTOCK_TRY(ready("Engine::digest"));
   // Gathers that are in flight are waited for: the exchange comes behind them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(*this));
-  auto digest = compute_digest(context_, optimizer_);
-  if (!digest) return digest.error();
+  PENSTOCK_TRY_ASSIGN(auto digest, compute_digest(context_, optimizer_));
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});

@@ -36,9 +36,8 @@ class CopyOutHop final : public OrderedHop {
       if (!leased_) return HopState::pending;
       PENSTOCK_TRY(copy_out());
     }
-    auto copied = flat_.grad.copied_out->query();
-    if (!copied) return copied.error();
-    return *copied ? HopState::done : HopState::pending;
+    PENSTOCK_TRY_ASSIGN(auto copied, flat_.grad.copied_out->query());
+    return copied ? HopState::done : HopState::pending;
   }
 
   Result<void> take_leases() {

@@ -43,18 +43,17 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> values;
   for (FlatState& flat : flats) {
-    auto shard = runtime.acquire(flat.shard, swap::Access::overwrite, swap::Use::unrecorded);
-    if (!shard) return shard.error();
+    PENSTOCK_TRY_ASSIGN(auto shard,
+                        runtime.acquire(flat.shard, swap::Access::overwrite, swap::Use::unrecorded));
     for (TileState& tile : flat.tiles) {
       runtime.wait_for_stores(options_.tile_stores_max);
-      auto lease = runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded);
-      if (!lease) return lease.error();
+      PENSTOCK_TRY_ASSIGN(auto lease,
+                          runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded));
       values.assign(tile.range.count.value(), 0.0f);
       fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
       PENSTOCK_TRY(cpu_adam::initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
-                                             view(tile, lease->bytes(), shard->bytes(), {}),
-                                             options_.workers));
-      if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease->bytes(), 0);
+                                             view(tile, lease.bytes(), shard.bytes(), {}), options_.workers));
+      if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease.bytes(), 0);
       runtime.blocks(tile.tensor).stamp(0);
     }
   }
@@ -90,17 +89,16 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
     // The shard's lease outlives an error: what is written of it must not be lost.
     if (!flat.open_shard.held()) {
       PENSTOCK_TRY(check_halves(flat));
-      auto gradient = runtime.acquire(flat.gradient, swap::Access::read);
-      if (!gradient) return gradient.error();
-      flat.open_gradient = std::move(*gradient);
+      PENSTOCK_TRY_ASSIGN(auto gradient, runtime.acquire(flat.gradient, swap::Access::read));
+      flat.open_gradient = std::move(gradient);
       // Where the parameters are halves of the masters they are read too. Else no use is recorded: an overwrite
       // needs nothing to be loaded before it.
       const bool reads = cpu_adam::is_split(options_.format);
-      auto shard = runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
-                                   reads ? swap::Use::recorded : swap::Use::unrecorded);
-      if (!shard) return shard.error();
+      PENSTOCK_TRY_ASSIGN(auto shard,
+                          runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
+                                          reads ? swap::Use::recorded : swap::Use::unrecorded));
       if (reads && f + 1 < flats.size()) runtime.prefetch(flats[f + 1].shard);
-      flat.open_shard = std::move(*shard);
+      flat.open_shard = std::move(shard);
     }
     for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
       if (!pending(flat.tiles[t])) continue;
@@ -119,24 +117,24 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   swap::Runtime& runtime = *options_.runtime;
   // Slots beyond those that hide the disk's time only push each other out of the cache.
   runtime.wait_for_stores(options_.tile_stores_max);
-  auto lease = runtime.acquire(tile.tensor, swap::Access::modify,
-                               tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
-  if (!lease) return lease.error();
+  PENSTOCK_TRY_ASSIGN(auto lease,
+                      runtime.acquire(tile.tensor, swap::Access::modify,
+                                      tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded));
 
   BlockSeal seal(runtime.blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
-  auto outcome =
+  PENSTOCK_TRY_ASSIGN(
+      auto outcome,
       cpu_adam::adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
-                          view(tile, lease->bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
+                          view(tile, lease.bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
                           {.workers = options_.workers,
                            .observer = check ? &seal : nullptr,
-                           .nontemporal_parameter = !options_.shards_on_disk});
-  if (!outcome) return outcome.error();
-  if (outcome->first_rejected_block) return runtime.corrupted(tile.tensor, *outcome->first_rejected_block);
-  if (outcome->first_non_finite_block) {
+                           .nontemporal_parameter = !options_.shards_on_disk}));
+  if (outcome.first_rejected_block) return runtime.corrupted(tile.tensor, *outcome.first_rejected_block);
+  if (outcome.first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
         .reason("a master weight or moment is no longer finite")
-        .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome->first_non_finite_block))
+        .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome.first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
   runtime.blocks(tile.tensor).stamp(step.number);
@@ -151,23 +149,23 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
     PENSTOCK_TRY(check_halves(flat));
     swap::Lease shard;  // half of the masters, in the split formats
     if (cpu_adam::is_split(options_.format)) {
-      auto granted = runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded);
-      if (!granted) return granted.error();
-      shard = std::move(*granted);
+      PENSTOCK_TRY_ASSIGN(auto granted,
+                          runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded));
+      shard = std::move(granted);
     }
     for (TileState& tile : flat.tiles) {
-      auto lease = runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded);
-      if (!lease) return lease.error();
+      PENSTOCK_TRY_ASSIGN(auto lease,
+                          runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded));
       const tiers::BlockTable& blocks = runtime.blocks(tile.tensor);
       const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
-        if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease->bytes()), i))) {
+        if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease.bytes()), i))) {
           return runtime.corrupted(tile.tensor, i);
         }
         const ElementCount first = cpu_adam::block_elements * i;
         masters.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
         PENSTOCK_TRY(cpu_adam::read_masters(
-            view(tile, lease->bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), first, masters));
+            view(tile, lease.bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), first, masters));
         visit(masters);
       }
     }

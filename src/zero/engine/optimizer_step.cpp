@@ -8,9 +8,8 @@
 namespace penstock::zero {
 
 Result<void> OptimizerStep::begin(TimePoint waited) {
-  auto norm = compute_global_norm();
-  if (!norm) return norm.error();
-  norm_ = *norm;
+  PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm());
+  norm_ = norm;
   norm_->waited = waited;
   return ok();
 }

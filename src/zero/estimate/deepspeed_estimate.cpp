@@ -133,8 +133,7 @@ Result<std::vector<DeepSpeedEstimateRow>> deepspeed_estimate(std::uint32_t stage
 }
 
 Result<std::string> deepspeed_estimate_table(std::uint32_t stage, const DeepSpeedEstimateOptions& options) {
-  const auto rows = deepspeed_estimate(stage, options);
-  if (!rows) return rows.error();
+  PENSTOCK_TRY_ASSIGN(const auto rows, deepspeed_estimate(stage, options));
 
   std::string table = "Estimated memory needed for params, optim states and gradients for a:\n";
   table += format("HW: Setup with %u node%s, %u GPU%s per node.\n", options.nodes,
@@ -142,7 +141,7 @@ Result<std::string> deepspeed_estimate_table(std::uint32_t stage, const DeepSpee
   table += format("SW: Model with %lluM total params", millions(options.total_params));
   if (stage == 3) table += format(", %lluM largest layer params", millions(options.largest_layer_params));
   table += ".\n  per CPU  |  per GPU |   Options\n";
-  for (const DeepSpeedEstimateRow& row : *rows) {
+  for (const DeepSpeedEstimateRow& row : rows) {
     table += format(" %7.2fGB | %6.2fGB | ", gigabytes(row.cpu_bytes), gigabytes(row.gpu_bytes));
     if (stage == 3) table += format("offload_param=%s, ", padded(row.offload_param));
     table += format("offload_optimizer=%s", padded(row.offload_optimizer));

@@ -89,12 +89,10 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const std::uint64_t ranks = std::uint64_t{options.ranks_per_node} * options.nodes;
   const ElementCount shard = shard_of(options.parameters, ranks);
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
-  const auto states = cpu_adam::tile_bytes(options.state_format, shard);
-  const auto tile = cpu_adam::tile_bytes(
-      options.state_format,
-      std::min(options.tile_elements.value_or(cpu_adam::default_tile_elements(options.state_format)), shard));
-  if (!states) return states.error();
-  if (!tile) return tile.error();
+  const ElementCount tile_elements =
+      std::min(options.tile_elements.value_or(cpu_adam::default_tile_elements(options.state_format)), shard);
+  PENSTOCK_TRY_ASSIGN(const ByteCount states, cpu_adam::tile_bytes(options.state_format, shard));
+  PENSTOCK_TRY_ASSIGN(const ByteCount tile, cpu_adam::tile_bytes(options.state_format, tile_elements));
 
   RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
   const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
@@ -108,7 +106,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const Tier optimizer_tier = tier_of(options.offload_optimizer);
 
   hold(parameter_tier, Purpose::parameter_shard, parameters);
-  hold(optimizer_tier, Purpose::optimizer_tile, *states);
+  hold(optimizer_tier, Purpose::optimizer_tile, states);
   hold(optimizer_tier == Tier::device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
@@ -120,7 +118,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ByteCount unit_parameters(unit_shard.value() * element);
   const bool lands = optimizer_tier != Tier::device;
   const ByteCount staging =
-      host_staging({.tile = optimizer_tier == Tier::nvme ? *tile : ByteCount(),
+      host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
                     .gradient = streams && lands ? unit_gradient : ByteCount(),
                     .incoming = lands ? unit_parameters : ByteCount()});
@@ -130,8 +128,8 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
         {Purpose::parameter_shard, parameters * (2 * options.micro_batches + (split ? 1 : 0)), parameters});
   }
   if (optimizer_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::optimizer_tile, *tile * tile_ring(options.tiles_in_flight));
-    estimate.traffic.push_back({Purpose::optimizer_tile, *states, *states});
+    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight));
+    estimate.traffic.push_back({Purpose::optimizer_tile, states, states});
   }
   std::stable_sort(estimate.lines.begin(), estimate.lines.end(), [](const auto& a, const auto& b) {
     return std::pair(a.tier, a.purpose) < std::pair(b.tier, b.purpose);

@@ -50,9 +50,8 @@ Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
   note_use(unit);
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
-    auto range = reserve(size(flat), Purpose::gathered_flat, unit, effects);
-    if (!range) return range.error();
-    PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
+    PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::gathered_flat, unit, effects));
+    PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
   return gather_next(unit, effects);
 }
@@ -63,9 +62,8 @@ Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
     if (is_gathered(flat)) continue;
     auto range = budget_.reserve(size(flat), Purpose::gathered_flat);
     while (!range) {
-      auto dropped = drop_furthest(unit, effects);
-      if (!dropped) return dropped.error();
-      if (!*dropped) return ok();
+      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, effects));
+      if (!dropped) return ok();
       range = budget_.reserve(size(flat), Purpose::gathered_flat);
     }
     PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
@@ -104,9 +102,8 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
       PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
     }
-    auto dropped = drop_furthest(for_unit, effects);
-    if (!dropped) return dropped.error();
-    if (*dropped) continue;
+    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, effects));
+    if (dropped) continue;
     if (reducing_.empty()) return budget_.too_small(size);
     PENSTOCK_TRY(finish_oldest_gradient(effects));
   }
@@ -153,9 +150,8 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still has its range until it has landed.
     while (places_[flat].gradient.held()) PENSTOCK_TRY(finish_oldest_gradient(effects));
-    auto range = reserve(size(flat), Purpose::full_gradient, unit, effects);
-    if (!range) return range.error();
-    places_[flat].gradient = std::move(*range);
+    PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::full_gradient, unit, effects));
+    places_[flat].gradient = std::move(range);
     if (auto opened = effects.open_gradient(flat); !opened) {
       places_[flat].gradient = {};
       return opened;
@@ -252,9 +248,8 @@ Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units,
   std::set<FlatResidency::Places> seen;
   for (std::uint32_t count = 1;; ++count) {
     if (auto last = rehearse(count, count); !last) return last.error();
-    auto places = rehearse(count, count + 1);
-    if (!places) return places.error();
-    const bool repeats = !seen.insert(std::move(*places)).second;
+    PENSTOCK_TRY_ASSIGN(auto places, rehearse(count, count + 1));
+    const bool repeats = !seen.insert(std::move(places)).second;
     if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) break;
   }
   return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,

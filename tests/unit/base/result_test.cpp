@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <cerrno>
+#include <memory>
 
 namespace penstock {
 namespace {
@@ -58,16 +59,35 @@ Result<int> quarter(int n) {
   return half(n / 2);
 }
 
+Result<std::unique_ptr<int>> sum_of_halves(int a, int b) {
+  PENSTOCK_TRY_ASSIGN(const int first, half(a));
+  int second = 0;
+  PENSTOCK_TRY_ASSIGN(second, half(b));
+  PENSTOCK_TRY_ASSIGN(auto sum, Result<std::unique_ptr<int>>(std::make_unique<int>(first + second)));
+  return sum;
+}
+
 TEST(Result, HoldsAValueOrACause) {
   EXPECT_EQ(quarter(8).value(), 2);
   ASSERT_FALSE(quarter(3));
   EXPECT_EQ(quarter(6).error().message(), "invalid argument, got 3 [half]");
 }
 
+TEST(Result, IsUnwrappedOrItsCauseReturned) {
+  EXPECT_EQ(**sum_of_halves(8, 6), 7);
+  EXPECT_EQ(sum_of_halves(5, 6).error().message(), "invalid argument, got 5 [half]");
+  EXPECT_EQ(sum_of_halves(8, 9).error().message(), "invalid argument, got 9 [half]");
+}
+
 TEST(Result, ThrowsItsCauseForCallersWhoAskForTheValue) {
   EXPECT_THROW(quarter(3).value(), tl::bad_expected_access<Error>);
   EXPECT_THROW(Result<void>(Error::unsupported("x")).value(), tl::bad_expected_access<Error>);
   EXPECT_NO_THROW(ok().value());
+}
+
+TEST(Error, NamesTheMostFrequentCauses) {
+  EXPECT_EQ(Error::invalid_config("x").code(), ErrorCode::invalid_config);
+  EXPECT_EQ(Error::would_block("x").code(), ErrorCode::would_block);
 }
 
 }  // namespace

@@ -262,5 +262,12 @@ TEST(StateFormat, SizesTilesAndBlocks) {
   EXPECT_EQ(default_tile_elements(StateFormat::split_bf16), ElementCount(524'288));
 }
 
+TEST(StateFormat, AlignsATileToItsWidestState) {
+  EXPECT_EQ(state_alignment(StateFormat::fp32), Alignment(4));
+  EXPECT_EQ(state_alignment(StateFormat::split), Alignment(4));
+  EXPECT_EQ(state_alignment(StateFormat::split_bf16), Alignment(2));
+  EXPECT_EQ(state_alignment(StateFormat::split_q8), Alignment(2));
+}
+
 }  // namespace
 }  // namespace penstock::test

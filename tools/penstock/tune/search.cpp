@@ -71,11 +71,10 @@ class Search {
 
   Result<void> refuse_page_cache() const {
     for (const std::filesystem::path& directory : directories_) {
-      const auto why = measure::page_cache_because(directory);
-      if (!why) return why.error();
-      if (!*why) continue;
+      PENSTOCK_TRY_ASSIGN(const auto why, measure::page_cache_because(directory));
+      if (!why) continue;
       return Error::unsupported("tune")
-          .reason("the page cache is not bypassed here, so nothing measured would be a disk's: " + **why)
+          .reason("the page cache is not bypassed here, so nothing measured would be a disk's: " + *why)
           .object(directory.string())
           .advice("name a directory on ext4 or xfs on the drive itself");
     }
@@ -93,22 +92,20 @@ class Search {
 
   Result<void> write_files() {
     const std::vector<Candidate> all = candidates();
-    const auto size = file_size(all.size());
-    if (!size) return size.error();
+    PENSTOCK_TRY_ASSIGN(const auto size, file_size(all.size()));
     for (const Candidate& candidate : all) {
       if (!entries_.empty() && !time_until(files_written)) break;
       progress(
-          fmt::format("writing files of {}, {} of {}", to_string(*size), entries_.size() + 1, all.size()));
+          fmt::format("writing files of {}, {} of {}", to_string(size), entries_.size() + 1, all.size()));
       DiskBenchmark::Options options;
       for (const std::filesystem::path& directory : directories_) {
         options.paths.push_back({.directory = directory,
-                                 .capacity = *size,
+                                 .capacity = size,
                                  .request_max = candidate.request_size,
                                  .in_flight_max = candidate.in_flight});
       }
-      auto load = DiskBenchmark::create(std::move(options));
-      if (!load) return load.error();
-      entries_.push_back({.candidate = candidate, .load = std::move(*load)});
+      PENSTOCK_TRY_ASSIGN(auto load, DiskBenchmark::create(std::move(options)));
+      entries_.push_back({.candidate = candidate, .load = std::move(load)});
     }
     tuned_.left_out = all.size() - entries_.size();
     const swap::PathReport path = entries_.front().load->paths().front();
@@ -119,13 +116,13 @@ class Search {
 
   /// A run of `pattern`, noted as another round of the entry's.
   Result<void> measure(Entry& entry, BenchmarkPattern pattern, double duration) {
-    const auto sample = entry.load->run(
-        pattern, std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(duration)));
-    if (!sample) return sample.error();
-    entry.candidate.rates.push_back(sample->bytes_per_second());
-    const double seconds = std::chrono::duration<double>(sample->elapsed).count();
+    PENSTOCK_TRY_ASSIGN(const auto sample,
+                        entry.load->run(pattern, std::chrono::duration_cast<TimePoint>(
+                                                     std::chrono::duration<double>(duration))));
+    entry.candidate.rates.push_back(sample.bytes_per_second());
+    const double seconds = std::chrono::duration<double>(sample.elapsed).count();
     std::vector<double>& rates = entry.path_rates.emplace_back();
-    for (const ByteCount bytes : sample->bytes) rates.push_back(static_cast<double>(bytes.value()) / seconds);
+    for (const ByteCount bytes : sample.bytes) rates.push_back(static_cast<double>(bytes.value()) / seconds);
     return ok();
   }
 
@@ -153,10 +150,9 @@ class Search {
 
   Result<void> measure_all() {
     progress(fmt::format("measuring {} settings", entries_.size()));
-    const auto reached = rounds(entries_.size(), all_measured);
-    if (!reached) return reached.error();
-    tuned_.left_out += entries_.size() - *reached;
-    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(*reached), entries_.end());
+    PENSTOCK_TRY_ASSIGN(const auto reached, rounds(entries_.size(), all_measured));
+    tuned_.left_out += entries_.size() - reached;
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(reached), entries_.end());
     sort_by_standing();
     for (const Entry& entry : entries_) tuned_.tried.push_back({.at_first = entry.candidate, .at_last = {}});
     return ok();
@@ -174,10 +170,9 @@ class Search {
   Result<void> measure_best() {
     const std::size_t count = std::min(finalists, entries_.size());
     progress(fmt::format("measuring the best {} again", count));
-    const auto reached = rounds(count, best_measured);
-    if (!reached) return reached.error();
+    PENSTOCK_TRY_ASSIGN(const auto reached, rounds(count, best_measured));
     std::vector<Candidate> measured;
-    for (std::size_t i = 0; i < *reached; ++i) {
+    for (std::size_t i = 0; i < reached; ++i) {
       tuned_.tried[i].at_last = entries_[i].candidate;
       measured.push_back(entries_[i].candidate);
     }

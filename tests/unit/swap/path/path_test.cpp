@@ -130,6 +130,23 @@ TEST(Path, HasWhatIsReservedWhereItsFileMayNotGrow) {
   EXPECT_NE((*path)->notes().find("may not grow: "), std::string::npos) << (*path)->notes();
 }
 
+TEST_P(PathTest, CountsTheCpuTimeOfItsDriverUntilItStops) {
+  path_->post({.operation = BlockFile::Direction::write, .buffer = page(0), .tag = 1});
+  EXPECT_TRUE(outcomes(1).at(1));
+  EXPECT_GT(path_->driver_cpu_time(), TimePoint());
+
+  EXPECT_TRUE(path_->stop_driver());
+
+  EXPECT_EQ(path_->driver_cpu_time(), TimePoint());
+}
+
+TEST(Path, TakesAFinitePositiveWeight) {
+  EXPECT_TRUE(check_weight({.weight = 0.5}));
+  for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    EXPECT_FALSE(check_weight({.weight = weight})) << weight;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, PathTest,
                          testing::Values(EngineChoice::automatic, EngineChoice::libaio,
                                          EngineChoice::threads),

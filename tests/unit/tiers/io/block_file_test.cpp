@@ -290,5 +290,24 @@ TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
   EXPECT_EQ(file.overdue_count(), 0u);
 }
 
+TEST_F(BlockFileTest, IsSaturatedWhileRequestsWaitForOthers) {
+  SimClock clock;
+  SimEngine engine(disk_, clock, /*seed=*/1);
+  auto file = BlockFile::create(disk_.create_scratch("sim", 64_KiB, DirectIo::preferred).value(), engine,
+                                {.size = 64_KiB, .request_max = 16_KiB, .in_flight_max = 32_KiB})
+                  .value();
+  ASSERT_TRUE(file.start(IoOperation::write, FileOffset(0), bytes(64_KiB), 1));
+  EXPECT_FALSE(file.saturated());  // nothing is in flight
+
+  file.poll(TimePoint::min());
+  EXPECT_TRUE(file.saturated());  // half is in flight, and half waits
+
+  while (file.busy()) {
+    clock.advance_to(std::max(clock.now(), engine.next_due()));
+    file.poll(TimePoint::min());
+  }
+  EXPECT_FALSE(file.saturated());
+}
+
 }  // namespace
 }  // namespace penstock::tiers

@@ -139,6 +139,17 @@ TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired)
   EXPECT_EQ(preferred->properties().direct_note.empty(), preferred->properties().direct);
 }
 
+TEST(RealFileSystem, ExtendsAScratchFileBeyondWhatIsReserved) {
+  test::ScratchDirectory directory;
+  File file = real_file_system().create_scratch(directory.path(), 1_MiB, DirectIo::preferred).value();
+
+  ASSERT_TRUE(file.extend(3_MiB));
+
+  struct stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(file.handle()), &status), 0);
+  EXPECT_EQ(status.st_size, 3 << 20);
+}
+
 TEST(RealFileSystem, MakesNamedFilesForTheirOwnerAloneAndReservesTheirBytes) {
   const test::ScratchDirectory directory;
   const File file = real_file_system().create(directory.path() / "swap", 3_MiB, DirectIo::preferred).value();

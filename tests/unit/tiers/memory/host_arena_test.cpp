@@ -25,5 +25,16 @@ TEST(HostArena, MayBeEmpty) {
   EXPECT_TRUE(HostArena::create({.size = 0_B})->bytes().empty());
 }
 
+TEST(HostArena, StaysMappedOnceItWasLeaked) {
+  HostSpan bytes;
+  {
+    auto arena = HostArena::create({.size = 2_MiB}).value();
+    bytes = arena.bytes();
+    arena.leak();
+  }
+  bytes.data()[0] = std::byte{7};
+  EXPECT_EQ(bytes.data()[0], std::byte{7});
+}
+
 }  // namespace
 }  // namespace penstock::tiers

@@ -170,5 +170,11 @@ TEST(BlockTable, CatchesFlippedSwappedStaleAndForeignBytes) {
   EXPECT_FALSE(table.verify(0, bytes.subspan(4_KiB, 4_KiB)));
 }
 
+TEST(TensorDescription, StaysInMemoryWhereItHasNoExtentAndItsContentsOutlastALease) {
+  EXPECT_TRUE(TensorDescription{}.stays_in_memory());
+  EXPECT_FALSE(TensorDescription{.extent = Extent{}}.stays_in_memory());
+  EXPECT_FALSE(TensorDescription{.transient = true}.stays_in_memory());
+}
+
 }  // namespace
 }  // namespace penstock::tiers

@@ -365,5 +365,19 @@ TEST(Config, RefusesAWorldWithoutRanks) {
   EXPECT_EQ(read("{}", 0).error().code(), ErrorCode::invalid_argument);
 }
 
+TEST(Config, TakesTheSwapDirectoriesOfTheParametersBeforeThoseOfTheOptimizer) {
+  using Directories = std::vector<std::filesystem::path>;
+  Config config;
+  config.offload_param.nvme_paths = {"parameters"};
+  config.offload_optimizer.nvme_paths = {"optimizer"};
+  EXPECT_EQ(config.swap_directories(), Directories());
+
+  config.offload_optimizer.device = OffloadDevice::nvme;
+  EXPECT_EQ(config.swap_directories(), Directories{"optimizer"});
+
+  config.offload_param.device = OffloadDevice::nvme;
+  EXPECT_EQ(config.swap_directories(), Directories{"parameters"});
+}
+
 }  // namespace
 }  // namespace penstock::zero

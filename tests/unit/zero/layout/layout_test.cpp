@@ -47,6 +47,13 @@ TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
   EXPECT_EQ(std::vector<std::uint32_t>(shards.needed_by(2).begin(), shards.needed_by(2).end()),
             (std::vector<std::uint32_t>{3, 0}));
   EXPECT_EQ(shards.user_count(0), 2u);
+  EXPECT_EQ(shards.ranks(), 2u);
+}
+
+TEST(ModelLayout, ListsTheParametersOfAUnitBeforeThoseThatItShares) {
+  const ModelLayout model = test::small_model();
+
+  EXPECT_EQ(model.parameters_of(2), (std::vector<ParameterId>{{2, 0}, {0, 0}}));
 }
 
 TEST(MemoryPlan, RefusesTwoOffloadBlocksThatNameDifferentDirectories) {

@@ -1,0 +1,54 @@
+#include "tiers/memory/numa.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
+
+namespace penstock::zero {
+
+namespace {
+
+std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
+                                                         std::span<const std::filesystem::path> directories,
+                                                         const tiers::NumaTopology& topology) {
+  const auto& given = config.penstock.path_nodes;
+  std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
+  if (!given.empty()) return nodes;
+  for (const auto& directory : directories) nodes.push_back(topology.node_of_directory(directory));
+  return nodes;
+}
+
+std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
+                                          std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
+  if (!config.penstock.rank_nodes.empty()) return config.penstock.rank_nodes[local_rank];
+  if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
+  return topology.node(local_rank * topology.node_count() / local_ranks);
+}
+
+}  // namespace
+
+swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank) const {
+  return runtime_options(config, local_rank, tiers::NumaTopology::read());
+}
+
+swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint32_t local_rank,
+                                                 const tiers::NumaTopology& topology) const {
+  swap::RuntimeOptions options{.host_budget = host_budget};
+  options.pinning = config.pins_host_memory() ? tiers::Pinning::preferred : tiers::Pinning::none;
+  options.eviction = config.penstock.eviction;
+  options.lookahead = host_budget / 4;
+  const auto& directories = config.swap_directories();
+  if (swap_bytes.is_zero()) return options;
+  options.swap_need = {.total = swap_bytes, .tensor_max = swap_tensor_max};
+  const auto& weights = config.penstock.path_weights;
+  for (const std::size_t i : tiers::paths_of_node(nodes_of_paths(config, directories, topology),
+                                                  node_of_rank(config, local_rank, local_ranks, topology))) {
+    options.paths.push_back({.directory = directories[i],
+                             .weight = weights.empty() ? 0 : weights[i],
+                             .request_max = config.aio_block_size,
+                             .in_flight_max = config.aio_block_size * config.aio_queue_depth,
+                             .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),
+                             .engine = config.penstock.io_engine});
+  }
+  return options;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Holds the tree against the rules that text alone can show, one rule a call:
+
+  tidy.py ROOT format       sources are as clang-format 14 (Debian 12's) writes them
+  tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
+  tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
+
+Beside it: include_table.py, for #include lines; the target public_headers, which compiles each public header alone;
+tests/unit/zero/config/consumer_test.cpp, which shows that each configuration key is read.
+
+Exits 1 with a line for each violation, 77 where a rule cannot be checked here.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+FUNCTION_LINES_MAX = 70
+# How zero waits for what it moves itself; a storage-only user has acquire(). The tests of zero::Engine hold them.
+FOR_ZERO = "for zero"
+# Public functions without a caller outside, with the reason.
+UNCALLED = {
+    "check_failed": "behind PENSTOCK_CHECK",
+    "measure_weights": "measures for a third of a second; the paths' weights are tested through size_swap_files()",
+    "PendingLease::ask": FOR_ZERO,
+    "PendingLease::pending": FOR_ZERO,
+    "Runtime::check_stores": FOR_ZERO,
+    "Runtime::executor": FOR_ZERO,
+    "Runtime::host_memory": FOR_ZERO,
+    "Runtime::wait_ignoring_stores": FOR_ZERO,
+    "Runtime::wait_until": FOR_ZERO,
+    "Engine::current_step": "StepOutcome::step says it after each step",
+}
+
+SUFFIXES = {".cpp", ".hpp", ".cu", ".inl"}
+CANNOT_CHECK = 77
+# What a statement with parentheses and a block can begin with and be no function.
+NO_FUNCTION = re.compile(r"\s*(if|else|for|while|switch|do|try|catch|namespace|class|struct|union|enum|return)\b")
+
+
+def sources(root, folders):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES:
+                yield path
+
+
+def check_format(root):
+    name = next((n for n in ("clang-format-14", "clang-format") if shutil.which(n)), None)
+    version = subprocess.run([name, "--version"], capture_output=True, text=True).stdout if name else ""
+    if "version 14." not in version:
+        print("skipped: clang-format 14 is not installed, other versions differ; found " + (version.strip() or "none"))
+        sys.exit(CANNOT_CHECK)
+
+    def violations(paths):
+        done = subprocess.run([name, "--dry-run", "-Werror", *paths], capture_output=True, text=True)
+        return re.findall(r"^(.+?):\d+:\d+: error: code should be clang-formatted", done.stderr, re.M)
+
+    paths = list(sources(root, ["include", "src", "kernels", "tools", "examples", "bench", "tests"]))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        chunks = [paths[at : at + 25] for at in range(0, len(paths), 25)]
+        for path in sorted({path for found in pool.map(violations, chunks) for path in found}):
+            yield f"{pathlib.Path(path).relative_to(root)}: run {name} -i"
+
+
+def blank(match):
+    """As many lines and characters, without what could be taken for code."""
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def code_of(path):
+    """The text with comments, literals and preprocessor lines blanked."""
+    text = re.sub(r'R"(\w*)\((?s:.*?)\)\1"', blank, path.read_text())
+    text = re.sub(r"//[^\n]*|/\*(?s:.*?)\*/|\"(\\.|[^\"\\\n])*\"|(?<![0-9a-fA-F])'(\\.|[^'\\\n])+'", blank, text)
+    return re.sub(r"^[ \t]*#(?:.*\\\n)*.*", blank, text, flags=re.M)
+
+
+def blocks(code):
+    """Of each pair of braces whose closing one begins its line: what stands before it, and both offsets."""
+    open_braces, begin = [], 0
+    for match in re.finditer(r"[{};]", code):
+        at = match.start()
+        if match.group() == "{":
+            open_braces.append((begin, at))
+            begin = at + 1
+        elif match.group() == ";":
+            begin = at + 1
+        elif open_braces:
+            head, opening = open_braces.pop()
+            if code[:at].rpartition("\n")[2].strip():
+                begin = head  # an initializer within a statement
+                continue
+            yield head, opening, at
+            begin = at + 1
+
+
+def function_name(head):
+    """Of the function that `head` begins; none where it begins something else, such as a table or a lambda."""
+    if NO_FUNCTION.match(head) or "=" in re.sub(r"\([^()]*\)|operator\W+", "", re.sub(r"\([^()]*\)", "", head)):
+        return None
+    found = re.search(r"([\w:~]+|operator\W+)\s*\(", re.sub(r"__attribute__\(\([^)]*\)\)|requires\s*\(", "", head))
+    return found.group(1) if found and "](" not in head else None
+
+
+def check_functions(root):
+    for path in sources(root, ["src", "kernels"]):
+        code = code_of(path)
+        for head, opening, closing in blocks(code):
+            name = function_name(re.sub(r"^\s*(public|private|protected|case [\w:]+|default):", "", code[head:opening]))
+            start = len(code[:opening]) - len(code[head:opening].lstrip())
+            lines = code[start:closing].count("\n") + 1
+            if name and lines > FUNCTION_LINES_MAX:
+                yield f"{path.relative_to(root)}: {name} has {lines} lines, at most {FUNCTION_LINES_MAX} are allowed"
+
+
+def declarations(code):
+    """The functions of a public header: class or none, name, and the declaration."""
+    scopes = []  # of each open brace: the class, "" for a namespace, None for what holds no declarations
+    public = []  # beside it
+    begin = 0
+    for match in re.finditer(r"[{};]|\b(public|private|protected):", code):
+        at, token = match.start(), match.group()
+        statement = re.sub(r"^template <[^>]*(<[^>]*>)*[^>]*> ", "", " ".join(code[begin:at].split()))
+        inside = None not in scopes and all(public)
+        is_function = token in "{;" and inside and re.match(r"[^=]*\w\s*\(", statement) and not re.match(
+            r"(using|friend|static_assert|typedef|PENSTOCK_)", statement)
+        if is_function and not re.search(r"= (delete|default)$", statement):
+            yield (scopes[-1] if scopes else ""), statement
+        if token == "{":
+            kind = re.match(r"(?:inline )?(namespace|class|struct|union)\b", statement)
+            name = re.search(r"(?:class|struct|union)(?: \[\[\w+\]\])? (\w+)", statement)
+            scopes.append(None if not kind else "" if kind.group(1) == "namespace" else name.group(1) if name else None)
+            public.append(not kind or kind.group(1) != "class")
+        elif token == "}" and scopes:
+            scopes.pop(), public.pop()
+        elif token.endswith(":") and public:
+            public[-1] = token == "public:"
+        begin = match.end()
+
+
+def public_functions(root):
+    for path in sources(root, ["include"]):
+        for owner, statement in declarations(code_of(path)):
+            found = re.search(r"([~\w]+)\s*\(", re.sub(r"\b(requires|noexcept|alignas|explicit)\s*\([^()]*\)", "", statement))
+            name = found.group(1) if found else None
+            if not name or name == owner or name.startswith("~") or "operator" in statement:
+                continue
+            yield path, owner, name, bool(re.match(r".*\b(virtual|override)\b", statement))
+
+
+def check_callers(root):
+    outside = "\n".join(map(code_of, sources(root, ["tests", "tools", "bench", "examples"])))
+    called = set(re.findall(r"\b(\w+)(?:<[\w:]+>)?\(", outside)) | set(re.findall(r"&(?:\w+::)*(\w+)", outside))
+    # An interface is called by the library itself.
+    within = set(re.findall(r"(?:\.|->)(\w+)\(", "\n".join(map(code_of, sources(root, ["src", "kernels"])))))
+    excused = set(UNCALLED)
+    for path, owner, name, is_virtual in public_functions(root):
+        if name in called or (is_virtual and name in within):
+            continue
+        known = f"{owner}::{name}" if owner else name
+        excused.discard(known)
+        if known not in UNCALLED:
+            yield f"{path.relative_to(root)}: {known}() has no caller in tests, tools, bench or examples"
+    yield from (f"UNCALLED names {one}, which has a caller or is gone" for one in sorted(excused))
+
+
+RULES = {"format": check_format, "functions": check_functions, "callers": check_callers}
+
+if __name__ == "__main__":
+    found = list(RULES[sys.argv[2]](pathlib.Path(sys.argv[1])))
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
