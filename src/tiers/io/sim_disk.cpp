@@ -1,5 +1,8 @@
-#include <penstock/base/check.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
+
+#include "base/splitmix64.hpp"
+
+#include <penstock/base/check.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -42,11 +45,7 @@ Result<void> SimDisk::extend(const File::Properties& file, ByteCount size) {
 }
 
 std::uint64_t SimEngine::random() noexcept {
-  // splitmix64 (Steele, Lea, Flood 2014)
-  std::uint64_t z = (random_ += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  return splitmix64_next(random_);
 }
 
 std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
