@@ -1,8 +1,8 @@
 #include "zero/comm/hop_order.hpp"
 
-#include "kernels/host_compute.hpp"
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
+#include "kernels/host_compute.hpp"
 
 #include <benchmark/benchmark.h>
 #include <array>

@@ -1,5 +1,5 @@
-#include "kernels/host_compute.hpp"
 #include <penstock/tiers/device/host_device.hpp>
+#include "kernels/host_compute.hpp"
 #include "tiers/store/block_table.hpp"
 
 #include <benchmark/benchmark.h>

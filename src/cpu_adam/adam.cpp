@@ -1,6 +1,7 @@
 #include <penstock/cpu_adam/adam.hpp>
 #include "cpu_adam/adam_coefficients.hpp"
 
+#include "base/splitmix64.hpp"
 #include "cpu_adam/adam_kernel.hpp"
 #include "cpu_adam/block_view.hpp"
 #include "cpu_adam/check_tile.hpp"
@@ -35,13 +36,9 @@ const detail::AdamKernels& kernels_of(Isa isa) {
   }
 }
 
-/// Of stochastic rounding: the same for a block wherever its tile was cut. Steele et al. 2014 (SplitMix64's
-/// mixer).
+/// Of stochastic rounding: the same for a block wherever its tile was cut.
 std::uint32_t rounding_seed(std::uint64_t step, std::uint64_t first_element) {
-  std::uint64_t x = step * 0x9e3779b97f4a7c15u + first_element;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 32);
+  return static_cast<std::uint32_t>(splitmix64_mix(step * splitmix64_step + first_element) >> 32);
 }
 
 /// What one worker saw; joined at the end, so that workers share nothing in the loop.

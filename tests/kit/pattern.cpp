@@ -1,20 +1,13 @@
 #include "kit/pattern.hpp"
 
+#include "kit/seeded_random.hpp"
+
 #include <cstring>
 
 namespace penstock::test {
 
-namespace {
-// splitmix64's finaliser (Steele, Lea, Flood 2014): every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-}  // namespace
-
 std::uint64_t Pattern::word(std::uint64_t index) const {
-  return mix(mix(tensor * 0x9e3779b97f4a7c15u + generation) + index);
+  return SeededRandom::mix(SeededRandom::mix(tensor * 0x9e3779b97f4a7c15u + generation) + index);
 }
 
 std::byte Pattern::at(std::uint64_t position) const {

@@ -4,17 +4,20 @@
 
 namespace penstock::test {
 
-/// splitmix64: the same choices from the same seed on every platform.
+/// splitmix64 (Steele, Lea, Flood 2014): the same choices from the same seed on every platform. Apart from the
+/// library's own, since tests share nothing with what they test.
 class SeededRandom {
  public:
   explicit SeededRandom(std::uint64_t seed) : state_(seed) {}
 
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+  /// Its finaliser: every bit of `x` reaches every bit of the result.
+  static std::uint64_t mix(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
   }
+
+  std::uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15u); }
   /// Uniform in [0, bound), bound > 0.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
   /// Uniform in [-1, 1).

@@ -59,10 +59,10 @@ struct PathReport {
   ByteCount capacity, reserved;
   double weight = 0;
   ByteCount request_max, in_flight_max;
-  std::string engine;              ///< "io_uring", …
-  std::string notes;               ///< what was probed and refused; empty when nothing was
-  tiers::FileCounters counters;    ///< so far
-  TimePoint driver_cpu_time{};     ///< of the path's driver thread, so far
+  std::string engine;            ///< "io_uring", …
+  std::string notes;             ///< what was probed and refused; empty when nothing was
+  tiers::FileCounters counters;  ///< so far
+  TimePoint driver_cpu_time{};   ///< of the path's driver thread, so far
 };
 /// Opens a path as a runtime would, without its driver, and closes it again. Blocks.
 ///
@@ -93,10 +93,10 @@ struct RuntimeOptions {
   /// may grow, unreserved, to hold all of it, for paths that fail. A path without room for one tensor is left out.
   /// Weights of zero are measured first, for a third of a second.
   SwapNeed swap_need;
-  std::vector<std::string> messages;    ///< the first that take_messages() returns
+  std::vector<std::string> messages;  ///< the first that take_messages() returns
   Eviction eviction = Eviction::planned;
-  ByteCount lookahead = 64_MiB;         ///< loaded ahead of its use, at most
-  Executor* executor = nullptr;         ///< runs checksums; null: on the thread that moves. Outlives the runtime
+  ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
+  Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives the runtime
   IdleHandler* idle_handler = nullptr;  ///< null: threads of the runtime's own. Outlives the runtime
 };
 

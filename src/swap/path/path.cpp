@@ -1,5 +1,7 @@
 #include "swap/path/path.hpp"
 
+#include "base/notes.hpp"
+
 #include <pthread.h>
 #include <time.h>
 #include <algorithm>
@@ -116,7 +118,7 @@ std::string Path::notes() const {
        {choice_, file.direct_note.empty() ? "" : "buffered I/O: " + file.direct_note,
         file.reserve_note.empty() ? "" : "space not reserved: " + file.reserve_note, growth_note_,
         engine_notes_}) {
-    if (!line.empty()) notes += (notes.empty() ? "" : "; ") + line;
+    append_note(notes, line);
   }
   return notes;
 }

@@ -1,4 +1,6 @@
 #include "tiers/io/choose_engine.hpp"
+
+#include "base/notes.hpp"
 #include "tiers/io/aio_engine.hpp"
 #include "tiers/io/thread_pool_engine.hpp"
 #include "tiers/io/uring_engine.hpp"
@@ -82,7 +84,7 @@ Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, con
       return chosen;
     }
     if (choice == candidate || candidate == EngineChoice::threads) return engine.error();
-    chosen.reason += (chosen.reason.empty() ? "" : "; ") + engine.error().message();
+    append_note(chosen.reason, engine.error().message());
   }
   return Error::invalid_argument("choose_engine").object("choice").got(std::uint32_t(choice));
 }

@@ -207,7 +207,7 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
   for (const IoRequest& request : requests.first(accepted)) {
     if (request.operation == IoOperation::read) {
       for (ByteCount at; at < request.buffer.size(); at += 1_B) {
-        request.buffer.data()[at.value()] = std::byte(next_random(random_));
+        request.buffer.data()[at.value()] = std::byte(splitmix64_next(random_));
       }
     }
     const SimDisk::Options& disk = disk_.options();
@@ -215,7 +215,7 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
                                                          static_cast<double>(disk.bytes_per_second)));
     device_free_ = std::max(device_free_, clock_.now()) + transfer;
     const TimePoint jitter(static_cast<TimePoint::rep>(
-        next_random(random_) % static_cast<std::uint64_t>(2 * disk.latency.count() + 1)));
+        splitmix64_next(random_) % static_cast<std::uint64_t>(2 * disk.latency.count() + 1)));
     const SimFile* const file = disk_.find(request.file);
     pending_.push_back({request, device_free_ + jitter, file != nullptr ? file->change_count() : 0});
   }
@@ -247,7 +247,7 @@ std::size_t SimEngine::reap(std::span<IoCompletion> completions, TimePoint) noex
   }
   const std::size_t count = std::min(completions.size(), done_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    std::swap(done_[next_random(random_) % done_.size()], done_.back());
+    std::swap(done_[splitmix64_next(random_) % done_.size()], done_.back());
     completions[i] = done_.back();
     done_.pop_back();
   }
@@ -264,7 +264,7 @@ bool SimEngine::close(TimePoint) noexcept {
 /// A write in flight may have reached the disk, like one that has completed and was not flushed.
 void SimEngine::lose_power(std::uint64_t& random) noexcept {
   for (const Pending& pending : pending_) {
-    const bool reached = next_random(random) % 2 == 0;
+    const bool reached = splitmix64_next(random) % 2 == 0;
     if (pending.request.operation == IoOperation::write && reached) (void)perform(pending);
   }
 }

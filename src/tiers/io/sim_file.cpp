@@ -56,20 +56,20 @@ void SimFile::lose_power(std::uint64_t& random) {
   const Survival survival = choose_survival(random);
   if (survival == Survival::some) {
     for (std::size_t i = changes_.size(); i > 1; --i) {
-      std::swap(changes_[i - 1], changes_[next_random(random) % i]);
+      std::swap(changes_[i - 1], changes_[splitmix64_next(random) % i]);
     }
   }
   std::size_t size = durable_size_;
   for (const Change& change : changes_) {
     // Length and bytes get to the disk apart: the file may be long and empty.
     if (survives(survival, random)) size = std::max(size, change.size_after);
-    const bool torn = survival == Survival::some && next_random(random) % 2 == 0;
+    const bool torn = survival == Survival::some && splitmix64_next(random) % 2 == 0;
     if (!torn) {
       if (survives(survival, random)) put(change.begin, change.after);
       continue;
     }
     for (std::size_t at = 0; at < change.after.size(); at += sector) {
-      if (next_random(random) % 2 == 0) continue;
+      if (splitmix64_next(random) % 2 == 0) continue;
       const auto from = change.after.begin() + static_cast<std::ptrdiff_t>(at);
       const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(sector, change.after.size() - at));
       std::copy(from, from + count, bytes_.begin() + static_cast<std::ptrdiff_t>(change.begin + at));

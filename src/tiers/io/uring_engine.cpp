@@ -12,6 +12,8 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 
 #else
 
+#include "base/notes.hpp"
+
 #include <penstock/base/check.hpp>
 #include "base/owned_fd.hpp"
 
@@ -215,7 +217,7 @@ class UringEngine final : public IoEngine {
   std::string notes() const override { return notes_; }
 
  private:
-  void note(const std::string& line) { notes_ += (notes_.empty() ? "" : "; ") + line; }
+  void note(const std::string& line) { append_note(notes_, line); }
 
   /// Requests that have not completed yet.
   [[nodiscard]] std::size_t with_kernel() const noexcept { return in_flight_ - unreaped_.size(); }

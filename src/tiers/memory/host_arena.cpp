@@ -1,5 +1,7 @@
 #include "tiers/memory/host_arena.hpp"
 
+#include "base/notes.hpp"
+
 #include <sys/mman.h>
 #include <algorithm>
 #include <cerrno>
@@ -116,7 +118,7 @@ Result<HostArena> HostArena::create(const Options& options) {
         .wanted(ByteCount(size))
         .advice("raise RLIMIT_MEMLOCK (ulimit -l) or set pin_memory to false");
   }
-  arena.notes_ += (arena.notes_.empty() ? "" : "; ") + std::string("not pinned: ") + std::strerror(cause);
+  append_note(arena.notes_, std::string("not pinned: ") + std::strerror(cause));
   return arena;
 }
 

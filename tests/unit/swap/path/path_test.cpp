@@ -131,7 +131,7 @@ TEST(Path, HasWhatIsReservedWhereItsFileMayNotGrow) {
 }
 
 TEST_P(PathTest, CountsTheCpuTimeOfItsDriverUntilItStops) {
-  path_->post({.operation = BlockFile::Direction::write, .buffer = page(0), .tag = 1});
+  path_->post({.operation = tiers::IoOperation::write, .buffer = page(0), .tag = 1});
   EXPECT_TRUE(outcomes(1).at(1));
   EXPECT_GT(path_->driver_cpu_time(), TimePoint());
 
