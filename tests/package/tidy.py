@@ -24,12 +24,10 @@ FOR_ZERO = "for zero"
 # Public functions without a caller outside, with the reason.
 UNCALLED = {
     "check_failed": "behind PENSTOCK_CHECK",
-    "measure_weights": "measures for a third of a second; the paths' weights are tested through size_swap_files()",
     "PendingLease::ask": FOR_ZERO,
     "PendingLease::pending": FOR_ZERO,
     "Runtime::check_stores": FOR_ZERO,
     "Runtime::executor": FOR_ZERO,
-    "Runtime::host_memory": FOR_ZERO,
     "Runtime::wait_ignoring_stores": FOR_ZERO,
     "Runtime::wait_until": FOR_ZERO,
     "Engine::current_step": "StepOutcome::step says it after each step",

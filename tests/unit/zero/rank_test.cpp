@@ -1,0 +1,213 @@
+#include <penstock/zero/rank.hpp>
+
+#include "kit/scratch_directory.hpp"
+
+#include <penstock/zero/comm/in_process_group.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using penstock::test::ScratchDirectory;
+
+ModelLayout two_units() {
+  ModelLayout model;
+  for (const char* name : {"first", "second"}) {
+    model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(20'000), 0}}});
+  }
+  return model;
+}
+
+Rank::Options options() { return {.config = {}, .model = two_units()}; }
+
+Rank::Options on_disk(const ScratchDirectory& directory) {
+  Rank::Options on_disk = options();
+  on_disk.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {directory.path()}};
+  on_disk.config.penstock.tile_elements = ElementCount(16'384);
+  on_disk.hooks.runtime_options = [](swap::RuntimeOptions& runtime) {
+    for (swap::PathOptions& path : runtime.paths) path.weight = 1;
+  };
+  return on_disk;
+}
+
+void zeros(ParameterId, std::uint64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.0f); }
+
+/// One step whose gradients are zero.
+Result<StepOutcome> step(Rank& rank) {
+  Engine& engine = rank.engine();
+  PENSTOCK_TRY_ASSIGN(auto stream, rank.device().create_stream());
+  PENSTOCK_TRY(engine.begin_step({}));
+  for (std::uint32_t unit = static_cast<std::uint32_t>(rank.model().units.size()); unit-- > 0;) {
+    PENSTOCK_TRY_ASSIGN(auto weights, engine.acquire(unit, *stream));
+    PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
+    for (const GradientSlot& slot : gradients.slots()) {
+      PENSTOCK_TRY(rank.compute().scale(stream->handle(), slot.tensor, 0.0f));
+    }
+    weights.end();
+    PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+  }
+  return engine.step();
+}
+
+TEST(Rank, TrainsAloneWithNothingButAConfigurationAndALayout) {
+  auto rank = Rank::create(options()).value();
+  ASSERT_TRUE(rank->engine().initialize(zeros));
+
+  const auto outcome = step(*rank);
+
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_EQ(outcome->step, 1u);
+  EXPECT_EQ(rank->identity().ranks, 1u);
+  EXPECT_EQ(rank->device().free_memory(), 0_B);  // the engine has what was planned
+  EXPECT_GE(rank->workers().threads(), 1u);
+  EXPECT_TRUE(rank->notes().empty());
+}
+
+TEST(Rank, TrainsWithSeveralRanksInThreads) {
+  constexpr std::uint32_t ranks = 2;
+  const ScratchDirectory directory;
+  auto group = InProcessGroup::create(ranks);
+  std::vector<std::string> digests(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options mine = on_disk(directory);
+      mine.identity = RankIdentity::local(r, ranks);
+      mine.group = in_process_membership(group, r);
+      auto rank = Rank::create(std::move(mine)).value();
+      rank->engine().initialize(zeros).value();
+      EXPECT_TRUE(step(*rank));
+      digests[r] = rank->engine().digest().value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(digests[0], digests[1]);
+  EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(Rank, RefusesAnIdentityThatIsNone) {
+  for (const RankIdentity& wrong : {RankIdentity{.rank = 1}, RankIdentity{.ranks = 0},
+                                    RankIdentity{.local_rank = 2, .local_ranks = 2}, RankIdentity{.local_ranks = 0}}) {
+    Rank::Options refused = options();
+    refused.identity = wrong;
+    const auto rank = Rank::create(std::move(refused));
+    ASSERT_FALSE(rank);
+    EXPECT_EQ(rank.error().code(), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(Rank, RefusesSeveralRanksWithoutAGroup) {
+  Rank::Options refused = options();
+  refused.identity = RankIdentity::local(0, 2);
+
+  const auto rank = Rank::create(std::move(refused));
+
+  ASSERT_FALSE(rank);
+  EXPECT_NE(rank.error().message().find("in_process_membership()"), std::string::npos) << rank.error().message();
+}
+
+TEST(Rank, RefusesACommunicatorOfAnotherRank) {
+  auto group = InProcessGroup::create(2);
+  Rank::Options refused = options();
+  refused.identity = RankIdentity::local(0, 2);
+  refused.group = in_process_membership(group, 1);
+
+  const auto rank = Rank::create(std::move(refused));
+
+  ASSERT_FALSE(rank);
+  EXPECT_NE(rank.error().message().find("rank 1 of 2"), std::string::npos) << rank.error().message();
+}
+
+TEST(Rank, TellsThePeersWhenItFailsBeforeItHasJoined) {
+  auto group = InProcessGroup::create(2);
+  Accelerator accelerator = make_host_accelerator(1_MiB);
+  auto peer = group->join(0, *accelerator.device, *accelerator.compute).value();
+  Rank::Options failing = options();
+  failing.identity = RankIdentity::local(1, 2);
+  failing.group = in_process_membership(group, 1);
+  failing.make_accelerator = [](ByteCount) -> Result<Accelerator> {
+    return Error(ErrorCode::no_space, "test").reason("no accelerator");
+  };
+
+  EXPECT_EQ(Rank::create(std::move(failing)).error().code(), ErrorCode::no_space);
+
+  const double mine = 0;
+  std::vector<double> all(2);
+  const auto started =
+      peer->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code(), ErrorCode::peer_failed);
+  EXPECT_NE(started.error().message().find("no accelerator"), std::string::npos) << started.error().message();
+  peer.reset();
+}
+
+TEST(Rank, RefusesAnAcceleratorWithoutItsParts) {
+  Rank::Options refused = options();
+  refused.make_accelerator = [](ByteCount) -> Result<Accelerator> { return Accelerator{}; };
+
+  EXPECT_EQ(Rank::create(std::move(refused)).error().code(), ErrorCode::invalid_argument);
+}
+
+TEST(Rank, RefusesAConfigurationThatCannotBeUsed) {
+  Rank::Options refused = options();
+  refused.config.offload_optimizer.device = OffloadDevice::nvme;
+
+  const auto rank = Rank::create(std::move(refused));
+
+  ASSERT_FALSE(rank);
+  EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
+}
+
+TEST(Rank, GivesTheEngineWhatThePlanSaysAndTheTrainerTheRestOfTheDevice) {
+  Rank::Options mine = options();
+  ByteCount budget;
+  mine.make_accelerator = [&](ByteCount engine_budget) -> Result<Accelerator> {
+    budget = engine_budget;
+    return make_host_accelerator(engine_budget + 1_MiB);
+  };
+
+  auto rank = Rank::create(std::move(mine)).value();
+
+  EXPECT_EQ(budget, rank->plan().device_budget);
+  EXPECT_EQ(rank->device().free_memory(), 1_MiB);
+}
+
+TEST(Rank, UsesTheWorkersThatItIsGiven) {
+  auto workers = parallel::Workers::create({.threads = 2}).value();
+  Rank::Options mine = options();
+  mine.workers = &workers;
+
+  auto rank = Rank::create(std::move(mine)).value();
+
+  EXPECT_EQ(&rank->workers(), &workers);
+}
+
+TEST(Rank, DestroysTheEngineBeforeItsRuntime) {
+  const ScratchDirectory directory;
+  Rank::Options mine = on_disk(directory);
+  std::size_t left = 1;
+  mine.hooks.engine_destroyed = [&](swap::Runtime& runtime) { left = runtime.tensors().size(); };
+
+  auto rank = Rank::create(std::move(mine)).value();
+  EXPECT_FALSE(rank->runtime().tensors().empty());
+  rank.reset();
+
+  EXPECT_EQ(left, 0u);
+}
+
+// A build without CUDA says so; one with CUDA fails here for the same code where the machine has no such device.
+TEST(Accelerator, IsRefusedWhereThereIsNoSuchCudaDevice) {
+  const auto accelerator = make_cuda_accelerator(99);
+  ASSERT_FALSE(accelerator);
+  EXPECT_TRUE(accelerator.error().code() == ErrorCode::unsupported ||
+              accelerator.error().code() == ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace penstock::zero
