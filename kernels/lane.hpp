@@ -8,7 +8,7 @@
 //   bits_of, value_of    F as U and back
 //   Most, larger         made of 0u; larger(Most, U) keeps the larger ones
 //   load, store          of float, Bf16, Fp16 as F
-//   store_nontemporal    the same by way of no cache, for what nobody reads soon
+//   store_nontemporal    the same past all caches, for what is not read soon
 // and, where formats narrower than fp32 are made of it, W (16-bit unsigned), with + - << >> & |, and:
 //   multiples<step>      {0, step, 2 step, …} as U
 //   larger_upper         larger() of numbers given by their upper halves, as W

@@ -14,7 +14,7 @@ using kernels::U8;
 
 // How far ahead a format that says how to asks for memory, in elements. Streams of one byte an element move
 // too slowly for the hardware's prefetchers; wider ones it follows better by itself. Past the end of the
-// block these are addresses that nobody looks at, or the next block.
+// block these are addresses that nothing reads, or the next block.
 constexpr unsigned long ahead = 512;
 
 #include "cpu_adam/largest.inl"

@@ -31,7 +31,7 @@ TimePoint process_cpu_time() {
   return time(usage.ru_utime) + time(usage.ru_stime);
 }
 
-/// Bytes that nobody between us and the device can compress or find twice.
+/// Bytes that neither file system nor device can compress or deduplicate.
 void fill_with_noise(HostSpan bytes) {
   std::uint64_t state = 0x9e3779b97f4a7c15u;
   for (std::uint64_t& word : bytes.as<std::uint64_t>()) {
@@ -198,7 +198,7 @@ void DiskBenchmark::State::post_at(std::size_t index, std::size_t slot, IoOperat
   paths_[index]->post({.operation = operation, .offset = offset, .buffer = lane.slots[slot], .tag = slot});
 }
 
-/// A slot's transfer has come to rest: its next one. What swap has read is written even when no more is read.
+/// A slot's transfer has ended: starts its next one. What swap has read is written even when no more is read.
 Result<void> DiskBenchmark::State::go_on(std::size_t index, const BlockFile::Finished& finished,
                                          BenchmarkPattern pattern, bool more) {
   Lane& lane = lanes_[index];

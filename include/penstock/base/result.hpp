@@ -34,12 +34,12 @@ enum class ErrorCode : std::uint8_t {
   failed_state,       ///< an earlier error made this object unusable; that error is named
 };
 
-/// The enumerator's name, as it is written above.
+/// A few words for messages: "input/output error" for io, "no space" for no_space.
 [[nodiscard]] std::string_view to_string(ErrorCode code);
 
 /// A cause: what failed, on what, where, what was wanted and got, and what to do.
 ///
-/// Numbers are stored as numbers and the message is made when somebody prints it, so that an error on a hot
+/// Numbers are stored as numbers and the message is made when it is printed, so that an error on a hot
 /// path allocates nothing. Texts (object, advice, notes) are added where the caller knows them, through the
 /// chained members below. A value type, safe to copy and to move between threads.
 class Error {

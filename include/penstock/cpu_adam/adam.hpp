@@ -71,8 +71,8 @@ struct AdamExecution {
   parallel::Workers* workers = nullptr;  ///< null: inline on the caller
   BlockObserver* observer = nullptr;
   Isa isa = best_isa().isa;
-  /// No CPU reads the parameters soon: they may be written by way of no cache, which spares memory the
-  /// reading of what is overwritten. Of effect in format fp32, for parameters at multiples of 64 B.
+  /// Writes the parameters with non-temporal stores, which avoids read-for-ownership: for parameters that no CPU
+  /// reads soon. Of effect in format fp32, for parameters at multiples of 64 B.
   bool nontemporal_parameter = false;
 };
 

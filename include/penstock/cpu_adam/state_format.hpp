@@ -12,8 +12,8 @@ using kernels::StateFormat;
 ///   fp32        [master n × 4 B][m n × 4 B][v n × 4 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
-///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B][scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ ×
-///   1 B]
+///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
+///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
 /// The codes are kernels/state_codes.hpp's. In the split formats the upper half of the master is the bf16
 /// parameter, which stands elsewhere; only together do they hold it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
@@ -24,7 +24,7 @@ inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 [[nodiscard]] Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements);
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
-/// What a tile has where nobody says otherwise: as many whole blocks as 3 MiB hold. Disks want transfers of
+/// The default length of a tile: as many whole blocks as 3 MiB hold. Disks want transfers of
 /// that length whatever the format, and a few tiles in flight fit a last-level cache. One block, for a format that is
 /// none.
 [[nodiscard]] ElementCount default_tile_elements(StateFormat format);

@@ -11,7 +11,7 @@
 
 namespace penstock::parallel {
 
-/// The threads that touch payload: updates, checksums, gradient landing. A wrapper of one TBB arena.
+/// The threads that touch payload: updates, checksums, accumulation of gradients. A wrapper of one TBB arena.
 ///
 /// Move-only. Safe from any thread; parallel_blocks() blocks its caller, who works along. Work is divided
 /// statically, and no result may depend on how. The destructor waits for what was posted.

@@ -98,7 +98,7 @@ Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std:
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {
-  (void)stop_driver();  // whoever owns the buffers has heard before
+  (void)stop_driver();  // the owner of the buffers has called it before, and knows
 }
 
 /// Nothing of the file's may be in flight when it goes, but for what has had its time.

@@ -23,7 +23,7 @@ namespace penstock::swap {
 /// One directory on one drive: its swap file, its engine, its driver.
 ///
 /// Transfers are posted and collected from any thread, through fixed-size messages; the file and the engine
-/// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or whoever
+/// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or the thread that
 /// calls drive(), never both.
 class Path {
  public:
@@ -44,7 +44,7 @@ class Path {
   void attach(HostSpan buffers);
   /// Starts the driver thread; `notify` is called on it after outcomes have arrived.
   void start_driver(std::function<void()> notify);
-  /// Stops it, and closes the engine. False when the kernel has not let go of a request past its deadline, whose
+  /// Stops it, and closes the engine. False when the kernel still holds a request past its deadline, whose
   /// buffer must stay for as long as the process lives.
   [[nodiscard]] bool stop_driver();
   /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
@@ -67,7 +67,7 @@ class Path {
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
-  /// For whoever calls drive(): when a request passes its deadline.
+  /// When a request passes its deadline, for the thread that calls drive().
   [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
  private:

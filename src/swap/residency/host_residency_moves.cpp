@@ -79,7 +79,7 @@ bool HostResidency::start_store(TensorId tensor) {
 
 void HostResidency::fail_store(TensorId tensor, Error error) {
   failed_stores_.push_back(tensor);
-  if (store_error_) return;  // the first is what the caller is told
+  if (store_error_) return;  // the first is what the caller is given
   store_error_ = {tensor, std::move(error).note("tensor  " + store_.description(tensor).name +
                                                 " stays in memory, not yet stored")};
 }

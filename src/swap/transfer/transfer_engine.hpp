@@ -18,7 +18,7 @@ namespace penstock::swap {
 enum class HopState : std::uint8_t {
   pending,
   ordered,  ///< the rest is enqueued on a stream: who waits for its event may use the bytes, the source stays
-  done,     ///< source and destination are at rest
+  done,     ///< source and destination are not used any more
 };
 
 /// One leg of a move: disk, copy, gather, reduce, or work on the payload. A small state machine.

@@ -23,7 +23,7 @@ class HostEvent final : public Event {
   Result<bool> query() const override { return passed(state_->recorded.load()); }
   Result<void> synchronize() const override {
     const std::uint64_t record = state_->recorded.load();
-    // Nothing left to run here and still not passed: a wait that nobody will ever satisfy.
+    // Nothing left to run here and still not passed: a wait that nothing will ever satisfy.
     while (!passed(record)) PENSTOCK_CHECK(device_.run_one());
     return ok();
   }
@@ -63,7 +63,7 @@ class HostStream final : public Stream, public HostQueue {
   }
 
   Result<void> wait(const Event& event) override {
-    // Eager: whoever recorded it has passed it by then.
+    // Eager: the stream that recorded it has passed it by then.
     if (mode_ == HostDevice::Mode::eager) return ok();
     const auto& state = static_cast<const HostEvent&>(event).state();
     queue_.push_back({nullptr, state, state->recorded.load()});

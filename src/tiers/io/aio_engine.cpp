@@ -68,7 +68,7 @@ class AioEngine final : public IoEngine {
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
     if (completions.empty()) return 0;
     collect(TimePoint::min());
-    // A wake, or the end, is heard even when it came first.
+    // A wake, or the end, counts even when it came first.
     while (unreaped_.empty() && open_ && !woken_.exchange(false)) {
       if (deadline == TimePoint::min() || !collect(deadline)) break;
     }
@@ -141,7 +141,7 @@ class AioEngine final : public IoEngine {
       return true;
     }
     if (result == -EAGAIN && in_flight_ > unreaped_.size()) return false;
-    // What the kernel will not take completes with its reason; BlockFile judges it like any other.
+    // What the kernel will not take completes with its reason; BlockFile treats it like any other.
     unreaped_.push_back({request.tag, result == 0 ? -EAGAIN : result});
     return true;
   }

@@ -98,7 +98,7 @@ Result<void> BlockFile::start(IoOperation operation, FileOffset offset, HostSpan
                       .error = std::nullopt,
                       .number = started_count_++,
                       .earlier = active_count_ - 1};
-  // One part is held by this call itself, so that an empty transfer comes to rest too.
+  // One part is held by this call itself, so that an empty transfer ends too.
   const std::uint32_t own = take_part();
   parts_[own] = {.transfer = slot};
   queue_parts(slot);
@@ -182,7 +182,7 @@ bool BlockFile::give_up_overdue_parts() noexcept {
     if (!flying) continue;
     Part& part = parts_[index];
     Transfer& transfer = transfers_[part.transfer];
-    // Before any other error of the transfer: whoever owns the buffer must know.
+    // Before any other error of the transfer: the owner of the buffer must know.
     transfer.error.reset();
     fail(
         transfer,
@@ -194,7 +194,8 @@ bool BlockFile::give_up_overdue_parts() noexcept {
         part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.operation == IoOperation::read;
-    part.overdue = true;  // its slot goes with it, until the kernel answers; its bytes are in nobody's way
+    part.overdue =
+        true;  // its slot goes with it, until the kernel answers; no other part waits for its bytes
     ++overdue_count_;
     in_flight_ -= part.request_length();
     part_has_ended(part.transfer);
@@ -231,7 +232,7 @@ void BlockFile::submit_parts() noexcept {
 std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   std::size_t count = 0;
   ByteCount in_flight = in_flight_;
-  // By index: a part that comes to rest here may add a flush to those that wait.
+  // By index: a part that ends here may add a flush to those that wait.
   for (std::size_t at = 0; at < queues_->waiting.size() && count < batch.size();) {
     const std::uint32_t index = queues_->waiting[at];
     const Part& part = parts_[index];
@@ -331,7 +332,7 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 }
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
-  if (transfer.error) return;  // the first is what the caller hears
+  if (transfer.error) return;  // the first is what the caller is given
   error = std::move(error).object(properties().name);
   if (transfer.operation != IoOperation::flush) {
     error = std::move(error).at(transfer.offset + part.begin).wanted(part.request_length());

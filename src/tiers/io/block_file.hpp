@@ -18,8 +18,8 @@ namespace penstock::tiers {
 /// One swap file on one path, read and written in exact lengths.
 ///
 /// Splits a transfer to the engine's limits, resumes short ones, retries transient errors a bounded number
-/// of times, and reports a transfer only once every part of it has come to rest. Every engine gets this
-/// treatment here, once. It judges lengths and results, never payload.
+/// of times, and reports a transfer only once every part of it has ended. Every engine gets this
+/// treatment here, once. It checks lengths and results, never payload.
 ///
 /// A request that ends with EIO is cut in two, whose halves are tried one after the other, down to one block of
 /// the file's alignment: what was too long for the drive gets through, and the error of what cannot be moved
@@ -41,7 +41,7 @@ class BlockFile {
     const Clock* clock = &Clock::steady();          ///< outlives it
   };
 
-  /// A transfer or flush that has come to rest: every byte moved, or its first error. deadline_exceeded comes
+  /// A transfer or flush that has ended: every byte moved, or its first error. deadline_exceeded comes
   /// before any other, and of this alone: the kernel may still use the buffer, so that of a read must be left
   /// alone for as long as the process lives.
   struct Finished {
@@ -60,7 +60,7 @@ class BlockFile {
   /// of properties().alignment.
   ///
   /// A flush has an empty buffer; its offset is ignored. It is submitted once everything that was started before it
-  /// has come to rest, and completes with the engine's flush: the earlier writes that succeeded are durable then.
+  /// has ended, and completes with the engine's flush: the earlier writes that succeeded are durable then.
   /// What is started after it does not wait for it and may be durable or not. A flush that fails means that every
   /// write since the last successful flush may be lost.
   ///
@@ -71,11 +71,11 @@ class BlockFile {
   [[nodiscard]] Result<void> start(IoOperation operation, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
-  /// Submits what the engine takes and judges what it has completed, blocking in the engine until
+  /// Submits what the engine takes and checks what it has completed, blocking in the engine until
   /// `deadline` when nothing has and nothing has finished (TimePoint::min() does not block).
   void poll(TimePoint deadline) noexcept;
 
-  /// The oldest transfer at rest, if there is one.
+  /// The oldest transfer that has ended, if there is one.
   [[nodiscard]] std::optional<Finished> take_finished();
 
   /// True while requests wait for others to complete: whatever is started now has to wait too.
@@ -105,7 +105,7 @@ class BlockFile {
     std::uint32_t parts = 0;     // queued or in flight
     std::optional<Error> error;  // the first
     std::uint64_t number = 0;    // in the order of start()
-    std::uint32_t earlier = 0;   // of a flush: transfers started before it and not at rest yet
+    std::uint32_t earlier = 0;   // of a flush: transfers started before it and not ended yet
   };
   struct Part {
     std::uint32_t transfer = 0;

@@ -32,7 +32,7 @@ namespace penstock::tiers {
 /// A file or directory that could not be made durable.
 [[nodiscard]] Error sync_error(const char* operation, const std::string& object, int errno_value);
 
-/// A directory that somebody has locked: `holder` is a process, none when that is not known.
+/// A directory that is locked already: `holder` is a process, none when that is not known.
 [[nodiscard]] Error locked_error(const std::filesystem::path& directory, std::optional<int> holder);
 
 /// What an error of rename() names.

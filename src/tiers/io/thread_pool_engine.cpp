@@ -31,7 +31,7 @@ std::int64_t run(const IoRequest& request) noexcept {
   return result >= 0 ? result : -errno;
 }
 
-/// What the engine shares with its threads: a thread that the kernel never lets go outlives the engine.
+/// What the engine shares with its threads: a thread that the kernel never returns to us outlives the engine.
 struct Shared {
   std::mutex mutex;
   std::condition_variable work, completed;

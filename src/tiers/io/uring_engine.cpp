@@ -232,13 +232,13 @@ class UringEngine final : public IoEngine {
   void send() noexcept {
     while (broken_ == 0 && ::io_uring_sq_ready(&ring_) > 0) {
       const int result = ::io_uring_submit(&ring_);
-      judge(result);
+      check_submission(result);
       if (result <= 0 && result != -EINTR) return;
     }
   }
 
   /// What entering the kernel has come to.
-  void judge(int result) noexcept {
+  void check_submission(int result) noexcept {
     if (result >= 0) {
       refusals_ = 0;
       return;
@@ -312,10 +312,10 @@ class UringEngine final : public IoEngine {
   void wait(TimePoint deadline) noexcept {
     if (broken_ != 0) return wait_for_wake(deadline);
     arm_wake();
-    if (deadline == forever) return judge(::io_uring_submit_and_wait(&ring_, 1));
+    if (deadline == forever) return check_submission(::io_uring_submit_and_wait(&ring_, 1));
     io_uring_cqe* cqe = nullptr;
     __kernel_timespec timeout = time_left(deadline);
-    judge(::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr));
+    check_submission(::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr));
   }
 
   /// Without a ring there is nothing else to wait for.

@@ -36,7 +36,7 @@ class HostArena {
   }
   ~HostArena();
 
-  /// The memory stays mapped for as long as the process lives: somebody may use it still.
+  /// The memory stays mapped for as long as the process lives: the kernel or a device may use it still.
   void leak() noexcept { bytes_ = {}; }
 
   [[nodiscard]] HostSpan bytes() const { return bytes_; }

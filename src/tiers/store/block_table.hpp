@@ -46,7 +46,7 @@ class BlockTable {
 
   [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
 
-  /// Whoever has brought all of the contents to an optimizer step says so; at first it is 0.
+  /// The optimizer step that all of the contents stand at, as the caller that brought them there says; 0 at first.
   void stamp(std::uint64_t step) { step_ = step; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
 

@@ -29,7 +29,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string_view nearest_spelling(std::string_view word, std::span<const std::string_view> candidates) {
-  // Nobody misspells a name this long, and the distance costs its square.
+  // A name this long is no misspelling, and the distance costs its square.
   if (word.size() > 100) return {};
   std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string_view nearest;

@@ -58,8 +58,7 @@ struct RunEstimate {
 ///   micro-batch;
 /// - what is on nvme streams through host memory: 2 × `tiles_in_flight` + 2 tiles, and the staging without
 ///   which a run might make no progress, as plan_memory() takes it;
-/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward), and once more where
-/// it is
+/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward), and once more where it is
 ///   the upper half of the master, and writes it once; it reads and writes each tile once. A host budget that
 ///   keeps some of them in memory saves their part: these are upper bounds.
 /// Activations and the trainer's own memory are not counted. Pure.

@@ -116,12 +116,12 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);
-  const bool lands = optimizer_tier != Tier::device;
+  const bool on_host = optimizer_tier != Tier::device;
   const ByteCount staging =
       host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
-                    .gradient = streams && lands ? unit_gradient : ByteCount(),
-                    .incoming = lands ? unit_parameters : ByteCount()});
+                    .gradient = streams && on_host ? unit_gradient : ByteCount(),
+                    .incoming = on_host ? unit_parameters : ByteCount()});
   if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(

@@ -9,7 +9,7 @@ namespace penstock::zero {
 namespace {
 
 /// The two largest neighbouring units gathered, and the largest full gradients of one unit twice: one being
-/// written, one landing.
+/// written, one being reduced.
 ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
   const auto unit_bytes = [&](std::uint32_t unit) {
     ByteCount bytes;

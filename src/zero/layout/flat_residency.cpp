@@ -109,7 +109,7 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
   }
 }
 
-/// Of the gathered flats that nobody holds and neither `for_unit` nor the unit after it needs, drops the one
+/// Of the gathered flats that are not leased and neither `for_unit` nor the unit after it needs, drops the one
 /// that is needed last. False when there is none.
 Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
   std::optional<std::uint32_t> furthest;

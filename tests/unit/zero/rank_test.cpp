@@ -23,7 +23,9 @@ ModelLayout two_units() {
   return model;
 }
 
-Rank::Options options() { return {.config = {}, .model = two_units()}; }
+Rank::Options options() {
+  return {.config = {}, .model = two_units()};
+}
 
 Rank::Options on_disk(const ScratchDirectory& directory) {
   Rank::Options on_disk = options();
@@ -35,7 +37,9 @@ Rank::Options on_disk(const ScratchDirectory& directory) {
   return on_disk;
 }
 
-void zeros(ParameterId, std::uint64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.0f); }
+void zeros(ParameterId, std::uint64_t, std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);
+}
 
 /// One step whose gradients are zero.
 Result<StepOutcome> step(Rank& rank) {
@@ -46,7 +50,8 @@ Result<StepOutcome> step(Rank& rank) {
     PENSTOCK_TRY_ASSIGN(auto weights, engine.acquire(unit, *stream));
     PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
     for (const GradientSlot& slot : gradients.slots()) {
-      PENSTOCK_TRY(rank.compute().scale(stream->handle(), slot.tensor, 0.0f));
+      PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
+      PENSTOCK_TRY(rank.compute().scale(stream->handle(), slot.tensor, 0.5f));
     }
     weights.end();
     PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
@@ -92,8 +97,9 @@ TEST(Rank, TrainsWithSeveralRanksInThreads) {
 }
 
 TEST(Rank, RefusesAnIdentityThatIsNone) {
-  for (const RankIdentity& wrong : {RankIdentity{.rank = 1}, RankIdentity{.ranks = 0},
-                                    RankIdentity{.local_rank = 2, .local_ranks = 2}, RankIdentity{.local_ranks = 0}}) {
+  for (const RankIdentity& wrong :
+       {RankIdentity{.rank = 1}, RankIdentity{.ranks = 0}, RankIdentity{.local_rank = 2, .local_ranks = 2},
+        RankIdentity{.local_ranks = 0}}) {
     Rank::Options refused = options();
     refused.identity = wrong;
     const auto rank = Rank::create(std::move(refused));
@@ -109,7 +115,8 @@ TEST(Rank, RefusesSeveralRanksWithoutAGroup) {
   const auto rank = Rank::create(std::move(refused));
 
   ASSERT_FALSE(rank);
-  EXPECT_NE(rank.error().message().find("in_process_membership()"), std::string::npos) << rank.error().message();
+  EXPECT_NE(rank.error().message().find("in_process_membership()"), std::string::npos)
+      << rank.error().message();
 }
 
 TEST(Rank, RefusesACommunicatorOfAnotherRank) {
@@ -139,8 +146,7 @@ TEST(Rank, TellsThePeersWhenItFailsBeforeItHasJoined) {
 
   const double mine = 0;
   std::vector<double> all(2);
-  const auto started =
-      peer->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
+  const auto started = peer->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
   ASSERT_FALSE(started);
   EXPECT_EQ(started.error().code(), ErrorCode::peer_failed);
   EXPECT_NE(started.error().message().find("no accelerator"), std::string::npos) << started.error().message();

@@ -13,7 +13,7 @@ namespace penstock::tiers {
 
 /// Host memory that plays an accelerator, for machines without one and for tests.
 ///
-/// A stream runs what it is given *eagerly*, on the thread that gives it, or *deferred*: only when somebody
+/// A stream runs what it is given *eagerly*, on the thread that gives it, or *deferred*: only when a thread
 /// waits or calls run_one(), in any order that streams and events allow, chosen by a seed. A forgotten
 /// event wait then fails in a unit test. A deferred device is used by one thread at a time.
 class HostDevice final : public Device {

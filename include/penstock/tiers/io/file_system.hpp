@@ -19,7 +19,7 @@ enum class DirectIo : std::uint8_t {
 
 class FileSystem;
 
-/// An open file and what opening it found out. Owned by whoever opened it; closes itself. The file system outlives it.
+/// An open file and what opening it found out. Owned by the caller that opened it; closes itself. The file system outlives it.
 ///
 /// Its members block, and belong to one thread at a time. They take whole buffers: short transfers and interrupted
 /// calls are continued. On a direct file address, length and offset are multiples of properties().alignment.
@@ -129,14 +129,14 @@ class FileSystem {
   /// file; unsupported, when DirectIo::required meets a file system that has none.
   virtual Result<File> open(const std::filesystem::path& path, DirectIo direct) = 0;
 
-  /// Gives the file `from` the name `to`, in one step: whoever opens `to` finds the file that had that name before,
+  /// Gives the file `from` the name `to`, in one step: opening `to` finds the file that had that name before,
   /// or this one. Durable once the directories of both are synced.
   ///
   /// Errors: not_found, also for a directory that does not exist; permission; invalid_argument, when `to` is a
   /// directory or on another file system.
   virtual Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
-  /// Removes the name of a file. Its bytes stay until whoever has it open closes it. Durable once its directory is
+  /// Removes the name of a file. Its bytes stay until it is not open any more. Durable once its directory is
   /// synced.
   ///
   /// Errors: not_found; permission; invalid_argument, for a directory.

@@ -46,7 +46,7 @@ struct IoLimits {
 ///
 /// The contract, the same for every engine: each accepted request completes exactly once, on failure and on
 /// close too; a full queue is backpressure (submit accepts a shorter prefix); results are raw, for
-/// BlockFile to judge; no completion comes before the kernel has finished with the buffer.
+/// BlockFile to check; no completion comes before the kernel has finished with the buffer.
 ///
 /// submit, reap, attach and close belong to one thread at a time, the path's driver. wake may come from any
 /// thread. Only reap blocks, and close.

@@ -12,7 +12,7 @@
 
 namespace penstock::tiers {
 
-/// A clock that stands still until somebody advances it. Safe from any thread.
+/// A clock that stands still until advance_to() is called. Safe from any thread.
 class SimClock final : public Clock {
  public:
   [[nodiscard]] TimePoint now() const noexcept override { return TimePoint(ticks_.load()); }

@@ -72,8 +72,8 @@ struct PenstockConfig {
 ///
 /// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
 /// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
-/// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#`, `/*
-/// */`), trailing commas and integral floats (5e8); "auto" means the default. A value type.
+/// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#` and
+/// C's), trailing commas and integral floats (5e8); "auto" means the default. A value type.
 struct Config {
   std::uint32_t train_batch_size = 1;
   std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu

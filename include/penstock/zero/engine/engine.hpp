@@ -84,14 +84,18 @@ struct StepOutcome {
 /// the same order. They are called from one thread, the trainer's, with one compute stream. All but
 /// begin_step and reduce block. The device budget is planned for one UnitLease at a time.
 ///
-/// After an error, status() says what can be done. `ready`: the call changed nothing and may be made again; so
-/// it is after misuse, while peers wait for the call that was meant, and when a write-behind has failed, whose
-/// bytes are in memory still. (After initialize(), nothing is initialized until it succeeds.) Such an error is
-/// this rank's alone: its peers wait in the call that it makes again. `step_incomplete`: step() may be called
-/// again, and nothing else; tiles that are done are skipped. `failed`: peers have been told, and only the
-/// destructor is left.
+/// After an error, status() says what can be done:
 ///
-/// An engine that goes leaves the group: its communicator serves no other.
+/// | status          | what changed                                          | what to call                            |
+/// |-----------------|-------------------------------------------------------|-----------------------------------------|
+/// | ready           | nothing; after initialize(), no parameter has a value | the same call again, or the right one   |
+/// | step_incomplete | some tiles are updated, and keep the step they are at | step() until it succeeds, nothing else  |
+/// | failed          | unknown; the peers are told the cause                 | nothing: destroy the engine             |
+///
+/// An error that leaves the engine ready is this rank's alone, such as misuse or a write-behind that failed, whose
+/// bytes stay in memory. Its peers wait in the collective call that this rank makes again.
+///
+/// A destroyed engine has left the group: its communicator serves no other engine.
 class Engine {
  public:
   struct Options {
