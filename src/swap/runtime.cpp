@@ -1,90 +1,13 @@
 #include <penstock/swap/runtime.hpp>
 
-#include "swap/path/extent_allocator.hpp"
-#include "swap/path/path.hpp"
 #include "swap/path/size_swap_files.hpp"
-#include "swap/residency/host_residency.hpp"
-#include "swap/transfer/host_moves.hpp"
-#include "swap/transfer/transfer_engine.hpp"
-#include "tiers/memory/host_arena.hpp"
-#include "tiers/store/tensor_store.hpp"
+#include "swap/runtime_state.hpp"
 
-#include <pthread.h>
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 
 namespace penstock::swap {
 
 using tiers::TensorId;
-
-namespace {
-// How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
-constexpr TimePoint poll_interval = std::chrono::microseconds(50);
-
-ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> paths) {
-  std::vector<ExtentAllocator::PathRoom> rooms;
-  Alignment alignment;
-  for (const auto& path : paths) {
-    rooms.push_back({.weight = path->options().weight,
-                     .capacity = path->options().capacity,
-                     .reserved = path->options().reserved.value_or(path->options().capacity)});
-    alignment = std::max(alignment, path->alignment());
-  }
-  return ExtentAllocator(rooms, alignment);
-}
-
-std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths) {
-  std::vector<std::string> names;
-  for (const auto& path : paths) names.push_back(path->file().name);
-  return names;
-}
-
-}  // namespace
-
-/// Store, budget and residency are one state under `mutex`, which no system or CUDA call is made with.
-struct Runtime::State {
-  State(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
-
-  /// Grants, and starts what is needed. With the lock held.
-  void advance() {
-    residency.advance();
-    // A move that is blocked frees nothing.
-    if (transfers.active() <= transfers.blocked()) residency.fail_starved_request();
-  }
-  void wake() noexcept;
-  bool poll();
-  void run_mover();
-  template <class Done>
-  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
-  Result<void> report_store_error(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
-  /// Changes the residency, advances it and wakes the mover.
-  template <class Change>
-  void change(const Change& change);
-
-  RuntimeOptions options;
-  InlineExecutor inline_executor;
-  Executor* executor;
-  tiers::Ledger ledger;
-  tiers::HostArena arena;
-  std::vector<std::unique_ptr<Path>> paths;
-  tiers::MemoryBudget budget;
-  tiers::TensorStore store;
-  ExtentAllocator extents;
-  TransferEngine transfers;
-  HostMoves moves;
-  HostResidency residency;
-
-  mutable std::mutex mutex;
-  std::condition_variable changed, mover_wake;
-  std::vector<Move> starting;  // handed in by callers, not yet with the mover
-  bool woken = false, stopping = false;
-  std::atomic<std::int64_t> stall_ns{0};
-  std::vector<MoveEvent> events;  // the mover's, as is what it starts in this turn
-  std::vector<Move> starts;
-  std::thread mover;
-};
 
 void Lease::end() noexcept {
   if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->end_lease(tensor_, access_);
@@ -124,30 +47,6 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
       new Runtime(std::make_unique<State>(std::move(options), std::move(*arena), std::move(paths))));
 }
 
-Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
-                      std::vector<std::unique_ptr<Path>> opened)
-    : options(std::move(given)),
-      executor(options.executor != nullptr ? options.executor : &inline_executor),
-      arena(std::move(memory)),
-      paths(std::move(opened)),
-      budget(tiers::Tier::host, options.host_budget, ledger),
-      extents(make_extent_allocator(paths)),
-      transfers(paths),
-      moves(store, transfers, {.arena = arena.bytes(), .executor = executor, .wake = [this] { wake(); }}),
-      residency(store, budget, extents, ledger, moves,
-                {.eviction = options.eviction,
-                 .lookahead = options.lookahead,
-                 .file_names = file_names(paths),
-                 .messages = std::move(options.messages)}) {
-  moves.report_to(residency);
-  for (const auto& path : paths) {
-    if (!arena.bytes().empty()) path->attach(arena.bytes());
-  }
-  if (options.idle_handler != nullptr) return;
-  for (const auto& path : paths) path->start_driver([this] { wake(); });
-  mover = std::thread([this] { run_mover(); });
-}
-
 Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Runtime::~Runtime() {
@@ -166,16 +65,6 @@ Runtime::~Runtime() {
   bool released = true;
   for (const auto& path : state_->paths) released &= path->stop_driver();
   if (!released) state_->arena.leak();
-}
-
-template <class Change>
-void Runtime::State::change(const Change& change) {
-  {
-    const std::lock_guard lock(mutex);
-    change();
-    advance();
-  }
-  wake();
 }
 
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
@@ -331,16 +220,6 @@ Result<void> Runtime::check_stores() {
   return state_->report_store_error(lock, state_->residency.take_store_error());
 }
 
-/// The caller that gets the error may go on, and so do the stores.
-Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lock,
-                                                std::optional<Error> store_error) {
-  if (!store_error) return ok();
-  advance();
-  lock.unlock();
-  wake();
-  return *store_error;
-}
-
 void Runtime::start(Move move) {
   {
     const std::lock_guard lock(state_->mutex);
@@ -352,15 +231,6 @@ void Runtime::start(Move move) {
 
 void Runtime::wake() noexcept {
   state_->wake();
-}
-
-void Runtime::State::wake() noexcept {
-  if (options.idle_handler != nullptr) return;
-  {
-    const std::lock_guard lock(mutex);
-    woken = true;
-  }
-  mover_wake.notify_one();
 }
 
 Result<void> Runtime::wait_until(const std::function<bool()>& done) {
@@ -380,23 +250,6 @@ bool Runtime::store_failed() const {
   return state_->residency.store_failed();
 }
 
-/// `done` is evaluated with the lock held.
-template <class Done>
-void Runtime::State::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
-  if (done()) return;
-  const TimePoint began = Clock::steady().now();
-  if (options.idle_handler == nullptr) {
-    changed.wait(lock, done);
-  } else {
-    while (!done()) {
-      lock.unlock();
-      if (!poll()) options.idle_handler->idle();
-      lock.lock();
-    }
-  }
-  stall_ns += (Clock::steady().now() - began).count();
-}
-
 Result<void> Runtime::wait_for(const tiers::Event& event) {
   IdleHandler* const idle_handler = state_->options.idle_handler;
   if (idle_handler == nullptr) return event.synchronize();
@@ -410,49 +263,6 @@ Result<void> Runtime::wait_for(const tiers::Event& event) {
 
 bool Runtime::poll() {
   return state_->poll();
-}
-
-bool Runtime::State::poll() {
-  bool moved = false;
-  if (options.idle_handler != nullptr) {
-    for (const auto& path : paths) moved |= path->drive();
-  }
-  events.clear();
-  moved |= transfers.poll(events);
-
-  {
-    const std::lock_guard lock(mutex);
-    for (const MoveEvent& event : events) {
-      if (event.state == HopState::done) transfers.end();
-      event.on_event(event.state, event.result);
-    }
-    advance();
-    std::swap(starts, starting);
-    moves.take_moves(starts);
-    moved |= !starts.empty();
-    if (moved) changed.notify_all();
-  }
-  for (Move& move : starts) transfers.start(std::move(move));
-  starts.clear();
-  return moved;
-}
-
-void Runtime::State::run_mover() {
-  ::pthread_setname_np(::pthread_self(), "penstock-mover");
-  while (true) {
-    if (poll()) continue;
-    std::unique_lock lock(mutex);
-    const auto is_woken = [this] { return woken || stopping; };
-    // A grant may have come from another thread's advance(): wakes the callers that wait for it.
-    changed.notify_all();
-    if (transfers.needs_polling()) {
-      mover_wake.wait_for(lock, poll_interval, is_woken);
-    } else {
-      mover_wake.wait(lock, is_woken);
-    }
-    if (stopping) return;
-    woken = false;
-  }
 }
 
 std::vector<TensorId> Runtime::tensors() const {

@@ -1,0 +1,120 @@
+#include "swap/runtime_state.hpp"
+
+#include <pthread.h>
+#include <algorithm>
+#include <span>
+#include <string>
+
+namespace penstock::swap {
+
+namespace {
+// How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
+constexpr TimePoint poll_interval = std::chrono::microseconds(50);
+
+ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<ExtentAllocator::PathRoom> rooms;
+  Alignment alignment;
+  for (const auto& path : paths) {
+    rooms.push_back({.weight = path->options().weight,
+                     .capacity = path->options().capacity,
+                     .reserved = path->options().reserved.value_or(path->options().capacity)});
+    alignment = std::max(alignment, path->alignment());
+  }
+  return ExtentAllocator(rooms, alignment);
+}
+
+std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths) {
+  std::vector<std::string> names;
+  for (const auto& path : paths) names.push_back(path->file().name);
+  return names;
+}
+
+}  // namespace
+
+Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
+                      std::vector<std::unique_ptr<Path>> opened)
+    : options(std::move(given)),
+      executor(options.executor != nullptr ? options.executor : &inline_executor),
+      arena(std::move(memory)),
+      paths(std::move(opened)),
+      budget(tiers::Tier::host, options.host_budget, ledger),
+      extents(make_extent_allocator(paths)),
+      transfers(paths),
+      moves(store, transfers, {.arena = arena.bytes(), .executor = executor, .wake = [this] { wake(); }}),
+      residency(store, budget, extents, ledger, moves,
+                {.eviction = options.eviction,
+                 .lookahead = options.lookahead,
+                 .file_names = file_names(paths),
+                 .messages = std::move(options.messages)}) {
+  moves.report_to(residency);
+  for (const auto& path : paths) {
+    if (!arena.bytes().empty()) path->attach(arena.bytes());
+  }
+  if (options.idle_handler != nullptr) return;
+  for (const auto& path : paths) path->start_driver([this] { wake(); });
+  mover = std::thread([this] { run_mover(); });
+}
+
+/// The caller that gets the error may go on, and so do the stores.
+Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lock,
+                                                std::optional<Error> store_error) {
+  if (!store_error) return ok();
+  advance();
+  lock.unlock();
+  wake();
+  return *store_error;
+}
+
+void Runtime::State::wake() noexcept {
+  if (options.idle_handler != nullptr) return;
+  {
+    const std::lock_guard lock(mutex);
+    woken = true;
+  }
+  mover_wake.notify_one();
+}
+
+bool Runtime::State::poll() {
+  bool moved = false;
+  if (options.idle_handler != nullptr) {
+    for (const auto& path : paths) moved |= path->drive();
+  }
+  events.clear();
+  moved |= transfers.poll(events);
+
+  {
+    const std::lock_guard lock(mutex);
+    for (const MoveEvent& event : events) {
+      if (event.state == HopState::done) transfers.end();
+      event.on_event(event.state, event.result);
+    }
+    advance();
+    std::swap(starts, starting);
+    moves.take_moves(starts);
+    moved |= !starts.empty();
+    if (moved) changed.notify_all();
+  }
+  for (Move& move : starts) transfers.start(std::move(move));
+  starts.clear();
+  return moved;
+}
+
+void Runtime::State::run_mover() {
+  ::pthread_setname_np(::pthread_self(), "penstock-mover");
+  while (true) {
+    if (poll()) continue;
+    std::unique_lock lock(mutex);
+    const auto is_woken = [this] { return woken || stopping; };
+    // A grant may have come from another thread's advance(): wakes the callers that wait for it.
+    changed.notify_all();
+    if (transfers.needs_polling()) {
+      mover_wake.wait_for(lock, poll_interval, is_woken);
+    } else {
+      mover_wake.wait(lock, is_woken);
+    }
+    if (stopping) return;
+    woken = false;
+  }
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,93 @@
+#pragma once
+
+#include "swap/path/extent_allocator.hpp"
+#include "swap/path/path.hpp"
+#include "swap/residency/host_residency.hpp"
+#include "swap/transfer/host_moves.hpp"
+#include "swap/transfer/transfer_engine.hpp"
+#include "tiers/memory/host_arena.hpp"
+#include "tiers/store/tensor_store.hpp"
+
+#include <penstock/swap/runtime.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace penstock::swap {
+
+/// Store, budget and residency are one state under `mutex`, which no system or CUDA call is made with.
+struct Runtime::State {
+  State(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+
+  /// Grants, and starts what is needed. With the lock held.
+  void advance() {
+    residency.advance();
+    // A move that is blocked frees nothing.
+    if (transfers.active() <= transfers.blocked()) residency.fail_starved_request();
+  }
+  void wake() noexcept;
+  bool poll();
+  void run_mover();
+  template <class Done>
+  void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
+  Result<void> report_store_error(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
+  /// Changes the residency, advances it and wakes the mover.
+  template <class Change>
+  void change(const Change& change);
+
+  RuntimeOptions options;
+  InlineExecutor inline_executor;
+  Executor* executor;
+  tiers::Ledger ledger;
+  tiers::HostArena arena;
+  std::vector<std::unique_ptr<Path>> paths;
+  tiers::MemoryBudget budget;
+  tiers::TensorStore store;
+  ExtentAllocator extents;
+  TransferEngine transfers;
+  HostMoves moves;
+  HostResidency residency;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed, mover_wake;
+  std::vector<Move> starting;  // handed in by callers, not yet with the mover
+  bool woken = false, stopping = false;
+  std::atomic<std::int64_t> stall_ns{0};
+  std::vector<MoveEvent> events;  // the mover's, as is what it starts in this turn
+  std::vector<Move> starts;
+  std::thread mover;
+};
+
+template <class Change>
+void Runtime::State::change(const Change& change) {
+  {
+    const std::lock_guard lock(mutex);
+    change();
+    advance();
+  }
+  wake();
+}
+
+/// `done` is evaluated with the lock held.
+template <class Done>
+void Runtime::State::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
+  if (done()) return;
+  const TimePoint began = Clock::steady().now();
+  if (options.idle_handler == nullptr) {
+    changed.wait(lock, done);
+  } else {
+    while (!done()) {
+      lock.unlock();
+      if (!poll()) options.idle_handler->idle();
+      lock.lock();
+    }
+  }
+  stall_ns += (Clock::steady().now() - began).count();
+}
+
+}  // namespace penstock::swap
