@@ -5,8 +5,8 @@
 // once was), a key that a rule overwrites, a row that names the wrong part, a key called the trainer's that the
 // library acts on, a key accepted with a value that is not supported.
 
+#include "kit/cluster.hpp"
 #include "tiers/memory/numa.hpp"
-#include "unit/zero/engine/engine_harness.hpp"
 #include "zero/config/schema.hpp"
 #include "zero/engine/step_arithmetic.hpp"
 

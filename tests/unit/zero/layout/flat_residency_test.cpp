@@ -1,6 +1,6 @@
 #include "zero/layout/flat_residency.hpp"
 
-#include "unit/zero/engine/engine_harness.hpp"
+#include "kit/cluster.hpp"
 
 #include <gtest/gtest.h>
 #include <string>

@@ -1,5 +1,5 @@
+#include "kit/cluster.hpp"
 #include "tiers/memory/numa.hpp"
-#include "unit/zero/engine/engine_harness.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 

@@ -1,4 +1,4 @@
-#include "unit/zero/engine/engine_harness.hpp"
+#include "kit/cluster.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include "kernels/host_compute.hpp"

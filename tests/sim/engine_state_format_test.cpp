@@ -1,5 +1,5 @@
+#include "kit/cluster.hpp"
 #include "tiers/store/block_table.hpp"
-#include "unit/zero/engine/engine_harness.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "unit/zero/engine/engine_harness.hpp"
+#include "kit/cluster.hpp"
 
 #include <gtest/gtest.h>
 #include <cerrno>
