@@ -88,6 +88,10 @@ struct AdamOutcome {
 /// every Isa, thread count, cut into tiles (between blocks) and alignment, and for the CUDA kernel, of what
 /// is finite. parallel::Workers run in round to nearest with subnormals, whatever mode the caller has set.
 ///
+///     AdamTile tile{.state = state, .gradient = gradient, .parameter = parameter, .elements = count};
+///     initialize_tile(initial_values, DType::fp32, tile).value();                     // step 0
+///     AdamOutcome outcome = adam_step({.learning_rate = 1e-3f}, /*step=*/1, /*gradient_factor=*/1, tile).value();
+///
 /// Blocks. The step number is not checked against the tile: that is its owner's.
 /// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
 /// for lengths that do not fit `elements`, spans that overlap or are misaligned, a parameter dtype that the

@@ -13,6 +13,9 @@ namespace penstock::parallel {
 
 /// The threads that touch payload: updates, checksums, accumulation of gradients. A wrapper of one TBB arena.
 ///
+///     auto workers = Workers::create({.threads = 4}).value();
+///     workers.parallel_blocks(count, [&](std::size_t first, std::size_t last) { … });   // disjoint ranges
+///
 /// Move-only. Safe from any thread; parallel_blocks() blocks its caller, who works along. Work is divided
 /// statically, and no result may depend on how. The destructor waits for what was posted.
 class Workers final : public Executor {

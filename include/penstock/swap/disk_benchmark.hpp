@@ -35,6 +35,10 @@ struct BenchmarkSample {
 /// and takes outcomes, each path's driver thread owns its file and its engine. For benchmarks, for tuning and
 /// for weighing the paths of a run.
 ///
+///     auto benchmark = DiskBenchmark::create({.paths = {{.directory = "/mnt/nvme0", .capacity = 4_GiB}}}).value();
+///     auto sample = benchmark->run(BenchmarkPattern::mixed, std::chrono::seconds(5)).value();
+///     print(sample.bytes_per_second());
+///
 /// Transfers go through a file from end to end; in the mixed pattern, writes follow the reads at the distance
 /// of the queue, as they do in an optimizer step. Owned by one thread. run() blocks.
 class DiskBenchmark {

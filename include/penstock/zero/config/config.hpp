@@ -70,6 +70,10 @@ struct PenstockConfig {
 
 /// The effective configuration: ds_config.json with its defaults filled in.
 ///
+///     auto config = zero::Config::from_file("ds_config.json", /*world_size=*/8);
+///     if (!config) return fail(config.error().message());      // every error of the file, each with its line
+///     for (const std::string& note : config->notes) log(note);
+///
 /// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
 /// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
 /// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#` and

@@ -80,6 +80,13 @@ struct StepOutcome {
 /// The ZeRO-3 loop of one rank: gathers units before they are used, reduces their gradients, updates the
 /// shards where they live.
 ///
+///     engine.begin_step({.micro_batches = 1}).value();
+///     auto weights = engine.acquire(unit, stream).value();        // enqueue the forward on `stream`
+///     weights.end();                                              // …
+///     auto gradients = engine.gradients(unit, stream).value();    // enqueue the backward, which writes slots()
+///     engine.reduce(std::move(gradients), stream).value();
+///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
+///
 /// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
 /// the same order. They are called from one thread, the trainer's, with one compute stream. All but
 /// begin_step and reduce block. The device budget is planned for one UnitLease at a time.
