@@ -19,7 +19,17 @@ FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, tiers::Memo
       dtype_(dtype),
       budget_(budget),
       places_(shards.flats().size()),
-      order_(std::move(units)) {}
+      uses_(shards.flats().size()) {
+  set_order(std::move(units));
+}
+
+void FlatResidency::set_order(std::vector<std::uint32_t> units) {
+  order_ = std::move(units);
+  for (auto& uses : uses_) uses.clear();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    for (const std::uint32_t flat : shards_.needed_by(order_[i])) uses_[flat].push_back(i);
+  }
+}
 
 bool FlatResidency::needs(std::uint32_t unit, std::uint32_t flat) const {
   const auto needed = shards_.needed_by(unit);
@@ -32,17 +42,16 @@ ByteCount FlatResidency::size(std::uint32_t flat) const {
 
 /// Acquires from now until a unit needs `flat`, in the predicted order; the largest number when none does.
 std::uint64_t FlatResidency::uses_until_needed(std::uint32_t flat) const {
-  for (std::size_t i = position_; i < order_.size(); ++i) {
-    if (needs(order_[i], flat)) return i - position_;
-  }
-  return std::numeric_limits<std::uint64_t>::max();
+  const auto& uses = uses_[flat];
+  const auto next = std::lower_bound(uses.begin(), uses.end(), position_);
+  return next == uses.end() ? std::numeric_limits<std::uint64_t>::max() : *next - position_;
 }
 
 void FlatResidency::note_use(std::uint32_t unit) {
   if (std::exchange(acquiring_, unit) == unit) return;
   recording_.push_back(unit);
   // An order that differs from the prediction is followed from the next step on.
-  if (position_ < order_.size() && order_[position_] != unit) order_.clear();
+  if (position_ < order_.size() && order_[position_] != unit) set_order({});
   ++position_;
 }
 
@@ -74,7 +83,11 @@ Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
 Result<void> FlatResidency::take_and_gather(std::uint32_t flat, Reservation range, Effects& effects) {
   places_[flat].gathered = std::move(range);
   auto started = effects.gather(flat);
-  if (!started) places_[flat].gathered = {};
+  if (started) {
+    gathered_.insert(flat);
+  } else {
+    places_[flat].gathered = {};
+  }
   return started;
 }
 
@@ -97,7 +110,7 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
   while (true) {
     auto range = budget_.reserve(size, purpose, end);
     if (range) return std::move(*range);
-    // A reduction that is not the youngest has most likely ended; a flat that is dropped must be gathered again.
+    // A reduction that is not the youngest has most likely completed; a flat that is dropped must be gathered again.
     if (reducing_.size() > 1) {
       PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
@@ -114,8 +127,8 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
 Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
   std::optional<std::uint32_t> furthest;
   std::uint64_t distance = 0;
-  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
-    if (!is_gathered(flat) || places_[flat].leases > 0 || needs(for_unit, flat)) continue;
+  for (const std::uint32_t flat : gathered_) {
+    if (places_[flat].leases > 0 || needs(for_unit, flat)) continue;
     const std::uint64_t until = uses_until_needed(flat);
     if (until == 0) continue;
     if (!furthest || until > distance) furthest = flat, distance = until;
@@ -127,6 +140,7 @@ Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effec
 
 Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
   PENSTOCK_TRY(effects.drop(flat));
+  gathered_.erase(flat);
   places_[flat].gathered = {};
   return ok();
 }
@@ -139,16 +153,14 @@ Result<void> FlatResidency::drop_all(Effects& effects) {
         .object(shards_.flats()[flat].name)
         .advice("end every UnitLease before step(), digest() and initialize()");
   }
-  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
-    if (is_gathered(flat)) PENSTOCK_TRY(drop(flat, effects));
-  }
+  while (!gathered_.empty()) PENSTOCK_TRY(drop(*gathered_.begin(), effects));
   return ok();
 }
 
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
-    // The last micro-batch of this flat still has its range until it has landed.
+    // The last micro-batch of this flat still has its range until it is accumulated.
     while (places_[flat].gradient.held()) PENSTOCK_TRY(finish_oldest_gradient(effects));
     PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::full_gradient, unit, effects));
     places_[flat].gradient = std::move(range);
@@ -181,12 +193,12 @@ Result<void> FlatResidency::finish_gradients(Effects& effects) {
 }
 
 void FlatResidency::end_step() {
-  order_ = std::exchange(recording_, {});
+  set_order(std::exchange(recording_, {}));
   position_ = 0;
 }
 
 void FlatResidency::expect(std::vector<std::uint32_t> units) {
-  if (recording_.empty() && order_.size() != units.size()) order_ = std::move(units);
+  if (recording_.empty() && order_.size() != units.size()) set_order(std::move(units));
 }
 
 FlatResidency::Places FlatResidency::places() const {
@@ -211,7 +223,7 @@ std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_bat
 }
 
 namespace {
-// Steps of more micro-batches than these are rehearsed only when they are asked for.
+// Steps of more micro-batches are rehearsed only when the caller asks for them.
 constexpr std::uint32_t rehearsed_micro_batches_max = 16;
 
 class NoEffects final : public FlatResidency::Effects {

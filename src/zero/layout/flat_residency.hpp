@@ -6,31 +6,30 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace penstock::zero {
 
 /// Which flats are gathered on the device, which full gradients are open or being reduced, and where each of them is.
 ///
-/// Every decision is made at a program point, from layout, budget and order of use alone: all ranks decide the
-/// same, and the planner, which rehearses a step, knows what the engine will do. It moves nothing: what a
-/// decision needs done is asked of `Effects`.
+/// Every decision is made at a program point, from layout, budget and order of use alone, so that all ranks decide
+/// the same and rehearse_steps() predicts what the engine will do. It moves no bytes: it asks `Effects` to.
 ///
 /// Owned by one thread.
 class FlatResidency {
  public:
-  /// What must be seen to. After an error the decision is undone, and the same call, made again, comes to it
-  /// again.
+  /// Carries decisions out. When it returns an error the decision is undone; the caller may make the same call again.
   class Effects {
    public:
     virtual ~Effects() = default;
-    /// `flat` has a range from now on, which is to be filled.
+    /// Fill the range that `flat` has been given.
     virtual Result<void> gather(std::uint32_t flat) = 0;
-    /// Nothing but what has been enqueued uses the range of the gathered flat, which goes next.
+    /// The range of `flat` is freed next; only operations that are already enqueued may still use it.
     virtual Result<void> drop(std::uint32_t flat) = 0;
-    /// The full gradient of `flat` has a range from now on.
+    /// The full gradient of `flat` has been given a range.
     virtual Result<void> open_gradient(std::uint32_t flat) = 0;
-    /// Wait until the full gradient of `flat` was accumulated; its range is freed next.
+    /// Wait until the full gradient of `flat` is accumulated; its range is freed next.
     virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
   };
 
@@ -39,19 +38,20 @@ class FlatResidency {
   FlatResidency(const ShardLayout& shards, DType dtype, tiers::MemoryBudget& budget,
                 std::vector<std::uint32_t> units);
 
-  /// The step that begins acquires so many units in this order, unless the last one of its length had another.
+  /// Predicts the order of the step that begins. Ignored if the last step acquired as many units: its order is the
+  /// better prediction.
   void expect(std::vector<std::uint32_t> units);
 
-  /// Gathers what `unit` needs and, where there is room that nothing sooner needs, what the next unit needs.
-  /// Made again before lease(), it is the same use.
+  /// Gathers the flats of `unit` and, as far as there is room without dropping a flat that is needed sooner, those of
+  /// the next unit. Calling it again before lease() counts as the same use.
   ///
   /// Errors: budget_too_small; those of `effects`.
   Result<void> acquire(std::uint32_t unit, Effects& effects);
-  /// The unit's flats stay until release(); ends its acquire().
+  /// Keeps the unit's flats gathered until release(). Ends the unit's acquire().
   void lease(std::uint32_t unit);
   void release(std::uint32_t unit);
 
-  /// Room for the full gradients of the unit's flats, for those that have none open. Errors: as acquire().
+  /// Reserves room for the full gradients of those of the unit's flats that have none open. Errors: as acquire().
   Result<void> open_gradients(std::uint32_t unit, Effects& effects);
   [[nodiscard]] bool is_open(std::uint32_t flat) const { return places_[flat].pending_users > 0; }
   /// One unit that uses the flat has written its gradient. True when it was the last: the gradient is reduced now.
@@ -60,10 +60,10 @@ class FlatResidency {
   Result<void> finish_gradients(Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(Effects& effects);
-  /// The order of use begins again.
+  /// The order of acquires of this step predicts the next step's.
   void end_step();
 
-  /// What the decisions to come depend on, beside the order of use: where everything is.
+  /// Offsets of all ranges. Together with the order of use they determine every later decision.
   using Places = std::vector<std::uint64_t>;
   [[nodiscard]] Places places() const;
 
@@ -82,6 +82,7 @@ class FlatResidency {
     std::uint32_t pending_users = 0;  // units of this backward that have still to reduce; 0: none is open
   };
 
+  void set_order(std::vector<std::uint32_t> units);
   void note_use(std::uint32_t unit);
   Result<void> gather_next(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
@@ -98,9 +99,11 @@ class FlatResidency {
   const DType dtype_;
   tiers::MemoryBudget& budget_;
   std::vector<Place> places_;
-  std::deque<std::uint32_t>
-      reducing_;  // flats whose full gradient is live until it was accumulated, oldest first
-  std::vector<std::uint32_t> order_;  // predicted, then recorded: units in the order of acquire
+  std::set<std::uint32_t> gathered_;    // flats
+  std::deque<std::uint32_t> reducing_;  // flats whose full gradient is not accumulated yet, oldest first
+  std::vector<std::uint32_t> order_;    // predicted, then recorded: units in the order of acquire
+  std::vector<std::vector<std::size_t>>
+      uses_;  // by flat: positions in order_ of the units that need it, ascending
   std::vector<std::uint32_t> recording_;
   std::size_t position_ = 0;
   std::optional<std::uint32_t> acquiring_;  // the unit of an acquire() that has not come to its lease
@@ -114,10 +117,11 @@ struct DevicePeaks {
   ByteCount gathered, gradients;
 };
 
-/// Runs the decisions of steps dry: units acquired in unit_order(), each lease ended before the next acquire,
-/// for every number of micro-batches up to the one after which they repeat, and at least `micro_batches`.
+/// Makes the decisions of steps without moving bytes: units acquired in unit_order(), each lease ended before the next
+/// acquire, for every number of micro-batches up to the one after which decisions repeat, and at least
+/// `micro_batches`.
 ///
-/// Errors: budget_too_small, when `budget` does not do.
+/// Errors: budget_too_small.
 [[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
                                                  std::uint32_t micro_batches, ByteCount budget);
 

@@ -83,15 +83,14 @@ ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_
 
   needed_.resize(model.units.size());
   users_.resize(flats_.size(), 0);
+  std::uint32_t first_flat = 0;  // flats stand in the order of their units
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const auto need = [&](std::uint32_t flat) {
       if (std::find(needed_[u].begin(), needed_[u].end(), flat) != needed_[u].end()) return;
       needed_[u].push_back(flat);
       ++users_[flat];
     };
-    for (std::uint32_t f = 0; f < flats_.size(); ++f) {
-      if (flats_[f].unit == u) need(f);
-    }
+    for (; first_flat < flats_.size() && flats_[first_flat].unit == u; ++first_flat) need(first_flat);
     for (const ParameterId& shared : model.units[u].shared) need(place(shared).flat);
   }
 }

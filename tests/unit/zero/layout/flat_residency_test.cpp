@@ -25,7 +25,7 @@ class Recorder final : public FlatResidency::Effects {
   Result<void> gather(std::uint32_t flat) override { return note("gather ", flat); }
   Result<void> drop(std::uint32_t flat) override { return note("drop ", flat); }
   Result<void> open_gradient(std::uint32_t flat) override { return note("open ", flat); }
-  Result<void> finish_gradient(std::uint32_t flat) override { return note("settle ", flat); }
+  Result<void> finish_gradient(std::uint32_t flat) override { return note("finish ", flat); }
 
   std::uint64_t fail_at_;
 };
