@@ -1,5 +1,5 @@
 // What FileSystem and File promise, over the machine's own file systems, a simulated disk, and both behind faults
-// that do not strike.
+// that concern no call.
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"
 

@@ -171,7 +171,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
       Fault next = fault;
       next.occurrence = engine.accepted(fault.operation) + occurrence;
       engine.add(next);
-      const std::uint64_t struck = engine.struck();
+      const std::uint64_t injected = engine.injected();
       fill(all, ++generation);
       for (const IoOperation operation : {IoOperation::write, IoOperation::read}) {
         if (operation == IoOperation::read) fill(all, 0);
@@ -193,7 +193,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
         }
         for (const auto& result : results) ASSERT_TRUE(result) << "the fault has passed";
       }
-      EXPECT_GT(engine.struck(), struck);
+      EXPECT_GT(engine.injected(), injected);
       for (const Piece& piece : all) ASSERT_TRUE(holds(piece, generation)) << "at " << piece.offset.value();
     }
     EXPECT_EQ(failed > 0, !errors.empty());

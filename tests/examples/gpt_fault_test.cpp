@@ -30,7 +30,7 @@ constexpr std::uint32_t ranks = 2, steps = 2;
 constexpr ModelConfig model{.layers = 2, .width = 64, .heads = 4, .context = 32};
 constexpr TrainingConfig training{.ranks = ranks, .micro_batches = 2, .sequences = 1, .steps = steps};
 
-// The fault lane strikes every request; the default one some of them.
+// The label `fault` injects a fault into every request, the default suite into some of them.
 #ifdef STRIKE_EVERY_REQUEST
 constexpr std::uint64_t stride = 1;
 #else
@@ -40,7 +40,7 @@ constexpr std::uint64_t stride = 17;
 struct Outcome {
   std::optional<Error> error;  // of the rank that failed first, not a peer's echo
   std::string digest;
-  std::uint64_t requests = 0, struck = 0;
+  std::uint64_t requests = 0, injected = 0;
 };
 
 class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
@@ -96,7 +96,7 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
       }
       if (!done) group->abort(rank, done.error());
       (*trainer)->runtime().wait_for_stores(0);
-      if (faults != nullptr) outcome.requests = faults->accepted(), outcome.struck = faults->struck();
+      if (faults != nullptr) outcome.requests = faults->accepted(), outcome.injected = faults->injected();
       return done;
     };
     std::vector<std::jthread> threads;
@@ -123,14 +123,15 @@ TEST_P(GptFault, EndsTheDemonstrationWithATypedErrorOrTheRightBits) {
   ASSERT_FALSE(clean.error) << clean.error->message();
   ASSERT_GT(clean.requests, 20u);
   const Fault& fault = GetParam().second;
-  std::uint64_t struck = 0, failed = 0;
+  std::uint64_t injected = 0, failed = 0;
   // A hang costs its deadline.
   const std::uint64_t every = fault.effect == Fault::Effect::hang ? 3 * stride : stride;
   for (std::uint64_t request = 0; request < clean.requests; request += every) {
     FaultPlan plan = {fault};
     plan[0].occurrence = request;
     const Outcome run = train(plan);
-    if (run.struck > 0 || run.error) ++struck;  // what strikes while the trainer is made is not counted
+    if (run.injected > 0 || run.error)
+      ++injected;  // a fault during the creation of the trainer is not counted
     if (!run.error) {
       EXPECT_EQ(run.digest, clean.digest) << "request " << request;
       continue;
@@ -144,7 +145,7 @@ TEST_P(GptFault, EndsTheDemonstrationWithATypedErrorOrTheRightBits) {
     EXPECT_NE(message.find("scratch file in"), std::string::npos) << message;
     EXPECT_NE(message.find("at offset"), std::string::npos) << message;
   }
-  EXPECT_GT(struck, 1u);
+  EXPECT_GT(injected, 1u);
   if (fault.effect == Fault::Effect::delay) {
     EXPECT_EQ(failed, 0u);
   }

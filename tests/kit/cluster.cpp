@@ -156,7 +156,7 @@ class SimulatedRank final : public swap::IdleHandler {
     for (std::string& message : runtime.take_messages()) result.messages.push_back(std::move(message));
     for (const Disk& disk : disks_) {
       result.requests += disk.faults->accepted();
-      result.struck += disk.faults->struck();
+      result.injected += disk.faults->injected();
     }
     const auto traffic = runtime.ledger().traffic();
     result.bytes_read += traffic.read;

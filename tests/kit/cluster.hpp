@@ -65,7 +65,7 @@ struct RunResult {
   ByteCount host_peak, host_budget;            ///< of a rank, at most
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t requests = 0;                 ///< of rank 0's disks
-  std::uint64_t struck = 0;                   ///< faults that have struck
+  std::uint64_t injected = 0;                 ///< faults injected
   std::uint32_t repeated = 0;                 ///< calls that were made again, by any rank
   std::vector<std::string> messages;          ///< the runtimes', of all ranks
 };

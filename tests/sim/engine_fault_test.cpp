@@ -22,14 +22,14 @@ RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
   return options;
 }
 
-// The fault lane strikes every request; the default one some of them.
+// The label `fault` injects a fault into every request, the default suite into some of them.
 #ifdef STRIKE_EVERY_REQUEST
 constexpr std::uint64_t stride = 1;
 #else
 constexpr std::uint64_t stride = 5;
 #endif
 
-/// A fault that strikes one request after the other, and the errors that a run may end with then.
+/// A fault that is injected into one request after the other, and the errors with which a run may end then.
 struct Sweep {
   const char* name;
   tiers::Fault fault;
@@ -47,14 +47,14 @@ TEST_P(EngineFaultSweep, EndsWithATypedErrorOrTheRightBits) {
   const auto& [name, fault, errors] = GetParam();
   const RunResult clean = train(on_simulated_disks());
   ASSERT_FALSE(clean.error) << clean.error->message();
-  std::uint64_t struck = 0, failed = 0;
+  std::uint64_t injected = 0, failed = 0;
   for (std::uint64_t request = 0; request < clean.requests; request += stride) {
     RunOptions options = on_simulated_disks();
     options.faults = {fault};
     options.faults[0].occurrence = request;
     const RunResult run = train(options);
-    if (run.struck == 0) break;  // a plan for writes alone is through
-    ++struck;
+    if (run.injected == 0) break;  // a plan for writes alone is through
+    ++injected;
     if (!run.error) {
       EXPECT_EQ(run.digest, clean.digest) << "request " << request;
       continue;
@@ -68,7 +68,7 @@ TEST_P(EngineFaultSweep, EndsWithATypedErrorOrTheRightBits) {
                 message.find(", block ") != std::string::npos)
         << message;
   }
-  EXPECT_GT(struck, 4u);
+  EXPECT_GT(injected, 4u);
   EXPECT_EQ(failed > 0, !errors.empty());
 }
 
@@ -168,7 +168,7 @@ TEST(EngineFault, ComputesTheSameBitsWhenOneOfTwoDisksStopsTakingWrites) {
   const RunResult clean = train(two_disks());
   ASSERT_FALSE(clean.error) << clean.error->message();
   EXPECT_EQ(clean.digest, train(on_simulated_disks()).digest);
-  std::uint64_t taken_out = 0, struck = 0;
+  std::uint64_t taken_out = 0, injected = 0;
   for (const auto effect : {Fault::Effect::fail, Fault::Effect::hang}) {
     for (std::uint64_t write = 0;; write += 2 * stride) {
       RunOptions options = two_disks();
@@ -180,16 +180,16 @@ TEST(EngineFault, ComputesTheSameBitsWhenOneOfTwoDisksStopsTakingWrites) {
       const RunResult run = train(options);
       ASSERT_FALSE(run.error) << "write " << write << ": " << run.error->message();
       EXPECT_EQ(run.digest, clean.digest) << "write " << write;
-      if (run.struck == 0) break;
-      ++struck;
+      if (run.injected == 0) break;
+      ++injected;
       EXPECT_FALSE(run.messages.empty());
       for (const std::string& line : run.messages) {
         if (line.find("is out of use") != line.npos) ++taken_out;
       }
     }
   }
-  EXPECT_GT(struck, 4u);
-  EXPECT_GT(taken_out, struck / 2);
+  EXPECT_GT(injected, 4u);
+  EXPECT_GT(taken_out, injected / 2);
 }
 
 }  // namespace

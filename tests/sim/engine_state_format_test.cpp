@@ -98,7 +98,7 @@ TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
     options.faults = {
         {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
     const RunResult run = train(options);
-    if (run.struck == 0) break;
+    if (run.injected == 0) break;
     if (!run.error) {
       EXPECT_EQ(run.digest, clean.digest) << write;
       continue;

@@ -2,57 +2,123 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace penstock::tiers {
 
 namespace {
-/// How often an event was recorded, and how many of these records have been passed. Shared with the queues
-/// that hold a record or a wait of it, so that an event may go before they run.
+
+/// How often an event was recorded, and how many of these records the streams have passed. The queues share it, so
+/// that an event may be destroyed before the operations that record it or wait for it run.
 struct EventState {
   std::atomic<std::uint64_t> recorded{0}, passed{0};
+
+  [[nodiscard]] bool has_passed(std::uint64_t record) const { return passed.load() >= record; }
 };
-}  // namespace
+
+/// The operations of one stream that have not run yet.
+class OperationQueue {
+ public:
+  void push(std::function<void()> run) { operations_.push_back({std::move(run), nullptr, 0}); }
+  void push_wait(std::shared_ptr<EventState> event) {
+    const std::uint64_t record = event->recorded.load();
+    operations_.push_back({nullptr, std::move(event), record});
+  }
+  [[nodiscard]] bool empty() const { return operations_.empty(); }
+  [[nodiscard]] bool ready() const {
+    if (operations_.empty()) return false;
+    const Operation& head = operations_.front();
+    return !head.event || head.event->has_passed(head.record);
+  }
+  void run_head() {
+    Operation head = std::move(operations_.front());
+    operations_.pop_front();
+    if (head.run) head.run();
+  }
+
+ private:
+  struct Operation {
+    std::function<void()> run;          // empty for a wait
+    std::shared_ptr<EventState> event;  // null unless a wait
+    std::uint64_t record = 0;
+  };
+  std::deque<Operation> operations_;
+};
+
+/// The streams of one device, and the choice of the next operation of a deferred one.
+class Scheduler {
+ public:
+  explicit Scheduler(std::uint64_t seed) : random_(seed) {}
+
+  void add(OperationQueue& queue) {
+    const std::lock_guard lock(mutex_);
+    queues_.push_back(&queue);
+  }
+  void remove(const OperationQueue& queue) {
+    const std::lock_guard lock(mutex_);
+    std::erase(queues_, &queue);
+  }
+  [[nodiscard]] bool empty() const { return queues_.empty(); }
+
+  bool run_one() {
+    std::vector<OperationQueue*> ready;
+    for (OperationQueue* queue : queues_) {
+      if (queue->ready()) ready.push_back(queue);
+    }
+    if (ready.empty()) return false;
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+    ready[(random_ >> 33) % ready.size()]->run_head();
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<OperationQueue*> queues_;
+  std::uint64_t random_;
+};
 
 class HostEvent final : public Event {
  public:
-  explicit HostEvent(HostDevice& device) : device_(device) {}
+  explicit HostEvent(Scheduler& scheduler) : scheduler_(scheduler) {}
 
-  Result<bool> query() const override { return passed(state_->recorded.load()); }
+  Result<bool> query() const override { return state_->has_passed(state_->recorded.load()); }
   Result<void> synchronize() const override {
     const std::uint64_t record = state_->recorded.load();
-    // Nothing left to run here and still not passed: a wait that nothing will ever satisfy.
-    while (!passed(record)) PENSTOCK_CHECK(device_.run_one());
+    // No operation can run and the event has not passed: the wait would never end.
+    while (!state_->has_passed(record)) PENSTOCK_CHECK(scheduler_.run_one());
     return ok();
   }
-
-  bool passed(std::uint64_t record) const { return state_->passed.load() >= record; }
   const std::shared_ptr<EventState>& state() const { return state_; }
 
  private:
-  HostDevice& device_;
+  Scheduler& scheduler_;
   std::shared_ptr<EventState> state_ = std::make_shared<EventState>();
 };
 
 class HostStream final : public Stream, public HostQueue {
  public:
-  HostStream(HostDevice& device, HostDevice::Mode mode) : device_(device), mode_(mode) {
-    const std::lock_guard lock(device_.mutex_);
-    device_.streams_.push_back(this);
+  HostStream(Scheduler& scheduler, HostDevice::Mode mode) : scheduler_(scheduler), mode_(mode) {
+    scheduler_.add(queue_);
   }
   ~HostStream() override {
     (void)HostStream::synchronize();
-    const std::lock_guard lock(device_.mutex_);
-    std::erase(device_.streams_, this);
+    scheduler_.remove(queue_);
   }
 
   StreamHandle handle() override { return StreamHandle::of(*this); }
 
   void enqueue(std::function<void()> operation) override {
     if (mode_ == HostDevice::Mode::eager) return operation();
-    queue_.push_back({std::move(operation), nullptr, 0});
+    queue_.push(std::move(operation));
   }
 
   Result<void> record(Event& event) override {
@@ -63,87 +129,80 @@ class HostStream final : public Stream, public HostQueue {
   }
 
   Result<void> wait(const Event& event) override {
-    // Eager: the stream that recorded it has passed it by then.
-    if (mode_ == HostDevice::Mode::eager) return ok();
-    const auto& state = static_cast<const HostEvent&>(event).state();
-    queue_.push_back({nullptr, state, state->recorded.load()});
+    // An eager stream has passed the record already.
+    if (mode_ == HostDevice::Mode::deferred) queue_.push_wait(static_cast<const HostEvent&>(event).state());
     return ok();
   }
 
   Result<void> synchronize() override {
-    while (!queue_.empty()) PENSTOCK_CHECK(device_.run_one());
+    while (!queue_.empty()) PENSTOCK_CHECK(scheduler_.run_one());
     return ok();
   }
 
-  bool ready() const {
-    if (queue_.empty()) return false;
-    const Operation& head = queue_.front();
-    return !head.event || head.event->passed.load() >= head.record;
-  }
-  void run_head() {
-    Operation head = std::move(queue_.front());
-    queue_.pop_front();
-    if (head.run) head.run();
-  }
-
  private:
-  struct Operation {
-    std::function<void()> run;          // empty for a wait
-    std::shared_ptr<EventState> event;  // what a wait waits for
-    std::uint64_t record = 0;
-  };
-  HostDevice& device_;
+  Scheduler& scheduler_;
   const HostDevice::Mode mode_;
-  std::deque<Operation> queue_;
+  OperationQueue queue_;
 };
 
-HostDevice::HostDevice(const Options& options) : options_(options), random_(options.seed) {}
+}  // namespace
+
+struct HostDevice::State {
+  const Options options;
+  std::mutex mutex{};
+  std::map<std::uintptr_t, ByteCount> allocations{};
+  ByteCount used{};
+  Scheduler scheduler{options.seed};
+};
+
+HostDevice::HostDevice(const Options& options) : state_(new State{.options = options}) {}
 
 HostDevice::~HostDevice() {
-  PENSTOCK_CHECK(streams_.empty());
-  for (const auto& [address, size] : allocations_) std::free(reinterpret_cast<void*>(address));
+  PENSTOCK_CHECK(state_->scheduler.empty());
+  for (const auto& [address, size] : state_->allocations) std::free(reinterpret_cast<void*>(address));
 }
 
 std::string HostDevice::name() const {
-  return options_.mode == Mode::eager ? "host" : "host (deferred)";
+  return state_->options.mode == Mode::eager ? "host" : "host (deferred)";
 }
 
 Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
-  const std::lock_guard lock(mutex_);
-  if (size > options_.memory - used_) {
+  const std::lock_guard lock(state_->mutex);
+  if (size > state_->options.memory - state_->used) {
     return Error(ErrorCode::budget_too_small, "HostDevice::allocate")
         .wanted(size)
-        .got(to_string(options_.memory - used_) + " of " + to_string(options_.memory) + " free")
+        .got(to_string(state_->options.memory - state_->used) + " of " + to_string(state_->options.memory) +
+             " free")
         .advice("raise the device budget");
   }
   // 2 MiB pages where the kernel gives them; contents are what a real device gives: anything.
   void* memory = std::aligned_alloc(
       (2_MiB).value(), std::max<std::uint64_t>(round_up(size, Alignment(2 << 20)).value(), 2 << 20));
   if (memory == nullptr) return Error::from_errno("HostDevice::allocate", ENOMEM).wanted(size);
-  allocations_.emplace(reinterpret_cast<std::uintptr_t>(memory), size);
-  used_ += size;
+  state_->allocations.emplace(reinterpret_cast<std::uintptr_t>(memory), size);
+  state_->used += size;
   return DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(memory)), size);
 }
 
 void HostDevice::release(DeviceSpan span) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto found = allocations_.find(static_cast<std::uintptr_t>(span.address()));
-  PENSTOCK_CHECK(found != allocations_.end());
-  used_ -= found->second;
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->allocations.find(static_cast<std::uintptr_t>(span.address()));
+  PENSTOCK_CHECK(found != state_->allocations.end());
+  state_->used -= found->second;
   std::free(reinterpret_cast<void*>(found->first));
-  allocations_.erase(found);
+  state_->allocations.erase(found);
 }
 
 ByteCount HostDevice::free_memory() const {
-  const std::lock_guard lock(mutex_);
-  return options_.memory - used_;
+  const std::lock_guard lock(state_->mutex);
+  return state_->options.memory - state_->used;
 }
 
 Result<std::unique_ptr<Stream>> HostDevice::create_stream() {
-  return std::make_unique<HostStream>(*this, options_.mode);
+  return std::make_unique<HostStream>(state_->scheduler, state_->options.mode);
 }
 Result<std::unique_ptr<Event>> HostDevice::create_event() {
-  return std::make_unique<HostEvent>(*this);
+  return std::make_unique<HostEvent>(state_->scheduler);
 }
 
 HostSpan HostDevice::bytes(DeviceSpan span) {
@@ -179,14 +238,7 @@ Result<void> HostDevice::fill_zero(StreamHandle stream, DeviceSpan span) {
 }
 
 bool HostDevice::run_one() {
-  std::vector<HostStream*> ready;
-  for (HostStream* stream : streams_) {
-    if (stream->ready()) ready.push_back(stream);
-  }
-  if (ready.empty()) return false;
-  random_ = random_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
-  ready[(random_ >> 33) % ready.size()]->run_head();
-  return true;
+  return state_->scheduler.run_one();
 }
 
 }  // namespace penstock::tiers

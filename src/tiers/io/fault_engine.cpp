@@ -1,34 +1,158 @@
 #include <penstock/tiers/io/fault_engine.hpp>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace penstock::tiers {
 
 namespace {
-// What is held until the engine is closed.
+
+using Effect = Fault::Effect;
+
+// A delayed completion that is due only when the engine closes.
 constexpr TimePoint at_close = forever;
+
+constexpr std::size_t operation_count = 3;
+
 }  // namespace
 
-FaultEngine::FaultEngine(std::unique_ptr<IoEngine> within, FaultPlan plan, const Clock& clock)
-    : within_(std::move(within)), plan_(std::move(plan)), clock_(clock), slots_(within_->limits().depth) {
-  for (auto slot = static_cast<std::uint32_t>(slots_.size()); slot > 0; --slot)
-    free_slots_.push_back(slot - 1);
+struct FaultEngine::State {
+  /// A request that the wrapped engine has accepted, and the fault that changes it.
+  struct Slot {
+    IoRequest request;
+    std::optional<Fault> fault;
+  };
+  struct Delayed {
+    IoCompletion completion;
+    TimePoint due{};
+  };
+
+  /// The fault that the next request of this kind meets.
+  [[nodiscard]] std::optional<Fault> next_fault(IoOperation operation) const noexcept;
+  [[nodiscard]] bool start(const IoRequest& request) noexcept;
+  [[nodiscard]] bool pass_on(const IoRequest& request, const std::optional<Fault>& fault) noexcept;
+  void complete(std::uint64_t tag, std::int64_t result, TimePoint due) {
+    delayed.push_back({{tag, result}, due});
+  }
+  /// Reaps the wrapped engine and applies the effects that follow a completion.
+  void reap_wrapped(TimePoint deadline) noexcept;
+  /// The result of a request that moves as much as one request can.
+  [[nodiscard]] std::int64_t complete_length(const IoRequest& request) const noexcept {
+    return static_cast<std::int64_t>(std::min(request.buffer.size(), wrapped->limits().request_max).value());
+  }
+  [[nodiscard]] std::uint64_t accepted(std::optional<IoOperation> operation) const noexcept {
+    if (operation) return accepted_by_operation[static_cast<std::size_t>(*operation)];
+    return std::accumulate(accepted_by_operation.begin(), accepted_by_operation.end(), std::uint64_t{0});
+  }
+  [[nodiscard]] TimePoint next_due() const noexcept {
+    TimePoint due = forever;
+    for (const Delayed& completion : delayed) due = std::min(due, completion.due);
+    return due;
+  }
+
+  std::unique_ptr<IoEngine> wrapped;
+  FaultPlan plan;
+  const Clock& clock;
+  std::vector<Slot> slots{};
+  std::vector<std::uint32_t> free_slots{};
+  std::vector<Delayed> delayed{};
+  std::array<std::uint64_t, operation_count> accepted_by_operation{};
+  std::uint64_t injected = 0;
+  std::uint32_t in_flight = 0;
+  bool closed = false, all_complete = true;
+};
+
+FaultEngine::FaultEngine(std::unique_ptr<IoEngine> wrapped, FaultPlan plan, const Clock& clock)
+    : state_(new State{.wrapped = std::move(wrapped), .plan = std::move(plan), .clock = clock}) {
+  state_->slots.resize(state_->wrapped->limits().depth);
+  for (auto slot = static_cast<std::uint32_t>(state_->slots.size()); slot > 0; --slot) {
+    state_->free_slots.push_back(slot - 1);
+  }
 }
 
-/// What a request reports that is said to have moved all that one can.
-std::int64_t FaultEngine::whole(const IoRequest& request) const noexcept {
-  return static_cast<std::int64_t>(std::min(request.buffer.size(), limits().request_max).value());
+FaultEngine::~FaultEngine() {
+  (void)FaultEngine::close(forever);
 }
 
+void FaultEngine::wake() noexcept {
+  state_->wrapped->wake();
+}
+void FaultEngine::attach(FileHandle file, HostSpan buffers) noexcept {
+  state_->wrapped->attach(file, buffers);
+}
+IoLimits FaultEngine::limits() const noexcept {
+  return state_->wrapped->limits();
+}
+std::uint32_t FaultEngine::in_flight() const noexcept {
+  return state_->in_flight;
+}
+const char* FaultEngine::name() const noexcept {
+  return state_->wrapped->name();
+}
+std::string FaultEngine::notes() const {
+  return state_->wrapped->notes();
+}
+
+void FaultEngine::add(const Fault& fault) {
+  state_->plan.push_back(fault);
+}
 std::uint64_t FaultEngine::accepted(std::optional<IoOperation> operation) const noexcept {
-  if (operation) return accepted_[static_cast<std::size_t>(*operation)];
-  return std::accumulate(accepted_.begin(), accepted_.end(), std::uint64_t{0});
+  return state_->accepted(operation);
+}
+std::uint64_t FaultEngine::injected() const noexcept {
+  return state_->injected;
+}
+TimePoint FaultEngine::next_due() const noexcept {
+  return state_->next_due();
 }
 
-/// The fault that the next request of this kind meets.
-std::optional<Fault> FaultEngine::strike(IoOperation operation) noexcept {
-  for (const Fault& fault : plan_) {
+std::size_t FaultEngine::submit(std::span<const IoRequest> requests) noexcept {
+  State& state = *state_;
+  std::size_t count = 0;
+  while (count < requests.size() && !state.closed && state.in_flight < state.slots.size() &&
+         state.start(requests[count])) {
+    ++count;
+  }
+  return count;
+}
+
+std::size_t FaultEngine::reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept {
+  State& state = *state_;
+  const TimePoint due = state.next_due();
+  state.reap_wrapped(due <= state.clock.now() ? TimePoint::min() : std::min(deadline, due));
+  std::size_t count = 0;
+  for (auto delayed = state.delayed.begin(); delayed != state.delayed.end() && count < completions.size();) {
+    if (delayed->due > state.clock.now() && !state.closed) {
+      ++delayed;
+      continue;
+    }
+    completions[count++] = delayed->completion;
+    delayed = state.delayed.erase(delayed);
+  }
+  state.in_flight -= static_cast<std::uint32_t>(count);
+  return count;
+}
+
+bool FaultEngine::close(TimePoint deadline) noexcept {
+  State& state = *state_;
+  if (state.closed) return state.all_complete;
+  state.closed = true;
+  state.all_complete = state.wrapped->close(deadline);
+  while (state.all_complete && state.free_slots.size() < state.slots.size()) {
+    state.reap_wrapped(TimePoint::min());
+  }
+  if (deadline != forever) {
+    // A request that hangs is not cancelled before the deadline.
+    const auto hung =
+        std::erase_if(state.delayed, [](const State::Delayed& delayed) { return delayed.due == at_close; });
+    state.all_complete &= hung == 0;
+  }
+  return state.all_complete;
+}
+
+std::optional<Fault> FaultEngine::State::next_fault(IoOperation operation) const noexcept {
+  for (const Fault& fault : plan) {
     if (fault.operation && *fault.operation != operation) continue;
     const std::uint64_t number = accepted(fault.operation);
     if (number >= fault.occurrence && number - fault.occurrence < fault.count) return fault;
@@ -36,114 +160,71 @@ std::optional<Fault> FaultEngine::strike(IoOperation operation) noexcept {
   return std::nullopt;
 }
 
-std::size_t FaultEngine::submit(std::span<const IoRequest> requests) noexcept {
-  std::size_t count = 0;
-  while (count < requests.size() && !closed_ && in_flight_ < slots_.size() && start(requests[count])) ++count;
-  return count;
-}
-
-bool FaultEngine::start(const IoRequest& request) noexcept {
-  using Effect = Fault::Effect;
-  const auto fault = strike(request.operation);
-  const TimePoint now = clock_.now();
+bool FaultEngine::State::start(const IoRequest& request) noexcept {
+  const auto fault = next_fault(request.operation);
+  const TimePoint now = clock.now();
   if (fault && fault->effect == Effect::fail) {
-    hold(request.tag, -fault->error, now);
+    complete(request.tag, -fault->error, now);
   } else if (fault && fault->effect == Effect::hang) {
-    hold(request.tag, -ECANCELED, at_close);
+    complete(request.tag, -ECANCELED, at_close);
   } else if (fault && fault->effect == Effect::lose && request.operation != IoOperation::read) {
-    hold(request.tag, whole(request), now);
+    complete(request.tag, complete_length(request), now);
   } else if (!pass_on(request, fault)) {
     return false;
   }
-  if (fault) ++struck_;
-  ++accepted_[static_cast<std::size_t>(request.operation)];
-  ++in_flight_;
+  if (fault) ++injected;
+  ++accepted_by_operation[static_cast<std::size_t>(request.operation)];
+  ++in_flight;
   return true;
 }
 
-bool FaultEngine::pass_on(const IoRequest& request, const std::optional<Fault>& fault) noexcept {
-  using Effect = Fault::Effect;
-  const std::uint32_t slot = free_slots_.back();
+bool FaultEngine::State::pass_on(const IoRequest& request, const std::optional<Fault>& fault) noexcept {
+  const std::uint32_t slot = free_slots.back();
   IoRequest changed = request;
   changed.tag = slot;
   const bool cut = fault && request.operation != IoOperation::flush &&
                    (fault->effect == Effect::shorten || fault->effect == Effect::tear);
   if (cut) {
-    // Direct I/O takes whole blocks; what is reported of a short one need not be.
+    // Direct I/O moves whole blocks; the length that a shortened request reports is exact.
     changed.buffer = request.buffer.subspan(
         ByteCount(), std::min(round_up(fault->length, Alignment(4096)), request.buffer.size()));
     if (changed.buffer.empty()) {
-      hold(request.tag, fault->effect == Effect::tear ? whole(request) : 0, clock_.now());
+      complete(request.tag, fault->effect == Effect::tear ? complete_length(request) : 0, clock.now());
       return true;
     }
   }
   if (fault && fault->effect == Effect::misdirect) {
     changed.offset = FileOffset(request.offset.value() + static_cast<std::uint64_t>(fault->distance));
   }
-  if (within_->submit({&changed, 1}) == 0) return false;
-  free_slots_.pop_back();
-  slots_[slot] = {request, fault};
+  if (wrapped->submit({&changed, 1}) == 0) return false;
+  free_slots.pop_back();
+  slots[slot] = {request, fault};
   return true;
 }
 
-/// Moves what has completed within to what is held, with the effects that come after.
-void FaultEngine::take_from_within(TimePoint deadline) noexcept {
-  using Effect = Fault::Effect;
+void FaultEngine::State::reap_wrapped(TimePoint deadline) noexcept {
   std::array<IoCompletion, 64> completions;
-  const std::size_t count = within_->reap(completions, deadline);
+  const std::size_t count = wrapped->reap(completions, deadline);
   for (std::size_t i = 0; i < count; ++i) {
     const auto index = static_cast<std::uint32_t>(completions[i].tag);
-    const auto& [request, fault] = slots_[index];
+    const auto& [request, fault] = slots[index];
     std::int64_t result = completions[i].result;
-    TimePoint due = clock_.now();
+    TimePoint due = clock.now();
     if (fault && result >= 0) {
       if (fault->effect == Effect::shorten) {
         result = std::min(result, static_cast<std::int64_t>(fault->length.value()));
       }
-      if (fault->effect == Effect::tear || fault->effect == Effect::misdirect) result = whole(request);
+      if (fault->effect == Effect::tear || fault->effect == Effect::misdirect)
+        result = complete_length(request);
       if (fault->effect == Effect::delay) due += fault->delay;
       if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read && result > 0) {
         const std::uint64_t bit = fault->bit % (request.buffer.size().value() * 8);
         request.buffer.data()[bit / 8] ^= std::byte(1u << bit % 8);
       }
     }
-    hold(request.tag, result, due);
-    free_slots_.push_back(index);
+    complete(request.tag, result, due);
+    free_slots.push_back(index);
   }
-}
-
-TimePoint FaultEngine::next_due() const noexcept {
-  TimePoint due = forever;
-  for (const Held& held : held_) due = std::min(due, held.due);
-  return due;
-}
-
-std::size_t FaultEngine::reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept {
-  take_from_within(next_due() <= clock_.now() ? TimePoint::min() : std::min(deadline, next_due()));
-  std::size_t count = 0;
-  for (auto held = held_.begin(); held != held_.end() && count < completions.size();) {
-    if (held->due > clock_.now() && !closed_) {
-      ++held;
-      continue;
-    }
-    completions[count++] = held->completion;
-    held = held_.erase(held);
-  }
-  in_flight_ -= static_cast<std::uint32_t>(count);
-  return count;
-}
-
-bool FaultEngine::close(TimePoint deadline) noexcept {
-  if (closed_) return at_rest_;
-  closed_ = true;
-  at_rest_ = within_->close(deadline);
-  while (at_rest_ && free_slots_.size() < slots_.size()) take_from_within(TimePoint::min());
-  if (deadline != forever) {
-    // What hangs is not cancelled in time.
-    const auto hung = std::erase_if(held_, [](const Held& held) { return held.due == at_close; });
-    at_rest_ &= hung == 0;
-  }
-  return at_rest_;
 }
 
 }  // namespace penstock::tiers

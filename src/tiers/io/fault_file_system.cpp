@@ -2,7 +2,11 @@
 
 #include "tiers/io/file_errors.hpp"
 
+#include <array>
+#include <map>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 namespace penstock::tiers {
 
@@ -20,169 +24,193 @@ bool makes_a_file(FileSystemFault::Operation operation) {
 
 }  // namespace
 
-std::uint64_t FaultFileSystem::count_of(std::optional<Operation> operation) const {
-  if (operation) return accepted_[static_cast<std::size_t>(*operation)];
-  return std::accumulate(accepted_.begin(), accepted_.end(), std::uint64_t{0});
-}
+struct FaultFileSystem::State {
+  /// The fault that this call meets, if any; counts the call.
+  [[nodiscard]] std::optional<FileSystemFault> next_fault(Operation operation);
+  /// Requires `mutex`.
+  [[nodiscard]] std::uint64_t count_of(std::optional<Operation> operation) const {
+    if (operation) return accepted[static_cast<std::size_t>(*operation)];
+    return std::accumulate(accepted.begin(), accepted.end(), std::uint64_t{0});
+  }
+  /// Makes a file by `make`, a Result<File>(DirectIo), without direct I/O if `fault` says so, and returns a file of
+  /// `owner` in its place.
+  template <class Make>
+  [[nodiscard]] Result<File> make_file(FileSystem& owner, const std::optional<FileSystemFault>& fault,
+                                       const char* operation, const std::filesystem::path& path,
+                                       DirectIo direct, const Make& make);
+  /// The wrapped file system's file behind a file of ours.
+  [[nodiscard]] File& wrapped_file(const File::Properties& file) {
+    const std::lock_guard lock(mutex);
+    return files.at(file.handle);
+  }
+
+  FileSystem& wrapped;
+  const FileSystemFaultPlan plan;
+  mutable std::mutex mutex{};
+  std::array<std::uint64_t, FileSystemFault::operation_count> accepted{};  // by operation
+  std::uint64_t injected = 0;
+  std::map<FileHandle, File> files{};  // of the wrapped file system, by the handle that both share
+};
+
+FaultFileSystem::FaultFileSystem(FileSystem& wrapped, FileSystemFaultPlan plan)
+    : state_(new State{.wrapped = wrapped, .plan = std::move(plan)}) {}
+
+FaultFileSystem::~FaultFileSystem() = default;
 
 std::uint64_t FaultFileSystem::accepted(std::optional<Operation> operation) const {
-  const std::lock_guard lock(mutex_);
-  return count_of(operation);
+  const std::lock_guard lock(state_->mutex);
+  return state_->count_of(operation);
 }
 
-std::uint64_t FaultFileSystem::struck() const {
-  const std::lock_guard lock(mutex_);
-  return struck_;
+std::uint64_t FaultFileSystem::injected() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->injected;
 }
 
-/// The fault that this call of that kind meets.
-std::optional<FileSystemFault> FaultFileSystem::strike(Operation operation) {
-  using Effect = FileSystemFault::Effect;
-  const std::lock_guard lock(mutex_);
-  std::optional<FileSystemFault> struck;
-  for (const FileSystemFault& fault : plan_) {
+std::optional<FileSystemFault> FaultFileSystem::State::next_fault(Operation operation) {
+  const std::lock_guard lock(mutex);
+  std::optional<FileSystemFault> found;
+  for (const FileSystemFault& fault : plan) {
     if (fault.operation && *fault.operation != operation) continue;
-    if (fault.effect == Effect::buffered && !makes_a_file(operation)) continue;
+    if (fault.effect == FileSystemFault::Effect::buffered && !makes_a_file(operation)) continue;
     const std::uint64_t number = count_of(fault.operation);
     if (number < fault.occurrence || number - fault.occurrence >= fault.count) continue;
-    struck = fault;
-    ++struck_;
+    found = fault;
+    ++injected;
     break;
   }
-  ++accepted_[static_cast<std::size_t>(operation)];
-  return struck;
-}
-
-/// A file of the file system within becomes one of ours.
-File FaultFileSystem::adopt(File file, std::string direct_note) {
-  File::Properties properties = file.properties();
-  if (!direct_note.empty()) properties.direct_note = std::move(direct_note);
-  const std::lock_guard lock(mutex_);
-  files_.insert_or_assign(properties.handle, std::move(file));
-  return File(*this, std::move(properties));
-}
-
-File& FaultFileSystem::within(const File::Properties& file) {
-  const std::lock_guard lock(mutex_);
-  return files_.at(file.handle);
-}
-
-void FaultFileSystem::close(FileHandle handle) noexcept {
-  const std::lock_guard lock(mutex_);
-  files_.erase(handle);
+  ++accepted[static_cast<std::size_t>(operation)];
+  return found;
 }
 
 template <class Make>
-Result<File> FaultFileSystem::make_file(const std::optional<FileSystemFault>& fault, const char* operation,
-                                        const std::filesystem::path& path, DirectIo direct,
-                                        const Make& make) {
+Result<File> FaultFileSystem::State::make_file(FileSystem& owner, const std::optional<FileSystemFault>& fault,
+                                               const char* operation, const std::filesystem::path& path,
+                                               DirectIo direct, const Make& make) {
   const std::string why = fault ? "a fault of the plan" : "";
   if (fault && direct == DirectIo::required) return no_direct_io(operation, path, why);
-  auto file = make(fault ? DirectIo::off : direct);
-  if (!file) return file;
-  return adopt(std::move(*file), direct == DirectIo::off ? "" : why);
+  auto made = make(fault ? DirectIo::off : direct);
+  if (!made) return made;
+  File::Properties properties = made->properties();
+  if (direct != DirectIo::off && fault) properties.direct_note = why;
+  const std::lock_guard lock(mutex);
+  files.insert_or_assign(properties.handle, std::move(*made));
+  return File(owner, std::move(properties));
+}
+
+void FaultFileSystem::close(FileHandle handle) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  state_->files.erase(handle);
+}
+
+std::string FaultFileSystem::type_name(const std::filesystem::path& directory) {
+  return state_->wrapped.type_name(directory);
 }
 
 Result<File> FaultFileSystem::create_scratch(const std::filesystem::path& directory, ByteCount size,
                                              DirectIo direct) {
   constexpr const char* operation = "FileSystem::create_scratch";
-  const auto fault = strike(Operation::create_scratch);
+  const auto fault = state_->next_fault(Operation::create_scratch);
   if (fails(fault)) {
-    return reserve_error(operation, directory, size, fault->error, within_.free_space(directory));
+    return reserve_error(operation, directory, size, fault->error, state_->wrapped.free_space(directory));
   }
-  return make_file(fault, operation, directory, direct,
-                   [&](DirectIo found) { return within_.create_scratch(directory, size, found); });
+  return state_->make_file(*this, fault, operation, directory, direct, [&](DirectIo found) {
+    return state_->wrapped.create_scratch(directory, size, found);
+  });
 }
 
 Result<File> FaultFileSystem::create(const std::filesystem::path& path, ByteCount size, DirectIo direct) {
   constexpr const char* operation = "FileSystem::create";
-  const auto fault = strike(Operation::create);
+  const auto fault = state_->next_fault(Operation::create);
   if (fails(fault) && fault->error == ENOSPC) {
-    return reserve_error(operation, path, size, ENOSPC, within_.free_space(path.parent_path()));
+    return reserve_error(operation, path, size, ENOSPC, state_->wrapped.free_space(path.parent_path()));
   }
   if (fails(fault)) return file_error(operation, path.string(), fault->error);
-  return make_file(fault, operation, path, direct,
-                   [&](DirectIo found) { return within_.create(path, size, found); });
+  return state_->make_file(*this, fault, operation, path, direct,
+                           [&](DirectIo found) { return state_->wrapped.create(path, size, found); });
 }
 
 Result<File> FaultFileSystem::open(const std::filesystem::path& path, DirectIo direct) {
   constexpr const char* operation = "FileSystem::open";
-  const auto fault = strike(Operation::open);
+  const auto fault = state_->next_fault(Operation::open);
   if (fails(fault)) return file_error(operation, path.string(), fault->error);
-  return make_file(fault, operation, path, direct, [&](DirectIo found) { return within_.open(path, found); });
+  return state_->make_file(*this, fault, operation, path, direct,
+                           [&](DirectIo found) { return state_->wrapped.open(path, found); });
 }
 
 Result<void> FaultFileSystem::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (const auto fault = strike(Operation::rename)) {
+  if (const auto fault = state_->next_fault(Operation::rename)) {
     return file_error("FileSystem::rename", renamed(from, to), fault->error);
   }
-  return within_.rename(from, to);
+  return state_->wrapped.rename(from, to);
 }
 
 Result<void> FaultFileSystem::remove(const std::filesystem::path& path) {
-  if (const auto fault = strike(Operation::remove)) {
+  if (const auto fault = state_->next_fault(Operation::remove)) {
     return file_error("FileSystem::remove", path.string(), fault->error);
   }
-  return within_.remove(path);
+  return state_->wrapped.remove(path);
 }
 
 Result<std::vector<std::string>> FaultFileSystem::list(const std::filesystem::path& directory) {
-  if (const auto fault = strike(Operation::list)) {
+  if (const auto fault = state_->next_fault(Operation::list)) {
     return file_error("FileSystem::list", directory.string(), fault->error);
   }
-  return within_.list(directory);
+  return state_->wrapped.list(directory);
 }
 
 Result<void> FaultFileSystem::sync_directory(const std::filesystem::path& directory) {
-  if (const auto fault = strike(Operation::sync_directory)) {
+  if (const auto fault = state_->next_fault(Operation::sync_directory)) {
     return sync_error("FileSystem::sync_directory", directory.string(), fault->error);
   }
-  return within_.sync_directory(directory);
+  return state_->wrapped.sync_directory(directory);
 }
 
 Result<DirectoryLock> FaultFileSystem::lock(const std::filesystem::path& directory) {
-  const auto fault = strike(Operation::lock);
+  const auto fault = state_->next_fault(Operation::lock);
   if (fault && fault->error == EWOULDBLOCK) return locked_error(directory, std::nullopt);
   if (fault) return file_error("FileSystem::lock", directory.string(), fault->error);
-  return within_.lock(directory);
+  return state_->wrapped.lock(directory);
 }
 
 Result<ByteCount> FaultFileSystem::free_space(const std::filesystem::path& directory) {
-  if (const auto fault = strike(Operation::free_space)) {
+  if (const auto fault = state_->next_fault(Operation::free_space)) {
     return file_error("FileSystem::free_space", directory.string(), fault->error);
   }
-  return within_.free_space(directory);
+  return state_->wrapped.free_space(directory);
 }
 
 Result<ByteCount> FaultFileSystem::size(const File::Properties& file) {
-  if (const auto fault = strike(Operation::size)) return file_error("File::size", file.name, fault->error);
-  return within(file).size();
+  if (const auto fault = state_->next_fault(Operation::size))
+    return file_error("File::size", file.name, fault->error);
+  return state_->wrapped_file(file).size();
 }
 
 Result<void> FaultFileSystem::extend(const File::Properties& file, ByteCount size) {
-  if (const auto fault = strike(Operation::extend)) {
+  if (const auto fault = state_->next_fault(Operation::extend)) {
     return extend_error(file.name, size, fault->error);
   }
-  return within(file).extend(size);
+  return state_->wrapped_file(file).extend(size);
 }
 
 Result<void> FaultFileSystem::read(const File::Properties& file, FileOffset offset, HostSpan into) {
-  if (const auto fault = strike(Operation::read)) {
+  if (const auto fault = state_->next_fault(Operation::read)) {
     return transfer_error("File::read", file.name, offset, into.size(), fault->error);
   }
-  return within(file).read(offset, into);
+  return state_->wrapped_file(file).read(offset, into);
 }
 
 Result<void> FaultFileSystem::write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) {
-  if (const auto fault = strike(Operation::write)) {
+  if (const auto fault = state_->next_fault(Operation::write)) {
     return transfer_error("File::write", file.name, offset, bytes.size(), fault->error);
   }
-  return within(file).write(offset, bytes);
+  return state_->wrapped_file(file).write(offset, bytes);
 }
 
 Result<void> FaultFileSystem::sync(const File::Properties& file) {
-  if (const auto fault = strike(Operation::sync)) return sync_error("File::sync", file.name, fault->error);
-  return within(file).sync();
+  if (const auto fault = state_->next_fault(Operation::sync))
+    return sync_error("File::sync", file.name, fault->error);
+  return state_->wrapped_file(file).sync();
 }
 
 }  // namespace penstock::tiers

@@ -44,7 +44,7 @@ class FailingPath : public testing::Test {
     return simulation_.faults(path).accepted(operation);
   }
   /// From now on, such requests of the first disk's.
-  void strike(tiers::IoOperation operation, Effect effect, std::uint64_t count = 1'000'000) {
+  void inject(tiers::IoOperation operation, Effect effect, std::uint64_t count = 1'000'000) {
     simulation_.faults(0).add({.operation = operation,
                                .occurrence = accepted(0, operation),
                                .count = count,
@@ -67,7 +67,7 @@ class FailingPath : public testing::Test {
 };
 
 TEST_F(FailingPath, HasAStoreThatFailedGoToAnotherPath) {
-  strike(tiers::IoOperation::write, Effect::fail, 1);
+  inject(tiers::IoOperation::write, Effect::fail, 1);
 
   write_all(2);
 
@@ -78,7 +78,7 @@ TEST_F(FailingPath, HasAStoreThatFailedGoToAnotherPath) {
 }
 
 TEST_F(FailingPath, IsTakenOutAndEvacuatedWhenItKeepsFailing) {
-  strike(tiers::IoOperation::write, Effect::fail);
+  inject(tiers::IoOperation::write, Effect::fail);
 
   write_all(2);
   simulation_.run();
@@ -94,7 +94,7 @@ TEST_F(FailingPath, IsTakenOutAndEvacuatedWhenItKeepsFailing) {
 }
 
 TEST_F(FailingPath, IsEvacuatedOfWhatNobodyTouches) {
-  strike(tiers::IoOperation::write, Effect::fail);
+  inject(tiers::IoOperation::write, Effect::fail);
   std::vector<TensorId> extra;
   for (int i = 0; i < 6; ++i) write(runtime_, extra.emplace_back(add(runtime_, 4_KiB)), 1);
 
@@ -107,7 +107,7 @@ TEST_F(FailingPath, IsEvacuatedOfWhatNobodyTouches) {
 }
 
 TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
-  strike(tiers::IoOperation::write, Effect::hang);
+  inject(tiers::IoOperation::write, Effect::hang);
 
   write(runtime_, tensors_[0], 2);
   write(runtime_, tensors_[1], 2);
@@ -122,7 +122,7 @@ TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
 }
 
 TEST_F(FailingPath, NamesWhatCannotBeReadAnyMoreAndGoesOnWithTheRest) {
-  strike(tiers::IoOperation::read, Effect::fail);
+  inject(tiers::IoOperation::read, Effect::fail);
   std::size_t lost = 0;
   for (const TensorId tensor : tensors_) {
     auto lease = runtime_.acquire(tensor, Access::read);

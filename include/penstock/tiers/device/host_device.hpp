@@ -2,20 +2,22 @@
 
 #include <penstock/tiers/device/device.hpp>
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <vector>
+#include <memory>
+#include <string>
 
 namespace penstock::tiers {
 
-/// Host memory that plays an accelerator, for machines without one and for tests.
+/// A device in host memory, for machines without an accelerator and for tests.
 ///
-/// A stream runs what it is given *eagerly*, on the thread that gives it, or *deferred*: only when a thread
-/// waits or calls run_one(), in any order that streams and events allow, chosen by a seed. A forgotten
-/// event wait then fails in a unit test. A deferred device is used by one thread at a time.
+///     HostDevice device({.memory = 1_GiB});
+///     PENSTOCK_TRY_ASSIGN(const DeviceSpan span, device.allocate(1_MiB));
+///     PENSTOCK_TRY_ASSIGN(const auto stream, device.create_stream());
+///     PENSTOCK_TRY(device.copy_to_device(stream->handle(), bytes, span));
+///
+/// An *eager* device runs an operation at once, on the calling thread. A *deferred* device runs it only when a thread
+/// waits or calls run_one(); a seed chooses the stream among those whose events allow it, so that a forgotten event
+/// wait fails in a unit test. A deferred device is used by one thread at a time.
 class HostDevice final : public Device {
  public:
   enum class Mode : std::uint8_t { eager, deferred };
@@ -47,15 +49,8 @@ class HostDevice final : public Device {
   [[nodiscard]] static HostSpan bytes(DeviceSpan span);
 
  private:
-  friend class HostStream;
-  friend class HostEvent;
-
-  const Options options_;
-  mutable std::mutex mutex_;
-  std::map<std::uintptr_t, ByteCount> allocations_;
-  ByteCount used_;
-  std::vector<class HostStream*> streams_;
-  std::uint64_t random_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace penstock::tiers

@@ -2,20 +2,18 @@
 
 #include <penstock/tiers/io/file_system.hpp>
 
-#include <array>
 #include <cerrno>
 #include <cstdint>
-#include <map>
-#include <mutex>
+#include <memory>
 #include <optional>
-#include <utility>
+#include <string>
 #include <vector>
 
 namespace penstock::tiers {
 
-/// One fault of a file system's plan: which call it strikes, and what becomes of it.
+/// One fault of a file system's plan: which calls it changes, and how.
 ///
-///     FileSystemFault::fail(FileSystemFault::Operation::create_scratch, 1, ENOSPC)      // the second swap file
+///     FileSystemFault::fail(FileSystemFault::Operation::create_scratch, 1, ENOSPC)      // the second swap file fails
 struct FileSystemFault {
   enum class Operation : std::uint8_t {
     create_scratch,
@@ -36,13 +34,13 @@ struct FileSystemFault {
   };
   static constexpr std::size_t operation_count = 14;
   enum class Effect : std::uint8_t {
-    fail,      ///< ends with `error`, worded as the real file system words it, and does nothing
-    buffered,  ///< a create_scratch, create or open that finds no direct I/O
+    fail,      ///< returns `error`, with the message of the real file system, and does nothing
+    buffered,  ///< a create_scratch, create or open: the file has no direct I/O
   };
 
-  std::optional<Operation> operation;  ///< none: whatever comes
-  std::uint64_t occurrence = 0;        ///< of such calls, counted from 0 over the file system's life
-  std::uint64_t count = 1;             ///< it, and those after it
+  std::optional<Operation> operation;  ///< none: every operation
+  std::uint64_t occurrence = 0;  ///< first call that it changes, counted from 0 over the file system's life
+  std::uint64_t count = 1;       ///< how many calls in a row it changes
   Effect effect = Effect::fail;
   int error = EIO;
 
@@ -54,16 +52,20 @@ struct FileSystemFault {
 
 using FileSystemFaultPlan = std::vector<FileSystemFault>;
 
-/// Any file system with faults injected, so that an embedder can see its own trainer meet them. A call that no
-/// fault of the plan strikes passes unchanged. Where several strike, the first of the plan does.
+/// Wraps a file system and injects the faults of a plan, so that an embedder can see how its trainer handles them.
+/// Calls that no fault concerns pass unchanged. Where several concern a call, the first of the plan applies.
 ///
-/// Safe from any thread, if the file system within is. Outlives its files; a lock belongs to the file system within.
+///     FaultFileSystem files(real_file_system(), {FileSystemFault::fail(FileSystemFault::Operation::open, 0, EIO)});
+///
+/// Safe from any thread, if the wrapped file system is. Outlives its files; a lock belongs to the wrapped file
+/// system.
 class FaultFileSystem final : public FileSystem {
  public:
   using Operation = FileSystemFault::Operation;
 
-  /// `within` outlives it.
-  FaultFileSystem(FileSystem& within, FileSystemFaultPlan plan) : within_(within), plan_(std::move(plan)) {}
+  /// `wrapped` outlives it.
+  FaultFileSystem(FileSystem& wrapped, FileSystemFaultPlan plan);
+  ~FaultFileSystem() override;
 
   Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                               DirectIo direct) override;
@@ -75,24 +77,14 @@ class FaultFileSystem final : public FileSystem {
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override;
   Result<ByteCount> free_space(const std::filesystem::path& directory) override;
-  std::string type_name(const std::filesystem::path& directory) override {
-    return within_.type_name(directory);
-  }
+  std::string type_name(const std::filesystem::path& directory) override;
 
   /// Calls so far, of one kind or of all; those that failed are among them.
   [[nodiscard]] std::uint64_t accepted(std::optional<Operation> operation = {}) const;
-  /// Faults that have struck so far.
-  [[nodiscard]] std::uint64_t struck() const;
+  /// Faults injected so far.
+  [[nodiscard]] std::uint64_t injected() const;
 
  private:
-  [[nodiscard]] std::optional<FileSystemFault> strike(Operation operation);
-  [[nodiscard]] std::uint64_t count_of(std::optional<Operation> operation) const;
-  /// Has `make`, a Result<File>(DirectIo), make a file within, without direct I/O if a fault says so.
-  template <class Make>
-  [[nodiscard]] Result<File> make_file(const std::optional<FileSystemFault>& fault, const char* operation,
-                                       const std::filesystem::path& path, DirectIo direct, const Make& make);
-  [[nodiscard]] File adopt(File file, std::string direct_note);
-  [[nodiscard]] File& within(const File::Properties& file);
   void close(FileHandle handle) noexcept override;
   Result<ByteCount> size(const File::Properties& file) override;
   Result<void> extend(const File::Properties& file, ByteCount size) override;
@@ -100,12 +92,8 @@ class FaultFileSystem final : public FileSystem {
   Result<void> write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) override;
   Result<void> sync(const File::Properties& file) override;
 
-  FileSystem& within_;
-  const FileSystemFaultPlan plan_;
-  mutable std::mutex mutex_;
-  std::array<std::uint64_t, FileSystemFault::operation_count> accepted_{};  // by operation
-  std::uint64_t struck_ = 0;
-  std::map<FileHandle, File> files_;  // of the file system within, by the handle that they share with ours
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace penstock::tiers

@@ -6,8 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace penstock::tiers {
@@ -25,18 +26,21 @@ class SimClock final : public Clock {
   std::atomic<TimePoint::rep> ticks_{0};
 };
 
-class SimEngine;
-class SimFile;
-class SimNames;
+struct SimDiskState;
 
-/// A disk in memory: its files, how fast it is, and what a power cut leaves of them. A file system and its engines
-/// share one, which outlives them.
+/// A file system in memory with a simulated speed and simulated power cuts. Outlives its files and its engines.
 ///
-/// What File::write and an engine's writes change is durable after File::sync, or after an engine's flush for what had
-/// completed when the flush was submitted. Of files with a name, what has changed since their last flush is kept
-/// twice, for power_cut(); a scratch file costs its bytes alone.
+///     SimDisk disk({.capacity = 1_GiB});
+///     disk.make_directory("/checkpoints");
+///     PENSTOCK_TRY_ASSIGN(File file, disk.create("/checkpoints/new", 1_MiB, DirectIo::preferred));
+///     PENSTOCK_TRY(file.write(FileOffset(0), bytes));
+///     disk.power_cut(/*seed=*/7);      // file.sync() was not called: any part of `bytes` may be left
 ///
-/// Owned by one thread at a time.
+/// A write is durable after File::sync(), or after an engine's flush that was submitted after the write completed.
+/// power_cut() needs the old and the new bytes of a write that is not durable: both are kept for files with a name.
+/// A scratch file needs no more memory than its bytes.
+///
+/// Used by one thread at a time.
 class SimDisk final : public FileSystem {
  public:
   struct Options {
@@ -63,23 +67,23 @@ class SimDisk final : public FileSystem {
   /// Makes a directory, durable at once: files with names need one, scratch files do not.
   void make_directory(const std::filesystem::path& directory);
 
-  /// The power fails and comes back: the disk can be mounted again. `seed` chooses what is left.
+  /// The power fails and returns: the disk can be mounted again. `seed` chooses which changes survive.
   ///
-  /// What was durable stays. Of the writes that were not, completed or in flight, an arbitrary subset stays, in
-  /// arbitrary order, each perhaps in part, in whole sectors of 512 bytes; a file's length may be any that it has had
-  /// since it was durable. Of the names, an arbitrary subset of what create, rename and remove have changed since the
-  /// directory was synced; a single rename happens wholly or not at all. A file that was flushed goes with its name.
-  /// Scratch files and locks are gone.
+  /// Durable bytes and names survive. Of the writes that are not durable, completed or in flight, an arbitrary subset
+  /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes; a file's length is one of
+  /// those that it has had since it was durable. Of the names that create, rename and remove have changed since the
+  /// directory was synced, an arbitrary subset survives; a single rename happens wholly or not at all. A flushed
+  /// file is lost if its name is lost. Scratch files and locks do not survive.
   ///
-  /// Open files end here: operations on them fail with EBADF. So do requests in flight.
+  /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);
 
-  /// The bytes of an open file, for a test to look at or to spoil, until it grows.
+  /// The bytes of an open file, which a test may read or corrupt. Valid until the file grows.
   [[nodiscard]] HostSpan bytes(FileHandle file);
-  [[nodiscard]] const Options& options() const { return options_; }
-  [[nodiscard]] std::size_t open_file_count() const { return open_.size(); }
+  [[nodiscard]] const Options& options() const;
+  [[nodiscard]] std::size_t open_file_count() const;
   /// Flushes that engines have completed.
-  [[nodiscard]] std::uint64_t flush_count() const { return flush_count_; }
+  [[nodiscard]] std::uint64_t flush_count() const;
 
  private:
   friend class SimEngine;
@@ -90,33 +94,24 @@ class SimDisk final : public FileSystem {
   Result<void> write(const File::Properties& file, FileOffset offset, ConstHostSpan bytes) override;
   Result<void> sync(const File::Properties& file) override;
 
-  [[nodiscard]] SimFile* find(FileHandle handle) const noexcept;
-  [[nodiscard]] File add_handle(std::shared_ptr<SimFile> file, std::string name, DirectIo direct);
-  [[nodiscard]] bool misaligned(FileOffset offset, ConstHostSpan buffer) const noexcept;
-  // As the kernel answers: bytes moved, or a negative errno.
-  [[nodiscard]] std::int64_t read_at(FileHandle handle, FileOffset offset, HostSpan into) noexcept;
-  [[nodiscard]] std::int64_t write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept;
-
-  Options options_;
-  int next_handle_ = 1000;  // far from real descriptors, so that a mix-up fails
-  ByteCount used_;
-  std::uint64_t flush_count_ = 0;
-  std::unique_ptr<SimNames> names_;
-  std::map<FileHandle, std::shared_ptr<SimFile>> open_;
-  int first_handle_ = next_handle_;  // older ones were open at the last power cut
-  std::map<FileHandle, std::filesystem::path> locks_;
-  std::vector<SimEngine*> engines_;
+  std::unique_ptr<SimDiskState> state_;
 };
 
-/// An engine over a SimDisk. Completion times follow its latency and bandwidth, their order a seed.
+/// An engine over a SimDisk. A request takes the disk's latency and its length over the disk's bandwidth; a seed
+/// varies the latency and chooses the order of completions that are due together.
 ///
-/// Bytes move at the moment of completion: a buffer that is reused, or freed, too early shows. A buffer
-/// being read into is scrambled at submission, so that a reader who does not wait reads garbage.
+///     SimEngine engine(disk, clock, /*seed=*/1);
+///     (void)engine.submit({&request, 1});
+///     clock.advance_to(engine.next_due());
+///     engine.reap(completions, forever);
 ///
-/// Owned by one thread. reap never blocks: it returns what is due at the clock's time, and next_due() says
-/// when the next one will be.
+/// Bytes move at the moment of completion, so that a buffer that is reused or freed too early shows as wrong bytes.
+/// submit() fills the buffer of a read with random bytes, so that a caller that does not wait reads garbage.
+///
+/// Used by one thread. reap() never blocks: it returns what is due at the clock's time.
 class SimEngine final : public IoEngine {
  public:
+  /// `disk` and `clock` outlive it.
   SimEngine(SimDisk& disk, const SimClock& clock, std::uint64_t seed, std::uint32_t depth = 16);
   ~SimEngine() override;
 
@@ -126,12 +121,8 @@ class SimEngine final : public IoEngine {
   void attach(FileHandle, HostSpan) noexcept override {}
   bool close(TimePoint deadline) noexcept override;
 
-  [[nodiscard]] IoLimits limits() const noexcept override {
-    return {.request_max = request_max, .depth = depth_};
-  }
-  [[nodiscard]] std::uint32_t in_flight() const noexcept override {
-    return static_cast<std::uint32_t>(pending_.size() + done_.size());
-  }
+  [[nodiscard]] IoLimits limits() const noexcept override;
+  [[nodiscard]] std::uint32_t in_flight() const noexcept override;
   [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
   [[nodiscard]] std::string notes() const override { return {}; }
 
@@ -140,23 +131,10 @@ class SimEngine final : public IoEngine {
 
  private:
   friend class SimDisk;
-  static constexpr ByteCount request_max = 1_GiB;
-  struct Pending {
-    IoRequest request;
-    TimePoint due;
-    std::uint64_t changes = 0;  // of the file when a flush was submitted: those it makes durable
-  };
-  [[nodiscard]] std::int64_t perform(const Pending& pending) noexcept;
   void lose_power(std::uint64_t& random) noexcept;
 
-  SimDisk& disk_;
-  const SimClock& clock_;
-  std::uint64_t random_;
-  std::uint32_t depth_;
-  bool closed_ = false;
-  TimePoint device_free_{};
-  std::vector<Pending> pending_;
-  std::vector<IoCompletion> done_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace penstock::tiers

@@ -70,7 +70,7 @@ TEST_F(FaultEngineTest, StrikesTheRequestsThatItsPlanNamesAndNoOthers) {
   EXPECT_EQ(transfer(IoOperation::read, 0, block(1)), -EIO);
   EXPECT_EQ(transfer(IoOperation::write, 0, block(0)), 4096);
   EXPECT_EQ(transfer(IoOperation::read, 0, block(1)), 4096);
-  EXPECT_EQ(engine_->struck(), 3u);
+  EXPECT_EQ(engine_->injected(), 3u);
   EXPECT_EQ(engine_->accepted(), 6u);
   EXPECT_EQ(engine_->accepted(IoOperation::write), 3u);
 }

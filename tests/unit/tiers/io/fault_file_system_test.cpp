@@ -37,7 +37,7 @@ TEST_F(FaultFileSystemTest, StrikesTheCallsThatItsPlanNamesAndNoOthers) {
   EXPECT_EQ(file_system.free_space("sim").value(), 1_MiB);
   EXPECT_EQ(create(file_system).error().code(), ErrorCode::io);
   EXPECT_TRUE(create(file_system));
-  EXPECT_EQ(file_system.struck(), 4u);
+  EXPECT_EQ(file_system.injected(), 4u);
   EXPECT_EQ(file_system.accepted(), 7u);
   EXPECT_EQ(file_system.accepted(Operation::free_space), 2u);
   EXPECT_EQ(disk_.open_file_count(), 0u);
@@ -86,7 +86,7 @@ TEST_F(FaultFileSystemTest, LeavesAskingForFreeSpaceToFaultsThatConcernIt) {
   FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
 
   EXPECT_TRUE(file_system.free_space("sim"));
-  EXPECT_EQ(file_system.struck(), 0u);
+  EXPECT_EQ(file_system.injected(), 0u);
 }
 
 TEST_F(FaultFileSystemTest, ClosesItsFilesWithTheFileSystemWithin) {
@@ -165,7 +165,7 @@ TEST(FaultFileSystemOperations, EachFailsAtTheCallThatThePlanNamesAndDoesNothing
     }
     EXPECT_FALSE(each.run(file_system));
     EXPECT_EQ(file_system.accepted(each.operation), 3u);
-    EXPECT_EQ(file_system.struck(), 2u);
+    EXPECT_EQ(file_system.injected(), 2u);
   }
 }
 

@@ -1,0 +1,51 @@
+#include "tiers/io/sim_disk_state.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace penstock::tiers {
+
+File SimDiskState::open_file(FileSystem& file_system, std::shared_ptr<SimFile> file, std::string name,
+                             DirectIo direct) {
+  const FileHandle handle{next_handle++};
+  open[handle] = std::move(file);
+  return File(file_system, {.handle = handle,
+                            .name = std::move(name),
+                            .direct = direct != DirectIo::off,
+                            .alignment = options.alignment,
+                            .direct_note = {},
+                            .reserve_note = {}});
+}
+
+SimFile* SimDiskState::find(FileHandle handle) const noexcept {
+  const auto found = open.find(handle);
+  return found == open.end() ? nullptr : found->second.get();
+}
+
+bool SimDiskState::misaligned(FileOffset offset, ConstHostSpan buffer) const noexcept {
+  const Alignment alignment = options.alignment;
+  return !is_aligned(buffer.data(), alignment) || !is_aligned(buffer.size(), alignment) ||
+         !is_aligned(offset, alignment);
+}
+
+std::int64_t SimDiskState::read_at(FileHandle handle, FileOffset offset, HostSpan into) const noexcept {
+  SimFile* const file = find(handle);
+  if (file == nullptr) return -EBADF;
+  if (offset.value() >= file->size().value()) return 0;
+  const std::uint64_t length = std::min(into.size().value(), file->size().value() - offset.value());
+  std::memcpy(into.data(), file->bytes().data() + offset.value(), length);
+  return static_cast<std::int64_t>(length);
+}
+
+std::int64_t SimDiskState::write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept {
+  SimFile* const file = find(handle);
+  if (file == nullptr) return -EBADF;
+  if (bytes.empty()) return 0;
+  if (file->missing(ByteCount(offset.value()) + bytes.size()) > options.capacity - used) return -ENOSPC;
+  file->write(offset, bytes);
+  return static_cast<std::int64_t>(bytes.size().value());
+}
+
+}  // namespace penstock::tiers

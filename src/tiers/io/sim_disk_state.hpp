@@ -1,0 +1,41 @@
+#pragma once
+
+#include "tiers/io/sim_names.hpp"
+
+#include <penstock/tiers/io/sim_disk.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::tiers {
+
+/// The files of a simulated disk, as its file system and its engines share them.
+struct SimDiskState {
+  explicit SimDiskState(const SimDisk::Options& disk_options) : options(disk_options) {}
+
+  /// Gives `file` a new handle, through which `file_system` serves it.
+  [[nodiscard]] File open_file(FileSystem& file_system, std::shared_ptr<SimFile> file, std::string name,
+                               DirectIo direct);
+  /// Null for a handle that is closed, or that was open at the last power cut.
+  [[nodiscard]] SimFile* find(FileHandle handle) const noexcept;
+  [[nodiscard]] bool misaligned(FileOffset offset, ConstHostSpan buffer) const noexcept;
+  // As the kernel answers: bytes moved, or a negative errno.
+  [[nodiscard]] std::int64_t read_at(FileHandle handle, FileOffset offset, HostSpan into) const noexcept;
+  [[nodiscard]] std::int64_t write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept;
+
+  const SimDisk::Options options;
+  ByteCount used;  // files count here what they reserve, so that it outlives them
+  std::uint64_t flush_count = 0;
+  SimNames names;
+  int next_handle = 1000;          // far from real descriptors, so that a mix-up fails
+  int first_handle = next_handle;  // older ones were open at the last power cut
+  std::map<FileHandle, std::shared_ptr<SimFile>> open;
+  std::map<FileHandle, std::filesystem::path> locks;
+  std::vector<SimEngine*> engines;
+};
+
+}  // namespace penstock::tiers
