@@ -51,9 +51,9 @@ double BenchmarkSample::bytes_per_second() const {
   return static_cast<double>(total().value()) / std::chrono::duration<double>(elapsed).count();
 }
 
-/// Owned by the thread that runs the load, but for what the drivers notify.
+/// Used by the thread of run(), except `notify`, which drivers call.
 struct DiskBenchmark::State {
-  /// One path's part of the load.
+  /// The transfers of one path.
   struct Lane {
     ByteCount size;  // of the file, in whole transfers
     std::vector<HostSpan> slots;
@@ -198,7 +198,8 @@ void DiskBenchmark::State::post_at(std::size_t index, std::size_t slot, IoOperat
   paths_[index]->post({.operation = operation, .offset = offset, .buffer = lane.slots[slot], .tag = slot});
 }
 
-/// A slot's transfer has ended: starts its next one. What swap has read is written even when no more is read.
+/// Starts the next transfer of a slot. A transfer that the swap pattern has read is written even after the end of the
+/// duration.
 Result<void> DiskBenchmark::State::go_on(std::size_t index, const BlockFile::Finished& finished,
                                          BenchmarkPattern pattern, bool more) {
   Lane& lane = lanes_[index];
@@ -212,8 +213,8 @@ Result<void> DiskBenchmark::State::go_on(std::size_t index, const BlockFile::Fin
   return ok();
 }
 
-/// Until nothing is in flight. `go_on(lane, finished)` may post what a free slot does next; after an error
-/// nothing more is posted.
+/// Runs until no transfer is in flight. `go_on(lane, finished)` may post the next transfer of a free slot; after an
+/// error no transfer is posted.
 template <typename GoOn>
 Result<void> DiskBenchmark::State::drive(const GoOn& go_on) {
   Result<void> outcome;
@@ -284,7 +285,7 @@ Result<void> DiskBenchmark::State::prewrite() {
   });
 }
 
-/// What all counters stand at.
+/// The sum of all counters.
 BenchmarkSample DiskBenchmark::State::counters() const {
   BenchmarkSample sample;
   sample.process_cpu = process_cpu_time();

@@ -54,7 +54,7 @@ Runtime::~Runtime() {
     const std::lock_guard lock(state_->mutex);
     state_->residency.stop();
   }
-  // A store that fails here was reported by flush(), or belongs to a run that is being abandoned.
+  // flush() has reported failed stores; a caller that did not call it abandons the run.
   wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
   {
     const std::lock_guard lock(state_->mutex);
@@ -93,11 +93,11 @@ void Runtime::remove(TensorId tensor) {
   State& s = *state_;
   {
     std::unique_lock lock(s.mutex);
-    s.residency.forget(tensor);  // or a prefetch of it would start while this waits
+    s.residency.forget(tensor);  // before the wait, during which a prefetch could start
     s.drive_until(lock, [&] { return s.residency.idle(tensor); });
     s.residency.forget(tensor);
     (void)s.residency.remove(tensor);
-    s.advance();  // others may have waited for its room, or for the error of its failed store
+    s.advance();  // other requests may wait for its room, or for the error of its failed store to be taken
   }
   wake();
 }
@@ -149,7 +149,8 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     return outcome || (failed = state_->residency.take_store_error());
   });
   if (failed) {
-    state_->residency.cancel(id, tensor, access);  // before it can be granted without a taker
+    state_->residency.cancel(id, tensor,
+                             access);  // with the same lock held: it must not be granted after that
     return state_->report_store_error(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();

@@ -8,7 +8,7 @@
 namespace penstock::swap {
 
 namespace {
-// How often the mover looks at hops that nothing wakes it for: a stream's event, a peer's arrival.
+// Polling interval for hops that do not wake the mover: a stream's event, a peer's arrival.
 constexpr TimePoint poll_interval = std::chrono::microseconds(50);
 
 ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> paths) {
@@ -55,7 +55,7 @@ Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
   mover = std::thread([this] { run_mover(); });
 }
 
-/// The caller that gets the error may go on, and so do the stores.
+/// Returns the error to the caller; the stores are queued again.
 Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lock,
                                                 std::optional<Error> store_error) {
   if (!store_error) return ok();
@@ -105,7 +105,7 @@ void Runtime::State::run_mover() {
     if (poll()) continue;
     std::unique_lock lock(mutex);
     const auto is_woken = [this] { return woken || stopping; };
-    // A grant may have come from another thread's advance(): wakes the callers that wait for it.
+    // Another thread's advance() may have granted a request: wake all waiting callers.
     changed.notify_all();
     if (transfers.needs_polling()) {
       mover_wake.wait_for(lock, poll_interval, is_woken);

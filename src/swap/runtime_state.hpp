@@ -20,11 +20,11 @@
 
 namespace penstock::swap {
 
-/// Store, budget and residency are one state under `mutex`, which no system or CUDA call is made with.
+/// `mutex` protects store, budget and residency. No system or CUDA call is made with it held.
 struct Runtime::State {
   State(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
 
-  /// Grants, and starts what is needed. With the lock held.
+  /// Advances the residency and starts its moves. With the lock held.
   void advance() {
     residency.advance();
     // A move that is blocked frees nothing.
@@ -55,10 +55,10 @@ struct Runtime::State {
 
   mutable std::mutex mutex;
   std::condition_variable changed, mover_wake;
-  std::vector<Move> starting;  // handed in by callers, not yet with the mover
+  std::vector<Move> starting;  // from callers, not yet started by the mover
   bool woken = false, stopping = false;
   std::atomic<std::int64_t> stall_ns{0};
-  std::vector<MoveEvent> events;  // the mover's, as is what it starts in this turn
+  std::vector<MoveEvent> events;  // used by the mover only, as are the moves that it starts in one run
   std::vector<Move> starts;
   std::thread mover;
 };
@@ -73,7 +73,7 @@ void Runtime::State::change(const Change& change) {
   wake();
 }
 
-/// `done` is evaluated with the lock held.
+/// Evaluates `done` with the lock held.
 template <class Done>
 void Runtime::State::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;

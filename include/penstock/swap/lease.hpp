@@ -12,19 +12,23 @@ namespace penstock::swap {
 
 class Runtime;
 
-/// What a lease is for. `read` leases are counted; `modify` and `overwrite` are exclusive; `overwrite` loads
-/// nothing, and what it does not write is undefined.
+/// What a lease allows. Any number of `read` leases may exist at a time; `modify` and `overwrite` are exclusive.
+/// `overwrite` does not load the tensor: bytes that the holder does not write are undefined.
 enum class Access : std::uint8_t { read, modify, overwrite };
 
-/// Whether a request counts as a use in the trace, from which reading ahead and eviction know the future. Uses that
-/// do not recur, such as those of a checksum over everything, are better not recorded.
+/// Whether the trace of uses records a request. Prefetch and eviction predict the next round from the trace, so that
+/// uses that do not recur, such as those of a digest over all tensors, should not be recorded.
 enum class Use : std::uint8_t { recorded, unrecorded };
 
-/// A request of one runtime.
+/// Identifies a request of one runtime.
 enum class RequestId : std::uint64_t {};
 
-/// The right to a tensor's bytes in host memory. While it lives, they stay and stay put. Move-only; ended by
-/// end() or on destruction. The runtime outlives it. Used by one thread at a time.
+/// Access to a tensor's bytes in host memory, which are not evicted or moved while the lease exists. Move-only. Ended
+/// by end() or by destruction. The runtime outlives it. Used by one thread at a time.
+///
+///     PENSTOCK_TRY_ASSIGN(swap::Lease lease, runtime.acquire(tensor, swap::Access::modify));
+///     update(lease.bytes());
+///     lease.end();          // the tensor has a new version
 class Lease {
  public:
   Lease() = default;
@@ -38,7 +42,7 @@ class Lease {
 
   [[nodiscard]] HostSpan bytes() const { return bytes_; }
   [[nodiscard]] bool held() const { return runtime_ != nullptr; }
-  /// Ends it. After modify and overwrite, the tensor has a new version.
+  /// Ends the lease. After `modify` and `overwrite` the tensor has a new version.
   void end() noexcept;
 
  private:
@@ -59,7 +63,7 @@ class Lease {
   HostSpan bytes_;
 };
 
-/// A lease that was asked for, or announced, and not granted yet. Move-only; cancelled by cancel() or on destruction.
+/// A lease that was requested, or announced, and not granted yet. Move-only. Cancelled by cancel() or by destruction.
 /// The runtime outlives it. Used by one thread at a time.
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
@@ -78,13 +82,14 @@ class PendingLease {
   }
   ~PendingLease() { cancel(); }
 
-  /// False once poll() has answered, and after cancel().
+  /// False once poll() has returned a result, and after cancel().
   [[nodiscard]] bool pending() const { return runtime_ != nullptr; }
-  /// Asks for a lease that was only announced; nothing otherwise.
+  /// Requests a lease that was only announced; does nothing if it was requested already.
   void ask();
-  /// None while the lease waits. Errors: those of Runtime::acquire, but for the failed write-behind's.
+  /// Returns nothing while the request waits. Errors: those of Runtime::acquire, except the error of a failed
+  /// write-behind.
   [[nodiscard]] std::optional<Result<Lease>> poll();
-  /// Withdraws the request; a lease that was granted meanwhile ends, and nothing counts as written.
+  /// Withdraws the request. If the lease was granted in the meantime it ends, and the tensor has no new version.
   void cancel() noexcept;
 
  private:
@@ -102,7 +107,7 @@ class PendingLease {
   Runtime* runtime_ = nullptr;
   tiers::TensorId tensor_{};
   Access access_{};
-  std::optional<RequestId> request_;  // none: announced, and not asked for
+  std::optional<RequestId> request_;  // none: announced only
 };
 
 }  // namespace penstock::swap

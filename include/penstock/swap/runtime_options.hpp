@@ -20,10 +20,10 @@
 
 namespace penstock::swap {
 
-/// Which host copy is evicted when room is needed.
+/// Which host copy the runtime evicts when it needs room.
 enum class Eviction : std::uint8_t {
-  lru,      ///< the one that was used longest ago
-  planned,  ///< the one that is used furthest in the future (Belady 1966); as lru until the order of use is known
+  lru,      ///< the least recently used
+  planned,  ///< the one whose next use is furthest away (Belady 1966); as lru in the first round of uses
 };
 [[nodiscard]] constexpr std::string_view to_string(Eviction eviction) {
   switch (eviction) {
@@ -36,23 +36,24 @@ enum class Eviction : std::uint8_t {
 /// One directory on one drive, and how its swap file is used.
 struct PathOptions {
   std::filesystem::path directory;
-  ByteCount capacity;                 ///< the longest that the swap file may become
-  std::optional<ByteCount> reserved;  ///< of that, allocated on the disk at create; none: all
-  double weight = 1;                  ///< > 0: its share of the extents, beside the other paths' weights
-  ByteCount request_max = 4_MiB;      ///< longest single request
-  ByteCount in_flight_max = 16_MiB;   ///< bytes in flight at most
-  TimePoint deadline = std::chrono::seconds(60);  ///< of one request; past it the path is retired
-  const Clock* clock = &Clock::steady();          ///< the engine's own; outlives it
+  ByteCount capacity;                 ///< maximum length of the swap file
+  std::optional<ByteCount> reserved;  ///< bytes of it that are allocated on the disk at create; none: all
+  double weight = 1;                  ///< > 0; the path gets weight / (sum of all weights) of the bytes
+  ByteCount request_max = 4_MiB;      ///< maximum length of one request
+  ByteCount in_flight_max = 16_MiB;   ///< maximum number of bytes in flight
+  TimePoint deadline =
+      std::chrono::seconds(60);           ///< for one request; the path is retired when it is exceeded
+  const Clock* clock = &Clock::steady();  ///< measures the deadline; outlives the runtime
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
-  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives it
-  /// Set: makes the engine for the path's file, in place of `engine`: a simulated one, for files of a simulated disk.
+  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives the runtime
+  /// If set, creates the engine for the path's file instead of `engine`. Example: a SimEngine for files of a SimDisk.
   std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine;
-  /// Set: is given the engine, and what it returns takes its place: a FaultEngine over it, in an embedder's own tests.
+  /// If set, replaces the engine by its return value. Example: a FaultEngine that wraps the engine, in a test.
   std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
 };
 
-/// A path as it is in effect.
+/// A path's effective options and its counters.
 struct PathReport {
   std::filesystem::path directory;
   tiers::File::Properties file;  ///< the swap file's
@@ -60,44 +61,47 @@ struct PathReport {
   double weight = 0;
   ByteCount request_max, in_flight_max;
   std::string engine;            ///< "io_uring", …
-  std::string notes;             ///< what was probed and refused; empty when nothing was
+  std::string notes;             ///< refused options, with reasons; empty when there are none
   tiers::FileCounters counters;  ///< so far
   TimePoint driver_cpu_time{};   ///< of the path's driver thread, so far
 };
-/// Opens a path as a runtime would, without its driver, and closes it again. Blocks.
+/// Opens a path as a runtime does, but without a driver thread, and closes it again. Blocks.
 ///
-/// Errors: invalid_argument, of the weight; those of the file system and of choosing an engine.
+/// Errors: invalid_argument, for the weight; those of the file system and of choosing an engine.
 [[nodiscard]] Result<PathReport> probe_path(const PathOptions& options);
 
-/// What all paths together must hold on disk.
+/// The bytes that all paths together must hold.
 struct SwapNeed {
   ByteCount total;
-  ByteCount tensor_max;  ///< the largest single tensor: each path holds whole ones
+  ByteCount tensor_max;  ///< the largest tensor; a tensor is not split between paths
 };
 
-/// Set in RuntimeOptions, it makes the runtime start no threads: the thread that waits advances the runtime.
+/// If set in RuntimeOptions, the runtime starts no threads: the thread that waits advances the transfers. For
+/// simulations.
 class IdleHandler {
  public:
   virtual ~IdleHandler() = default;
-  /// Called by the thread that waits, when its runtime has nothing to do: runs other ranks, lets simulated time
-  /// pass, or runs one operation of a deferred stream.
+  /// Called by the waiting thread when no transfer can advance. It runs another rank, advances simulated time or runs
+  /// one operation of a deferred stream.
   virtual void idle() = 0;
 };
 
 struct RuntimeOptions {
-  ByteCount host_budget;  ///< host memory of this rank, all of it allocated at create
+  ByteCount host_budget;  ///< host memory of this rank, allocated at create
   tiers::Pinning pinning = tiers::Pinning::none;
-  std::vector<PathOptions> paths;  ///< may be empty: everything stays in memory
-  /// Not zero: the paths' capacity and reserved bytes are computed for it, and those given do not count. Each path
-  /// reserves its share by weight, or what is free there if that is less and the others have room for the rest; it
-  /// may grow, unreserved, to hold all of it, for paths that fail. A path without room for one tensor is left out.
-  /// Weights of zero are measured first, for a third of a second.
+  std::vector<PathOptions> paths;  ///< empty: all tensors stay in memory
+  /// If not zero, create() computes capacity and reserved bytes of the paths from it and ignores the given ones. Each
+  /// path reserves its share by weight, or its free space if that is less and the other paths have room for the
+  /// difference. Each capacity is the whole need, unreserved beyond the share, so that one path can take over from
+  /// failed ones. A path without room for one tensor is not used. If any weight is zero, all are measured, which takes
+  /// a third of a second.
+  /// Example: total 9 GiB, weights 1 and 2: 3 and 6 GiB are reserved, and each capacity is 9 GiB.
   SwapNeed swap_need;
-  std::vector<std::string> messages;  ///< the first that take_messages() returns
+  std::vector<std::string> messages;  ///< returned by the first take_messages(), before the runtime's own
   Eviction eviction = Eviction::planned;
-  ByteCount lookahead = 64_MiB;  ///< loaded ahead of its use, at most
-  Executor* executor = nullptr;  ///< runs checksums; null: on the thread that moves. Outlives the runtime
-  IdleHandler* idle_handler = nullptr;  ///< null: threads of the runtime's own. Outlives the runtime
+  ByteCount lookahead = 64_MiB;  ///< maximum number of bytes loaded before their use is requested
+  Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime
+  IdleHandler* idle_handler = nullptr;  ///< null: the runtime starts its own threads. Outlives the runtime
 };
 
 }  // namespace penstock::swap

@@ -6,17 +6,17 @@
 
 namespace penstock::tiers {
 
-/// Where bytes can be. Ordered from near to far.
+/// A kind of memory, ordered from fastest to slowest.
 enum class Tier : std::uint8_t { device, host, nvme };
 inline constexpr std::size_t tier_count = 3;
 
 /// Whether the kernel may move host memory or swap it out (mlock).
 enum class Pinning : std::uint8_t { none, preferred, required };
 
-/// What bytes are for.
+/// What bytes are used for.
 enum class Purpose : std::uint8_t {
   parameter_shard,  ///< this rank's slice of a flat of parameters
-  gathered_flat,    ///< a whole flat, rebuilt from shards
+  gathered_flat,    ///< a whole flat, gathered from the shards of all ranks
   full_gradient,    ///< the gradient of a whole flat, before it is reduced
   gradient_shard,   ///< this rank's slice of the gradient, reduced
   optimizer_tile,   ///< master and moments

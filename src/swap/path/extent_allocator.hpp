@@ -13,13 +13,13 @@
 
 namespace penstock::swap {
 
-/// Which byte range of which path's swap file a tensor gets: of all paths in use, each holds bytes in proportion
-/// to its weight. Faults lower a weight and then end a path's use; nothing else changes a weight.
+/// Allocates byte ranges of the paths' swap files. Each path in use gets bytes in proportion to its weight. Faults halve
+/// a weight and finally end the use of the path; weights do not change otherwise.
 ///
 /// Example: weights 1 and 3, equal tensors: of each four extents, one is on the first path and three on the second.
 ///
 /// An extent can be pinned by generations, such as those that checkpoints refer to: its bytes then stay allocated
-/// until the last of them is released, even where its tensor has left it.
+/// until the last of them is released, even after its tensor has moved to another extent.
 ///
 /// Pure; owned by the thread that holds the runtime's lock.
 class ExtentAllocator {
@@ -27,32 +27,32 @@ class ExtentAllocator {
   struct PathRoom {
     double weight = 1;   ///< > 0
     ByteCount capacity;  ///< of its swap file
-    ByteCount reserved;  ///< of that; beyond it, the disk may be full
+    ByteCount reserved;  ///< bytes allocated on the disk; beyond them the disk may be full
   };
-  /// The fault that ends a path's use, where another path is left.
+  /// The number of faults that ends the use of a path, if another path is in use.
   static constexpr std::uint32_t faults_max = 3;
 
-  /// Extents are multiples of `alignment`, the largest that any path asks for, so that a tensor may move.
+  /// Extents are multiples of `alignment`, the largest of all paths, so that a tensor can move to any path.
   ExtentAllocator(std::span<const PathRoom> paths, Alignment alignment);
 
-  /// From the path that is furthest behind its share of the bytes, of those in use that have room and that
-  /// `avoid(path)` does not exclude; of those that have reserved room, if there are any.
+  /// Chooses among the paths in use that have room and for which `avoid(path)` is false, preferring those with reserved
+  /// room, the path whose bytes are furthest below its share.
   ///
   /// Errors: no_space (wanted, the largest gap).
   [[nodiscard]] Result<tiers::Extent> allocate(ByteCount size,
                                                const std::function<bool(std::uint32_t)>& avoid = {});
-  /// The tensor has left the extent. True when its bytes are free now; false while a generation pins them.
+  /// The tensor does not use the extent any more. True if its bytes are free now, false while a generation pins them.
   bool release(const tiers::Extent& extent);
 
-  /// `extent`, which is allocated, stays so until release_generation(generation). `purpose` comes back from there.
+  /// Keeps the allocated `extent` until release_generation(generation), which returns `purpose` with it.
   void pin(const tiers::Extent& extent, std::uint64_t generation, tiers::Purpose purpose);
   [[nodiscard]] bool pinned(const tiers::Extent& extent) const { return pins_.contains(key(extent)); }
-  /// Ends the pins of `generation`. Returns the extents that their tensors had left and that are free now.
+  /// Ends the pins of `generation`. Returns the extents that are free now, because no tensor uses them either.
   std::vector<std::pair<tiers::Extent, tiers::Purpose>> release_generation(std::uint64_t generation);
 
-  /// Halves the path's weight. True when the path has had its last fault and another one is left.
+  /// Halves the path's weight. True when this fault ends the use of the path.
   [[nodiscard]] bool note_fault(std::uint32_t path);
-  /// Allocates nothing from the path any more.
+  /// Stops allocating from the path.
   void retire(std::uint32_t path) { paths_[path].in_use = false; }
   [[nodiscard]] bool in_use(std::uint32_t path) const { return paths_[path].in_use; }
   [[nodiscard]] std::uint32_t fault_count(std::uint32_t path) const { return paths_[path].faults; }
@@ -72,7 +72,7 @@ class ExtentAllocator {
     tiers::Extent extent;
     tiers::Purpose purpose{};
     std::vector<std::uint64_t> generations;
-    bool left = false;  // by its tensor
+    bool left = false;  // its tensor does not use it any more
   };
   using Key = std::pair<std::uint32_t, FileOffset>;
   [[nodiscard]] static Key key(const tiers::Extent& extent) { return {extent.path, extent.offset}; }

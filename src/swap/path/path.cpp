@@ -98,10 +98,10 @@ Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std:
       engine_notes_(engine_->notes()) {}
 
 Path::~Path() {
-  (void)stop_driver();  // the owner of the buffers has called it before, and knows
+  (void)stop_driver();  // the owner of the buffers called it before and got its result
 }
 
-/// Nothing of the file's may be in flight when it goes, but for what has had its time.
+/// No request may be in flight when the file closes, except those past their deadline.
 void Path::close_engine() noexcept {
   at_rest_ = engine_->close(file_.overdue_count() > 0 ? options_.clock->now() : forever);
 }
@@ -185,8 +185,8 @@ void Path::post(const Command& command) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    // The driver takes them all at a time: it has been woken for those before. With a full queue it leaves them
-    // until a request completes, and that wakes it.
+    // The driver takes all posted transfers at once: an earlier post has woken it. When its queue is full it waits for
+    // a completion, which wakes it.
     wake = commands_.empty() && !saturated_;
     commands_.push_back(command);
   }

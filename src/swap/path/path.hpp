@@ -17,14 +17,13 @@
 
 namespace penstock::swap {
 
-/// Errors: invalid_argument, for a weight that is none.
+/// Errors: invalid_argument, for a weight that is not positive and finite.
 [[nodiscard]] Result<void> check_weight(const PathOptions& path);
 
 /// One directory on one drive: its swap file, its engine, its driver.
 ///
-/// Transfers are posted and collected from any thread, through fixed-size messages; the file and the engine
-/// belong to the driver alone: a thread that start_driver() makes and that sleeps in the engine, or the thread that
-/// calls drive(), never both.
+/// Any thread posts transfers and collects outcomes. Only the driver uses the file and the engine: either the thread
+/// that start_driver() creates, which sleeps in the engine, or the thread that calls drive().
 class Path {
  public:
   struct Command {
@@ -42,32 +41,32 @@ class Path {
 
   /// The engine may register `buffers` with the kernel. Before the driver starts.
   void attach(HostSpan buffers);
-  /// Starts the driver thread; `notify` is called on it after outcomes have arrived.
+  /// Starts the driver thread, which calls `notify` after outcomes have arrived.
   void start_driver(std::function<void()> notify);
-  /// Stops it, and closes the engine. False when the kernel still holds a request past its deadline, whose
-  /// buffer must stay for as long as the process lives.
+  /// Stops the driver and closes the engine. False when a request past its deadline is still in flight: its buffer must
+  /// not be freed or reused until the process ends.
   [[nodiscard]] bool stop_driver();
-  /// One turn of the driver, without blocking, on the caller's thread. True when something moved.
+  /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced.
   bool drive();
 
-  /// Queues a transfer or a flush; the buffer belongs to the path until its outcome was taken. A flush covers what
-  /// was posted before it (BlockFile::start).
+  /// Queues a transfer or a flush. The path uses the buffer until the caller has taken the outcome. A flush covers the
+  /// writes posted before it (BlockFile::start).
   void post(const Command& command);
   /// Moves the outcomes that have arrived to the end of `outcomes`.
   void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);
 
-  /// As they are in effect: a file that may not grow has the capacity that is reserved.
+  /// The effective options: if the file cannot grow, its capacity is the reserved length.
   [[nodiscard]] const PathOptions& options() const { return options_; }
   [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
   [[nodiscard]] const char* engine_name() const { return engine_->name(); }
-  /// What was probed and refused: engine, registration, direct I/O, reserved space. Empty when nothing was.
+  /// Refused features (engine, registration, direct I/O, reserved space), with reasons. Empty when there are none.
   [[nodiscard]] std::string notes() const;
   [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
   [[nodiscard]] PathReport report() const;
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
-  /// When a request passes its deadline, for the thread that calls drive().
+  /// The earliest deadline of a request in flight, for the thread that calls drive().
   [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
 
  private:
@@ -80,17 +79,17 @@ class Path {
   tiers::BlockFile file_;
   std::string choice_;        // why this engine
   std::string growth_note_;   // why the file may not grow
-  std::string engine_notes_;  // as of the last attach: the engine is the driver's
+  std::string engine_notes_;  // as of the last attach(): only the driver may ask the engine
   std::function<void()> notify_;
-  std::vector<tiers::BlockFile::Finished> finished_;  // in this turn of the driver's
+  std::vector<tiers::BlockFile::Finished> finished_;  // in this run of the driver
 
   mutable std::mutex mutex_;
   std::pmr::unsynchronized_pool_resource nodes_;  // of the commands
   std::pmr::deque<Command> commands_{&nodes_};
   std::vector<tiers::BlockFile::Finished> outcomes_;
-  tiers::FileCounters counters_;  // the driver's, as of its last turn
+  tiers::FileCounters counters_;  // as of the driver's last run
   bool stopping_ = false, closed_ = false, at_rest_ = true;
-  bool saturated_ = false;  // the file's word, as of the driver's last turn
+  bool saturated_ = false;  // BlockFile::saturated(), as of the driver's last run
   std::thread driver_;
 };
 

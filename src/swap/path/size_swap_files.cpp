@@ -18,7 +18,7 @@ namespace {
 constexpr ByteCount granule = 2_MiB;
 constexpr double noise = 1.25;
 
-/// A path, and what it may take of its file system.
+/// A path and the space that it may use of its file system.
 struct Candidate {
   PathOptions path;
   ByteCount free;
@@ -29,7 +29,7 @@ ByteCount round_up(ByteCount bytes) {
 }
 
 Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
-  // What is no directory of this machine's is a file system of its own.
+  // A path that is not a directory of this machine (simulated) counts as its own file system.
   const auto file_system = [](const PathOptions& path) {
     struct stat status {};
     const bool known = ::stat(path.directory.c_str(), &status) == 0;
@@ -58,14 +58,15 @@ Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
   return std::move(error).advice("free space, add a directory to nvme_path, or keep more in host memory");
 }
 
-/// Each path's share by weight; what one has no room for goes to the others, by weight again. False when all are full.
+/// Gives each path its share by weight. Bytes that a path has no room for go to the others, by weight. False when all
+/// are full.
 bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
   std::vector<bool> full(candidates.size(), false);
   while (true) {
     ByteCount left = need.total;
     double weights = 0;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      // The last tensor of a full path may find no room.
+      // A full path may have no room for one more tensor.
       if (full[i]) left -= std::min(left, candidates[i].free - need.tensor_max);
       if (!full[i]) weights += candidates[i].path.weight;
     }
@@ -84,7 +85,7 @@ bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
   }
 }
 
-/// What measuring takes: short queues do, whatever the run's own.
+/// Options for the measurement: short queues suffice.
 PathOptions as_measured(const PathOptions& path) {
   PathOptions options = path;
   options.weight = 1;
@@ -95,7 +96,7 @@ PathOptions as_measured(const PathOptions& path) {
   return options;
 }
 
-/// Of those that have room to be measured; others are as the slowest.
+/// Measures the paths that have room for it; the others get the lowest speed.
 Result<void> weigh(std::vector<Candidate>& candidates) {
   std::vector<PathOptions> paths;
   std::vector<Candidate*> measured;

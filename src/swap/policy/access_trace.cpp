@@ -24,11 +24,11 @@ void AccessTrace::use(TensorId tensor) {
   ++index_;
 }
 
-/// Moves to the next use that still has its tensor; at the round's end, to the next round. The order is known
-/// and has such a use.
+/// Advances to the next use whose tensor still exists; at the end of the round, in the next round. Requires an order
+/// with such a use.
 void AccessTrace::skip_forgotten() {
   while (true) {
-    if (index_ == order_.size()) {  // the round goes on without having been ended
+    if (index_ == order_.size()) {  // the round continues without end_round()
       round_begin_ += order_.size();
       index_ = 0;
     }
@@ -61,7 +61,7 @@ void AccessTrace::forget(TensorId tensor) {
   }
 }
 
-/// Drops the order from `length` on, and with it what it said of the future.
+/// Drops the order from `length` on, and its prediction.
 void AccessTrace::truncate(std::size_t length) {
   order_.resize(length);
   remove_forgotten();

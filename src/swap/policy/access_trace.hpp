@@ -9,8 +9,8 @@
 
 namespace penstock::swap {
 
-/// The order in which tensors are used in host memory. Training repeats it, so that one recorded round makes
-/// the future known.
+/// The order in which tensors are used in host memory. Training repeats it, so that one recorded round predicts the
+/// next one.
 ///
 /// A use has a *position*: the number of uses before it, counted over all rounds. Example: a round records
 /// A B C. In the second round, after A was used, the position is 4, the next use of B is at 4, of C at 5 and
@@ -22,21 +22,20 @@ class AccessTrace {
  public:
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
-  /// Records that `tensor` is used now. While the order is not known this extends it, afterwards it advances
-  /// along it. A use that differs from the recorded one starts a new recording: the trace is a forecast, not
-  /// a rule.
+  /// Records that `tensor` is used now. In the first round this extends the order, afterwards it advances
+  /// along it. A use that differs from the recorded one starts a new recording: uses need not follow the trace.
   void use(tiers::TensorId tensor);
-  /// The round ends here, and the next one begins.
+  /// Ends the round; the next one begins.
   void end_round();
-  /// `tensor` is used no more; the order of the others stays.
+  /// Removes the uses of `tensor`; the order of the others stays.
   void forget(tiers::TensorId tensor);
 
   [[nodiscard]] bool known() const { return known_; }
-  /// Increases whenever positions that next_use() returned are void.
+  /// Increases whenever positions that next_use() returned become invalid.
   [[nodiscard]] std::uint64_t revision() const { return revision_; }
-  /// Of the next use of any tensor.
+  /// The position of the next use of any tensor.
   [[nodiscard]] std::uint64_t position() const { return round_begin_ + index_; }
-  /// Of `tensor`'s next use; never, when the trace does not know it.
+  /// The position of the next use of `tensor`; never, if the trace has none.
   [[nodiscard]] std::uint64_t next_use(tiers::TensorId tensor) const;
   /// Uses in a round.
   [[nodiscard]] std::uint64_t length() const { return order_.size(); }

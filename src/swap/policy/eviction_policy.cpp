@@ -34,7 +34,7 @@ std::optional<TensorId> EvictionOrder::first() const {
 std::optional<TensorId> EvictionOrder::first_clean_used_from(std::uint64_t position) const {
   for (const Entry& entry : clean_) {
     if (entry.next_use >= position) return entry.tensor;
-    if (policy_ == Eviction::planned) break;  // those behind it are used sooner still
+    if (policy_ == Eviction::planned) break;  // all further ones are used sooner
   }
   return std::nullopt;
 }

@@ -20,7 +20,7 @@ struct EvictionCandidate {
   std::uint64_t next_use = AccessTrace::never;  ///< position in the trace; larger is further
 };
 
-/// The order in which candidates are evicted: the least first.
+/// The rank of a candidate; the smallest is evicted first.
 struct EvictionRank {
   std::uint64_t primary = 0, secondary = 0;
   auto operator<=>(const EvictionRank&) const = default;
@@ -36,12 +36,12 @@ class EvictionOrder {
  public:
   explicit EvictionOrder(Eviction policy) : policy_(policy) {}
 
-  /// `candidate` replaces what was known of `tensor`; none: it may not be evicted.
+  /// Replaces the candidate of `tensor`; none: the tensor may not be evicted.
   void update(tiers::TensorId tensor, const std::optional<EvictionCandidate>& candidate);
 
-  /// The first of all candidates, dirty ones among them.
+  /// The first of all candidates, clean and dirty.
   [[nodiscard]] std::optional<tiers::TensorId> first() const;
-  /// The first of the clean candidates that are used at `position` or later.
+  /// The first of the clean candidates whose next use is at `position` or later.
   [[nodiscard]] std::optional<tiers::TensorId> first_clean_used_from(std::uint64_t position) const;
 
  private:

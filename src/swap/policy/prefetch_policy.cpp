@@ -9,7 +9,7 @@ using tiers::TensorId;
 void BytesByUse::add(std::uint64_t position, std::int64_t bytes) {
   const std::uint64_t length = sums_.size() - 1;
   for (std::uint64_t i = position % length + 1; i <= length; i += i & -i) {
-    sums_[i] += static_cast<std::uint64_t>(bytes);  // wraps around, and back
+    sums_[i] += static_cast<std::uint64_t>(bytes);  // unsigned: a negative change wraps around
   }
 }
 
@@ -34,7 +34,7 @@ PrefetchPolicy::Entry& PrefetchPolicy::entry(TensorId tensor) {
   return entries_[number];
 }
 
-/// What is awaited counts as the next one used.
+/// An awaited tensor counts as the next one used.
 std::uint64_t PrefetchPolicy::use_of(TensorId tensor, const PrefetchFacts& facts) const {
   return facts.awaited ? trace_.position() : trace_.next_use(tensor);
 }
@@ -61,7 +61,7 @@ void PrefetchPolicy::remove(Queue& queue, std::optional<Rank>& rank) {
   rank.reset();
 }
 
-/// Puts it where its facts and its next use have it in the queues.
+/// Updates the tensor's entries in the queues.
 void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
   const PrefetchFacts& facts = entry.facts;
   const auto place = [&](Queue& queue, std::optional<Rank>& rank, const std::optional<Rank>& wanted) {
@@ -105,7 +105,7 @@ void PrefetchPolicy::rebuild() {
 void PrefetchPolicy::advance(TensorId used) {
   if (!trace_.known()) return;
   const std::uint64_t now = trace_.position();
-  // Beside what was used, tensors that were forgotten may have been passed over: then the sum starts anew.
+  // The trace also skips tensors that were removed: then the window sum is recomputed.
   if (now == window_begin_ + 1 && window_end_ >= now) {
     window_bytes_ -= entry(used).facts.payload;
   } else if (now != window_begin_) {
@@ -159,7 +159,7 @@ bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
   const ByteCount room = free + evictable_total_ - evictable_.sum(now, *from);
   ByteCount needed = known.facts.room + awaited_lacking_;
   if (known.facts.awaited) {
-    if (known.facts.lacks_room) needed -= known.facts.room;  // it is among them
+    if (known.facts.lacks_room) needed -= known.facts.room;  // `needed` includes the tensor itself
   } else {
     needed += lacking_.sum(now, *from - 1);
   }

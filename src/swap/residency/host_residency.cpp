@@ -49,7 +49,7 @@ void HostResidency::forget(TensorId tensor) {
   trace_.forget(tensor);
   follow_trace(revision);
   refresh(tensor);
-  // Others whose stores failed with it are tried again, and report for themselves.
+  // The failed stores of other tensors are repeated, and their errors reported, separately.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
 }
 
@@ -75,7 +75,7 @@ RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
   if (use == Use::recorded) record_use(tensor);
   const auto id = RequestId(next_request_++);
   requests_.push_back({id, tensor, access});
-  prefetch_.withdraw(tensor);  // it was for this use
+  prefetch_.withdraw(tensor);  // this use needs no prefetch any more
   await(tensor, +1);
   return id;
 }
@@ -108,7 +108,7 @@ void HostResidency::end_round() {
   follow_trace(revision);
 }
 
-/// With a new recording every tensor's next use is another one.
+/// A new recording changes the next use of every tensor.
 void HostResidency::follow_trace(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();
@@ -134,7 +134,7 @@ void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
     effects_.drop(tensor);
     return refresh(tensor);
   }
-  // Its store may have been passed over while the lease was held.
+  // start_stores() skips copies that are leased exclusively.
   const auto& description = store_.description(tensor);
   if (description.write_behind && description.extent) to_store_.push_back(tensor);
   after_lease(tensor);
@@ -156,7 +156,7 @@ void HostResidency::release(TensorId tensor, Access access) {
   after_lease(tensor);
 }
 
-/// Drops what is not to be kept.
+/// Drops a copy that is not retained.
 void HostResidency::after_lease(TensorId tensor) {
   const auto& description = store_.description(tensor);
   store_.touch(tensor);
@@ -199,7 +199,7 @@ void HostResidency::stop() {
 
 void HostResidency::advance() {
   start_stores();
-  // A request that waits for room holds back the room of all that came later, not what is resident.
+  // While one request waits for room, later requests get no room; those of resident tensors are granted.
   bool may_reserve = !store_failed();
   for (auto request = requests_.begin(); request != requests_.end();) {
     const Decision decision = decide(*request, may_reserve);
@@ -220,7 +220,7 @@ void HostResidency::advance() {
 }
 
 void HostResidency::fail_starved_request() {
-  // A lease that was granted and not taken yet goes on.
+  // The caller that takes a granted lease will continue, and may free room.
   if (store_failed() || !outcomes_.empty()) return;
   const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
     return store_.copy(request.tensor).state == CopyState::absent;
@@ -284,13 +284,13 @@ HostResidency::Decision HostResidency::grant_overwrite(const Request& request, t
   return Decision::granted;
 }
 
-/// What the tensor takes in memory: a transfer moves whole blocks of the file system.
+/// The room of the tensor in memory: transfers move whole blocks of the file system.
 ByteCount HostResidency::padded_size(TensorId tensor) const {
   const auto& description = store_.description(tensor);
   return description.extent ? description.extent->length : description.size;
 }
 
-/// Address range for `tensor` from what is free now.
+/// An address range for `tensor` from free memory.
 std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
@@ -298,7 +298,7 @@ std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
   return budget_.reserve(padded_size(tensor), description.purpose, end);
 }
 
-/// The same, evicting what the policy says. None when it must wait.
+/// The same, with eviction. None when the request must wait.
 std::optional<tiers::Reservation> HostResidency::reserve(TensorId tensor) {
   while (true) {
     if (auto reservation = reserve_free(tensor)) return reservation;
@@ -314,12 +314,12 @@ bool HostResidency::evict_one() {
     drop(*victim);
     return true;
   }
-  // One store at a time is enough to make progress; more would write what may not have to be evicted.
+  // One store at a time suffices for progress; more might write copies that need not be evicted.
   if (storing_.empty()) start_store(*victim);
   return false;
 }
 
-/// For what no request waits for: evicts clean copies that are used at `evict_from` or later; none: not a single one.
+/// For a prefetch: evicts only clean copies whose next use is at `evict_from` or later; none: evicts nothing.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor,
                                                                std::optional<std::uint64_t> evict_from) {
   while (true) {
@@ -345,7 +345,7 @@ void HostResidency::drop(TensorId tensor) {
   refresh(tensor);
 }
 
-/// Tells the policies what became of `tensor`. Follows every change of its copy, its awaiting and its next use.
+/// Updates the policies' view of `tensor`. Called after every change of its copy, its requests and its next use.
 void HostResidency::refresh(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const tiers::HostCopy& copy = store_.copy(tensor);

@@ -23,25 +23,25 @@
 
 namespace penstock::swap {
 
-/// Decides which tensors are in host memory: grants leases, makes room, says what to load, store and drop.
+/// Decides which tensors are in host memory: grants leases, evicts, and asks Effects to load, store and drop.
 ///
-/// Requests that need room get it in the order in which they came; while one waits, nothing is read ahead. What is
-/// evicted is decided by the eviction policy, a dirty copy being stored first; what is read ahead by the prefetch
-/// policy; what happens when a path fails by PathEvacuation.
+/// Requests that need room get it in their order of arrival. While one waits, no tensor is prefetched. EvictionPolicy
+/// chooses the copy to evict; a dirty copy is stored first. PrefetchPolicy chooses what to prefetch. PathEvacuation
+/// decides what happens after the failure of a path.
 ///
-/// Pure: it knows no disk, lock, thread or clock. What a decision needs done is asked of Effects, and what came of it
-/// is reported to finish_load() and finish_store(). The runtime, the tests and a simulator are three kinds of
-/// Effects.
+/// Pure: it knows no disk, lock, thread or clock. It asks Effects to carry decisions out, and the caller reports the
+/// results by finish_load() and finish_store(). HostMoves implements Effects for the runtime; tests record the calls;
+/// a simulator adds their costs.
 ///
 ///     residency.request(tensor, Access::read, Use::recorded);   // → Effects::load(tensor)
 ///     residency.advance();
 ///     residency.finish_load(tensor, ok());                      // the bytes arrived
-///     residency.advance();                                      // the request is granted: take() says so
+///     residency.advance();                                      // grants the request: take() returns ok
 ///
 /// Owned by the thread that holds the runtime's lock. Nothing here blocks.
 class HostResidency {
  public:
-  /// What must be done outside. Called from within the calls below; must not call back.
+  /// Carries decisions out. Called by the members of HostResidency; must not call them.
   class Effects {
    public:
     virtual ~Effects() = default;
@@ -49,88 +49,88 @@ class HostResidency {
     virtual void load(tiers::TensorId tensor, bool verify) = 0;
     /// Write the range of `tensor` to `place`, and report to finish_store().
     virtual void store(tiers::TensorId tensor, const tiers::Extent& place) = 0;
-    /// The host copy of `tensor` is gone, and its range free.
+    /// The host copy of `tensor` is dropped and its range is free.
     virtual void drop(tiers::TensorId tensor) = 0;
   };
   struct Options {
     Eviction eviction = Eviction::planned;
-    ByteCount lookahead = 64_MiB;         ///< loaded ahead along the trace, at most
+    ByteCount lookahead = 64_MiB;         ///< maximum number of bytes prefetched along the trace
     std::vector<std::string> file_names;  ///< of the paths' swap files, for messages
-    std::vector<std::string> messages;    ///< the first that take_messages() returns
+    std::vector<std::string> messages;    ///< returned by the first take_messages(), before its own
   };
 
-  /// Everything outlives it.
+  /// All references outlive it.
   HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentAllocator& extents,
                 tiers::Ledger& ledger, Effects& effects, Options options);
 
-  /// The store has a new tensor, whose extent is allocated. One that stays in memory takes its range now, and keeps it until remove().
+  /// Registers a tensor that was added to the store, with its extent allocated. A tensor that stays in memory gets its
+  /// range now and keeps it until remove(); clean copies are evicted for it.
   ///
-  /// Errors: budget_too_small, when no range is free, with clean copies evicted.
+  /// Errors: budget_too_small, when no range is free even so.
   Result<void> add(tiers::TensorId tensor);
-  /// The tensor will not be requested any more: ends what was intended with it, and takes back the error of its
-  /// failed store. Unleased.
+  /// Cancels the prefetch, queued store and unreported store error of a tensor that will be removed. It has no lease.
   void forget(tiers::TensorId tensor);
-  /// Removes the tensor, forgotten and not in flight, from store, memory and disk.
+  /// Removes the tensor from the store and frees its memory and extent. Requires forget() before, and idle().
   tiers::TensorDescription remove(tiers::TensorId tensor);
   /// Whether no load or store of `tensor` is in flight.
   [[nodiscard]] bool idle(tiers::TensorId tensor) const;
 
-  /// Asks for a lease, and records the use; take() answers.
+  /// Requests a lease and records the use. take() returns the result.
   [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
-  /// Records a use whose lease is requested later, with Use::unrecorded: until then, or retract(), the tensor counts
-  /// as the next one used.
+  /// Records a use whose lease is requested later, with Use::unrecorded. Until that request or retract(), the tensor
+  /// counts as the next one used.
   void announce(tiers::TensorId tensor);
   void retract(tiers::TensorId tensor);
-  /// ok once the lease is granted, the error when it never will be, none while the request waits.
+  /// Returns nothing while the request waits, then once ok or the error.
   ///
-  /// Errors: budget_too_small, naming every holder; invalid_argument, for reading what was never written;
+  /// Errors: budget_too_small, with all leased tensors; invalid_argument, for reading a tensor that was never written;
   /// those of the load.
   [[nodiscard]] std::optional<Result<void>> take(RequestId id);
-  /// Withdraws the request, or ends the lease that it was granted and that was not taken.
+  /// Withdraws the request. If its lease was granted and not taken, the lease ends.
   void cancel(RequestId id, tiers::TensorId tensor, Access access);
-  /// The lease ends. A tensor with write_behind is stored now, a transient one dropped.
+  /// Ends a lease. A tensor with write_behind is stored, a transient one is dropped.
   void release(tiers::TensorId tensor, Access access);
 
-  /// The round of uses ends, and the next one begins.
+  /// Ends a round of uses; the next one begins.
   void end_round();
-  /// Loads `tensor` when no request waits for room and the prefetch policy finds some. A request for it ends this.
+  /// Loads `tensor` once no request waits for room and the prefetch policy allows it. A request for `tensor` cancels
+  /// the prefetch.
   void prefetch(tiers::TensorId tensor);
-  /// The contents are not needed any more: the host copy is dropped without a store, after the load or store in
-  /// flight. Unleased.
+  /// Discards the contents: drops the host copy without a store, after its load or store in flight. The tensor has no
+  /// lease.
   void discard(tiers::TensorId tensor);
 
-  /// Grants what can be granted, and starts the loads and stores that are needed.
+  /// Grants requests where possible, and starts loads and stores.
   void advance();
-  /// Nothing is in flight that could free room: fails the first request that waits for some.
+  /// Fails the first request that waits for room. Called when no transfer is in flight that could free any.
   void fail_starved_request();
-  /// Starts no prefetch and no evacuation any more.
+  /// Stops starting prefetches and evacuations.
   void stop();
 
-  // What came of Effects, exactly once each.
+  // Results of Effects, exactly one for each load and store.
   void finish_load(tiers::TensorId tensor, const Result<void>& result);
   void finish_store(tiers::TensorId tensor, const Result<void>& result);
-  /// A block does not verify, which is a fault of its path.
+  /// Counts a block that does not verify as a fault of its path.
   void note_corrupted(tiers::TensorId tensor, const Error& error);
 
-  /// The extent that holds the contents of `tensor` stays as it is until release_generation(): the next store goes
-  /// elsewhere.
+  /// Keeps the extent of `tensor` unchanged until release_generation(): the next store writes another extent.
   ///
-  /// Errors: invalid_argument, when the newest contents are not stored in an extent.
+  /// Errors: invalid_argument, when the newest contents are not stored.
   Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation);
-  /// Frees the extents that only `generation` pinned and that hold no tensor's contents any more.
+  /// Frees the extents that no other generation pins and no tensor uses.
   void release_generation(std::uint64_t generation);
 
-  /// True when every dirty copy that has write_behind was stored.
+  /// True when all write-behinds are stored.
   [[nodiscard]] bool all_stored() const { return stores_pending() == 0 && failed_stores_.empty(); }
-  /// Copies being stored, and those that are stored next.
+  /// Stores in flight and queued.
   [[nodiscard]] std::size_t stores_pending() const { return storing_.size() + to_store_.size(); }
-  /// A write-behind failed, and take_store_error() was not called since. Until then no room is handed out, since
-  /// making some may need that very store.
+  /// Whether a write-behind failed and take_store_error() was not called since. Until that call no request gets room:
+  /// freeing room may require the failed store.
   [[nodiscard]] bool store_failed() const { return store_error_.has_value(); }
-  /// Its error, once. The tensor is dirty and in memory, and is stored again.
+  /// Returns the error once, and queues the store again. The tensor is still dirty in memory.
   [[nodiscard]] std::optional<Error> take_store_error();
 
-  /// What happened to the paths since the last call, a line each.
+  /// Events of the paths since the last call, one line each.
   [[nodiscard]] std::vector<std::string> take_messages() { return evacuation_.take_messages(); }
 
  private:
@@ -187,17 +187,18 @@ class HostResidency {
   PrefetchPolicy prefetch_;
   PathEvacuation evacuation_;
 
-  // Keeps the memory of what comes and goes with each transfer.
+  // Keeps the memory of nodes that are allocated and freed with each transfer.
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
-  std::vector<std::uint32_t> awaited_;  // by tensor: uses recorded or requests made, no lease granted yet
+  std::vector<std::uint32_t> awaited_;            // by tensor: recorded uses and requests without a lease
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
-  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // and where
-  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // to be discarded after their load or store
+  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // to which extent
+  std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
-  std::vector<tiers::Reservation> quarantined_;       // the kernel may still write there, past its deadline
+  std::vector<tiers::Reservation>
+      quarantined_;  // loads past their deadline: the kernel may still write there
   struct StoreError {
     tiers::TensorId tensor{};
     Error error;

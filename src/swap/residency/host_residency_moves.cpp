@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// Loads and stores: when they start, and what becomes of a tensor when they end.
+// Loads and stores of HostResidency: their start, their results, and the evacuation of paths.
 
 namespace penstock::swap {
 
@@ -52,7 +52,7 @@ void HostResidency::note_corrupted(TensorId tensor, const Error& error) {
   if (extent) evacuation_.note_fault(*extent, error);
 }
 
-/// Stores what write_behind and failed stores have queued.
+/// Starts the queued stores.
 void HostResidency::start_stores() {
   while (!to_store_.empty()) {
     const TensorId tensor = to_store_.front();
@@ -62,7 +62,7 @@ void HostResidency::start_stores() {
   }
 }
 
-/// False when no path takes it. Of what is dirty, that is an error for the caller of the trainer's next call.
+/// False when no path has room. For a dirty copy that is an error, which the next call of the trainer returns.
 bool HostResidency::start_store(TensorId tensor) {
   const auto place = evacuation_.place_for(tensor);
   if (!place) {
@@ -79,7 +79,7 @@ bool HostResidency::start_store(TensorId tensor) {
 
 void HostResidency::fail_store(TensorId tensor, Error error) {
   failed_stores_.push_back(tensor);
-  if (store_error_) return;  // the first is what the caller is given
+  if (store_error_) return;  // the caller gets the first error
   store_error_ = {tensor, std::move(error).note("tensor  " + store_.description(tensor).name +
                                                 " stays in memory, not yet stored")};
 }
@@ -115,16 +115,19 @@ void HostResidency::relocate(TensorId tensor, const Extent& place) {
   if (place == *description.extent) return;
   const Extent old = store_.relocate(tensor, place);
   ledger_.hold(tiers::Tier::nvme, description.purpose, place.length);
-  release_extent(old, description.purpose);  // a write that hangs may reach it still: its path is retired
+  release_extent(
+      old,
+      description
+          .purpose);  // a write that hangs may still reach it; its path is retired, so that no tensor gets the extent
   evacuation_.left(tensor, old.path, old.length);
 }
 
-/// Gives the extent back, or leaves it to the last generation that pins it.
+/// Frees the extent, unless a generation pins it.
 void HostResidency::release_extent(const Extent& extent, tiers::Purpose purpose) {
   if (extents_.release(extent)) ledger_.give_back(tiers::Tier::nvme, purpose, extent.length);
 }
 
-/// The store to `place` failed. True when it is on its way to another path.
+/// Repeats a store that failed at `place` on another path. False when there is none.
 bool HostResidency::store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
   if (place != *store_.description(tensor).extent) extents_.release(place);
   evacuation_.store_failed(tensor, place, error);
@@ -136,9 +139,9 @@ bool HostResidency::store_elsewhere(TensorId tensor, const Extent& place, const 
   return true;
 }
 
-/// Moves what is on retired paths, one tensor at a time, as room allows: a clean copy may be evicted for it, though
-/// none that is used sooner, and it stays in memory for no longer than it takes. What is dirty moves with its next
-/// store; what is being loaded or stored, or leased for writing, is queued again when that ends.
+/// Moves tensors off retired paths, one at a time, as memory allows. Clean copies may be evicted for it, except those
+/// used sooner. A dirty tensor moves with its next store; one that is being loaded or stored, or is leased for writing,
+/// is queued again when that ends.
 void HostResidency::evacuate_paths() {
   while (const auto next = evacuation_.next()) {
     const tiers::HostCopy& copy = store_.copy(*next);
@@ -152,7 +155,7 @@ void HostResidency::evacuate_paths() {
   }
 }
 
-/// Of what is on disk only, or nowhere yet. False when memory has no room for it now.
+/// Moves a tensor that has no host copy. False when memory has no room for it now.
 bool HostResidency::start_evacuation(TensorId tensor) {
   auto place = extents_.allocate(store_.description(tensor).size);
   if (!place) return true;  // it stays where it is
@@ -160,7 +163,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
     relocate(tensor, *place);  // never written: nothing to lose
     return true;
   }
-  // Of what the trace does not know, what it does not know either may be evicted.
+  // A tensor without a known next use may evict only copies without one.
   auto reservation = reserve_early(tensor, prefetch_.evicts_from(tensor).value_or(AccessTrace::never));
   if (!reservation) {
     extents_.release(*place);
@@ -171,7 +174,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
   return true;
 }
 
-/// The tensor is in memory, clean and not in flight: if it is on a retired path it is moved, now or in its turn.
+/// Moves a tensor with a clean, idle host copy off a retired path: now, or after those queued before it.
 void HostResidency::leave_retired_path(TensorId tensor) {
   if (!evacuation_.on_retired_path(tensor)) return;
   if (!evacuation_.end(tensor)) return evacuation_.queue(tensor);

@@ -59,7 +59,7 @@ void PathEvacuation::store_failed(TensorId tensor, const Extent& place, const Er
 }
 
 void PathEvacuation::report_store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
-  // What a full or a refusing disk says is said for every store.
+  // A full or read-only disk returns the same error for every store: report it once.
   const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::failed_state;
   if (repeated && !reported_.insert({place.path, error.code()}).second) return;
   messages_.push_back(store_.description(tensor).name + " is stored elsewhere: " + first_line(error));

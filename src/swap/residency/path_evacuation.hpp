@@ -15,10 +15,10 @@
 
 namespace penstock::swap {
 
-/// What happens when a path fails: which path the next store goes to, when a path is retired, and which tensor is
-/// moved off it next. What is on disk stays valid, and where it is, until it was stored in its new place.
+/// Decides what happens when a path fails: the path of the next store, when a path is retired, and which tensor moves
+/// off it next. A tensor's bytes on disk stay valid until it is stored in its new place.
 ///
-/// A path is retired at its third fault, or at a request that hangs, where another path is left. The tensors in its
+/// A path is retired at its third fault, or after a request that hangs, if another path is in use. The tensors in its
 /// file are moved to the other paths one at a time: loaded, verified and stored there.
 ///
 /// Pure: HostResidency asks it and carries out the moves. Owned by one thread.
@@ -34,45 +34,46 @@ class PathEvacuation {
   /// A transfer at `extent` failed. A full disk is no fault of its path.
   void note_fault(const tiers::Extent& extent, const Error& error);
 
-  /// Where the next store of `tensor` goes: its own extent, or one of another path where that path has failed or
-  /// a generation pins the extent. A retired path is the last resort of what is in memory only.
+  /// The extent for the next store of `tensor`: its own, or one on another path if its path has failed, or another one
+  /// if a generation pins its own. A tensor whose only copy is in memory may be stored on a retired path if no other
+  /// path has room.
   ///
-  /// Errors: no_space, when no path takes it.
+  /// Errors: no_space, when no path has room.
   [[nodiscard]] Result<tiers::Extent> place_for(tiers::TensorId tensor);
   /// A store of `tensor` to `place` failed: place_for() avoids that path until store_ended().
   void store_failed(tiers::TensorId tensor, const tiers::Extent& place, const Error& error);
-  /// The store that failed there goes to another path.
+  /// The failed store is repeated on another path.
   void report_store_elsewhere(tiers::TensorId tensor, const tiers::Extent& place, const Error& error);
-  /// The stores of `tensor` ended, with success or without.
+  /// The stores of `tensor` have ended, with or without success.
   void store_ended(tiers::TensorId tensor) { failed_on_.erase(tensor); }
   /// Whether a store of `tensor` failed on some path since store_ended().
   [[nodiscard]] bool has_failed_store(tiers::TensorId tensor) const { return failed_on_.contains(tensor); }
 
   /// Whether the extent of `tensor` is on a retired path.
   [[nodiscard]] bool on_retired_path(tiers::TensorId tensor) const;
-  /// The tensor to move next, while none is being moved.
+  /// The tensor to move next; none while one is being moved.
   [[nodiscard]] std::optional<tiers::TensorId> next() const;
   void remove_next() { to_move_.pop_front(); }
-  /// `tensor` is moved when its turn comes.
+  /// Queues `tensor` to be moved.
   void queue(tiers::TensorId tensor) { to_move_.push_back(tensor); }
-  /// `tensor` is being moved: loaded, with `place` kept for it, or stored.
+  /// The move of `tensor` starts with a load, with `place` allocated for it, or with a store.
   void begin(tiers::TensorId tensor, std::optional<tiers::Extent> place) { moving_ = {tensor, place}; }
-  /// True when `tensor` was the one being moved; the next one may be.
+  /// Ends the move of `tensor`. False if it was not being moved.
   bool end(tiers::TensorId tensor);
-  /// The load of `tensor` failed. What is on a retired path is not tried again.
+  /// The load of `tensor` failed. Its move off a retired path is not tried again.
   void note_unreadable(tiers::TensorId tensor);
-  /// `tensor` does not need `path` any more; `moved` bytes of it were stored elsewhere.
+  /// `tensor` has no bytes on `path` any more; `moved` bytes of it were stored on another path.
   void left(tiers::TensorId tensor, std::uint32_t path, ByteCount moved);
-  /// The tensor is not used any more.
+  /// The tensor is removed.
   void forget(tiers::TensorId tensor);
-  /// Moves nothing any more.
+  /// Stops moving tensors.
   void stop() { to_move_.clear(); }
 
   [[nodiscard]] std::vector<std::string> take_messages() { return std::exchange(messages_, {}); }
 
  private:
   struct RetiredPath {
-    std::set<tiers::TensorId> left;  // whose extents are there, and that may still be moved
+    std::set<tiers::TensorId> left;  // tensors with extents there that are still to be moved
     ByteCount moved;
     std::vector<std::string> unreadable;
   };
@@ -90,7 +91,7 @@ class PathEvacuation {
   std::map<tiers::TensorId, std::set<std::uint32_t>> failed_on_;  // paths, since the last store_ended()
   std::pmr::deque<tiers::TensorId> to_move_{&nodes_};
   std::optional<Moving> moving_;
-  std::set<std::pair<std::uint32_t, ErrorCode>> reported_;  // of what a path says for every store
+  std::set<std::pair<std::uint32_t, ErrorCode>> reported_;  // errors that a path may return for every store
   std::vector<std::string> messages_;
 };
 

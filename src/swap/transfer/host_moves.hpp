@@ -12,14 +12,14 @@
 
 namespace penstock::swap {
 
-/// Turns what host residency decides into moves: a load is a read and, on a worker, its verification; a store is the
-/// checksums, on a worker, and a write. Reports back what came of each.
+/// Carries out the decisions of HostResidency as moves: a load is a disk read, then verification on a worker; a store
+/// is the computation of checksums on a worker, then a disk write. Reports each result to HostResidency.
 ///
-/// Owned by the thread that holds the runtime's lock, in which the events of its moves run too.
+/// Used with the runtime's lock held, also by the events of its moves.
 class HostMoves final : public HostResidency::Effects {
  public:
   struct Options {
-    HostSpan arena;                ///< the memory behind the host budget
+    HostSpan arena;                ///< the memory that the host budget allocates from
     Executor* executor = nullptr;  ///< runs checksums
     std::function<void()> wake;    ///< called when executor work has finished
   };
@@ -33,12 +33,12 @@ class HostMoves final : public HostResidency::Effects {
   void store(tiers::TensorId tensor, const tiers::Extent& place) override;
   void drop(tiers::TensorId) override {}
 
-  /// Appends the moves that are to be started, in order, to `moves`.
+  /// Appends the moves to start to `moves`, in order.
   void take_moves(std::vector<Move>& moves);
 
   /// The payload of a tensor that has a host range.
   [[nodiscard]] HostSpan payload(tiers::TensorId tensor) const;
-  /// The error for a block that does not verify. Safe from a worker: a description stays where and as it is.
+  /// The error for a block that does not verify. Safe from a worker: descriptions are not moved or changed.
   [[nodiscard]] Error corrupted(const tiers::TensorDescription& description, std::size_t block) const;
 
  private:

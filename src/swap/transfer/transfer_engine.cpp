@@ -7,7 +7,7 @@ namespace penstock::swap {
 
 namespace {
 
-/// Never destroyed: hops may outlive what is static elsewhere.
+/// Never destroyed: hops may outlive static objects of other files.
 std::pmr::memory_resource& hop_pool() {
   static auto& pool = *new std::pmr::synchronized_pool_resource;
   return pool;
@@ -70,7 +70,7 @@ void TransferEngine::start(Move move) {
 
 bool TransferEngine::poll(std::vector<MoveEvent>& events) {
   bool progress = false;
-  blocked_.store(0);  // a hop that is granted its lease from here on waits no more
+  blocked_.store(0);  // a hop whose lease is granted from here on is not blocked
   outcomes_.clear();
   for (const auto& path : paths_) path->take_outcomes(outcomes_);
   for (auto& outcome : outcomes_) DiskHop::deliver(std::move(outcome));
@@ -91,7 +91,7 @@ bool TransferEngine::needs_polling() const {
                      [](const Active& active) { return active.hop && !active.hop->wakes_the_mover(); });
 }
 
-/// One step of one move. True when it moved on.
+/// Polls one move. True if it advanced.
 bool TransferEngine::advance(Active& active, std::vector<MoveEvent>& events) {
   if (active.finished) return false;
   const auto finish = [&](Result<void> result) {

@@ -14,15 +14,15 @@
 
 namespace penstock::swap {
 
-/// How far a hop has come.
+/// The progress of a hop.
 enum class HopState : std::uint8_t {
   pending,
-  ordered,  ///< the rest is enqueued on a stream: who waits for its event may use the bytes, the source stays
-  done,     ///< source and destination are not used any more
+  ordered,  ///< all work is enqueued on a stream: a waiter on its event may use the result; the source is in use
+  done,     ///< the hop uses neither source nor destination any more
 };
 
-/// One leg of a move: disk, copy, gather, reduce, or work on the payload. A small state machine.
-/// Called by the mover alone, without the coordinator's lock. Nothing here blocks.
+/// One part of a move: disk I/O, copy, gather, reduce, or computation. A small state machine.
+/// Called by the mover only, without the runtime's lock. Does not block.
 class Hop {
  public:
   Hop() = default;
@@ -30,16 +30,15 @@ class Hop {
   Hop& operator=(const Hop&) = delete;
   virtual ~Hop() = default;
 
-  /// Hops come and go with each transfer, on several threads: a pool keeps their memory.
+  /// Allocates from a pool: several threads create and destroy hops with every transfer.
   static void* operator new(std::size_t size);
   static void operator delete(void* hop, std::size_t size) noexcept;
 
   virtual Result<void> start() = 0;
   [[nodiscard]] virtual Result<HopState> poll() = 0;
-  /// False when nothing wakes the mover once it can go on, so that it must look again by itself.
+  /// False when no event wakes the mover once the hop can continue, so that the mover must poll it.
   [[nodiscard]] virtual bool wakes_the_mover() const { return true; }
-  /// True while it holds nothing that others wait for and can only go on once the swapper grants it a lease,
-  /// or another move of this rank has gone on.
+  /// True while the hop waits for a lease or for another move of this rank, and holds nothing that others wait for.
   [[nodiscard]] virtual bool is_blocked() const { return false; }
 
  private:
@@ -51,53 +50,52 @@ class Hop {
 /// A move of any number of hops, run one after the other.
 struct Move {
   std::unique_ptr<Hop> first;
-  /// Told of `ordered` (by the last hop, if at all) and then of `done`, with the result, exactly once.
-  /// Runs with the coordinator's lock.
+  /// Called with `ordered` if the last hop reports it, then exactly once with `done` and the result. Runs with the
+  /// runtime's lock held.
   std::function<void(HopState, const Result<void>&)> on_event;
 
-  /// `hop` runs after those that are there.
+  /// Appends `hop` to the hops of the move.
   void then(std::unique_ptr<Hop> hop);
 };
 
-/// What a move has reached since the last poll.
+/// A state that a move has reached since the last poll.
 struct MoveEvent {
   std::function<void(HopState, const Result<void>&)> on_event;
   HopState state = HopState::pending;
   Result<void> result;
 };
 
-/// The table of moves in flight. Every error ends its move; what the move held is the caller's to free once
-/// its event `done` has come.
+/// The moves in flight. An error ends its move. The owner of a move frees its resources after the event `done`.
 ///
-/// start() and poll() belong to the mover: one thread at a time, without the coordinator's lock.
+/// start() and poll() are called by the mover: one thread at a time, without the runtime's lock.
 class TransferEngine {
  public:
   /// `paths` outlive it.
   explicit TransferEngine(std::span<const std::unique_ptr<Path>> paths) : paths_(paths) {}
 
-  /// A move has been decided and will be started: from here until end() it counts as active. Both are
-  /// called with the coordinator's lock.
+  /// Counts a move as active from its decision, before start(), until end(). Both are called with the runtime's lock
+  /// held.
   void announce() { active_.fetch_add(1); }
-  /// The event `done` of a move was handled.
+  /// The owner has handled the event `done` of a move.
   void end() { active_.fetch_sub(1); }
 
   void start(Move move);
-  /// Advances every move. Appends to `events` and returns whether anything happened.
+  /// Polls every move and appends to `events`. True if any move advanced.
   bool poll(std::vector<MoveEvent>& events);
 
   /// Moves announced and not ended. Safe from any thread.
   [[nodiscard]] std::size_t active() const { return active_.load(); }
-  /// Of the active moves, those that were blocked when poll() last returned. Safe from any thread.
+  /// Active moves that were blocked when poll() last returned. Safe from any thread.
   [[nodiscard]] std::size_t blocked() const { return blocked_.load(); }
-  /// Whether some move's hop will not wake the mover by itself.
+  /// Whether the current hop of any move does not wake the mover.
   [[nodiscard]] bool needs_polling() const;
 
-  /// The file that an extent is in, for messages.
+  /// The name of the swap file that contains `extent`, for messages.
   [[nodiscard]] const std::string& file_name(const tiers::Extent& extent) const {
     return paths_[extent.path]->file().name;
   }
-  /// A hop that reads or writes `buffer` at an extent, or flushes the swap file of the extent's path; `buffer` is
-  /// empty then, and the rest of the extent ignored.
+  /// A hop that reads or writes `buffer` at an extent, or flushes the swap file of the extent's path; for a
+  /// flush, `buffer` is empty and the range of the extent is ignored.
   [[nodiscard]] std::unique_ptr<Hop> disk_hop(tiers::IoOperation operation, const tiers::Extent& extent,
                                               HostSpan buffer);
 
@@ -105,7 +103,7 @@ class TransferEngine {
   class DiskHop;
   struct Active {
     Move move;
-    Hop* hop;  // of the move's; null: all have run, or there is none
+    Hop* hop;  // the current one; null after the last
     bool started = false, ordered = false, finished = false;
   };
   bool advance(Active& active, std::vector<MoveEvent>& events);
@@ -122,7 +120,8 @@ class WorkHop final : public Hop {
  public:
   WorkHop(Executor& executor, const std::function<void()>& wake, Work work)
       : executor_(executor), wake_(wake), work_(std::move(work)) {}
-  /// The task is past its last touch: once every hop is gone, so may be what wake_ wakes.
+  /// Waits until the executor task has called wake_: after the destruction of its hops, the owner of a move may destroy
+  /// the object that wake_ wakes.
   ~WorkHop() override {
     while (posted_ && !left_.load(std::memory_order_acquire)) std::this_thread::yield();
   }

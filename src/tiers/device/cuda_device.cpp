@@ -10,7 +10,7 @@ namespace penstock::tiers {
 namespace {
 
 Error cuda_error(const char* operation, cudaError_t code) {
-  (void)cudaGetLastError();  // else the next call would report it again
+  (void)cudaGetLastError();  // clears the error, which the next call would return again
   const bool memory = code == cudaErrorMemoryAllocation;
   return Error(memory ? ErrorCode::budget_too_small : ErrorCode::io, operation)
       .reason(std::string("CUDA: ") + cudaGetErrorString(code));
@@ -21,7 +21,7 @@ Result<void> check(const char* operation, cudaError_t code) {
   return cuda_error(operation, code);
 }
 
-/// Makes a device current for one call and then the one that was.
+/// Makes a device current during one call, and restores the previous one.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
@@ -139,8 +139,8 @@ class CudaDevice final : public Device {
                  cudaMemsetAsync(pointer(span), 0, span.size().value(), native(stream)));
   }
 
-  // Portable, so that every device of the process copies from it asynchronously; in slabs, since registering
-  // hundreds of GiB at once stalls all other CUDA calls.
+  // Portable: every device of the process can copy from it asynchronously. In slabs: registration of hundreds of GiB at
+  // once blocks all other CUDA calls.
   Result<void> pin(HostSpan memory) override {
     const CurrentDevice current(device_);
     for (ByteCount at; at < memory.size(); at += slab) {

@@ -6,8 +6,9 @@
 
 namespace penstock::tiers {
 
-/// How many CUDA devices this process can use. Zero, with the driver's reason in the error, where there is
-/// no driver or no device. Present where the library was built with CUDA.
+/// The number of CUDA devices that this process can use. Available in a build with CUDA.
+///
+/// Errors: unsupported, with the driver's reason, if there is no driver or no device.
 [[nodiscard]] Result<int> cuda_device_count();
 
 /// CUDA device number `device`: its own streams (non-blocking), events without timing, asynchronous copies.

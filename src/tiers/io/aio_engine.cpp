@@ -56,7 +56,7 @@ class AioEngine final : public IoEngine {
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
     std::size_t accepted = 0;
-    // One at a time, for the reason that UringEngine::submit gives.
+    // One request a system call: see UringEngine::submit.
     while (accepted < requests.size() && !closing_ && in_flight_ < options_.depth) {
       if (!start(requests[accepted])) break;
       ++in_flight_;
@@ -68,7 +68,7 @@ class AioEngine final : public IoEngine {
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
     if (completions.empty()) return 0;
     collect(TimePoint::min());
-    // A wake, or the end, counts even when it came first.
+    // A wake() before this call counts too, and so does close().
     while (unreaped_.empty() && open_ && !woken_.exchange(false)) {
       if (deadline == TimePoint::min() || !collect(deadline)) break;
     }
@@ -84,7 +84,7 @@ class AioEngine final : public IoEngine {
   void wake() noexcept override {
     woken_.store(true);
     const std::uint64_t one = 1;
-    // Fails only when the counter is full, and then a signal is pending anyway.
+    // Fails only when the counter is full; then a wake is pending already.
     (void)!::write(event_.get(), &one, sizeof one);
   }
 
@@ -93,7 +93,7 @@ class AioEngine final : public IoEngine {
   bool close(TimePoint deadline) noexcept override {
     if (!open_) return in_flight_ == unreaped_.size();
     closing_ = true;
-    // The kernel cancels nothing of a file's; what is in flight is waited for.
+    // The kernel cannot cancel file requests: wait for those in flight.
     while (in_flight_ > unreaped_.size()) {
       const bool in_time = collect(deadline) && deadline != TimePoint::min();
       if (in_time || in_flight_ == unreaped_.size()) continue;
@@ -116,7 +116,7 @@ class AioEngine final : public IoEngine {
     std::uint64_t tag = 0;
   };
 
-  /// False when the kernel has no room now and something in flight will make some.
+  /// False when the kernel has no room now and a request in flight will free some.
   bool start(const IoRequest& request) noexcept {
     const std::uint32_t index = free_slots_.back();
     Slot& slot = slots_[index];
@@ -141,12 +141,12 @@ class AioEngine final : public IoEngine {
       return true;
     }
     if (result == -EAGAIN && in_flight_ > unreaped_.size()) return false;
-    // What the kernel will not take completes with its reason; BlockFile treats it like any other.
+    // A refused request completes with the kernel's error; BlockFile handles it as any failed request.
     unreaped_.push_back({request.tag, result == 0 ? -EAGAIN : result});
     return true;
   }
 
-  /// Takes what has completed, waiting for the event until `deadline` when nothing has. False at the deadline.
+  /// Takes completions; if there are none, waits for the event until `deadline`. False at the deadline.
   bool collect(TimePoint deadline) noexcept {
     if (take_events() || deadline == TimePoint::min()) return true;
     timespec left{};
@@ -187,7 +187,7 @@ class AioEngine final : public IoEngine {
   OwnedFd event_;  // signalled by the kernel for each completion, and by wake()
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  std::uint32_t in_flight_ = 0;  // accepted and not reaped
+  std::uint32_t in_flight_ = 0;  // accepted, not reaped
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::deque<IoCompletion> unreaped_{&nodes_};
   std::atomic<bool> woken_{false};

@@ -7,15 +7,13 @@
 namespace penstock::tiers {
 
 struct AioOptions {
-  std::uint32_t depth = 64;  ///< requests in flight at most
+  std::uint32_t depth = 64;  ///< maximum number of requests in flight
 };
 
-/// An engine on Linux AIO. Asynchronous with direct I/O only: elsewhere submit blocks until the bytes have
-/// moved.
+/// An engine on Linux AIO. Asynchronous with direct I/O only: without it, submit() blocks until the bytes have moved.
 ///
-/// Probed by what happens: a context is set up, within fs.aio-max-nr.
-/// Errors: unsupported, with what the kernel said, where it is missing or filtered; also in a build without
-/// libaio.
+/// Errors: unsupported, with the kernel's error, where Linux AIO is missing, filtered or limited by fs.aio-max-nr, and in
+/// a build without libaio.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions& options);
 
 }  // namespace penstock::tiers

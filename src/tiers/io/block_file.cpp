@@ -98,15 +98,15 @@ Result<void> BlockFile::start(IoOperation operation, FileOffset offset, HostSpan
                       .error = std::nullopt,
                       .number = started_count_++,
                       .earlier = active_count_ - 1};
-  // One part is held by this call itself, so that an empty transfer ends too.
+  // This call counts as one part until it returns, so that an empty transfer ends too.
   const std::uint32_t own = take_part();
   parts_[own] = {.transfer = slot};
   queue_parts(slot);
-  rest(own);
+  end_part(own);
   return ok();
 }
 
-/// A transfer is cut at request_max. A flush is one part, which waits for what was started before.
+/// Splits a transfer into parts of request_max. A flush is one part that waits for earlier transfers.
 void BlockFile::queue_parts(std::uint32_t slot) {
   const Transfer& transfer = transfers_[slot];
   if (transfer.operation == IoOperation::flush) {
@@ -142,13 +142,13 @@ void BlockFile::poll(TimePoint deadline) noexcept {
   const TimePoint until = queues_->finished.empty() ? std::min(deadline, next_deadline()) : TimePoint::min();
   std::size_t count = engine_->reap(completions, until);
   const bool some = count > 0;
-  // All that has completed is looked at before anything is given up.
+  // Handles all completions before requests are declared overdue.
   while (count > 0) {
     const TimePoint now = options_.clock->now();
     for (std::size_t i = 0; i < count; ++i) on_completion(completions[i], now);
     count = count < completions.size() ? 0 : engine_->reap(completions, TimePoint::min());
   }
-  if (give_up_overdue_parts() || some) submit_parts();
+  if (end_overdue_parts() || some) submit_parts();
 }
 
 Error BlockFile::refusal(IoOperation operation, FileOffset offset) const {
@@ -161,28 +161,29 @@ Error BlockFile::refusal(IoOperation operation, FileOffset offset) const {
   return std::move(error).at(offset);
 }
 
-bool BlockFile::still_flying(std::uint32_t part, TimePoint submitted) const noexcept {
+bool BlockFile::is_current(std::uint32_t part, TimePoint submitted) const noexcept {
   return parts_[part].in_flight && !parts_[part].overdue && parts_[part].submitted == submitted;
 }
 
 TimePoint BlockFile::next_deadline() const noexcept {
-  if (queues_->flights.empty() || options_.deadline == forever) return forever;
-  return queues_->flights.front().submitted + options_.deadline;
+  if (queues_->submissions.empty() || options_.deadline == forever) return forever;
+  return queues_->submissions.front().submitted + options_.deadline;
 }
 
-/// True when there were some, so that what waited for their room, or is refused now, goes on.
-bool BlockFile::give_up_overdue_parts() noexcept {
+/// Ends the transfers of requests past their deadline. True if there were any: waiting parts can be submitted or
+/// refused then.
+bool BlockFile::end_overdue_parts() noexcept {
   const TimePoint now = options_.clock->now();
   const std::uint32_t before = overdue_count_;
-  while (!queues_->flights.empty()) {
-    const auto [index, submitted] = queues_->flights.front();
-    const bool flying = still_flying(index, submitted);
-    if (flying && next_deadline() > now) break;
-    queues_->flights.pop_front();
-    if (!flying) continue;
+  while (!queues_->submissions.empty()) {
+    const auto [index, submitted] = queues_->submissions.front();
+    const bool current = is_current(index, submitted);
+    if (current && next_deadline() > now) break;
+    queues_->submissions.pop_front();
+    if (!current) continue;
     Part& part = parts_[index];
     Transfer& transfer = transfers_[part.transfer];
-    // Before any other error of the transfer: the owner of the buffer must know.
+    // Replaces any other error of the transfer: the owner of the buffer must know that it may still be in use.
     transfer.error.reset();
     fail(
         transfer,
@@ -194,8 +195,7 @@ bool BlockFile::give_up_overdue_parts() noexcept {
         part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.operation == IoOperation::read;
-    part.overdue =
-        true;  // its slot goes with it, until the kernel answers; no other part waits for its bytes
+    part.overdue = true;  // keeps its slot until it completes; its bytes do not count as in flight
     ++overdue_count_;
     in_flight_ -= part.request_length();
     part_has_ended(part.transfer);
@@ -203,7 +203,7 @@ bool BlockFile::give_up_overdue_parts() noexcept {
   return overdue_count_ > before;
 }
 
-/// Each batch is one call of the engine's, which with io_uring is one system call.
+/// Each batch is one call of the engine; with io_uring, one system call.
 void BlockFile::submit_parts() noexcept {
   std::array<IoRequest, 64> batch;
   while (true) {
@@ -216,34 +216,34 @@ void BlockFile::submit_parts() noexcept {
       queues_->waiting.pop_front();
       part.in_flight = true;
       part.submitted = now;
-      queues_->flights.push_back({batch_part, now});
+      queues_->submissions.push_back({batch_part, now});
       in_flight_ += part.request_length();
       ++counters_.requests;
     }
     if (accepted == 0 && count > 0 && overdue_count_ > 0 && engine_->in_flight() == overdue_count_) {
-      read_hangs_ = true;  // no slot is left to read with, so that what waits is refused
+      read_hangs_ = true;  // no slot is left for reads: waiting parts are refused
       continue;
     }
     if (accepted < batch.size()) return;
   }
 }
 
-/// The first waiting parts, as many as may be in flight, as requests.
+/// Fills `batch` with requests of the first waiting parts, within in_flight_max. Returns their number.
 std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   std::size_t count = 0;
   ByteCount in_flight = in_flight_;
-  // By index: a part that ends here may add a flush to those that wait.
+  // By index: a part that ends here may append a flush to the queue.
   for (std::size_t at = 0; at < queues_->waiting.size() && count < batch.size();) {
     const std::uint32_t index = queues_->waiting[at];
     const Part& part = parts_[index];
     const Transfer& transfer = transfers_[part.transfer];
-    // A transfer that has failed moves no further bytes.
+    // No further requests for a failed transfer.
     if (transfer.error || refuses(transfer.operation)) {
       if (!transfer.error) {
         transfers_[part.transfer].error = refusal(transfer.operation, transfer.offset + part.begin);
       }
       queues_->waiting.erase(queues_->waiting.begin() + static_cast<std::ptrdiff_t>(at));
-      rest(index);
+      end_part(index);
       continue;
     }
     const ByteCount length = part.request_length();
@@ -286,13 +286,13 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
     } else {
       fail(transfer, std::move(error), part);
     }
-    return rest(index);
+    return end_part(index);
   }
-  if (transfer.operation == IoOperation::flush) return rest(index);
+  if (transfer.operation == IoOperation::flush) return end_part(index);
   if (completion.result == 0) {
-    // A read at the file's end; a write that takes nothing would never make progress either.
+    // A read at the end of the file, or a write without progress, which would repeat forever.
     fail(transfer, truncated(transfer.operation, ByteCount(0)), part);
-    return rest(index);
+    return end_part(index);
   }
 
   const ByteCount moved(static_cast<std::uint64_t>(completion.result));
@@ -301,15 +301,15 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
       transfer.operation == IoOperation::read ? counters_.bytes_read : counters_.bytes_written;
   if (moved == part.length) {
     counter += moved;
-    return rest(index);
+    return end_part(index);
   }
   if (moved < asked) ++counters_.short_transfers;
-  // The remainder must stay aligned: what came beyond the last whole block is moved again.
+  // The remainder must stay aligned: bytes beyond the last whole block are moved again.
   const std::uint64_t block = properties().alignment.bytes();
   const ByteCount kept(moved.value() / block * block);
   if (kept.is_zero() && ++part.retries > options_.retries_max) {
     fail(transfer, truncated(transfer.operation, moved), part);
-    return rest(index);
+    return end_part(index);
   }
   counter += kept;
   part.begin += kept;
@@ -317,7 +317,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   resume(index);
 }
 
-/// False for a piece that is one block.
+/// Halves the part's request length after EIO. False if it is one block already.
 bool BlockFile::subdivide(Part& part) noexcept {
   const Alignment alignment = properties().alignment;
   const ByteCount asked = part.request_length();
@@ -332,7 +332,7 @@ void BlockFile::resume(std::uint32_t part) noexcept {
 }
 
 void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept {
-  if (transfer.error) return;  // the first is what the caller is given
+  if (transfer.error) return;  // the caller gets the first error
   error = std::move(error).object(properties().name);
   if (transfer.operation != IoOperation::flush) {
     error = std::move(error).at(transfer.offset + part.begin).wanted(part.request_length());
@@ -340,7 +340,7 @@ void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept
   transfer.error = std::move(error);
 }
 
-/// The kernel reports lost writes once: no later flush can be trusted to say that nothing is missing.
+/// Refuses writes from now on: the kernel reports lost writes once, so that a later flush proves nothing.
 void BlockFile::fail_flush(Transfer& transfer, Error error, const Part& part) noexcept {
   fail(transfer,
        std::move(error)
@@ -350,7 +350,8 @@ void BlockFile::fail_flush(Transfer& transfer, Error error, const Part& part) no
   if (!flush_failure_) flush_failure_ = transfer.error;
 }
 
-/// Transfer `number` has ended, or is a new flush: submits the flushes for which everything earlier has ended.
+/// Called when transfer `number` has ended or is a new flush: submits the flushes for which all earlier operations have
+/// ended.
 void BlockFile::release_flushes(std::uint64_t number) noexcept {
   for (const std::uint32_t slot : queues_->flushes) {
     if (transfers_[slot].number > number) --transfers_[slot].earlier;
@@ -362,7 +363,7 @@ void BlockFile::release_flushes(std::uint64_t number) noexcept {
   }
 }
 
-void BlockFile::rest(std::uint32_t index) noexcept {
+void BlockFile::end_part(std::uint32_t index) noexcept {
   free_parts_.push_back(index);
   part_has_ended(parts_[index].transfer);
 }

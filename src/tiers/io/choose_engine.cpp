@@ -25,16 +25,16 @@ Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth)
   return create_thread_pool_engine({.depth = depth});
 }
 
-// A drive that does not answer by then would not serve a run.
+// Deadline of the test: a drive that takes longer is not usable.
 constexpr TimePoint try_out_deadline = std::chrono::seconds(30);
 
-/// Reads the file's first block: what a filter, a driver or a file system refuses shows here, not in the run.
+/// Reads the file's first block, so that a refusal by a filter, a driver or a file system is found before the run.
 Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   constexpr const char* operation = "choose_engine";
   const std::uint64_t size = file.alignment.bytes();
   std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
   if (!block) return Error::from_errno(operation, ENOMEM).wanted(ByteCount(size));
-  // Not with the engine that will be used: a ring belongs to the first thread that submits to it.
+  // With a separate instance: a ring belongs to the first thread that submits to it.
   PENSTOCK_TRY_ASSIGN(auto engine, make(choice, 1));
   engine->attach(file.handle, {});
   const IoRequest read{.operation = IoOperation::read,
@@ -48,7 +48,7 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
   const TimePoint deadline = Clock::steady().now() + try_out_deadline;
   while (engine->reap(completion, deadline) == 0) {
     if (Clock::steady().now() < deadline) continue;
-    if (!engine->close(deadline)) (void)block.release();  // the kernel may still write there
+    if (!engine->close(deadline)) (void)block.release();  // the kernel may still write to it
     return Error(ErrorCode::deadline_exceeded, operation)
         .reason("a read did not complete in time")
         .object(std::string(engine->name()) + " reading " + file.name)

@@ -8,17 +8,16 @@
 
 namespace penstock::tiers {
 
-/// An engine, and why it is this one.
+/// An engine and the reason for its choice.
 struct ChosenEngine {
   std::unique_ptr<IoEngine> engine;
-  std::string reason;  ///< empty when the first choice worked, else what refused and how
+  std::string reason;  ///< empty for the first choice, else the engines that do not work, with their errors
 };
 
-/// Makes an engine of at most `depth` requests in flight that works for `file`: each candidate is tried out on
-/// an instance of its own, which reads the file's first block. Without direct I/O libaio is passed over, since
-/// it would block. Blocks.
+/// Creates an engine with at most `depth` requests in flight that works for `file`. Tests each candidate by reading the
+/// file's first block with a separate instance. Skips libaio without direct I/O, because it would block. Blocks.
 ///
-/// Errors: unsupported, when the engine asked for by name does not work here.
+/// Errors: unsupported, when an engine that was requested by name does not work.
 [[nodiscard]] Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth,
                                                  const File::Properties& file);
 

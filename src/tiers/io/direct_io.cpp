@@ -15,7 +15,7 @@ namespace penstock::tiers {
 
 namespace {
 
-/// The file system's own answer, or alignment_min where it gives none; zero means no direct I/O.
+/// The alignment that the file system reports, or alignment_min if it reports none; zero: no direct I/O.
 std::uint64_t reported_alignment(int fd) {
 #ifdef STATX_DIOALIGN
   struct statx status {};
@@ -28,7 +28,7 @@ std::uint64_t reported_alignment(int fd) {
   return alignment_min.bytes();
 }
 
-/// An empty string when a direct read of one block works, else why it does not.
+/// Returns an empty string if a direct read of one block works, else the error.
 std::string probe_direct_read(int fd, std::uint64_t alignment) {
   const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(alignment, alignment),
                                                           &std::free);

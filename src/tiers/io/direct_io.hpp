@@ -6,11 +6,12 @@
 
 namespace penstock::tiers {
 
-/// What a 4Kn drive needs of memory, offset and length; no file has less, so that a layout survives a move to one.
+/// The alignment of memory, offset and length that a drive with 4 KiB sectors needs. All files use at least this one, so
+/// that a layout also works after a move to such a drive.
 inline constexpr Alignment alignment_min{4096};
 
-/// Switches the page cache off for an open file, once a read of one block has shown that this works, and sets
-/// `alignment` to the file system's own answer. Returns why that is not possible, or an empty string.
+/// Enables direct I/O for an open file if a read of one block works with it, and sets `alignment` to the file system's
+/// requirement. Returns an empty string, or the reason why direct I/O is not possible.
 [[nodiscard]] std::string enable_direct_io(int fd, Alignment& alignment);
 
 }  // namespace penstock::tiers

@@ -4,13 +4,13 @@
 
 #include <optional>
 
-// The errors of file operations, worded once for every file system: real, simulated and faulty.
+// The errors of file operations, the same for every file system: real, simulated and faulty.
 namespace penstock::tiers {
 
-/// A call on a file, a directory or a file system that ended with `errno_value`.
+/// A call on a file, directory or file system failed with `errno_value`.
 [[nodiscard]] Error file_error(const char* operation, const std::string& object, int errno_value);
 
-/// A file of `size` bytes that cannot be made. `free` is what is free there, if that is known.
+/// A file of `size` bytes cannot be created. `free` is the free space, if known.
 [[nodiscard]] Error reserve_error(const char* operation, const std::filesystem::path& path, ByteCount size,
                                   int errno_value, const Result<ByteCount>& free);
 
@@ -18,24 +18,24 @@ namespace penstock::tiers {
 [[nodiscard]] Error no_direct_io(const char* operation, const std::filesystem::path& path,
                                  const std::string& why);
 
-/// A file that cannot be made `size` bytes long.
+/// A file cannot be extended to `size` bytes.
 [[nodiscard]] Error extend_error(const std::string& file, ByteCount size, int errno_value);
 
-/// A transfer of `length` bytes that ended with `errno_value`.
+/// A transfer of `length` bytes failed with `errno_value`.
 [[nodiscard]] Error transfer_error(const char* operation, const std::string& file, FileOffset offset,
                                    ByteCount length, int errno_value);
 
-/// A read of `length` bytes that found the file's end after `got` of them.
+/// A read of `length` bytes reached the end of the file after `got`.
 [[nodiscard]] Error file_too_short(const std::string& file, FileOffset offset, ByteCount length,
                                    ByteCount got);
 
-/// A file or directory that could not be made durable.
+/// A file or directory could not be synced.
 [[nodiscard]] Error sync_error(const char* operation, const std::string& object, int errno_value);
 
-/// A directory that is locked already: `holder` is a process, none when that is not known.
+/// A directory is locked already, by process `holder` if known.
 [[nodiscard]] Error locked_error(const std::filesystem::path& directory, std::optional<int> holder);
 
-/// What an error of rename() names.
+/// "FROM to TO", the object of an error of rename().
 [[nodiscard]] std::string renamed(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace penstock::tiers

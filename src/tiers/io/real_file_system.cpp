@@ -25,7 +25,7 @@ int descriptor_of(const File::Properties& file) {
   return static_cast<int>(file.handle);
 }
 
-/// Beyond this limit the kernel would not just refuse but end the process, by SIGXFSZ.
+/// RLIMIT_FSIZE: beyond it the kernel sends SIGXFSZ, which ends the process.
 Result<void> check_length(const char* operation, const std::string& file, ByteCount size) {
   rlimit longest{};
   if (::getrlimit(RLIMIT_FSIZE, &longest) != 0 || size.value() <= longest.rlim_cur) return ok();
@@ -38,7 +38,7 @@ Result<void> check_length(const char* operation, const std::string& file, ByteCo
 }
 
 ByteCount available(const struct statfs& status) {
-  // A tmpfs without a size.
+  // A tmpfs without a size limit.
   if (status.f_blocks == 0) return ByteCount(std::numeric_limits<off_t>::max());
   return ByteCount(status.f_bavail * static_cast<std::uint64_t>(status.f_bsize));
 }
@@ -49,7 +49,7 @@ Result<ByteCount> free_space_of(int fd) {
   return available(status);
 }
 
-/// The process that wrote its number into a lock file, none where that cannot be read.
+/// The process id in a lock file; none if it cannot be read.
 std::optional<int> holder_of(int lock_file) {
   std::array<char, 16> text{};
   const ssize_t length = ::pread(lock_file, text.data(), text.size(), 0);
@@ -58,7 +58,7 @@ std::optional<int> holder_of(int lock_file) {
   return parsed.ec == std::errc() && holder > 0 ? std::optional(holder) : std::nullopt;
 }
 
-/// For the messages of others alone: a disk that has no room for it does not matter.
+/// Writes our process id for the messages of other processes. Errors, such as a full disk, do not matter.
 void write_holder(int lock_file) {
   const std::string text = std::to_string(::getpid()) + "\n";
   (void)!::ftruncate(lock_file, 0);
@@ -127,9 +127,9 @@ class RealFileSystem final : public FileSystem {
     return sync_error(operation, directory.string(), errno);
   }
 
-  // flock on a file made for it. A lock of fcntl's own (F_SETLK) ends when the process closes any descriptor of that
-  // file, and does not exclude a second owner in the process. Locks of the open file description (F_OFD_SETLK) are
-  // equal to flock, which the flock command speaks too. A directory itself cannot be locked on NFS.
+  // flock() on a separate file. A POSIX lock (F_SETLK) ends when the process closes any descriptor of the file, and does
+  // not exclude a second caller in the process. F_OFD_SETLK would be equivalent; flock also works with the flock
+  // command. A directory itself cannot be locked on NFS.
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override {
     const std::filesystem::path path = directory / DirectoryLock::file_name;
     OwnedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -172,7 +172,7 @@ class RealFileSystem final : public FileSystem {
  private:
   void close(FileHandle handle) noexcept override {
     if (handle == FileHandle::none) return;
-    // A forked child may have the lock's descriptor too: closing this one would not end the lock.
+    // Unlocks explicitly: a forked child may have the descriptor too, and closing ours would not end the lock.
     ::flock(static_cast<int>(handle), LOCK_UN);
     ::close(static_cast<int>(handle));
   }
@@ -222,7 +222,7 @@ class RealFileSystem final : public FileSystem {
 
   Result<void> sync(const File::Properties& file) override {
     int result = 0;
-    do result = ::fdatasync(descriptor_of(file));  // the length too, where it has changed
+    do result = ::fdatasync(descriptor_of(file));  // flushes the length too, if it has changed
     while (result != 0 && errno == EINTR);
     if (result == 0) return ok();
     return sync_error("File::sync", file.name, errno);
@@ -245,7 +245,7 @@ class RealFileSystem final : public FileSystem {
     return fd;
   }
 
-  /// A new file of `size` bytes; errors name `path`.
+  /// Creates a file of `size` bytes. Errors name `path`.
   Result<File> make(const char* operation, OwnedFd fd, const std::filesystem::path& path, std::string name,
                     ByteCount size, DirectIo direct) {
     auto note = reserve(operation, fd.get(), path, size);
@@ -268,12 +268,12 @@ class RealFileSystem final : public FileSystem {
     return File(*this, std::move(properties));
   }
 
-  /// Returns why nothing is reserved, although there is room; an empty string when all of it is.
+  /// Returns an empty string if all bytes are reserved, else the reason why the file system cannot reserve them.
   Result<std::string> reserve(const char* operation, int fd, const std::filesystem::path& path,
                               ByteCount size) {
     if (size.is_zero()) return std::string();
     if (auto allowed = check_length(operation, path.string(), size); !allowed) return allowed.error();
-    // What cannot fit is not tried: until it is refused, fallocate takes what is left from everybody else.
+    // Checks first: an fallocate that fails takes all free space until it returns.
     const auto free = free_space_of(fd);
     if (free && *free < size) return reserve_error(operation, path, size, ENOSPC, free);
     int result = 0;

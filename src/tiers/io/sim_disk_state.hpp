@@ -13,7 +13,7 @@
 
 namespace penstock::tiers {
 
-/// The files of a simulated disk, as its file system and its engines share them.
+/// The files of a simulated disk, shared by its file system and its engines.
 struct SimDiskState {
   explicit SimDiskState(const SimDisk::Options& disk_options) : options(disk_options) {}
 
@@ -28,7 +28,7 @@ struct SimDiskState {
   [[nodiscard]] std::int64_t write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept;
 
   const SimDisk::Options options;
-  ByteCount used;  // files count here what they reserve, so that it outlives them
+  ByteCount used;  // files add their reserved bytes, so that it outlives them
   std::uint64_t flush_count = 0;
   SimNames names;
   int next_handle = 1000;          // far from real descriptors, so that a mix-up fails

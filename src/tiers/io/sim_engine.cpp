@@ -110,7 +110,7 @@ bool SimEngine::close(TimePoint) noexcept {
   return true;
 }
 
-/// A write in flight may have reached the disk, like one that has completed and was not flushed.
+/// A write in flight may have reached the disk, as a completed write that was not flushed.
 void SimEngine::lose_power(std::uint64_t& random) noexcept {
   for (const State::Pending& pending : state_->pending) {
     const bool reached = splitmix64_next(random) % 2 == 0;

@@ -61,7 +61,7 @@ void SimFile::lose_power(std::uint64_t& random) {
   }
   std::size_t size = durable_size_;
   for (const Change& change : changes_) {
-    // Length and bytes get to the disk apart: the file may be long and empty.
+    // Length and bytes reach the disk separately: the file may be extended but without its bytes.
     if (survives(survival, random)) size = std::max(size, change.size_after);
     const bool torn = survival == Survival::some && splitmix64_next(random) % 2 == 0;
     if (!torn) {

@@ -9,15 +9,15 @@
 
 namespace penstock::tiers {
 
-/// A file of a simulated disk: its bytes, and what has changed since they were last made durable.
+/// A file of a simulated disk: its bytes, and the changes since they were last made durable.
 ///
-/// A file without a name is gone after a power cut, so that nothing is kept of its changes.
+/// A file without a name does not survive a power cut, so that its changes are not recorded.
 class SimFile {
  public:
-  /// What a drive writes whole or not at all.
+  /// Bytes that a drive writes atomically.
   static constexpr std::uint64_t sector = 512;
 
-  /// `used` counts the bytes that all files of the disk reserve, and outlives this.
+  /// `used` counts the reserved bytes of all files of the disk; it outlives the file.
   SimFile(ByteCount size, bool named, ByteCount& used);
   SimFile(const SimFile&) = delete;
   SimFile& operator=(const SimFile&) = delete;
@@ -25,19 +25,19 @@ class SimFile {
 
   [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
   [[nodiscard]] ByteCount size() const { return ByteCount(bytes_.size()); }
-  /// Bytes that a write up to `end` would reserve further.
+  /// Bytes that a write up to `end` would reserve in addition.
   [[nodiscard]] ByteCount missing(ByteCount end) const { return end > reserved_ ? end - reserved_ : 0_B; }
 
-  /// Makes it `size` bytes long, which is more than it has.
+  /// Extends the file to `size` bytes.
   void grow(ByteCount size);
-  /// Writes at `offset`, and grows where that is beyond the end. Reserves what is missing.
+  /// Writes at `offset`, extends the file and reserves bytes if necessary.
   void write(FileOffset offset, ConstHostSpan bytes);
 
   /// Changes so far.
   [[nodiscard]] std::uint64_t change_count() const { return durable_count_ + changes_.size(); }
-  /// The first `count` changes are durable from here on.
+  /// Makes the first `count` changes durable.
   void make_durable(std::uint64_t count);
-  /// Keeps what is durable, and of the other changes an arbitrary subset in arbitrary order, torn between sectors.
+  /// Keeps the durable bytes and applies an arbitrary subset of the other changes in arbitrary order, by sectors.
   void lose_power(std::uint64_t& random);
 
  private:

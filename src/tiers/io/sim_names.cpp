@@ -53,7 +53,7 @@ void SimNames::lose_power(std::uint64_t& random) {
   }
   changes_.clear();
   names_ = durable_;
-  std::set<SimFile*> files;  // with changes lost, one may have two names
+  std::set<SimFile*> files;  // a set: after lost changes a file may have two names
   for (const auto& [path, file] : names_) {
     if (files.insert(file.get()).second) file->lose_power(random);
   }

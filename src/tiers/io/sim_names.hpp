@@ -11,29 +11,29 @@
 
 namespace penstock::tiers {
 
-/// The directories of a simulated disk: which names stand for which files, and which of that is durable.
+/// The directories of a simulated disk: the names of files, and which changes of names are durable.
 class SimNames {
  public:
   using Path = std::filesystem::path;
 
-  /// A directory, durable at once.
+  /// Creates a directory, durable at once.
   void make_directory(const Path& directory) { directories_.insert(normal(directory)); }
   [[nodiscard]] bool is_directory(const Path& path) const { return directories_.contains(normal(path)); }
   /// The file of that name, null when there is none.
   [[nodiscard]] std::shared_ptr<SimFile> find(const Path& path) const;
   [[nodiscard]] std::vector<std::string> list(const Path& directory) const;
 
-  // Each is one change, which a power cut leaves whole or takes whole.
+  // Each is one change, which survives a power cut wholly or not at all.
   void add(const Path& path, std::shared_ptr<SimFile> file) { change({{}, normal(path), std::move(file)}); }
   void rename(const Path& from, const Path& to) { change({normal(from), normal(to), find(from)}); }
   void remove(const Path& path) { change({normal(path), {}, find(path)}); }
 
-  /// Makes the changes durable that concern `directory`.
+  /// Makes the changes in `directory` durable.
   void sync(const Path& directory);
-  /// Keeps what is durable and an arbitrary subset of the other changes, and of each file what survives.
+  /// Keeps the durable names and an arbitrary subset of the other changes; calls SimFile::lose_power() of each file.
   void lose_power(std::uint64_t& random);
 
-  /// Without "." and a slash at its end, so that a name has one spelling.
+  /// Removes "." and a trailing slash, so that a name has one spelling.
   [[nodiscard]] static Path normal(const Path& path);
 
  private:

@@ -6,7 +6,8 @@
 
 namespace penstock::tiers {
 
-/// How much of what was not flushed a power cut leaves. All and nothing come up often: that is where a protocol fails.
+/// How many of the unflushed changes survive a power cut. `nothing` and `all` are chosen often, because they find most
+/// errors of protocols.
 enum class Survival : std::uint8_t { nothing, all, some };
 
 [[nodiscard]] inline Survival choose_survival(std::uint64_t& state) noexcept {

@@ -31,7 +31,7 @@ std::int64_t run(const IoRequest& request) noexcept {
   return result >= 0 ? result : -errno;
 }
 
-/// What the engine shares with its threads: a thread that the kernel never returns to us outlives the engine.
+/// State shared with the threads: a thread that hangs in a system call outlives the engine.
 struct Shared {
   std::mutex mutex;
   std::condition_variable work, completed;
@@ -65,7 +65,7 @@ class ThreadPoolEngine final : public IoEngine {
 
   ~ThreadPoolEngine() override { (void)ThreadPoolEngine::close(forever); }
 
-  /// With fewer threads than asked for it works too, with none it does not.
+  /// Works with fewer threads than requested, but at least one.
   Result<void> start_threads() {
     try {
       while (threads_.size() < options_.threads) {

@@ -7,11 +7,11 @@
 namespace penstock::tiers {
 
 struct ThreadPoolOptions {
-  std::uint32_t threads = 4;  ///< with requests of 1 MiB; 2 do for 4 MiB
-  std::uint32_t depth = 64;   ///< requests in flight at most
+  std::uint32_t threads = 4;  ///< suffices for requests of 1 MiB; 2 suffice for 4 MiB
+  std::uint32_t depth = 64;   ///< maximum number of requests in flight
 };
 
-/// An engine that runs pread, pwrite and fdatasync on threads of its own. Works wherever files do.
+/// An engine that runs pread, pwrite and fdatasync on its own threads. Works on every file system.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_thread_pool_engine(const ThreadPoolOptions& options);
 
 }  // namespace penstock::tiers

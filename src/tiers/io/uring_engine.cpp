@@ -40,15 +40,15 @@ namespace {
 // liburing keeps ~0 for its own timeouts.
 constexpr std::uint64_t wake_tag = ~0ull - 2;
 constexpr std::uint64_t cancel_tag = ~0ull - 1;
-// Far below what the kernel's 32 bits of length can say.
+// Far below the limit of the kernel's 32-bit length.
 constexpr ByteCount request_max = 1_GiB;
 // The kernel refuses a longer registered buffer.
 constexpr ByteCount slab_max = 1_GiB;
-// How often in a row the kernel may have no memory for a request before the request fails.
+// A request fails after this many consecutive EAGAIN or EBUSY.
 constexpr std::uint32_t refusals_max = 1000;
 
-/// How a ring may be set up, best first. It starts disabled because the first thread to use a single-issuer
-/// ring owns it, and that is to be the driver, not the thread that makes the engine.
+/// Set-up flags, best first. The ring starts disabled: the thread that enables a single-issuer ring owns it, and that
+/// must be the driver, not the thread that creates the engine.
 constexpr std::array<unsigned, 3> setup_flags = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
                                                      IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
                                                  IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
@@ -72,8 +72,8 @@ __kernel_timespec time_left(TimePoint deadline) noexcept {
   return {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
 }
 
-/// Reads from an eventfd through a ring of its own: 0, or what refused. A filter may allow setting up and
-/// refuse to enable or to submit, and an old kernel may lack the read.
+/// Reads from an eventfd through a temporary ring. Returns 0 or the errno: a seccomp filter may allow set-up and refuse
+/// to enable or to submit, and an old kernel may not support the read.
 int probe_ring(unsigned flags) noexcept {
   const OwnedFd event(::eventfd(1, EFD_CLOEXEC));
   if (!event.is_open()) return -errno;
@@ -109,7 +109,7 @@ class UringEngine final : public IoEngine {
       if (result != 0) continue;
       disabled_ = (flags & IORING_SETUP_R_DISABLED) != 0;
       if (!disabled_) note(std::string("no single-issuer ring: ") + std::strerror(-refused));
-      // Beside the requests: the read that wake() completes, and one cancel.
+      // Besides the requests: the read that wake() completes, and one cancellation.
       result = init_ring(ring_, options_.depth + 2, flags);
       break;
     }
@@ -139,8 +139,8 @@ class UringEngine final : public IoEngine {
       }
       ++in_flight_;
       ++accepted;
-      // One at a time: requests of one call that are neighbours on the disk are merged by the kernel, and the
-      // drive then sees a few long ones instead of the queue of requests that was asked for.
+      // One request a system call: the kernel merges adjacent requests of one call, and the drive then gets a few long
+      // requests instead of a deep queue.
       send();
     }
     return accepted;
@@ -149,10 +149,10 @@ class UringEngine final : public IoEngine {
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
     if (open_) {
       enable();
-      send();  // what an earlier call could not
+      send();  // requests that an earlier call could not send
       collect();
       if (unreaped_.empty() && !completions.empty()) {
-        // A signal ends a wait too, and is nothing that the caller has asked for.
+        // A signal ends the wait too: wait again.
         while (unreaped_.empty() && !woken_ && deadline != TimePoint::min()) {
           wait(deadline);
           collect();
@@ -172,13 +172,13 @@ class UringEngine final : public IoEngine {
 
   void wake() noexcept override {
     const std::uint64_t one = 1;
-    // Fails only when the counter is full, and then a wake is pending anyway.
+    // Fails only when the counter is full; then a wake is pending already.
     (void)!::write(wake_fd_.get(), &one, sizeof one);
   }
 
   void attach(FileHandle file, HostSpan buffers) noexcept override {
     if (!open_) return;
-    // Not enabled here: a disabled ring registers for any thread, and the driver is to own it.
+    // Does not enable the ring: any thread may register with a disabled ring, and the driver must own it.
     if (file != FileHandle::none && options_.register_files) register_file(file);
     if (!buffers.empty() && options_.register_buffers) register_slabs(buffers);
   }
@@ -192,18 +192,18 @@ class UringEngine final : public IoEngine {
       ::io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
       sqe->user_data = cancel_tag;
     }
-    // io_uring_queue_exit does not wait: the kernel would go on writing into the buffers after it.
-    // The same holds for the read that wake() completes, into a member of this object.
+    // io_uring_queue_exit does not wait for requests in flight: the kernel would still write into their buffers, and
+    // for the read that wake() completes into a member of this object.
     if (wake_armed_) wake();
     while (with_kernel() > 0 || wake_armed_) {
       wait(deadline);
       collect();
       if (with_kernel() > 0 && !wake_armed_ && deadline != forever && Clock::steady().now() >= deadline) {
-        open_ = false;  // the ring stays: it is the kernel's as long as it works for it
+        open_ = false;  // leaks the ring: the kernel still uses it
         return false;
       }
     }
-    // Nor does it wait for what is registered: memory would stay locked and a deleted file's space taken.
+    // Nor does it wait for registrations to end: memory would stay locked, and the space of an unlinked file allocated.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) ::io_uring_unregister_files(&ring_);
     ::io_uring_queue_exit(&ring_);
@@ -228,7 +228,7 @@ class UringEngine final : public IoEngine {
     if (disabled_) broken_ = enable_ring(ring_);
   }
 
-  /// Hands what is prepared to the kernel, which stops at each request that it finds faulty.
+  /// Submits the prepared requests. The kernel stops at each invalid request, so that this repeats the call.
   void send() noexcept {
     while (broken_ == 0 && ::io_uring_sq_ready(&ring_) > 0) {
       const int result = ::io_uring_submit(&ring_);
@@ -237,7 +237,7 @@ class UringEngine final : public IoEngine {
     }
   }
 
-  /// What entering the kernel has come to.
+  /// Handles the result of a call of io_uring_enter.
   void check_submission(int result) noexcept {
     if (result >= 0) {
       refusals_ = 0;
@@ -246,18 +246,18 @@ class UringEngine final : public IoEngine {
     if (result == -EINTR || result == -ETIME) return;
     PENSTOCK_CHECK(result != -EEXIST);  // the ring belongs to another thread
     if (result == -EAGAIN || result == -EBUSY) {
-      // No memory for a request: it stays prepared and the next call sends it, within reason.
+      // The kernel has no memory for a request: it stays prepared, and the next call submits it.
       if (++refusals_ < refusals_max) return;
       refusals_ = 0;
     } else {
       broken_ = result;
     }
     take_back_prepared(result);
-    // Buffers that the kernel holds and will not tell about again can be neither used nor freed.
+    // If the ring is broken, requests that the kernel holds never complete, and their buffers can never be freed.
     PENSTOCK_CHECK(broken_ == 0 || with_kernel() == 0);
   }
 
-  /// What was prepared and the kernel has not seen completes with `result`.
+  /// Completes the prepared requests that the kernel has not accepted with `result`.
   void take_back_prepared(int result) noexcept {
     io_uring_sq& queue = ring_.sq;
     const unsigned head = *queue.khead;
@@ -318,7 +318,7 @@ class UringEngine final : public IoEngine {
     check_submission(::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr));
   }
 
-  /// Without a ring there is nothing else to wait for.
+  /// Waits for wake() alone, when the ring is broken or not enabled.
   void wait_for_wake(TimePoint deadline) noexcept {
     const __kernel_timespec left = time_left(deadline);
     const timespec timeout{.tv_sec = left.tv_sec, .tv_nsec = left.tv_nsec};
@@ -329,8 +329,8 @@ class UringEngine final : public IoEngine {
     }
   }
 
-  /// Takes the completions that the kernel has posted. With DEFER_TASKRUN it posts them when it is entered,
-  /// which liburing does when the ring's flags say that there are some.
+  /// Takes the posted completions. With DEFER_TASKRUN the kernel posts them during a system call, which liburing makes
+  /// if the ring's flags show pending ones.
   void collect() noexcept {
     io_uring_cqe* cqe = nullptr;
     while (::io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) {
@@ -351,7 +351,7 @@ class UringEngine final : public IoEngine {
       table.fill(-1);
       result = ::io_uring_register_files(&ring_, table.data(), files_max);
     }
-    // A descriptor seen before names another file by now.
+    // A descriptor number that was registered before may name another file now.
     const auto slot = std::find(files_.begin(), files_.end(), file) - files_.begin();
     if (result == 0 && slot < files_max) {
       const int descriptor = static_cast<int>(file);
@@ -365,7 +365,7 @@ class UringEngine final : public IoEngine {
   }
 
   void register_slabs(HostSpan buffers) noexcept {
-    if (!slabs_.empty()) return;  // one arena a path
+    if (!slabs_.empty()) return;  // one arena for each path
     std::vector<iovec> vectors;
     for (ByteCount at; at < buffers.size(); at += slab_max) {
       const HostSpan slab = buffers.subspan(at, std::min(slab_max, buffers.size() - at));
@@ -402,15 +402,15 @@ class UringEngine final : public IoEngine {
     return -1;
   }
 
-  static constexpr unsigned files_max = 8;  // a path has one
+  static constexpr unsigned files_max = 8;  // a path has one file
 
   UringOptions options_;
   io_uring ring_{};
   OwnedFd wake_fd_;
   std::uint64_t wake_value_ = 0;
-  std::uint32_t in_flight_ = 0;  // accepted and not reaped
-  std::uint32_t refusals_ = 0;   // in a row
-  int broken_ = 0;               // why the kernel takes no more requests, a negative errno
+  std::uint32_t in_flight_ = 0;  // accepted, not reaped
+  std::uint32_t refusals_ = 0;   // consecutive
+  int broken_ = 0;               // a negative errno once the kernel accepts no more requests
   bool open_ = false, disabled_ = false, enabled_ = false, closing_ = false;
   bool wake_armed_ = false, woken_ = false;
   std::vector<FileHandle> files_;

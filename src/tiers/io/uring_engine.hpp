@@ -7,18 +7,20 @@
 namespace penstock::tiers {
 
 struct UringOptions {
-  std::uint32_t depth = 64;      ///< requests in flight at most
-  bool register_files = true;    ///< spares the kernel a look-up for each request
-  bool register_buffers = true;  ///< spares it pinning pages for each request; RLIMIT_MEMLOCK may refuse
+  std::uint32_t depth = 64;      ///< maximum number of requests in flight
+  bool register_files = true;    ///< avoids a look-up of the file for each request
+  bool register_buffers = true;  ///< avoids pinning of pages for each request; limited by RLIMIT_MEMLOCK
 };
 
-/// An engine on a ring of its own (SINGLE_ISSUER and DEFER_TASKRUN where the kernel has them).
+/// An engine with its own ring (SINGLE_ISSUER and DEFER_TASKRUN where the kernel has them).
 ///
-/// The thread that first submits or reaps owns the ring, close() included.
-/// Probed by what happens: a ring is set up and a read sent through it. Should the kernel refuse requests
-/// later, they complete with its errno.
-/// Errors: unsupported, with what the kernel said, where io_uring is missing, disabled or filtered;
-/// also in a build without liburing.
+/// The first thread that calls submit() or reap() owns the ring and must call close() too.
+///
+/// create() proves that io_uring works by a read through a ring. Requests that the kernel refuses later complete with
+/// its errno.
+///
+/// Errors: unsupported, with the kernel's error, where io_uring is missing, disabled or filtered, and in a build without
+/// liburing.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& options);
 
 }  // namespace penstock::tiers

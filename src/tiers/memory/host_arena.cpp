@@ -36,7 +36,7 @@ std::byte* map_aligned(std::uint64_t size) {
   return reinterpret_cast<std::byte*>(aligned);
 }
 
-/// Bytes of 2 MiB pages behind the mapping that starts at `address`, as the kernel counts them.
+/// Bytes in 2 MiB pages of the mapping that starts at `address`, as counted by the kernel.
 std::uint64_t huge_bytes_at(const void* address) {
   std::ifstream maps("/proc/self/smaps");
   char start[32];
@@ -132,7 +132,7 @@ ByteCount available_host_memory() {
   for (std::string line; std::getline(meminfo, line);) {
     if (line.compare(0, 13, "MemAvailable:") == 0) available = std::stoull(line.substr(13)) * 1024;
   }
-  // cgroup v2, as seen from inside a container.
+  // cgroup v2, inside a container.
   const std::string limit = first_line("/sys/fs/cgroup/memory.max");
   const std::string used = first_line("/sys/fs/cgroup/memory.current");
   if (!limit.empty() && limit != "max" && !used.empty()) {

@@ -13,20 +13,20 @@ enum class PageKind : std::uint8_t { transparent_huge, huge, base };
 
 [[nodiscard]] std::string_view to_string(PageKind kind);
 
-/// One mapping of host memory of exactly the size asked for (rounded up to 2 MiB), on 2 MiB pages where
-/// they can be had: with pages of 4 KiB a disk request is cut in four and costs several times the CPU.
+/// One mapping of host memory, its size rounded up to 2 MiB, in 2 MiB pages if possible: with 4 KiB pages the kernel
+/// splits a disk request in four, which costs several times the CPU time.
 ///
-/// Kept out of children and core dumps. Populated at once: later page faults cannot fail.
-/// Move-only; outlives every engine that knows its bytes. Safe from any thread.
+/// Not inherited by child processes and not part of core dumps. Populated at creation, so that later page faults cannot
+/// fail. Move-only; outlives every engine that uses its bytes. Safe from any thread.
 class HostArena {
  public:
   struct Options {
     ByteCount size;
-    Pinning pinning = Pinning::none;  ///< mlock, so that the kernel never moves or swaps the pages
+    Pinning pinning = Pinning::none;  ///< mlock: the kernel does not move or swap the pages
   };
 
-  /// Errors: no_space, when the machine or its cgroup cannot give so much; permission, when pinning is
-  /// required and RLIMIT_MEMLOCK refuses.
+  /// Errors: no_space, when the machine or the cgroup does not have enough memory; permission, when pinning is required
+  /// and RLIMIT_MEMLOCK is too small.
   [[nodiscard]] static Result<HostArena> create(const Options& options);
 
   HostArena(HostArena&& other) noexcept { swap(other); }
@@ -36,13 +36,13 @@ class HostArena {
   }
   ~HostArena();
 
-  /// The memory stays mapped for as long as the process lives: the kernel or a device may use it still.
+  /// Keeps the memory mapped until the process ends, because the kernel or a device may still use it.
   void leak() noexcept { bytes_ = {}; }
 
   [[nodiscard]] HostSpan bytes() const { return bytes_; }
   [[nodiscard]] PageKind page_kind() const { return page_kind_; }
   [[nodiscard]] bool pinned() const { return pinned_; }
-  /// What was asked for and refused, in one line; empty when nothing was.
+  /// Refused options (page size, pinning), with reasons, in one line; empty when there are none.
   [[nodiscard]] const std::string& notes() const { return notes_; }
 
  private:
@@ -60,7 +60,7 @@ class HostArena {
   std::string notes_;
 };
 
-/// Bytes that this process could still get: the least of MemAvailable and what its cgroup leaves.
+/// Bytes that this process can still allocate: the minimum of MemAvailable and the rest of its cgroup's limit.
 [[nodiscard]] ByteCount available_host_memory();
 
 }  // namespace penstock::tiers

@@ -80,7 +80,7 @@ std::optional<std::uint32_t> NumaTopology::node_of_device(dev_t device) const {
   if (!drive) return std::nullopt;
   std::error_code error;
   const fs::path root = fs::canonical(sysfs_, error);
-  // The nearest device above that has a node: an NVMe drive's is that of its controller on the PCI bus.
+  // The nearest parent device with a node; for an NVMe drive, its controller on the PCI bus.
   for (fs::path at = *drive; at.has_relative_path() && at != root; at = at.parent_path()) {
     const auto node = parse<std::int32_t>(first_line(at / "numa_node"));
     if (node) return *node < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(*node));

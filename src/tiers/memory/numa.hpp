@@ -10,23 +10,23 @@
 
 namespace penstock::tiers {
 
-/// Which NUMA node cores and drives belong to, as sysfs tells it. A value type; safe from any thread.
+/// The NUMA nodes of cores and drives, from sysfs. A value type; safe from any thread.
 class NumaTopology {
  public:
-  /// Of this machine. `sysfs` may be a directory that describes another one. What is not there is not known.
+  /// The topology of this machine. `sysfs` may be a copy from another machine; missing files leave nodes unknown.
   [[nodiscard]] static NumaTopology read(std::filesystem::path sysfs = "/sys");
 
-  /// Nodes that have cores, at least 1: a node of memory alone is no place for a rank.
+  /// The number of nodes with cores, at least 1. Nodes without cores (memory only) do not count.
   [[nodiscard]] std::size_t node_count() const { return std::max<std::size_t>(nodes_.size(), 1); }
-  /// The number of the `index`-th node; nothing when no nodes are known.
+  /// The kernel's number of the `index`-th node; nothing if no nodes are known.
   [[nodiscard]] std::optional<std::uint32_t> node(std::size_t index) const {
     return index < nodes_.size() ? std::optional(nodes_[index].number) : std::nullopt;
   }
-  /// The node that has all of these cores; nothing when they are of several nodes or not known.
+  /// The node that contains all of these cores; nothing if they belong to several nodes or are unknown.
   [[nodiscard]] std::optional<std::uint32_t> node_of_cpus(std::span<const std::uint32_t> cpus) const;
-  /// The node of the drive behind block device `device` (stat's st_dev), which a partition or a mapping of it may be.
+  /// The node of the drive that contains block device `device` (st_dev), a disk, partition or mapping.
   [[nodiscard]] std::optional<std::uint32_t> node_of_device(dev_t device) const;
-  /// The same for the drive that a directory is on.
+  /// The node of the drive that contains `directory`.
   [[nodiscard]] std::optional<std::uint32_t> node_of_directory(const std::filesystem::path& directory) const;
 
  private:
@@ -35,14 +35,14 @@ class NumaTopology {
     std::vector<std::uint32_t> cpus;  // ascending
   };
   std::filesystem::path sysfs_;
-  std::vector<Node> nodes_;  // by number
+  std::vector<Node> nodes_;  // in ascending order of numbers
 };
 
 /// The cores that this thread may run on.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cpus();
 
-/// Indices of the paths that a rank of `node` takes: those of its node, or all when none is, or when its node is not
-/// known. A path whose node is not known is everybody's.
+/// Indices of the paths for a rank of `node`: those on its node and those whose node is unknown; all paths if there are
+/// none or `node` is unknown.
 [[nodiscard]] std::vector<std::size_t> paths_of_node(std::span<const std::optional<std::uint32_t>> path_nodes,
                                                      std::optional<std::uint32_t> node);
 

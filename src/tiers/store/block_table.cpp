@@ -10,7 +10,7 @@ BlockTable::BlockTable(std::uint64_t seed, ByteCount payload, ByteCount block)
     : seed_(seed), payload_(payload), block_(block), records_(ceil_divide(payload.value(), block.value())) {}
 
 std::uint64_t BlockTable::hash(std::size_t index, ConstHostSpan bytes) const noexcept {
-  // An odd multiplier keeps the blocks of a tensor apart.
+  // An odd multiplier gives each block of a tensor another seed.
   const std::uint64_t seed = seed_ + index * 0x9e3779b97f4a7c15u;
   return XXH3_64bits_withSeed(bytes.data(), bytes.size().value(), seed);
 }

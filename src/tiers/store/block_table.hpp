@@ -9,17 +9,16 @@
 
 namespace penstock::tiers {
 
-/// One checksum for each block of a tensor's payload, kept in memory beside the tensor's extent, with the
-/// generation and the optimizer step that the block stands at.
+/// The checksum, generation and optimizer step of each block of a tensor's payload, in host memory.
 ///
-/// XXH3-64 of the bytes, seeded by the tensor's key and the block index, so that bytes of another tensor or of another
-/// block never pass. Different blocks may be sealed and verified by different threads at a time.
+/// The checksum is XXH3-64 of the bytes, seeded with the tensor's key and the block index, so that bytes of another tensor
+/// or block do not verify. Threads may seal and verify different blocks at the same time.
 class BlockTable {
  public:
   struct Record {
     std::uint64_t hash = 0;
-    std::uint64_t generation = 0;  ///< how often the block was sealed; 0 = never
-    std::uint64_t step = 0;        ///< the optimizer step its contents stand at
+    std::uint64_t generation = 0;  ///< number of seal() calls; 0: never sealed
+    std::uint64_t step = 0;        ///< optimizer step of its contents
   };
 
   BlockTable() = default;
@@ -37,16 +36,16 @@ class BlockTable {
 
   /// Records the checksum of block `index`, whose bytes are `bytes`.
   void seal(std::size_t index, ConstHostSpan bytes, std::uint64_t step) noexcept;
-  /// Whether `bytes` are what seal() saw last. A block that was never sealed does not verify.
+  /// Whether `bytes` equal those of the last seal(). False for a block that was never sealed.
   [[nodiscard]] bool verify(std::size_t index, ConstHostSpan bytes) const noexcept;
 
   void seal_all(ConstHostSpan payload, std::uint64_t step) noexcept;
-  /// The first block that does not verify, if there is one.
+  /// The index of the first block that does not verify, if there is one.
   [[nodiscard]] std::optional<std::size_t> first_mismatch(ConstHostSpan payload) const noexcept;
 
   [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
 
-  /// The optimizer step that all of the contents stand at, as the caller that brought them there says; 0 at first.
+  /// The optimizer step of all contents, as set by the caller that updates them; 0 initially.
   void stamp(std::uint64_t step) { step_ = step; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
 

@@ -15,7 +15,7 @@ namespace penstock::tiers {
 
 class MemoryBudget;
 
-/// The right to an address range, held as long as this lives. Move-only; the budget outlives it.
+/// Owns an address range of a budget and frees it on destruction. Move-only; the budget outlives it.
 class Reservation {
  public:
   Reservation() = default;
@@ -30,7 +30,7 @@ class Reservation {
   [[nodiscard]] bool held() const { return budget_ != nullptr; }
   /// Distance from the budget's first byte. Equal call sequences give equal offsets on every rank.
   [[nodiscard]] std::uint64_t offset() const { return range_.begin; }
-  /// What was asked for.
+  /// The requested size.
   [[nodiscard]] ByteCount size() const { return size_; }
 
  private:
@@ -50,10 +50,10 @@ class Reservation {
   Purpose purpose_{};
 };
 
-/// The bytes of one tier that we may use, handed out as address ranges before anything moves.
+/// Allocates address ranges from the byte budget of one tier.
 ///
-/// Knows offsets, not memory: the same code serves an arena, a device and a simulation.
-/// Safe from any thread; nothing blocks.
+/// Handles offsets, not memory, so that it serves host arenas, devices and simulations. Safe from any thread. Does not
+/// block.
 class MemoryBudget {
  public:
   /// `size` is rounded down to whole granules. The ledger outlives the budget.
@@ -61,15 +61,14 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  /// An address range of at least `size`, or nothing when no gap is long enough now: the caller decides
-  /// whether waiting can help.
+  /// An address range of at least `size` bytes; nothing if no gap is long enough now. The caller decides whether to
+  /// wait.
   [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
                                                    RangeAllocator::End end = RangeAllocator::End::low);
 
   [[nodiscard]] ByteCount size() const { return ByteCount(ranges_.size()); }
   [[nodiscard]] ByteCount free() const;
-  /// What to say of a reservation of `size` that was refused and that waiting cannot help: budget_too_small,
-  /// naming what every holder has.
+  /// The error budget_too_small for a refused reservation of `size`, with the bytes held by purpose.
   [[nodiscard]] Error too_small(ByteCount size) const;
 
  private:

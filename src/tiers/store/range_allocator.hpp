@@ -6,14 +6,14 @@
 
 namespace penstock::tiers {
 
-/// Which parts of [0, size) belong to whom: addresses of an arena, bytes of a swap file.
+/// Allocates ranges of [0, size), such as addresses of an arena or bytes of a swap file.
 ///
-/// Best fit with immediate coalescing; every range is a multiple of the granule. Deterministic: equal calls
-/// give equal ranges. Owned by one thread.
+/// Best fit with immediate coalescing; lengths are multiples of the granule. Deterministic: equal sequences of calls
+/// return equal ranges. Used by one thread.
 class RangeAllocator {
  public:
-  /// Long-lived ranges grow from the low end and short-lived ones from the high end, so that the latter do
-  /// not cut the space between the former into pieces.
+  /// Long-lived ranges are allocated from the low end and short-lived ones from the high end, which reduces
+  /// fragmentation.
   enum class End : std::uint8_t { low, high };
 
   struct Range {
@@ -24,9 +24,9 @@ class RangeAllocator {
   /// `size` and `granule` are positive and `size` a multiple of `granule`.
   RangeAllocator(std::uint64_t size, std::uint64_t granule);
 
-  /// At least `length` (> 0) consecutive units, or nothing where no gap is long enough.
+  /// A range of at least `length` (> 0); nothing if no gap is long enough.
   [[nodiscard]] std::optional<Range> allocate(std::uint64_t length, End end = End::low);
-  /// `range` came from allocate() and is given back once.
+  /// Frees a range that allocate() returned.
   void release(Range range);
 
   [[nodiscard]] std::uint64_t free_total() const { return free_total_; }
@@ -35,7 +35,7 @@ class RangeAllocator {
 
  private:
   std::uint64_t size_, granule_, free_total_;
-  std::vector<Range> gaps_;  // by begin, no two of them adjacent
+  std::vector<Range> gaps_;  // ascending, not adjacent
 };
 
 }  // namespace penstock::tiers

@@ -58,7 +58,7 @@ void TensorStore::pin_range(TensorId id, Reservation range) {
   at(id).copy.reservation = std::move(range);
 }
 
-/// Removes the copy; a pinned range stays.
+/// Removes the copy; a tensor that stays in memory keeps its range.
 void TensorStore::clear(Tensor& tensor) {
   Reservation range = std::move(tensor.copy.reservation);
   tensor.copy = {};
@@ -147,7 +147,7 @@ void TensorStore::finish_store(TensorId id, bool succeeded) {
 std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
   std::vector<TensorId> found;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& extent = tensors_[i].description.extent;  // none where the tensor was removed
+    const auto& extent = tensors_[i].description.extent;  // none after remove()
     if (extent && extent->path == path) found.push_back(TensorId(i));
   }
   return found;
@@ -175,7 +175,7 @@ void TensorStore::discard(TensorId id) {
   PENSTOCK_CHECK(!copy(id).leased());
   PENSTOCK_CHECK(copy(id).state == CopyState::clean || copy(id).state == CopyState::dirty);
   clear(at(id));
-  at(id).stored_version = 0;  // or it would come back from an older copy on disk
+  at(id).stored_version = 0;  // otherwise an older version on disk would be loaded
 }
 
 }  // namespace penstock::tiers

@@ -12,8 +12,8 @@
 
 namespace penstock::tiers {
 
-/// absent → loading → clean ⇄ dirty → storing → clean → absent; a failed load goes back to absent, a failed
-/// store to what the copy was before.
+/// absent → loading → clean ⇄ dirty → storing → clean → absent. A failed load returns to absent, a failed store to the
+/// state before it.
 enum class CopyState : std::uint8_t { absent, loading, clean, dirty, storing };
 [[nodiscard]] std::string_view to_string(CopyState state);
 
@@ -29,58 +29,57 @@ struct HostCopy {
   [[nodiscard]] bool leased() const { return readers > 0 || exclusive; }
 };
 
-/// Which copies of each tensor exist, in host memory and in its extent, at which version. The sole owner of that
-/// state; it decides nothing and moves nothing. Every transition is checked.
+/// The copies of each tensor, in host memory and in its extent, and their versions. Only this class holds that state. It
+/// makes no decisions and moves no bytes; it checks every transition.
 ///
-/// Owned by the thread that holds the runtime's lock.
+/// Used with the runtime's lock held.
 class TensorStore {
  public:
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero.
   [[nodiscard]] Result<TensorId> add(TensorDescription description);
-  /// Removes the tensor with its copies, which are unleased and not in flight; its id may be given to another one.
+  /// Removes the tensor and its copies, which are not leased and not in flight. The id may be reused.
   TensorDescription remove(TensorId id);
 
   [[nodiscard]] const TensorDescription& description(TensorId id) const { return at(id).description; }
   [[nodiscard]] const HostCopy& copy(TensorId id) const { return at(id).copy; }
   [[nodiscard]] BlockTable& blocks(TensorId id) { return at(id).blocks; }
-  /// The tensors whose extents are in the file of `path`.
+  /// The tensors with extents in the swap file of `path`.
   [[nodiscard]] std::vector<TensorId> in_extents_of(std::uint32_t path) const;
   [[nodiscard]] std::vector<TensorId> tensors() const;
-  /// Whether the extent holds the newest version.
+  /// Whether the extent contains the newest version.
   [[nodiscard]] bool stored(TensorId id) const;
 
-  /// The host range of a tensor that stays in memory, kept until remove().
+  /// Assigns the host range of a tensor that stays in memory, which it keeps until remove().
   void pin_range(TensorId id, Reservation range);
 
-  // Loading: the copy takes the address range and, on success, the newest version.
+  // A load: the copy gets the address range and, on success, the newest version.
   void begin_load(TensorId id, Reservation reservation);
   void finish_load(TensorId id, bool succeeded);
-  /// The range of a load that failed and whose buffer the kernel may still write to; before finish_load().
+  /// Takes the range of a failed load to which the kernel may still write. Called before finish_load().
   [[nodiscard]] Reservation take_load_range(TensorId id);
 
-  // Leases. A copy to overwrite may be absent: it takes the range, or has a pinned one, and becomes dirty at
-  // end_exclusive.
+  // Leases. begin_overwrite() gives an absent copy the range; a copy that stays in memory has one.
   void add_reader(TensorId id);
   void remove_reader(TensorId id);
   void begin_exclusive(TensorId id);
   void begin_overwrite(TensorId id, Reservation reservation);
-  /// The copy becomes the newest, and dirty.
+  /// The copy becomes the newest version and dirty.
   void end_exclusive(TensorId id);
-  /// The lease ends and nothing was written: the copy is what it was before, absent where it was absent.
+  /// Ends the lease without a new version: the copy returns to its state before the lease.
   void cancel_exclusive(TensorId id);
 
-  // Storing to the extent: captures the version that it writes. A clean copy may be stored again, to another
-  // place; if that fails, it is as clean as before.
+  // A store to the extent; begin_store() records the version. A clean copy may be stored again in another place; if
+  // that fails it is still clean.
   void begin_store(TensorId id);
   void finish_store(TensorId id, bool succeeded);
 
-  /// The tensor is at `extent` from now on, of the old one's length. What is on disk of it, if anything, was
-  /// stored there. Returns the old extent, which belongs to no tensor now.
+  /// Sets the extent of the tensor; the lengths are equal, and its stored contents, if any, are there. Returns the old
+  /// extent, which no tensor uses now.
   Extent relocate(TensorId id, const Extent& extent);
 
-  /// Removes the unleased host copy, with its address range. Its contents must be stored.
+  /// Drops the host copy and frees its range. The copy is stored and not leased.
   void drop(TensorId id);
-  /// Gives up the contents, in host memory and in the extent. The copy is unleased and not in flight.
+  /// Discards the contents, in host memory and in the extent. The copy is not leased and not in flight.
   void discard(TensorId id);
 
   /// Marks a use, for lru.
@@ -91,15 +90,15 @@ class TensorStore {
     TensorDescription description;
     BlockTable blocks;
     HostCopy copy;
-    std::uint64_t stored_version = 0;  // what the extent holds; 0: nothing
+    std::uint64_t stored_version = 0;  // version in the extent; 0: none
   };
   [[nodiscard]] Tensor& at(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Tensor& at(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] static std::uint64_t newest(const Tensor& tensor);
   static void clear(Tensor& tensor);
 
-  std::deque<Tensor> tensors_;  // stable addresses: workers hold a BlockTable& while others are added
-  std::vector<TensorId> free_;  // ids of tensors that were removed
+  std::deque<Tensor> tensors_;  // a deque: workers hold references to block tables while tensors are added
+  std::vector<TensorId> free_;  // ids of removed tensors
   std::map<TensorKey, TensorId> ids_;
   std::uint64_t use_clock_ = 0;
 };

@@ -8,7 +8,7 @@ namespace penstock::zero {
 
 namespace {
 
-/// The two largest neighbouring units gathered, and the largest full gradients of one unit twice: one being
+/// Room for the two largest neighbouring units gathered, and twice for the largest full gradients of one unit: one being
 /// written, one being reduced.
 ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
   const auto unit_bytes = [&](std::uint32_t unit) {
@@ -22,7 +22,7 @@ ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType
     one = std::max(one, unit_bytes(u));
     two = std::max(two, unit_bytes(u) + (u + 1 < model.units.size() ? unit_bytes(u + 1) : ByteCount()));
   }
-  // The gradient of a shared flat stays from its first user of the backward to its last.
+  // The full gradient of a shared flat stays from the first to the last unit that uses it in a backward pass.
   for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
     if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
   }
@@ -37,7 +37,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     return rehearse_steps(shards, model.units.size(), config.dtype, config.gradient_accumulation_steps,
                           budget);
   };
-  // Units of different sizes leave gaps, so that the need alone may not do.
+  // Units of different sizes leave gaps, so that this sum alone may not suffice.
   const ByteCount need = device_need(shards, model, config.dtype);
   const ByteCount step = round_up(ByteCount(need.value() / 64), extent_alignment);
   plan.device_minimum = need;
@@ -54,7 +54,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
           .got(given)
           .advice("raise the budget or use smaller units");
     }
-    // More room may be cut less well; what is known to do is in it.
+    // In a larger budget the ranges may fragment worse. If the rehearsal fails there, the smaller one is used.
     if (auto more = rehearse(given)) peaks = more, plan.device_budget = given;
   }
   plan.device_gathered = peaks->gathered;

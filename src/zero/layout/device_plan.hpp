@@ -4,10 +4,10 @@
 
 namespace penstock::zero {
 
-/// Rehearses a step in the device budget that is configured, or in the least that does, and writes its device_* into
-/// `plan`.
+/// Rehearses a step in the configured device budget, or in the smallest one that suffices, and sets the members device_*
+/// of `plan`.
 ///
-/// Errors: budget_too_small, when the configured budget is less than the least.
+/// Errors: budget_too_small, when the configured budget does not suffice.
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model);
 

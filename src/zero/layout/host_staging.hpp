@@ -7,29 +7,31 @@
 
 namespace penstock::zero {
 
-/// The largest of each kind that moves through host memory; zero where it stays there.
+/// The largest tensor of each kind that is moved through host memory; zero for a kind that stays there.
 struct StreamedSizes {
   ByteCount tile, shard, gradient;
   ByteCount incoming;  ///< of a reduced gradient, before it is added to the accumulator
 };
 
-/// Host memory without which a run might make no progress.
+/// The host memory that guarantees progress.
 ///
-/// A range of memory is taken wherever it fits, so that k leases can cut the rest into k + 1 gaps, and one more range
-/// is certain to fit only where its size times k + 1 is left beside them. The cases: a tile while the sweep holds its
-/// shard and gradient; the accumulator while the incoming gradient is held, or the other way round; a shard to be
-/// gathered while one of those is held. Every other lease ends by itself.
+/// A range may be allocated anywhere, so that k leases can leave k + 1 gaps. One more range of size s is certain to fit
+/// only if s × (k + 1) bytes are free beside the leases. These cases hold leases while they wait for another:
+/// the update waits for a tile and holds its shard and gradient; accumulation waits for the accumulator and holds the
+/// incoming gradient, or the reverse; a gather waits for a shard while accumulation holds one of the two. All other
+/// leases end without waiting for memory.
 ///
-/// Example: tiles of 3 MiB, shards of 8 MiB, gradients of 16 MiB, incoming gradients of 8 MiB. The sweep holds shard
-/// and gradient (24 MiB), which leave 3 gaps: 24 + 3 x 3 = 33 MiB. Accumulating needs 8 + 2 x 16 = 40 MiB, the most.
+/// Example: tiles of 3 MiB, shards of 8 MiB, gradients of 16 MiB, incoming gradients of 8 MiB. The update holds shard
+/// and gradient (24 MiB), which leave 3 gaps: 24 + 3 × 3 = 33 MiB. Accumulation needs 8 + 2 × 16 = 40 MiB, which is the
+/// maximum.
 inline ByteCount host_staging(const StreamedSizes& largest) {
   const auto& [tile, shard, gradient, incoming] = largest;
   return std::max(
       {shard + gradient + tile * 3, incoming + gradient * 2, gradient + incoming * 2, gradient + shard * 2});
 }
 
-/// Tiles in memory at most: those read ahead, the one being updated, those being written, and the one that joins
-/// them. Example: 4 in flight need 4 + 1 + 4 + 1 = 10.
+/// Maximum number of tiles in memory: prefetched, being updated (1), being written, and one more that is allocated before
+/// the oldest write has completed. Example: 4 in flight need 4 + 1 + 4 + 1 = 10.
 constexpr std::uint64_t tile_ring(std::uint32_t tiles_in_flight) {
   return 2 * std::uint64_t{tiles_in_flight} + 2;
 }

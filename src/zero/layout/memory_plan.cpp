@@ -11,7 +11,7 @@ namespace penstock::zero {
 
 namespace {
 
-/// One number for each rank, if there are any. What Config::validate() cannot know.
+/// Checks the number of ranks, which Config::validate() does not know.
 Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks) {
   if (local_ranks == 0 || ranks < local_ranks) {
     return Error::invalid_argument("plan_memory")
@@ -27,7 +27,7 @@ Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_
       .got(std::to_string(nodes) + " numbers");
 }
 
-/// What one rank has of each kind, and the largest one.
+/// The bytes of one rank by kind, and the largest tensor of each kind.
 struct RankBytes {
   ByteCount shards, gradients, tiles;
   ByteCount largest_shard, largest_gradient, largest_tile;
@@ -58,13 +58,13 @@ Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
   return rank;
 }
 
-/// What the host must have room for, before it is known what else it has room for.
+/// The needs of host memory that do not depend on the budget.
 struct HostNeed {
-  bool tiles_on_disk = false;  ///< those that find no room
-  bool may_spill = false;      ///< gradients, when the budget is short
+  bool tiles_on_disk = false;  ///< those that have no room in host memory
+  bool may_spill = false;      ///< gradients may, when the budget is short
   StreamedSizes streamed;
-  ByteCount ring;      ///< of the tiles in flight
-  ByteCount resident;  ///< what is not offloaded further
+  ByteCount ring;      ///< for the tiles in flight
+  ByteCount resident;  ///< tensors that are not offloaded to disk
 };
 
 HostNeed host_need(const Config& config, const RankBytes& rank) {
@@ -87,7 +87,7 @@ HostNeed host_need(const Config& config, const RankBytes& rank) {
   return need;
 }
 
-/// The budget that is given, or what everything needs that is not offloaded further.
+/// Sets the configured budget, or the sum of all that is not offloaded to disk.
 Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
                               const HostNeed& need) {
   plan.host_staging = host_staging(need.streamed);
@@ -108,24 +108,25 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
       .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
 }
 
-/// How many tiles may wait for their update in `room` bytes, without any of them being pushed out unused.
+/// Sets how many prefetched tiles fit in `room` bytes so that none is evicted before its update.
 void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount room, std::uint32_t at_most) {
   const auto limited = [&](std::uint64_t tiles) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(tiles, at_most));
   };
-  // Beside the leased shard and gradient, each of which can spoil the room of one tile, and the tile at work.
-  const std::uint64_t spoilt = (largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u);
+  // Shard and gradient are leased, and each can fragment the room of one tile; one more tile is being updated.
+  const std::uint64_t fragmented =
+      (largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u);
   const std::uint64_t slots = (room - largest.shard - largest.gradient) / largest.tile;
-  plan.tiles_ahead = limited(slots > spoilt + 1 ? slots - spoilt - 1 : 0);
-  // Each tile of a later flat is one more that can stand in the way of that flat's shard and gradient.
+  plan.tiles_ahead = limited(slots > fragmented + 1 ? slots - fragmented - 1 : 0);
+  // Each tile of a later flat leaves one more gap, in which that flat's shard or gradient may not fit.
   const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
   const ByteCount without = largest.shard + largest.gradient + need * 3;
   plan.tiles_ahead_next_flats =
       room > without ? std::min(plan.tiles_ahead, limited((room - without) / (largest.tile + need))) : 0;
 }
 
-/// Gives away the room beyond the minimum: to gradients first, since a spilled one is written and read; then to
-/// parameter shards, which are read several times a step; then to tiles, which are read and written once.
+/// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
+/// parameter shards, which are read several times a step; then to tiles, which are read and written once a step.
 void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank, const HostNeed& need) {
   ByteCount left = plan.host_budget - plan.host_minimum;
   const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
@@ -145,7 +146,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   plan_read_ahead(plan, sweep, plan.host_budget - fixed, config.penstock.tiles_in_flight);
 }
 
-/// The tiles that found no room in memory.
+/// The bytes of the tiles that have no room in host memory.
 Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   ByteCount bytes;
   std::uint64_t number = 0;
@@ -159,7 +160,7 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   return bytes;
 }
 
-/// What can go stays while there is room, so that these are bounds, not needs.
+/// Upper bounds: copies stay in memory while there is room.
 void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need) {
   plan.host_tiles = need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host + need.ring : rank.tiles;
   plan.host_shards = rank.shards;
@@ -180,7 +181,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
 
 /// After plan_device().
 void bound_by_budget(MemoryPlan& plan, const ShardLayout& shards, const RankBytes& rank) {
-  // A gradient that is accumulated has its full gradient on the device until then; its shard is padded to a block.
+  // An incoming gradient exists only while its full gradient is on the device. Its shard is padded to a block.
   plan.host_incoming = std::min(rank.shards, plan.device_gradients / shards.ranks() +
                                                  ByteCount(extent_alignment.bytes()) * shards.flats().size());
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {

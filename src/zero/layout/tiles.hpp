@@ -8,7 +8,7 @@
 
 namespace penstock::zero {
 
-/// A run of consecutive elements of a flat's shard.
+/// A range of elements of a flat's shard.
 struct TileRange {
   ElementCount begin, count;
 };

@@ -11,8 +11,8 @@ namespace penstock::tiers {
 
 class Event;
 
-/// Operations in order. One thread at a time enqueues; operations of different streams are ordered only by
-/// events. The device outlives it; destruction waits for what is enqueued.
+/// A queue of device operations that run in order. One thread at a time enqueues. Only events order operations of
+/// different streams. Destruction waits for the enqueued operations. The device outlives it.
 class Stream {
  public:
   Stream() = default;
@@ -21,15 +21,15 @@ class Stream {
   virtual ~Stream() = default;
 
   [[nodiscard]] virtual StreamHandle handle() = 0;
-  /// `event` completes once everything enqueued so far has run. An event is recorded again and again.
+  /// `event` completes once all operations enqueued so far have run. An event may be recorded many times.
   virtual Result<void> record(Event& event) = 0;
-  /// What is enqueued from now on runs after the last record of `event`. Never recorded: no wait.
+  /// Operations enqueued from now on run after the last record of `event`. No wait if it was never recorded.
   virtual Result<void> wait(const Event& event) = 0;
-  /// Blocks until everything enqueued has run.
+  /// Blocks until all enqueued operations have run.
   virtual Result<void> synchronize() = 0;
 };
 
-/// A point in a stream. query and synchronize come from any thread.
+/// A point in a stream. Any thread may call query() and synchronize().
 class Event {
  public:
   Event() = default;
@@ -37,14 +37,21 @@ class Event {
   Event& operator=(const Event&) = delete;
   virtual ~Event() = default;
 
-  /// True once the last record has been passed; true if never recorded. Does not block.
+  /// True once the stream has passed the last record, or if there is none. Does not block.
   [[nodiscard]] virtual Result<bool> query() const = 0;
   virtual Result<void> synchronize() const = 0;
 };
 
-/// Memory, streams, events and copies of one accelerator: CUDA, or host memory playing its part.
+/// Memory, streams, events and copies of one accelerator. Implementations: CUDA devices, and HostDevice in host memory.
+/// An embedder may implement its own.
 ///
-/// Safe from any thread. Only synchronize and allocate block.
+///     PENSTOCK_TRY_ASSIGN(const DeviceSpan buffer, device.allocate(size));
+///     PENSTOCK_TRY_ASSIGN(const auto stream, device.create_stream());
+///     PENSTOCK_TRY(device.copy_to_device(stream->handle(), bytes, buffer));
+///     PENSTOCK_TRY(stream->synchronize());
+///     device.release(buffer);
+///
+/// Safe from any thread. Only synchronize() and allocate() block.
 class Device {
  public:
   Device() = default;
@@ -55,22 +62,23 @@ class Device {
   /// "host", "host (deferred)", "NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;
 
-  /// Errors: budget_too_small, when the device does not have so many bytes left.
+  /// Errors: budget_too_small (wanted, free).
   [[nodiscard]] virtual Result<DeviceSpan> allocate(ByteCount size) = 0;
-  /// `span` came from allocate() and no stream uses it any more.
+  /// Frees a span that allocate() returned. No enqueued operation may use it.
   virtual void release(DeviceSpan span) noexcept = 0;
   [[nodiscard]] virtual ByteCount free_memory() const = 0;
 
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<Event>> create_event() = 0;
 
-  /// Stream-ordered copies of equal lengths; both sides stay alive until the stream has passed them.
+  /// Stream-ordered copies; both spans have the same length and stay alive until the stream has passed the copy.
   virtual Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) = 0;
   virtual Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) = 0;
   virtual Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) = 0;
   virtual Result<void> fill_zero(StreamHandle stream, DeviceSpan span) = 0;
 
-  /// Makes copies from and to `memory` asynchronous where the device has something to do for that.
+  /// Registers host memory, so that copies from and to it are asynchronous. Does nothing on devices that need no
+  /// registration.
   virtual Result<void> pin(HostSpan memory) = 0;
   virtual void unpin(HostSpan memory) noexcept = 0;
 };

@@ -8,17 +8,17 @@
 
 namespace penstock::tiers {
 
-/// How long things took, in buckets whose bounds grow by a quarter of an octave (19 %), from 1 µs to 67 s.
+/// A histogram of durations, in buckets whose bounds grow by a quarter of an octave (19 %), from 1 µs to 67 s.
 class LatencyHistogram {
  public:
   void record(TimePoint duration) noexcept { ++counts_[bucket(duration)]; }
 
   [[nodiscard]] std::uint64_t count() const noexcept;
-  /// The upper bound of the bucket that holds the `fraction`-th of all, such as 0.99; zero when there is none.
+  /// The upper bound of the bucket that contains the quantile `fraction`, such as 0.99; zero for an empty histogram.
   [[nodiscard]] TimePoint percentile(double fraction) const noexcept;
 
   LatencyHistogram& operator+=(const LatencyHistogram& other) noexcept;
-  /// What was recorded since `earlier`, which is an earlier state of this one.
+  /// Subtracts `earlier`, a previous state of this histogram.
   LatencyHistogram& operator-=(const LatencyHistogram& earlier) noexcept;
 
  private:
@@ -28,17 +28,17 @@ class LatencyHistogram {
   std::array<std::uint64_t, octaves * steps> counts_{};
 };
 
-/// How much a file has moved, and what it took.
+/// Traffic, retries and latency of a file.
 struct FileCounters {
   ByteCount bytes_read, bytes_written;
   std::uint64_t requests = 0;
-  std::uint64_t retries = 0;          ///< transient errors that were tried again
+  std::uint64_t retries = 0;          ///< requests repeated after a transient error
   std::uint64_t short_transfers = 0;  ///< requests that moved fewer bytes than asked
   std::uint64_t subdivided = 0;       ///< requests that were cut in two after EIO
   LatencyHistogram latency;           ///< from a request's submission until its completion is reaped
 
   FileCounters& operator+=(const FileCounters& other) noexcept;
-  /// What was counted since `earlier`, which is an earlier state of these.
+  /// Subtracts `earlier`, a previous state of these counters.
   FileCounters& operator-=(const FileCounters& earlier) noexcept;
 };
 

@@ -10,19 +10,19 @@
 
 namespace penstock::tiers {
 
-/// Whether the page cache may stand between us and the device.
+/// Whether transfers bypass the page cache.
 enum class DirectIo : std::uint8_t {
-  preferred,  ///< buffered where the file system has no direct I/O, and said so
+  preferred,  ///< direct where possible, else buffered; the file's direct_note gives the reason
   required,   ///< an error where the file system has no direct I/O
   off,        ///< buffered
 };
 
 class FileSystem;
 
-/// An open file and what opening it found out. Owned by the caller that opened it; closes itself. The file system outlives it.
+/// An open file and its properties. Closed on destruction. The file system outlives it.
 ///
-/// Its members block, and belong to one thread at a time. They take whole buffers: short transfers and interrupted
-/// calls are continued. On a direct file address, length and offset are multiples of properties().alignment.
+/// Used by one thread at a time; its members block. A transfer moves the whole buffer: short transfers and interrupted
+/// calls are continued. On a direct file, address, length and offset are multiples of properties().alignment.
 class File {
  public:
   struct Properties {
@@ -30,7 +30,7 @@ class File {
     std::string name;          ///< for messages: the path, or "scratch file in DIR"
     bool direct = false;       ///< the page cache is bypassed
     Alignment alignment;       ///< of memory, offset and length, for direct I/O
-    std::string direct_note;   ///< why it is not direct, when that was preferred
+    std::string direct_note;   ///< why a file with DirectIo::preferred is not direct; else empty
     std::string reserve_note;  ///< why its bytes are not reserved; empty when they are
   };
 
@@ -47,27 +47,27 @@ class File {
   [[nodiscard]] FileHandle handle() const { return properties_.handle; }
   [[nodiscard]] const Properties& properties() const { return properties_; }
 
-  /// Its length now.
+  /// The current length.
   [[nodiscard]] Result<ByteCount> size() const;
-  /// Makes it `size` bytes long; one that is longer already stays. What is added is not reserved: writing there may
-  /// find the disk full.
+  /// Makes the file at least `size` bytes long. Reserves no space for the added bytes: a write there may fail with
+  /// no_space.
   ///
-  /// Errors: no_space, when no file may be that long; those of the file system.
+  /// Errors: no_space, when the file system allows no file of that length; io.
   Result<void> extend(ByteCount size);
   /// Fills `into` with the bytes from `offset`.
   ///
-  /// Errors: truncated (wanted, got), when the file ends before; invalid_argument, for a misaligned transfer of a
+  /// Errors: truncated (wanted, got), when the file ends earlier; invalid_argument, for a misaligned transfer of a
   /// direct file; io.
   [[nodiscard]] Result<void> read(FileOffset offset, HostSpan into) const;
-  /// Writes all of `bytes` at `offset`; the file grows where that is beyond its end. After an error, any part of them
-  /// may have been written. Nothing is durable before sync().
+  /// Writes all of `bytes` at `offset`, and extends the file if necessary. After an error, any part of them may have
+  /// been written. Durable only after sync().
   ///
   /// Errors: no_space; invalid_argument, for a misaligned transfer of a direct file; io.
   [[nodiscard]] Result<void> write(FileOffset offset, ConstHostSpan bytes);
-  /// Makes durable what was written and the file's length. Not its name: that is sync_directory's.
+  /// Makes all writes and the file's length durable; sync_directory() makes its name durable.
   ///
-  /// After an error every write since the last sync may be lost, and the kernel will not say so again: a later sync
-  /// that succeeds proves nothing. Write another file.
+  /// After an error, any write since the last successful sync() may be lost. The kernel reports lost writes once, so
+  /// that a later sync() that succeeds proves nothing: write the data to another file.
   [[nodiscard]] Result<void> sync();
 
  private:
@@ -79,11 +79,11 @@ class File {
   Properties properties_;
 };
 
-/// The exclusive right to a directory, from FileSystem::lock() until this goes or the process ends.
+/// An exclusive lock on a directory, from FileSystem::lock() until destruction or the end of the process.
 class DirectoryLock {
  public:
-  /// The file in the directory that is locked. It stays when the lock goes: removing it would let two processes hold
-  /// locks on two files of that name.
+  /// The locked file in the directory. It is not removed with the lock: if it were, two processes could hold locks on
+  /// two files of this name.
   static constexpr const char* file_name = "penstock.lock";
 
   DirectoryLock() = default;
@@ -94,12 +94,19 @@ class DirectoryLock {
   File lock_file_;
 };
 
-/// The operating system's file operations that the library uses, so that a test can stand between any two.
+/// The file operations that the library uses. Implementations: the operating system (real_file_system), SimDisk, and
+/// FaultFileSystem, which injects errors. An embedder may implement its own.
 ///
-/// To replace a file so that a power cut leaves the old or the new one: create() under another name, write(),
-/// File::sync(), rename() over the old name, sync_directory().
+/// Example: replaces a file so that a power cut leaves either the old or the new contents.
 ///
-/// Safe from any thread. Every call may block. A call that fails has changed nothing, unless it says otherwise.
+///     PENSTOCK_TRY_ASSIGN(File file, files.create(directory / "manifest.new", size, DirectIo::off));
+///     PENSTOCK_TRY(file.write(FileOffset(0), bytes));
+///     PENSTOCK_TRY(file.sync());
+///     PENSTOCK_TRY(files.rename(directory / "manifest.new", directory / "manifest"));
+///     PENSTOCK_TRY(files.sync_directory(directory));
+///
+/// Safe from any thread. Every call may block. A call that fails has changed nothing, unless its comment says
+/// otherwise.
 class FileSystem {
  public:
   FileSystem() = default;
@@ -107,37 +114,36 @@ class FileSystem {
   FileSystem& operator=(const FileSystem&) = delete;
   virtual ~FileSystem() = default;
 
-  /// Opens a file in `directory` that has no name, so that the kernel removes it whatever kills the process
-  /// (O_TMPFILE, else unlinked right after it was made), readable by its owner alone, with all of `size`
-  /// reserved, or free where the file system cannot reserve. The alignment is the file system's own answer,
-  /// checked by a read.
+  /// Opens a file without a name in `directory` (O_TMPFILE, else unlinked right after creation), so that the kernel
+  /// removes it however the process ends. Mode 0600. Reserves `size` bytes; where the file system cannot reserve, they
+  /// must be free. The alignment comes from the file system and is verified by a read.
   ///
-  /// Errors: not_found and permission, of the directory; no_space (wanted, free); unsupported, when
-  /// DirectIo::required meets a file system that has none.
+  /// Errors: not_found and permission, of the directory; no_space (wanted, free); unsupported, for
+  /// DirectIo::required on a file system without direct I/O.
   virtual Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                                       DirectIo direct) = 0;
 
-  /// Makes the file `path`, readable by its owner alone, `size` bytes long and reserved as by create_scratch().
-  /// Follows no link and opens nothing that exists.
+  /// Creates the file `path` with mode 0600 and `size` bytes, reserved as by create_scratch(). Does not follow links
+  /// and does not open an existing file.
   ///
   /// Errors: already_exists, also for a link; those of create_scratch.
   virtual Result<File> create(const std::filesystem::path& path, ByteCount size, DirectIo direct) = 0;
 
-  /// Opens the file `path` for reading and writing, whatever its length. Reserves nothing.
+  /// Opens the existing file `path` for reading and writing. Reserves no space.
   ///
-  /// Errors: not_found; permission; invalid_argument, for a link, a directory or whatever else is no regular
-  /// file; unsupported, when DirectIo::required meets a file system that has none.
+  /// Errors: not_found; permission; invalid_argument, for a path that is not a regular file, such as a link or
+  /// a directory; unsupported, for DirectIo::required on a file system without direct I/O.
   virtual Result<File> open(const std::filesystem::path& path, DirectIo direct) = 0;
 
-  /// Gives the file `from` the name `to`, in one step: opening `to` finds the file that had that name before,
-  /// or this one. Durable once the directories of both are synced.
+  /// Renames `from` to `to` atomically and replaces an existing file `to`. Durable after sync_directory() of both
+  /// directories.
   ///
   /// Errors: not_found, also for a directory that does not exist; permission; invalid_argument, when `to` is a
   /// directory or on another file system.
   virtual Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
 
-  /// Removes the name of a file. Its bytes stay until it is not open any more. Durable once its directory is
-  /// synced.
+  /// Removes the name of a file. Its bytes stay until the last handle to it is closed. Durable after
+  /// sync_directory().
   ///
   /// Errors: not_found; permission; invalid_argument, for a directory.
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
@@ -147,21 +153,21 @@ class FileSystem {
   /// Errors: not_found; permission.
   virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory) = 0;
 
-  /// Makes durable which names `directory` holds: every create(), rename() and remove() there that has returned.
+  /// Makes every create(), rename() and remove() in `directory` that has returned durable.
   ///
-  /// Errors: not_found; permission; io, after which any of these may be lost.
+  /// Errors: not_found; permission; io, after which any of these changes may be lost.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
 
-  /// Takes `directory` for this owner alone, without waiting. Excludes other processes of this machine, and other
-  /// owners in this one. The kernel frees it when the process ends, however that happens; a child that was forked
-  /// without exec, and outlives its parent, keeps it.
+  /// Locks `directory` exclusively, against other processes of this machine and other callers in this one. Does not
+  /// wait. The kernel releases the lock when the process ends, however it ends; a child that was forked without exec
+  /// and outlives its parent keeps the lock.
   ///
-  /// Errors: in_use, naming the holder where it is known; not_found and permission, of the directory; no_space, for
-  /// the lock file; invalid_argument, where a link has its name.
+  /// Errors: in_use, naming the holding process if it is known; not_found and permission, of the directory; no_space, for
+  /// the lock file; invalid_argument, if the lock file's name is a link.
   virtual Result<DirectoryLock> lock(const std::filesystem::path& directory) = 0;
 
-  /// Bytes that an unprivileged process can still write under `directory`; the length of the longest file where
-  /// there is no limit.
+  /// Bytes that an unprivileged process can still write under `directory`; the maximum file length where the
+  /// file system has no limit.
   virtual Result<ByteCount> free_space(const std::filesystem::path& directory) = 0;
 
   /// "ext4", "tmpfs", …, or the file system's magic number in hexadecimal.
@@ -169,7 +175,7 @@ class FileSystem {
 
  private:
   friend class File;
-  // What the members of a File do; each error names the file.
+  // Called by the members of File. Each error names the file.
   virtual void close(FileHandle handle) noexcept = 0;
   virtual Result<ByteCount> size(const File::Properties& file) = 0;
   virtual Result<void> extend(const File::Properties& file, ByteCount size) = 0;

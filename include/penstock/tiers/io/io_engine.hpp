@@ -15,14 +15,14 @@ namespace penstock::tiers {
 enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
 [[nodiscard]] std::string_view to_string(EngineChoice choice);
 
-/// A file that a FileSystem opened: a descriptor of the kernel's, or an inode of a simulation. Owns nothing.
+/// A file that a FileSystem opened: a file descriptor, or a number of a simulated file. Owns nothing.
 enum class FileHandle : int { none = -1 };
 
 enum class IoOperation : std::uint8_t { read, write, flush };
 
-/// One request. `buffer` is read into, or written from (a write changes none of its bytes), and stays alive
-/// until the completion with the same tag was reaped. A flush has an empty buffer; it makes durable what had completed
-/// when it was submitted, and is in no order with other requests in flight.
+/// One request. A read fills `buffer`, a write only reads it; the caller keeps it alive until it has reaped the
+/// completion with the same tag. A flush has an empty buffer. It makes the writes durable that had completed when it
+/// was submitted; its order with other requests in flight is undefined.
 struct IoRequest {
   IoOperation operation = IoOperation::read;
   FileHandle file = FileHandle::none;
@@ -31,60 +31,64 @@ struct IoRequest {
   std::uint64_t tag = 0;
 };
 
-/// What the kernel said, raw: bytes transferred, possibly fewer than asked, or a negative errno.
+/// The kernel's result, unchanged: the bytes transferred, possibly fewer than requested, or a negative errno.
 struct IoCompletion {
   std::uint64_t tag = 0;
   std::int64_t result = 0;
 };
 
 struct IoLimits {
-  ByteCount request_max;    ///< a longer request completes short, with that much moved
-  std::uint32_t depth = 0;  ///< requests in flight at most
+  ByteCount request_max;    ///< a longer request completes after this many bytes
+  std::uint32_t depth = 0;  ///< maximum number of requests in flight
 };
 
-/// Moves bytes between files and host memory, several requests at a time.
+/// Moves bytes between files and host memory, several requests at a time. Implementations: io_uring, libaio, threads,
+/// SimEngine, and FaultEngine, which injects errors. An embedder may implement its own.
 ///
-/// The contract, the same for every engine: each accepted request completes exactly once, on failure and on
-/// close too; a full queue is backpressure (submit accepts a shorter prefix); results are raw, for
-/// BlockFile to check; no completion comes before the kernel has finished with the buffer.
+///     const IoRequest request{.operation = IoOperation::read, .file = handle, .buffer = block, .tag = 1};
+///     if (engine.submit({&request, 1}) == 1) count = engine.reap(completions, deadline);
 ///
-/// submit, reap, attach and close belong to one thread at a time, the path's driver. wake may come from any
-/// thread. Only reap blocks, and close.
+/// Contract of every engine: each accepted request completes exactly once, on failure and on close() too. When the
+/// queue is full, submit() accepts a shorter prefix. Results are not interpreted; the caller checks them. A completion
+/// is reported only after the kernel has finished with the buffer.
+///
+/// submit(), reap(), attach() and close() are called by one thread at a time, the path's driver; wake() by any thread.
+/// Only reap() and close() block.
 class IoEngine {
  public:
   IoEngine() = default;
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
-  /// Closes, without a deadline, if that was not done.
+  /// Calls close() without a deadline if the caller has not closed the engine.
   virtual ~IoEngine() = default;
 
   /// Accepts a prefix of `requests` and returns its length, 0 when the queue is full.
   [[nodiscard]] virtual std::size_t submit(std::span<const IoRequest> requests) noexcept = 0;
 
-  /// Fills `completions` with what has completed and returns how many. With none yet, blocks until one
-  /// completes, wake() is called or `deadline` passes; returns 0 then.
+  /// Stores completions in `completions` and returns their number. If there is none, blocks until a request completes,
+  /// wake() is called or `deadline` passes, and returns 0 in the last two cases.
   [[nodiscard]] virtual std::size_t reap(std::span<IoCompletion> completions,
                                          TimePoint deadline) noexcept = 0;
 
-  /// Makes a reap that blocks, or else the next one, return without waiting.
+  /// Makes a blocked reap() return; if none is blocked, the next one returns without waiting.
   virtual void wake() noexcept = 0;
 
-  /// Tells the engine of a file or a slab of buffers that requests will name, so that it may register them
-  /// with the kernel. Not needed for requests to work; a refusal is a lost optimisation, kept in notes().
+  /// Announces a file and a memory range that requests will use, so that the engine may register them with the kernel.
+  /// Optional: without it requests are slower. notes() reports a refused registration.
   virtual void attach(FileHandle file, HostSpan buffers) noexcept = 0;
 
-  /// Cancels what it can and waits until nothing is in flight: the kernel touches no buffer after it.
-  /// Completions not reaped yet can still be reaped. Afterwards submit accepts nothing.
+  /// Cancels requests where possible and waits until none is in flight: the kernel uses no buffer afterwards.
+  /// Completions that are not reaped yet can still be reaped; submit() accepts no request any more.
   ///
-  /// False when something is in flight still at `deadline`. What that needs of the engine's own is leaked then,
-  /// and the caller must leave the buffers alone for as long as the process lives.
+  /// False when a request is still in flight at `deadline`. The engine then leaks the memory that the request uses, and
+  /// the caller must not reuse or free the buffers until the process ends.
   [[nodiscard]] virtual bool close(TimePoint deadline) noexcept = 0;
 
   [[nodiscard]] virtual IoLimits limits() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;
   /// "io_uring", "threads", "simulated".
   [[nodiscard]] virtual const char* name() const noexcept = 0;
-  /// What was probed and refused, in one line; empty when everything asked for is in use.
+  /// Optional features that the kernel refused, with the reasons, in one line; empty when all are in use.
   [[nodiscard]] virtual std::string notes() const = 0;
 };
 

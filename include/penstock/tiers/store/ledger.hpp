@@ -8,17 +8,16 @@
 
 namespace penstock::tiers {
 
-/// Every byte, by tier and purpose: how many are held now, how many were held at most, how many were
-/// predicted, and how many crossed to and from the disk. Estimator, planner and runtime share it, so that a
-/// report can show predicted beside actual.
+/// Counts bytes by tier and purpose: held now, peak, predicted peak, and disk traffic with its prediction. Estimator,
+/// planner and runtime share it, so that a report can print predicted and actual values side by side.
 ///
-/// Safe from any thread; nothing blocks.
+/// Safe from any thread. Does not block.
 class Ledger {
  public:
   struct Line {
-    ByteCount predicted;  ///< what the planner said would be held at most
+    ByteCount predicted;  ///< the planner's prediction of `peak`
     ByteCount held;       ///< held now
-    ByteCount peak;       ///< held at most
+    ByteCount peak;       ///< the most that was held at one time
   };
   struct Traffic {
     ByteCount read, written;
@@ -29,7 +28,7 @@ class Ledger {
   void predict_traffic(Purpose purpose, ByteCount read, ByteCount written);
   void hold(Tier tier, Purpose purpose, ByteCount bytes);
   void give_back(Tier tier, Purpose purpose, ByteCount bytes);
-  /// Bytes that a read from, or a write to, the disk has moved.
+  /// Counts bytes that were read from or written to the disk.
   void read(Purpose purpose, ByteCount bytes);
   void wrote(Purpose purpose, ByteCount bytes);
 

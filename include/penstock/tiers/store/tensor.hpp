@@ -10,19 +10,19 @@
 
 namespace penstock::tiers {
 
-/// A tensor of one runtime, from add to remove; afterwards another tensor may get the number.
+/// Identifies a tensor of one runtime from add() to remove(). The number may be reused afterwards.
 enum class TensorId : std::uint32_t {};
 
-/// A tensor's durable name: the same in every run of a model on as many ranks. Checksums are seeded with it and
-/// extents belong to it, so that no bytes pass for those of another tensor.
+/// A tensor's durable name: equal in every run of the same model on the same number of ranks. It seeds the tensor's
+/// checksums, so that bytes of another tensor never verify.
 ///
-/// A storage-only user gives any key, each once in a runtime: `{.unit = 7}`.
+/// A storage-only user chooses any keys, unique in the runtime: `{.unit = 7}`.
 struct TensorKey {
-  std::uint32_t owner = 0;  ///< which engine, where several share a runtime
+  std::uint32_t owner = 0;  ///< the engine, where several share a runtime
   std::uint32_t unit = 0;   ///< of the model layout
   std::uint32_t group = 0;  ///< the unit's flat for this optimizer group
   Purpose role = Purpose::scratch;
-  std::uint64_t first = 0, count = 0;  ///< elements of that flat, over all ranks
+  std::uint64_t first = 0, count = 0;  ///< element range of that flat, counted over all ranks
 
   auto operator<=>(const TensorKey&) const = default;
   /// A hash of all fields, equal on every machine.
@@ -39,20 +39,21 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-/// What a tensor is, fixed when it is added, but for where it lives on disk.
+/// A tensor's properties. Fixed when it is added, except `extent`, which a store may change.
 struct TensorDescription {
   std::string name;  ///< for messages: "block3 optimizer tile 7"
-  TensorKey key;     ///< of no other tensor of the runtime
+  TensorKey key;     ///< unique in the runtime
   Purpose purpose = Purpose::scratch;
   ByteCount size;                ///< payload, > 0
   ByteCount block = 256_KiB;     ///< bytes covered by one checksum, > 0
-  std::optional<Extent> extent;  ///< where it lives on disk; none: in memory only
+  std::optional<Extent> extent;  ///< its place on disk; none: the tensor has no copy on disk
   bool write_behind = false;     ///< stored as soon as a modify or overwrite lease ends
   bool retain = true;            ///< a clean host copy is kept while there is room; false: dropped at once
-  bool sealed_in_pass = false;  ///< the caller that modifies it verifies and seals block by block in its pass
-  bool transient = false;       ///< its contents are worthless once its lease ends
+  bool sealed_in_pass = false;   ///< the caller verifies and updates the checksums itself, block by block
+  bool transient = false;        ///< its contents are not needed after its lease ends
 
-  /// Its host range is reserved from add to remove: it has no extent, and its contents may outlast a lease.
+  /// True for a tensor without extent whose contents must survive its lease: its host range is reserved from add() to
+  /// remove().
   [[nodiscard]] bool stays_in_memory() const { return !extent && !transient; }
 };
 

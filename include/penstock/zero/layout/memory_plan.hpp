@@ -10,54 +10,56 @@ class NumaTopology;
 
 namespace penstock::zero {
 
-/// Where everything of one rank will live, decided before anything is allocated. The runtime is made from
-/// it, and the engine follows it, so that what is predicted is what is used.
+/// The memory and disk use of one rank, decided before anything is allocated. Runtime and engine are created from it,
+/// so that they use what it predicts.
 struct MemoryPlan {
   ByteCount host_budget;      ///< of this rank
-  ByteCount host_minimum;     ///< the least that a run can make progress with
+  ByteCount host_minimum;     ///< the smallest budget with which a run can make progress
   ByteCount device_budget;    ///< of this rank
-  ByteCount device_minimum;   ///< likewise
-  ByteCount swap_bytes;       ///< of this rank's swap files, all paths together
-  ByteCount swap_tensor_max;  ///< of the largest tensor in them
+  ByteCount device_minimum;   ///< the smallest device budget with which a run can make progress
+  ByteCount swap_bytes;       ///< in all swap files of this rank
+  ByteCount swap_tensor_max;  ///< size of the largest tensor in the swap files
 
-  std::uint32_t local_ranks = 1;  ///< that share this machine
+  std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
   bool shards_on_disk = false;
-  bool gradients_on_disk = false;              ///< they spill when the host budget is short
-  std::uint64_t tiles = 0, tiles_in_host = 0;  ///< of these, how many have their home in host memory
-  // Tiles read ahead of their update, as many as nothing can push out: of the flat that is being updated, whose
-  // shard and gradient have their room, and of those after it, whose shards and gradients still need some.
+  bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
+  std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
+  // The numbers of tiles that may be prefetched without being evicted before their update: of the flat that is being
+  // updated, whose shard and gradient are in memory; and of later flats, whose shards and gradients still need room.
   std::uint32_t tiles_ahead = 0, tiles_ahead_next_flats = 0;
 
-  // Held at most, by purpose. What can go stays while there is room: the budget bounds their sum.
+  // The most that is held, by purpose. Copies stay in memory while there is room, so that the sum is bounded only by
+  // the budget.
   ByteCount device_gathered, device_gradients;
   ByteCount host_shards, host_gradients, host_tiles, host_incoming;
-  ByteCount host_staging;  ///< what moves through host memory at least
+  ByteCount host_staging;  ///< room for the tensors that are on their way between tiers, see host_staging()
   ByteCount disk_shards, disk_gradients, disk_tiles;
-  // Moved in one step, but for shard_reads_max, which is of a micro-batch. Shards that find room stay, so
-  // that what is read of them, in the update too where they are halves of the masters, is an upper bound.
+  // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
+  // shards stay in memory while there is room. In split formats the update reads shards too: they are the upper
+  // halves of the masters.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
 
-  /// Whether tile number `tile` of the sweep has its home in host memory: they are spread evenly, so that
-  /// they hide the disk's time.
+  /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
+  /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const {
     return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
   }
 
-  /// What Runtime::create needs, of rank number `local_rank` on this machine: the budget, and those of the configured
-  /// directories that are on the rank's NUMA node (all of them where none is, or where nothing is known). A rank's
-  /// node is that of the cores that this thread may run on; where those are of several nodes, ranks are spread evenly.
+  /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
+  /// directories whose drives are on the rank's NUMA node (all directories, if none is or the nodes are not known). The
+  /// rank's node is that of the cores on which this thread may run; if they belong to several nodes, ranks are spread
+  /// evenly over these.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
-  /// The same on a machine of that topology.
+  /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,
                                                      const tiers::NumaTopology& topology) const;
 };
 
-/// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without budgets in the
-/// configuration it takes what everything needs that is not offloaded further.
+/// Plans one rank of `local_ranks` that share config.penstock.host_budget. If the
+/// configuration has no budgets, they are the sum of all that is not offloaded to the next tier.
 ///
-/// Errors: invalid_argument, of the layout, and for no ranks; invalid_config, of Config::validate(), and for
-/// penstock.rank_nodes that are not one for each of `local_ranks`; budget_too_small, with the minimum and what it is
-/// made of.
+/// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
+/// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.
 [[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
                                              std::uint32_t ranks, std::uint32_t local_ranks);
 

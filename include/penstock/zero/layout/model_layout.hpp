@@ -10,7 +10,7 @@
 
 namespace penstock::zero {
 
-/// A parameter of the model by its place in the layout.
+/// Identifies a parameter by its place in the layout.
 struct ParameterId {
   std::uint32_t unit = 0;   ///< its owner
   std::uint32_t index = 0;  ///< among the owner's parameters
@@ -24,20 +24,21 @@ struct ParameterLayout {
   std::uint32_t group = 0;  ///< optimizer group, an index into ModelLayout::groups
 };
 
-/// Parameters gathered, used and released together, usually a layer. Tensors are handed over in this order:
-/// `parameters`, then `shared`.
+/// Parameters that are gathered, used and released together, usually one layer. Leases and gradients list them in this
+/// order: `parameters`, then `shared`.
 struct UnitLayout {
   std::string name;
   std::vector<ParameterLayout> parameters;
-  std::vector<ParameterId> shared;  ///< owned by other units and used here too: tied embeddings
+  std::vector<ParameterId>
+      shared;  ///< parameters of other units that this unit uses too, such as tied embeddings
 };
 
-/// What parameters of one optimizer group have in common beside the configuration.
+/// Settings of an optimizer group that replace those of the configuration.
 struct OptimizerGroup {
   bool weight_decay = true;
 };
 
-/// What the engine must know of a model: units in the order of the forward pass. Says nothing of shapes.
+/// The units of a model in the order of the forward pass. Contains element counts, not shapes.
 struct ModelLayout {
   std::vector<UnitLayout> units;
   std::vector<OptimizerGroup> groups = {{}};
@@ -47,11 +48,11 @@ struct ModelLayout {
     return units[id.unit].parameters[id.index];
   }
 
-  /// The parameters of a unit in the order in which tensors are handed over: its own, then those it shares.
+  /// The parameters of a unit in the order of leases and gradients: its own, then those it shares.
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
-  /// Errors: invalid_argument, naming the unit or parameter: no units, a count of zero, a group or a shared
-  /// parameter that does not exist, one that a unit shares with itself or twice.
+  /// Errors: invalid_argument, with the unit or parameter: no units, a count of zero, a group or shared parameter that
+  /// does not exist, a parameter that a unit shares with itself or lists twice.
   [[nodiscard]] Result<void> validate() const;
 };
 
@@ -61,9 +62,10 @@ struct FlatSlot {
   ElementCount begin, count;
 };
 
-/// One contiguous buffer of a unit, for the parameters of one optimizer group. Parameters stand one after
-/// the other at multiples of 128 elements; the length is padded with zeros to ranks × 128, and rank r's
-/// shard is the r-th of `ranks` equal slices.
+/// One contiguous buffer of a unit, for the parameters of one optimizer group. Parameters follow each
+/// other at multiples of 128 elements; the length is padded with zeros to a multiple of ranks × 128, and the shard of
+/// rank r is the r-th of `ranks` equal slices. Example: parameters of 100 and 200 elements on 2 ranks: they begin at 0
+/// and 128, the length is 512, a shard has 256 elements.
 struct FlatLayout {
   static constexpr std::uint64_t alignment = 128;
 
@@ -73,18 +75,18 @@ struct FlatLayout {
   ElementCount length;
   ElementCount shard;  ///< length / ranks
 
-  /// What no parameter covers: between slots and behind the last.
+  /// The padding: ranges that no parameter covers.
   [[nodiscard]] std::vector<FlatSlot> gaps() const;
 };
 
-/// Which slice of which flat each rank holds.
+/// The flats of a model and their division into shards.
 class ShardLayout {
  public:
   /// `model` is valid and `ranks` > 0.
   ShardLayout(const ModelLayout& model, std::uint32_t ranks);
 
   [[nodiscard]] std::span<const FlatLayout> flats() const { return flats_; }
-  /// The flats that a unit needs: its own, then those of the parameters it shares. Indices into flats().
+  /// Indices of the flats that a unit needs: its own, then those of the parameters that it shares.
   [[nodiscard]] std::span<const std::uint32_t> needed_by(std::uint32_t unit) const { return needed_[unit]; }
   /// How many units use a flat.
   [[nodiscard]] std::uint32_t user_count(std::uint32_t flat) const { return users_[flat]; }
