@@ -28,26 +28,26 @@ class TileUpdateTest : public testing::Test {
 };
 
 TEST_F(TileUpdateTest, TakesEachTileOneStepFurther) {
-  const auto hands = update(true);
-  hands->initialize(piece(0)).value();
-  hands->initialize(piece(1)).value();
+  const auto tiles = update(true);
+  tiles->initialize(piece(0)).value();
+  tiles->initialize(piece(1)).value();
   const std::vector<std::byte> first = bytes_[0], second = bytes_[1];
 
-  hands->update(piece(0)).value();
+  tiles->update(piece(0)).value();
 
   EXPECT_NE(bytes_[0], first);
   EXPECT_EQ(bytes_[1], second);
-  hands->update(piece(0)).value();
-  hands->update(piece(1)).value();
+  tiles->update(piece(0)).value();
+  tiles->update(piece(1)).value();
 }
 
 TEST_F(TileUpdateTest, RefusesBytesThatChangedUnlessItLooksAway) {
   for (const bool integrity : {true, false}) {
-    const auto hands = update(integrity);
-    hands->initialize(piece(0)).value();
+    const auto tiles = update(integrity);
+    tiles->initialize(piece(0)).value();
 
     bytes_[0][200'000] ^= std::byte{1};
-    const auto outcome = hands->update(piece(0));
+    const auto outcome = tiles->update(piece(0));
 
     EXPECT_EQ(outcome.has_value(), !integrity);
     EXPECT_TRUE(outcome || outcome.error().code() == ErrorCode::corrupted);
@@ -55,13 +55,13 @@ TEST_F(TileUpdateTest, RefusesBytesThatChangedUnlessItLooksAway) {
 }
 
 TEST_F(TileUpdateTest, RefusesAnotherTilesBytesWholeAsTheyAre) {
-  const auto hands = update(true);
-  hands->initialize(piece(0)).value();
-  hands->initialize(piece(1)).value();
+  const auto tiles = update(true);
+  tiles->initialize(piece(0)).value();
+  tiles->initialize(piece(1)).value();
 
   std::swap(bytes_[0], bytes_[1]);
 
-  EXPECT_FALSE(hands->update(piece(0)));
+  EXPECT_FALSE(tiles->update(piece(0)));
 }
 
 }  // namespace
