@@ -140,9 +140,9 @@ TEST(SegmentErrors, NameTheSegment) {
     EXPECT_NE(refused(some).find(what), std::string::npos) << refused(some);
   };
   says({}, "segments, wanted");
-  says({{ElementCount(10), {}}}, "does not end where the tile does");
+  says({{ElementCount(10), {}}}, "last segment does not end with the tile");
   says({{ElementCount(10), {}}, {ElementCount(10), {}}, {ElementCount(count), {}}}, "segments[1].end");
-  says({{ElementCount(10), {}}, {ElementCount(count + 1), {}}}, "does not end where the tile does");
+  says({{ElementCount(10), {}}, {ElementCount(count + 1), {}}}, "last segment does not end with the tile");
   says({{ElementCount(10), {}}, {ElementCount(count), {.beta2 = 1.0f}}}, "segments[1]");
   says({{ElementCount(10), {}}, {ElementCount(count), {.beta2 = 1.0f}}}, "beta2");
 }
