@@ -64,7 +64,7 @@ TEST(TuneChoice, SeesThroughADriftThatAllShare) {
 TEST(TuneChoice, ComparesWhatWasDoneInTheSameRound) {
   const Candidate candidates[] = {{4_MiB, 16_MiB, {2, 20, 200}}, {1_MiB, 16_MiB, {1, 30, 100}}};
 
-  EXPECT_EQ(standings(candidates), (std::vector<double>{1.0, 0.5}));
+  EXPECT_EQ(median_relative_rates(candidates), (std::vector<double>{1.0, 0.5}));
 }
 
 TEST(TuneChoice, HasNoChoiceOfOne) {
