@@ -32,19 +32,19 @@ ExitStatus check(const CheckOptions& options) {
 constexpr std::string_view introduction =
     R"(# The keys of ds_config.json
 
-`penstock config keys` prints this page from the table that the reader works from. A key that is not here is an
-error, and so is a value that the key does not take. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
+`penstock config keys` prints this page from the table that the reader uses. A key that is not listed here is an
+error, and so is a value that the key does not accept. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
 trailing commas and integral floats (`5e8`) are accepted.
 
 | Status | Means |
 |---|---|
-| supported | the part of the program under "Read by" acts on it |
-| deprecated | accepted in place of the key that its note names |
-| no effect | accepted after a check of its type, and noted with the reason |
+| supported | used by the part of the program in the column "Read by" |
+| deprecated | accepted instead of the key that its note names |
+| no effect | accepted after a check of its type; a note gives the reason |
 | only the default | not supported yet: any other value is refused |
-| removed | always refused, with what to do instead |
+| removed | always refused; the note names the alternative |
 
-| Key | Takes | Default | Status | Read by | Note |
+| Key | Values | Default | Status | Read by | Note |
 |---|---|---|---|---|---|
 )";
 
