@@ -27,7 +27,7 @@ class TileUpdateTest : public testing::Test {
   std::vector<std::byte> bytes_[2];
 };
 
-TEST_F(TileUpdateTest, TakesEachTileOneStepFurther) {
+TEST_F(TileUpdateTest, UpdatesEachTileByOneStep) {
   const auto tiles = update(true);
   tiles->initialize(piece(0)).value();
   tiles->initialize(piece(1)).value();
@@ -41,7 +41,7 @@ TEST_F(TileUpdateTest, TakesEachTileOneStepFurther) {
   tiles->update(piece(1)).value();
 }
 
-TEST_F(TileUpdateTest, RefusesBytesThatChangedUnlessItLooksAway) {
+TEST_F(TileUpdateTest, RefusesChangedBytesUnlessIntegrityIsOff) {
   for (const bool integrity : {true, false}) {
     const auto tiles = update(integrity);
     tiles->initialize(piece(0)).value();
@@ -54,7 +54,7 @@ TEST_F(TileUpdateTest, RefusesBytesThatChangedUnlessItLooksAway) {
   }
 }
 
-TEST_F(TileUpdateTest, RefusesAnotherTilesBytesWholeAsTheyAre) {
+TEST_F(TileUpdateTest, RefusesTheBytesOfAnotherTile) {
   const auto tiles = update(true);
   tiles->initialize(piece(0)).value();
   tiles->initialize(piece(1)).value();
