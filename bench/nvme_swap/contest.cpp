@@ -116,7 +116,7 @@ Result<void> Contest::check_room() const {
   const auto room = measure::check_free_space(options_.directories, options_.file_size * files);
   if (room) return ok();
   return Error(room.error())
-      .note(fmt::format("files of {}, {} in each directory: one for each contestant of ours",
+      .note(fmt::format("files of {}, {} in each directory: one for each Penstock contestant",
                         to_string(options_.file_size), files))
       .advice("shorten --file-size, or the lists of --engine, --request-size and --in-flight");
 }

@@ -51,7 +51,7 @@ def main():
     print(f"{options.elements / 1e6:.1f} M parameters ({options.slow_elements / 1e6:.1f} M for the 8-bit peers), "
           f"{options.threads} threads, medians of {options.rounds} rounds, PyTorch "
           f"{'with huge pages' if options.huge_pages else 'with its default pages'}")
-    print(f"{'contestant':<34}{'G param./s':>12}{'spread':>9}   rate of ours / its rate")
+    print(f"{'contestant':<34}{'G param./s':>12}{'spread':>9}   our rate / its rate")
     for name, seconds in rows.items():
         ratios = ", ".join(f"{ours}: {ratio(seconds, rows[ours]):.2f}" for ours in OURS.get(name, []))
         print(f"{name:<34}{1e-9 / statistics.median(seconds):>12.3f}{100 * spread(seconds):>7.1f} %   {ratios}".rstrip())

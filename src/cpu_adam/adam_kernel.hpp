@@ -3,7 +3,7 @@
 #include "kernels/adam_coefficients.hpp"
 
 // The interface between the portable code and the translation units that are compiled for one instruction set each.
-// It includes no other header of ours than adam_coefficients.hpp, for the reason given in kernels/element.hpp.
+// Of our headers it includes only adam_coefficients.hpp, for the reason given in kernels/element.hpp.
 namespace penstock::cpu_adam::detail {
 
 /// The elements of a tile from the previous piece's end up to `end`.
