@@ -7,7 +7,7 @@
 
 namespace penstock::bench {
 
-/// By the names that options give them.
+/// State formats by their command-line names.
 inline const std::map<std::string, cpu_adam::StateFormat> state_formats = {
     {"fp32", cpu_adam::StateFormat::fp32},
     {"split", cpu_adam::StateFormat::split},

@@ -9,8 +9,8 @@
 
 namespace penstock::bench {
 
-/// How bench/peers interleaves this program with others: each line of standard input asks for one round, and
-/// gets its figures as a line of JSON. Until standard input ends, or a round has none.
+/// The side of bench/peers/turns.py that runs in this program: runs `round` for each line of standard input and
+/// prints its figures as a line of JSON. Returns when standard input ends or a round returns nothing.
 template <class Round>
 void serve_turns(Round&& round) {
   Json::StreamWriterBuilder builder;

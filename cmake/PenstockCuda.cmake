@@ -1,6 +1,6 @@
-# Finds the CUDA toolkit, if it is wanted and there is one: PENSTOCK_HAS_CUDA says which.
+# Finds the CUDA toolkit unless PENSTOCK_CUDA is OFF. Sets PENSTOCK_HAS_CUDA.
 #
-# CUDA_STANDARD is left unset and -std=c++20 passed by hand: CMake before 3.26 cannot express CUDA C++20.
+# CUDA_STANDARD is not set and -std=c++20 is passed as an option: CMake before 3.26 does not know CUDA C++20.
 set(PENSTOCK_HAS_CUDA FALSE)
 if(NOT PENSTOCK_CUDA STREQUAL "OFF")
   include(CheckLanguage)

@@ -1,4 +1,4 @@
-# install and the package that find_package(Penstock) reads.
+# Rules for `cmake --install` and the package files for find_package(Penstock).
 include(CMakePackageConfigHelpers)
 find_package(Liburing)
 find_package(Libaio)

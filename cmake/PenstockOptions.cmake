@@ -1,4 +1,4 @@
-# What is built. A consumer that adds Penstock as a subdirectory gets the library alone.
+# Build options. A project that adds Penstock as a subdirectory gets only the library by default.
 option(PENSTOCK_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(PENSTOCK_BUILD_TOOLS "Build the command line" ${PROJECT_IS_TOP_LEVEL})
 option(PENSTOCK_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})

@@ -1,20 +1,20 @@
-# One CMake target a module, and the flags that every target of this tree is compiled with.
+# Functions that create one CMake target per module and set the compile flags of every target of this tree.
 
 find_package(Threads REQUIRED)
 
-# tl::expected: a package file where the distribution ships one, else its header.
+# tl::expected is header-only; some distributions provide no CMake package for it.
 find_path(PENSTOCK_EXPECTED_INCLUDE_DIR tl/expected.hpp REQUIRED)
 
-# penstock_compile_options(TARGET): private flags, never inherited by a consumer.
+# penstock_compile_options(TARGET): sets private flags, which a consumer does not inherit.
 function(penstock_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  # Results are promised bit for bit, so no compiler may fuse a multiply and an add of ours.
+  # Results are guaranteed bit for bit, so the compiler must not fuse multiplications and additions.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wsign-conversion -Wnon-virtual-dtor
-      # Options structs are given by name; what is not named keeps its default.
+      # Option structs use designated initializers; members that are not named keep their default.
       -Wno-missing-field-initializers>
-    # GCC 12 sees uninitialised members in the empty half of tl::expected.
+    # GCC 12 reports false uninitialised members of tl::expected.
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
   if(PENSTOCK_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
@@ -27,7 +27,7 @@ function(penstock_compile_options target)
 endfunction()
 
 # penstock_module(NAME SOURCES ... [PUBLIC targets...] [PRIVATE targets...])
-# Makes the library penstock_NAME, alias penstock::NAME. PUBLIC and PRIVATE are the only links it gets.
+# Creates the library penstock_NAME, alias penstock::NAME. It links only PUBLIC and PRIVATE.
 function(penstock_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(penstock_${name} STATIC ${ARG_SOURCES})
@@ -41,7 +41,7 @@ function(penstock_module name)
   set_property(GLOBAL APPEND PROPERTY PENSTOCK_MODULES penstock_${name})
 endfunction()
 
-# penstock_program(NAME SOURCES ... LINKS ...): an executable with the tree's flags.
+# penstock_program(NAME SOURCES ... LINKS ...): creates an executable with the tree's flags.
 function(penstock_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -49,14 +49,14 @@ function(penstock_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LINKS})
 endfunction()
 
-# penstock_private_headers(TARGET): the headers of src/ and kernels/, which are installed with no package. For the
-# library's own tests, tools and benchmarks; examples do with what embedders have.
+# penstock_private_headers(TARGET): lets the target include the private headers of src/ and kernels/, which are not
+# installed. For the library's own tests, tools and benchmarks; examples use only the public headers.
 function(penstock_private_headers target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# penstock_test(NAME SOURCES ... LINKS ... [LABEL unit] [PREFIX ...]): a GoogleTest program whose cases CTest
-# lists, with a prefix where a lane runs the same cases differently.
+# penstock_test(NAME SOURCES ... LINKS ... [LABEL unit] [PREFIX ...]): creates a GoogleTest program whose cases CTest
+# lists. PREFIX distinguishes the cases of a CTest label that runs the same cases with other settings.
 function(penstock_test name)
   cmake_parse_arguments(ARG "" "LABEL;PREFIX" "SOURCES;LINKS" ${ARGN})
   if(NOT ARG_LABEL)

@@ -1,4 +1,4 @@
-# Builds for AArch64 on another machine, and runs tests by QEMU's user mode: the preset aarch64.
+# Cross-compiles for AArch64 and runs the tests in QEMU's user mode: the preset aarch64.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

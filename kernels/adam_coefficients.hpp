@@ -4,8 +4,8 @@
 
 namespace penstock::kernels {
 
-/// One step of Adam as fp32 factors, each computed in double on the host and rounded once, so that CPU and
-/// GPU multiply by the same bits. cpu_adam makes them from an AdamConfig.
+/// The fp32 factors of one Adam step. Each is computed in double on the host and rounded once, so that CPU and GPU
+/// use the same bits. cpu_adam computes them from an AdamConfig.
 struct AdamCoefficients {
   float gradient_factor;  ///< (1 / loss scale) × clip factor
   float beta1;

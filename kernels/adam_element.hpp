@@ -1,7 +1,7 @@
 #pragma once
 
-// Adam on one element of a tile that stands in blocks, as the threads of a GPU do it; the same on the host,
-// where it is tested. No standard headers, for the reason given in element.hpp.
+// Adam on one element of a tile, as each GPU thread computes it; it also compiles for the host, where it is tested. No
+// standard headers, for the reason given in element.hpp.
 
 #include "kernels/adam_formula.hpp"
 #include "kernels/state_codes.hpp"
@@ -13,7 +13,7 @@ struct TileElement {
   unsigned long long index, first, length;
 };
 
-/// In block [master n × 4 B][m n × 4 B][v n × 4 B]; the parameter is the master, rounded.
+/// State format fp32: blocks [master n × 4 B][m n × 4 B][v n × 4 B]; the parameter is the master, rounded.
 template <class Parameter>
 struct Fp32Tile {
   float* state;
@@ -29,7 +29,7 @@ struct Fp32Tile {
     parameter[at.index] = narrow<Parameter>(p);
     return is_finite(p, v);
   }
-  /// An infinite m shows in v.
+  /// m needs no check: if it is infinite, so is v.
   PENSTOCK_ELEMENT static bool is_finite(float p, float v) {
     Largest<ScalarLane> largest;
     largest.add(p);
@@ -38,7 +38,8 @@ struct Fp32Tile {
   }
 };
 
-/// In block [m n × 4 B][v n × 4 B][remainder n × 2 B]; the parameter is the upper half of the master.
+/// State format split: blocks [m n × 4 B][v n × 4 B][remainder n × 2 B]; the parameter is the upper half of the
+/// master.
 struct SplitTile {
   U8* state;
   Bf16* parameter;

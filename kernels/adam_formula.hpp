@@ -1,6 +1,6 @@
 #pragma once
 
-// The Adam update of one element, written once over lanes. No standard headers, for the reason given in
+// The Adam formula, written once as templates over Lanes (see lane.hpp). No standard headers, for the reason given in
 // element.hpp.
 
 #include "kernels/lane.hpp"
@@ -9,7 +9,7 @@
 
 namespace penstock::kernels {
 
-/// The coefficients as a lane's operands, made once before a loop.
+/// The coefficients as a Lane's operands, constructed once before a loop.
 template <class Lane>
 struct AdamOperands {
   typename Lane::Operand gradient_factor, beta1, one_minus_beta1, beta2, one_minus_beta2, denominator_factor,
@@ -28,8 +28,8 @@ struct AdamOperands {
 };
 
 // Adam: Kingma & Ba 2015, algorithm 1, in the order of its last remark; AdamW: Loshchilov & Hutter 2019,
-// algorithm 2. Every operation is rounded once, none is fused. In parts, so that a loop can have the long
-// operations of some elements under way while it begins others.
+// algorithm 2. Every operation is rounded once, none is fused. The formula is divided into functions so that a loop
+// can start the long-latency operations of some elements before it finishes others.
 
 template <class F>
 struct Moments {
@@ -41,7 +41,7 @@ PENSTOCK_ELEMENT Moments<F> decayed(const AdamOperands<Lane>& c, F m, F v) {
   return {m * c.beta1, v * c.beta2};
 }
 
-/// The new moments, of the decayed ones and the incoming gradient g of master p.
+/// The new moments from the decayed ones, the incoming gradient g and its master p.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT Moments<F> updated_moments(AdamDecay decay, const AdamOperands<Lane>& c, F g, F p,
                                             const Moments<F>& decayed_ones) {
@@ -50,13 +50,13 @@ PENSTOCK_ELEMENT Moments<F> updated_moments(AdamDecay decay, const AdamOperands<
   return {decayed_ones.m + g * c.one_minus_beta1, decayed_ones.v + (g * g) * c.one_minus_beta2};
 }
 
-/// What the master moves by, before the learning rate.
+/// The change of the master before it is multiplied by the learning rate.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT F adam_ratio(const AdamOperands<Lane>& c, F m, F root_of_v) {
   return Lane::quotient(m, root_of_v * c.denominator_factor + c.epsilon);
 }
 
-/// The master is added to once, so that a step costs it a single rounding.
+/// Adds to the master once, so that a step rounds it once.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT F updated_master(AdamDecay decay, const AdamOperands<Lane>& c, F p, F ratio) {
   F change = ratio * c.step_factor;
@@ -64,7 +64,7 @@ PENSTOCK_ELEMENT F updated_master(AdamDecay decay, const AdamOperands<Lane>& c, 
   return p + change;
 }
 
-/// All of it.
+/// The whole update of one lane.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT void adam_update(AdamDecay decay, const AdamOperands<Lane>& c, F g, F& p, F& m, F& v) {
   const Moments<F> moments = updated_moments<Lane>(decay, c, g, p, decayed<Lane>(c, m, v));
@@ -73,7 +73,7 @@ PENSTOCK_ELEMENT void adam_update(AdamDecay decay, const AdamOperands<Lane>& c, 
   p = updated_master<Lane>(decay, c, p, adam_ratio<Lane>(c, m, Lane::root(v)));
 }
 
-/// The largest magnitude among numbers, as fp32 bits: not_finite or more where one was not finite.
+/// The largest magnitude of the added numbers, as fp32 bits; at least not_finite if one was not finite.
 template <class Lane>
 struct Largest {
   typename Lane::Most most = typename Lane::Most(0u);
@@ -81,9 +81,9 @@ struct Largest {
   PENSTOCK_ELEMENT void add(typename Lane::F x) {
     most = Lane::larger(most, Lane::bits_of(x) & typename Lane::Mask(0x7fffffffu));
   }
-  /// Of what is not negative, nor -0.
+  /// For numbers that are neither negative nor -0.
   PENSTOCK_ELEMENT void add_positive(typename Lane::F x) { most = Lane::larger(most, Lane::bits_of(x)); }
-  /// The same of numbers given by the upper halves of their bits, which is all that finiteness asks for.
+  /// The same for numbers given by the upper halves of their bits, which suffice to detect non-finite numbers.
   template <class W>
   PENSTOCK_ELEMENT void add_upper_words(W x) {
     add_positive_upper_words(x & W(0x7fffu));

@@ -8,7 +8,7 @@ namespace penstock::kernels {
 
 namespace {
 
-using BlockNumber = unsigned long long;  // what atomicMin takes
+using BlockNumber = unsigned long long;  // the type that atomicMin takes
 
 template <class Gradient, class Tile>
 __global__ void adam_kernel(AdamCoefficients coefficients, Tile tile, const Gradient* gradient,
@@ -29,7 +29,7 @@ Result<void> check(const DeviceAdamTile& tile) {
   if (tile.format != StateFormat::fp32 && tile.format != StateFormat::split) {
     return Error::unsupported(operation)
         .object("format")
-        .wanted("fp32 or split, which there is a kernel for")
+        .wanted("fp32 or split; the other formats have no CUDA kernel")
         .got(std::string(to_string(tile.format)));
   }
   const ByteRange state = ByteRange::of(tile.state), gradient = ByteRange::of(tile.gradient.bytes),

@@ -8,26 +8,26 @@
 
 namespace penstock::kernels {
 
-/// One optimizer tile in device memory, in the layout of tiles in host memory: blocks of adam_block_elements,
-/// each [master n × 4 B][m n × 4 B][v n × 4 B] in fp32, [m n × 4 B][v n × 4 B][remainder n × 2 B] in split.
-/// Spans do not overlap.
+/// One optimizer tile in device memory, with the same layout as in host memory: blocks of adam_block_elements, each
+/// [master n × 4 B][m n × 4 B][v n × 4 B] in fp32 and [m n × 4 B][v n × 4 B][remainder n × 2 B] in split. Spans do
+/// not overlap.
 struct DeviceAdamTile {
-  DeviceSpan state;  ///< 12 bytes an element, in split 10; aligned to 4
+  DeviceSpan state;  ///< 12 bytes per element in fp32, 10 in split; aligned to 4
   DeviceTensor gradient;
-  /// One element for each of the gradient. Written; in split bf16, the upper half of the master, and read
-  /// too.
+  /// As many elements as the gradient. fp32: written only. split: bf16, the upper half of the master, read and
+  /// written.
   DeviceTensor parameter;
-  /// 8 bytes, aligned: a uint64, the first block that holds a master or second moment that is not finite,
-  /// else all ones.
+  /// An aligned uint64, written: the first block that holds a master or second moment that is not finite, or all ones
+  /// if there is none.
   DeviceSpan first_non_finite_block;
-  StateFormat format = StateFormat::fp32;  ///< fp32 or split: those that there is a kernel for
+  StateFormat format = StateFormat::fp32;  ///< fp32 or split; the others have no CUDA kernel
 };
 
-/// Enqueues one step on a stream of CUDA device `device`: the same bits as cpu_adam's adam_step for finite
-/// values. Blocks never; the tile stays alive until the stream has passed it.
+/// Enqueues one step on a stream of CUDA device `device`. Finite values have the same bits as from cpu_adam's
+/// adam_step. Never blocks; the tile must stay alive until the stream has executed the step.
 ///
 /// Errors: unsupported, for a format without a kernel; invalid_argument, for lengths, overlaps, misalignment or a
-/// parameter that is not bf16 in split; io, when the launch is refused.
+/// parameter that is not bf16 in split; io, when the launch fails.
 Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficients& coefficients,
                             const DeviceAdamTile& tile);
 

@@ -47,8 +47,8 @@ __global__ void mean_kernel(MeanInputs inputs, Out* out, float factor, std::uint
 
 constexpr unsigned lane_count = 16;
 
-/// Sixteen neighbouring threads are the sixteen lanes of one square-sum block. All threads of a warp stay in
-/// the loop together, because they exchange sums at its end.
+/// Sixteen neighbouring threads compute the sixteen partial sums of one square-sum block. All threads of a warp run
+/// the same number of iterations, because they exchange sums at the end of each.
 template <class T>
 __global__ void square_sums_kernel(const T* x, double* partials, std::uint64_t count, std::uint64_t blocks) {
   const unsigned lane = threadIdx.x % lane_count;

@@ -6,12 +6,11 @@
 
 namespace penstock::kernels {
 
-/// Compute on the memory of one CUDA device: the stream handles hold its cudaStream_t. Holds no other state;
-/// safe from any thread, and leaves the thread's current device as it was. Present where the library was
-/// built with CUDA.
+/// Creates the Compute of one CUDA device. Stream handles hold its cudaStream_t. Stateless apart from the device
+/// number; safe from any thread; restores the thread's current device. Exists only in builds with CUDA.
 ///
-/// Operations also fail with io when a launch is refused; faults of running kernels show where the stream is
-/// next waited for.
+/// Operations also fail with io when a launch fails. Errors of running kernels are reported by the next wait for the
+/// stream.
 [[nodiscard]] std::unique_ptr<Compute> make_cuda_compute(int device);
 
 }  // namespace penstock::kernels

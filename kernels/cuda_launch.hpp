@@ -23,7 +23,7 @@ inline cudaStream_t cuda_stream(StreamHandle stream) {
   return static_cast<cudaStream_t>(stream.native());
 }
 
-/// Makes a device current for this thread, and the former one again on destruction.
+/// Makes a device current for this thread; the destructor restores the former one.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
@@ -49,14 +49,14 @@ class CurrentDevice {
 
 inline constexpr unsigned threads_per_block = 256;
 
-/// Enough thread blocks for one element a thread, up to what fills any device; the kernels stride over the
-/// rest.
+/// The grid size: one element per thread, up to 65536 thread blocks, which fill any device. The kernels are grid-stride
+/// loops.
 inline unsigned grid_for(std::uint64_t threads) {
   return static_cast<unsigned>(
       std::min<std::uint64_t>((threads + threads_per_block - 1) / threads_per_block, 1u << 16));
 }
 
-/// Runs `launch` on `device`; with nothing to do, nothing is launched (a grid of zero is an error).
+/// Runs `launch` on `device`. With zero threads it launches nothing, because CUDA rejects an empty grid.
 template <class Launch>
 Result<void> launch_on(const char* operation, int device, std::uint64_t threads, Launch&& launch) {
   if (threads == 0) return ok();
@@ -66,7 +66,7 @@ Result<void> launch_on(const char* operation, int device, std::uint64_t threads,
   return check_cuda(operation, cudaGetLastError());
 }
 
-/// Calls `body` with a pointer of the element type that `dtype` names.
+/// Calls `body` with a pointer to the element type of x.dtype.
 template <class Body>
 void with_device_elements(DeviceTensor x, Body&& body) {
   void* address = reinterpret_cast<void*>(static_cast<std::uintptr_t>(x.bytes.address()));

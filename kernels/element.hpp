@@ -2,9 +2,9 @@
 
 // Scalar element operations shared by host and device code, so that each formula exists once.
 //
-// This header is compiled into translation units for instruction sets that the machine may lack. Everything
-// here is forced inline and nothing comes from the standard library, so that no such unit leaves behind a
-// weak function that the linker could pick for the others.
+// This header is compiled into translation units for instruction sets that the machine may not have. All functions are
+// forced inline and no standard header is included: otherwise such a unit would emit weak functions, and the linker
+// could pick them for code that must run everywhere.
 
 #if defined(__CUDACC__)
 #define PENSTOCK_ELEMENT __host__ __device__ __forceinline__
@@ -18,7 +18,7 @@ using U8 = unsigned char;
 using U16 = unsigned short;
 using U32 = unsigned int;
 
-/// Storage types of the 16-bit formats: bits only, all arithmetic is fp32.
+/// Storage types of the 16-bit formats; all arithmetic is fp32.
 struct Bf16 {
   U16 bits;
 };
@@ -26,7 +26,7 @@ struct Fp16 {
   U16 bits;
 };
 
-/// The bytes at `from` as a T, of whatever type they were stored.
+/// Reads the bytes at `from` as a T, whatever type was stored there.
 template <class T>
 PENSTOCK_ELEMENT T read_as(const void* from) {
   T x;
@@ -48,8 +48,7 @@ PENSTOCK_ELEMENT float widen(Bf16 value) {
   return float_of(static_cast<U32>(value.bits) << 16);
 }
 
-/// All arms are computed and one is chosen, so that a loop over it vectorises. Signalling NaNs come out
-/// quiet.
+/// Computes all cases and selects one, so that a loop over it vectorises. Signalling NaNs become quiet.
 PENSTOCK_ELEMENT float widen(Fp16 value) {
   constexpr U32 rebias = (127 - 15) << 23;
   const U32 magnitude = value.bits & 0x7fffu;
@@ -64,7 +63,7 @@ PENSTOCK_ELEMENT float widen(Fp16 value) {
   return float_of(bits | sign);
 }
 
-/// Rounds to nearest, ties to even; a NaN stays a NaN of the same sign, made quiet.
+/// Rounds to nearest, ties to even. A NaN becomes a quiet NaN of the same sign.
 template <class To>
 PENSTOCK_ELEMENT To narrow(float value);
 

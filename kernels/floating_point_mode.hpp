@@ -6,11 +6,11 @@
 
 namespace penstock::kernels {
 
-/// Sets this thread's floating-point mode to round-to-nearest with subnormals kept and no traps, and puts the
-/// caller's mode back on destruction. Trainers often run with flush-to-zero; our results must not.
+/// Sets this thread's floating-point mode to round-to-nearest with subnormals and without traps. The destructor
+/// restores the caller's mode. Trainers often run with flush-to-zero, which must not change our results.
 ///
-/// Compilers know nothing of the mode: operands of arithmetic under it are to be loaded from memory, and
-/// results stored there, while this object lives.
+/// Compilers may move arithmetic across changes of the mode. While this object lives, operands must therefore be
+/// loaded from memory and results stored to it.
 class DefaultFloatingPointMode {
  public:
   DefaultFloatingPointMode(const DefaultFloatingPointMode&) = delete;
@@ -18,7 +18,7 @@ class DefaultFloatingPointMode {
 
   // clang-format off
 #if defined(__x86_64__)
-  // MXCSR alone: SSE arithmetic reads nothing else, and saving the x87 state too costs 20 times as much.
+  // Only MXCSR: SSE arithmetic uses nothing else, and saving the x87 state too costs 20 times as much.
   DefaultFloatingPointMode() noexcept {
     asm volatile("stmxcsr %0" : "=m"(saved_));
     set(0x1f80);

@@ -59,9 +59,9 @@ void accumulate_elements(ConstElements x, Elements sum, std::uint64_t count) noe
 
 void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements out,
                    std::uint64_t count) noexcept {
-  // One rank's reduction moves nothing, as NCCL's does.
+  // The mean of one input is a copy, as in NCCL.
   if (x.size() == 1) return cast_elements({x[0], dtype}, out, count);
-  // Small enough for L1, and read whole before `out` is written: `out` may be one of the inputs.
+  // Fits in L1. All inputs of a chunk are read before `out` is written, because `out` may be one of them.
   constexpr std::uint64_t chunk = 1024;
   float values[chunk];
   const Elements sums{reinterpret_cast<std::byte*>(values), DType::fp32};

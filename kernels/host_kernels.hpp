@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-// The loops behind HostCompute and host_gradient.hpp. Operands are checked by the callers: right lengths,
-// aligned to their element. Each sets the floating-point mode it needs.
+// The loops of HostCompute and host_gradient.hpp. Callers have checked that lengths match and operands are aligned to
+// their element. Each function sets the floating-point mode that it needs.
 namespace penstock::kernels {
 
 /// An address and the dtype of the elements there.
@@ -23,7 +23,7 @@ struct ConstElements {
 void cast_elements(ConstElements from, Elements to, std::uint64_t count) noexcept;
 void scale_elements(Elements x, float factor, std::uint64_t count) noexcept;
 void accumulate_elements(ConstElements x, Elements sum, std::uint64_t count) noexcept;
-/// All of `x` are of one dtype; `out` may be one of them.
+/// All inputs have dtype `dtype`; `out` may be one of them.
 void mean_elements(std::span<const std::byte* const> x, DType dtype, Elements out,
                    std::uint64_t count) noexcept;
 /// Compute::square_sums, in its documented order.

@@ -1,13 +1,13 @@
 #pragma once
 
-// The border between the portable part of the host kernels and the translation units compiled for one
-// instruction set each. No other header of ours crosses it: see kernels/element.hpp.
+// The interface between the portable part of the host kernels and the translation units that are compiled for one
+// instruction set each. It includes no other header, for the reason given in kernels/element.hpp.
 namespace penstock::kernels {
 
-/// Loops over `count` elements, indexed by the numbers of DType. Operands do not overlap. All of one kind
-/// give the same bits for every instruction set.
+/// Loops over `count` elements, indexed by the numbers of DType. Operands do not overlap. Each loop gives the same bits
+/// for every instruction set.
 struct HostLoops {
-  /// [from][to]; null where both are one.
+  /// [from][to]; null where both are the same.
   void (*cast[3][3])(const void* from, void* to, unsigned long count);
   void (*scale[3])(void* x, float factor, unsigned long count);
   /// [x][sum]
@@ -16,7 +16,7 @@ struct HostLoops {
   double (*square_sum[3])(const void* x, unsigned long count);
 };
 
-/// For what every processor of the architecture has.
+/// For the instructions that every processor of the architecture has.
 extern const HostLoops host_loops_baseline;
 #if defined(__x86_64__)
 extern const HostLoops host_loops_x86_64_v3;

@@ -1,9 +1,9 @@
 // Included by each host_loops_<isa>.cpp, inside an anonymous namespace of penstock::kernels, after defining
 // there:
-//   Lane     see kernels/lane.hpp: F with + and *, size (which divides 16), load, and store, which makes NaNs
+//   Lane     see kernels/lane.hpp: F with + and *, size (a divisor of 16), load and store; store makes NaNs
 //            quiet and keeps their sign and upper bits
-//   Squares  of elements of type T, summed in double: add() the next `step` of them, a multiple of 16;
-//            store() the sums of 16 lanes
+//   Squares  sums of squares of elements of type T in double: add() adds the next `step` elements, a multiple
+//            of 16; store() writes the 16 partial sums
 // No standard headers, for the reason given in element.hpp.
 
 template <class From, class To>

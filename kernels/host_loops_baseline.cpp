@@ -1,7 +1,7 @@
 #include "kernels/host_loops.hpp"
 #include "kernels/lane.hpp"
 
-// What every processor of the architecture has: the compiler vectorises it.
+// For the instructions that every processor of the architecture has; the compiler vectorises the loops.
 namespace penstock::kernels {
 
 namespace {

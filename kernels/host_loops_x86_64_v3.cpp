@@ -41,7 +41,7 @@ struct Lane {
   static void put(void* to, __m128i words) { _mm_storeu_si128(static_cast<__m128i*>(to), words); }
 };
 
-// A square is exact in double, so that fusing it with the addition changes no bit.
+// The square of an fp32 number is exact in double, so a fused multiply-add changes no bit.
 template <class T>
 struct Squares {
   static constexpr unsigned long step = 16;

@@ -40,7 +40,7 @@ struct Lane {
   static void put(void* to, __m256i words) { _mm256_storeu_si256(static_cast<__m256i*>(to), words); }
 };
 
-// A square is exact in double, so that fusing it with the addition changes no bit.
+// The square of an fp32 number is exact in double, so a fused multiply-add changes no bit.
 __m512d low(__m512 x) {
   return _mm512_cvtps_pd(_mm512_castps512_ps256(x));
 }
@@ -64,7 +64,7 @@ struct Squares {
   }
 };
 
-/// Even and odd elements apart, for which a shift and a mask take them from their words.
+/// Keeps even and odd elements in separate sums, because a shift and a mask extract them from their 32-bit words.
 template <>
 struct Squares<Bf16> {
   static constexpr unsigned long step = 32;

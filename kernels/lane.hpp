@@ -1,36 +1,36 @@
 #pragma once
 
-// What the kernels' formulas are written over. A Lane says what F (fp32) and U (32-bit unsigned) are, one
-// number of each for an element, and Operand and Mask, the same number for all; they take part in + and * (F)
-// and in + >> & (U). It has as static members:
-//   size                 elements at a time
-//   quotient, root       of F, correctly rounded (IEEE 754)
+// Lane is the template parameter of the kernels' formulas: a SIMD vector of one element, one register or two. It
+// defines the types F (fp32) and U (32-bit unsigned), with one number per element, and Operand and Mask, one number for
+// all elements. F and Operand support + and *; U and Mask support + >> and &. Static members:
+//   size                 number of elements
+//   quotient, root       division and square root of F, correctly rounded (IEEE 754)
 //   bits_of, value_of    F as U and back
-//   Most, larger         made of 0u; larger(Most, U) keeps the larger ones
-//   load, store          of float, Bf16, Fp16 as F
-//   store_nontemporal    the same past all caches, for what is not read soon
-// and, where formats narrower than fp32 are made of it, W (16-bit unsigned), with + - << >> & |, and:
+//   Most, larger         the running maximum: starts as Most(0u); larger(Most, U) is the maximum of both
+//   load, store          float, Bf16 or Fp16 in memory as F
+//   store_nontemporal    the same as a non-temporal store, for data that is not read soon
+// A Lane for formats narrower than fp32 also defines W (16-bit unsigned), with + - << >> & |, and:
 //   multiples<step>      {0, step, 2 step, …} as U
-//   larger_upper         larger() of numbers given by their upper halves, as W
+//   larger_upper         larger() for numbers given by their upper halves, as W
 //   load_words, store_words
-//                        of 16-bit integers as W
+//                        16-bit integers in memory as W
 //   upper_words, lower_words, joined
-//                        the halves of U, and U of its upper and lower half
-//   upper                W as the upper half of U, zero below
+//                        the halves of U, and the U that has given halves
+//   upper                the U with W as its upper half and zeros below
 //   load_bytes, load_bytes_signed, store_bytes
-//                        of 8-bit integers as W, whose upper half is not stored
-//   excess               of two W: how far the first exceeds the second, or 0
+//                        8-bit integers in memory as W; the upper half of W is not stored
+//   excess               saturating subtraction of two W: max(a - b, 0)
 // No standard headers, for the reason given in element.hpp.
 
 #include "kernels/element.hpp"
 
 namespace penstock::kernels {
 
-/// Scalars, on the host and on the device.
+/// A lane of one element, on the host and on the device.
 struct ScalarLane {
   using F = float;
   using U = U32;
-  using W = U32;  // its low half
+  using W = U32;  // only the low half is used
   using Operand = F;
   using Mask = U;
   using Most = U32;

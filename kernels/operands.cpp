@@ -12,7 +12,7 @@ Result<void> check_operand(const char* operation, const char* name, ByteRange by
   if (static_cast<std::uint8_t>(dtype) > static_cast<std::uint8_t>(DType::fp16)) {
     return Error::invalid_argument(operation)
         .object(name)
-        .reason("not a dtype of this library")
+        .reason("unknown dtype")
         .got(static_cast<std::uint64_t>(dtype));
   }
   const std::uint64_t size = size_of(dtype).value();
@@ -28,7 +28,7 @@ Result<void> check_operand(const char* operation, const char* name, ByteRange by
         .object(name)
         .reason("address is not aligned to its element")
         .wanted("a multiple of " + std::to_string(size) + " B")
-        .got(std::to_string(bytes.address % size) + " B past one");
+        .got("an address " + std::to_string(bytes.address % size) + " B past a multiple");
   }
   return ok();
 }

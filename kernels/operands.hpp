@@ -8,7 +8,7 @@
 // Checks that the host and the CUDA adapters share.
 namespace penstock::kernels {
 
-/// A run of bytes at an address of any kind of memory.
+/// A range of bytes in any kind of memory.
 struct ByteRange {
   std::uintptr_t address;
   ByteCount size;
@@ -26,14 +26,14 @@ struct ByteRange {
                                : a.address - b.address < b.size.value();
 }
 
-/// A whole number of known elements at an address aligned for them.
+/// Checks that the range is a whole number of elements of a known dtype at an aligned address.
 Result<void> check_operand(const char* operation, const char* name, ByteRange bytes, DType dtype);
 Result<void> check_same_count(const char* operation, const char* name, ElementCount wanted, ElementCount got);
 Result<void> check_apart(const char* operation, const char* name, ByteRange a, ByteRange b);
-/// `partials` holds one aligned double for each square-sum block of `count` elements.
+/// Checks that `partials` holds one aligned double for each square-sum block of `count` elements.
 Result<void> check_partials(const char* operation, ElementCount count, ByteRange partials);
 
-// The arguments of each Compute operation.
+// Checks of the arguments of each Compute operation.
 Result<void> check_cast(DeviceTensor from, DeviceTensor to);
 Result<void> check_scale(DeviceTensor x);
 Result<void> check_accumulate(DeviceTensor x, DeviceTensor sum);
@@ -42,7 +42,7 @@ Result<void> check_square_sums(DeviceTensor x, DeviceSpan partials);
 
 inline constexpr std::size_t mean_inputs_max = 64;
 
-/// 1 / inputs, rounded to nearest whatever the caller's floating-point mode.
+/// 1 / inputs, rounded to nearest in any floating-point mode of the caller.
 [[nodiscard]] float mean_factor(std::size_t inputs);
 
 }  // namespace penstock::kernels

@@ -1,16 +1,16 @@
 #pragma once
 
-// How a tile's state formats store masters and moments in few bits, as integer arithmetic on the bits of
-// fp32, written once over lanes. No standard headers, for the reason given in element.hpp.
+// The compact encodings of masters and moments in a tile's state formats, as integer arithmetic on fp32 bits, written
+// once as templates over Lanes. No standard headers, for the reason given in element.hpp.
 
 #include "kernels/lane.hpp"
 
 namespace penstock::kernels {
 
 // ---- A master in two halves ----
-// The upper half is the master rounded to bf16, halfway cases away from zero in the bit pattern (upwards in
-// magnitude), and is the parameter; the lower is what is missing, as a 16-bit two's complement number: the
-// master's own lower half. No rounding to even: with it 32768 patterns would have no remainder of 16 bits.
+// The parameter is the master rounded to bf16; halfway cases are rounded up in magnitude. The remainder is master minus
+// parameter as a 16-bit two's complement number, which is the lower half of the master's bits. Rounding halfway cases to
+// even would leave 32768 bit patterns without a 16-bit remainder.
 
 template <class Lane>
 struct SplitMaster {
@@ -29,42 +29,43 @@ struct SplitMaster {
 };
 
 // ---- Stochastic rounding ----
-// Adding random bits to those that are cut off makes the expected value of what remains that of the whole, to
-// within 2^-16 (bf16) or 2^-20 (eight bits) of the distance of what can remain.
+// Random bits are added to the bits that are cut off, so that the expected value of the result is the exact value, to
+// within 2^-16 (bf16) or 2^-20 (eight bits) of the distance between neighbouring results.
 
-/// Element i of a block rounds by i steps of this (2^32 / golden ratio) from the block's seed. For a seed
-/// that is uniform, so are the upper bits of each element's number; only neighbours' numbers hang together.
+/// The random number of element i of a block is the block's seed plus i × random_step (2^32 / golden ratio): a Weyl
+/// sequence. With a uniform seed the upper bits of each element's number are uniform; numbers of neighbouring elements
+/// are correlated.
 inline constexpr U32 random_step = 0x9e3779b1u;
 
-/// Number i of the block, and of those after it in the lanes beside.
+/// The random numbers of element i of a block and of the elements after it that are in the same lane.
 template <class Lane>
 PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
   using U = typename Lane::U;
   return U(seed + random_step * static_cast<U32>(i)) + Lane::template multiples<random_step>();
 }
 
-/// `bits` with what is random added below its upper `kept` bits: cut off the others. One number serves both
-/// moments of an element, whose ratio varies the less for it.
+/// `bits` plus a random number below its upper `kept` bits; the caller cuts off the lower bits. Both moments of an
+/// element use the same number, which makes their ratio vary less.
 template <int kept, class U>
 PENSTOCK_ELEMENT U dithered(U bits, U random) {
   return bits + (random >> kept);
 }
 
 // ---- Eight-bit codes ----
-// Small floating-point numbers with 3 mantissa bits, relative to a bound of those of their run of q8_run
-// elements. `base` is the fp32 exponent field that exponent code 0 stands for: scaling by a power of two
-// rounds nothing, but for the last bits of what becomes subnormal.
-//   m  sign, 4 exponent bits, subnormals and zero as IEEE 754 has them. Base 4 to 240.
-//   v  5 exponent bits, none of them special: nothing is zero, for where m is not, it would be divided by
-//      epsilon alone. What is smaller than the smallest, 2^-31 of the bound's power of two, becomes it.
+// Small floating-point numbers with 3 mantissa bits, scaled by an upper bound of their run of q8_run elements. `base`
+// is the fp32 exponent field that corresponds to exponent code 0. Scaling by a power of two is exact, except for the
+// last bits of results that become subnormal.
+//   m  sign and 4 exponent bits, with subnormals and zero as in IEEE 754. Base 4 to 240.
+//   v  5 exponent bits, none of them special. There is no zero: where m is not zero, a v of zero would make epsilon the
+//      only divisor. Values below the smallest code, 2^-31 of the bound's power of two, are encoded as that code.
 //      Base 4 to 224.
-// Codes are packed and unpacked as the upper 16 bits of the fp32 number, of which 12 are kept.
+// Codes are packed from and unpacked to the upper 16 bits of the fp32 number, of which 12 are kept.
 
 inline constexpr unsigned q8_run = 256;
 inline constexpr U32 q8_m_exponent_max = 15, q8_v_exponent_max = 31;
 
-/// The base for magnitudes up to that of fp32 `bits_max`, and as it is stored: less 4, 0 for a run of zeros.
-/// The largest can be rounded up too, or it would never grow beyond its binade.
+/// The base for magnitudes up to that of the fp32 bits `bits_max`, in its stored form: base - 4, and 0 for a run of
+/// zeros. Leaves room for rounding the largest magnitude up into the next binade.
 PENSTOCK_ELEMENT U32 q8_stored_base(U32 bits_max, U32 exponent_max) {
   const U32 top = (bits_max + 0xfffffu) >> 23;
   return top > exponent_max + 4 ? top - exponent_max - 4 : 0;
@@ -75,16 +76,16 @@ PENSTOCK_ELEMENT float power_of_two(int n) {
   return kernels::float_of(static_cast<U32>(n + 127) << 23);
 }
 
-/// As fp32 numbers whose exponent field is the code's, times a power of two: fp32's own subnormals are the
-/// code's.
+/// Codes of m. A code is decoded to the fp32 number with the code's exponent field, times a power of two; fp32
+/// subnormals represent the code's subnormals.
 template <class Lane>
 struct Q8M {
   using F = typename Lane::F;
   using U = typename Lane::U;
   using W = typename Lane::W;
   using Operand = typename Lane::Operand;
-  /// 2^base and 2^-base; of larger ones, for an m of 256 and more, what one fp32 holds, and the rest's
-  /// exponent.
+  /// 2^base and 2^-base. A base above 120, for m of 256 and more, does not fit one fp32 number: then these are 2^120
+  /// and 2^-120, and `rest` is the remaining exponent.
   Operand up, down;
   int rest;
 
@@ -94,13 +95,14 @@ struct Q8M {
     down = Operand(power_of_two(-most));
     rest = base - most;
   }
-  /// Of a code whose sign is extended, times a factor: one multiplication is both, and rounds alike.
+  /// The value of a sign-extended code times `factor`. Scale and factor are one multiplication; the scale is a power of
+  /// two, so the result is rounded as if they were two.
   PENSTOCK_ELEMENT F decoded(W code, Operand factor) const {
     F m = Lane::value_of(Lane::upper((code << 4) & W(0x87f0u)));
     if (rest != 0) m = m * Operand(power_of_two(rest));
     return m * (up * factor);
   }
-  /// In the lower eight bits.
+  /// The code in the lower eight bits.
   PENSTOCK_ELEMENT W encoded(F m, U random) const {
     m = m * down;
     if (rest != 0) m = m * Operand(power_of_two(-rest));
@@ -119,7 +121,7 @@ struct Q8V {
   PENSTOCK_ELEMENT explicit Q8V(U32 stored_base) : base(static_cast<U16>((stored_base + 4) << 3)) {}
 
   PENSTOCK_ELEMENT F decoded(W code) const { return Lane::value_of(Lane::upper((code + base) << 4)); }
-  /// Of a v that is not negative: what encoded() keeps the upper 12 bits of.
+  /// The stochastically rounded v, which must not be negative; encoded() keeps its upper 12 bits.
   PENSTOCK_ELEMENT static W rounded(F v, U random) {
     return Lane::upper_words(dithered<12>(Lane::bits_of(v), random));
   }

@@ -5,7 +5,7 @@ namespace penstock {
 namespace {
 
 #if defined(__x86_64__)
-// libgcc's check covers CPUID and, through XGETBV, that the operating system saves the registers.
+// libgcc checks CPUID and, with XGETBV, that the operating system saves the registers.
 IsaChoice probe() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("x86-64-v4")) return {Isa::x86_64_v4, "the widest there is"};

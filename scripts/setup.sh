@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: says what it does, installs what is missing, configures and builds.
+# Functions that the other scripts source: print progress, install missing packages, configure and build.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -41,7 +41,7 @@ install_dependencies() {
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
-# build PRESET [TARGET...]: two compilers at a time where memory is short, else one a core.
+# build PRESET [TARGET...]: runs one compiler per core, or two if memory is short.
 build() {
   local preset=$1
   shift

@@ -18,8 +18,8 @@ namespace {
 const cpu_adam::AdamConfig adam{.weight_decay = 0.01f};
 constexpr double max_norm = 1.0, loss_scale = 1.0;
 
-/// Gradient and state read and written once, the 16-bit parameter written, and read where it is half of the
-/// master.
+/// Bytes of memory traffic per element: the gradient is read, the state read and written, the 16-bit parameter
+/// written, and in the split formats, where it is half of the master, read too.
 double adam_bytes(cpu_adam::StateFormat format) {
   const double state =
       static_cast<double>(cpu_adam::block_bytes(format, cpu_adam::block_elements).value().value()) /
@@ -40,8 +40,8 @@ HostSpan part(HostSpan span, DType dtype, std::uint64_t first, std::uint64_t cou
   return span.subspan(size_of(dtype) * first, size_of(dtype) * count);
 }
 
-/// What the gradients are multiplied by: clip over loss scale. A step whose norm is not finite is skipped;
-/// none is here.
+/// The factor that unscales and clips the gradients: clip / loss scale. The engine skips a step whose norm is not
+/// finite; here the norm is always finite.
 float factor_of(HostSpan gradient, ElementCount elements, std::vector<double>& partials,
                 parallel::Workers& workers) {
   constexpr std::uint64_t cut = Compute::square_sum_block;
@@ -60,8 +60,8 @@ void cast(HostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
 
 }  // namespace
 
-/// What all formats work on: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, parameters of magnitude 1
-/// to 2.
+/// The inputs of all formats: bf16 noise of magnitude 2^-7 to 2^-6 as gradient, initial parameters of magnitude
+/// 1 to 2.
 struct Contest::Streams {
   Streams(std::uint64_t elements, parallel::Workers& workers)
       : gradient(ByteCount(2 * elements)),
@@ -134,7 +134,7 @@ Contest::~Contest() = default;
 void Contest::add_floor(const Tensors& tensors) {
   contestants_.push_back(
       {"floor", "fp32", adam_bytes(cpu_adam::StateFormat::fp32), [&tensors](parallel::Workers& workers) {
-         const volatile float one = 1.0f;  // unknown to the compiler; nothing changes
+         const volatile float one = 1.0f;  // volatile: the compiler must not drop the multiplication
          const float factor = one;
          const auto state = tensors.state.span().as<float>();
          const auto gradient = tensors.gradient.as<std::uint16_t>();
@@ -161,7 +161,7 @@ void Contest::add_plain_loop(const Tensors& tensors) {
 
 void Contest::add_adam(const Tensors& tensors, bool nontemporal) {
   contestants_.push_back(
-      {std::string(to_string(tensors.format)) + (nontemporal ? " past" : ""), "fp32",
+      {std::string(to_string(tensors.format)) + (nontemporal ? " nontemporal" : ""), "fp32",
        adam_bytes(tensors.format), [this, &tensors, nontemporal](parallel::Workers& workers) {
          cpu_adam::adam_step(adam, ++step_, 1.0f, tensors.tile(),
                              {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = nontemporal})

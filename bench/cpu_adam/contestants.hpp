@@ -11,30 +11,31 @@
 
 namespace penstock::bench {
 
-/// Runs once over its data, on these workers.
+/// One way to update the parameters; `run` does it once over all data.
 struct Contestant {
   std::string name;
-  std::string against;       ///< the contestant that its rate is divided by
-  double bytes_per_element;  ///< that its streams read and write
+  std::string against;       ///< the contestant whose rate is the denominator of its ratio
+  double bytes_per_element;  ///< memory traffic of its streams
   std::function<void(parallel::Workers&)> run;
 };
 
-/// What is measured, and the memory that it works on: as many elements in each format asked for, with one
-/// bf16 gradient for all.
+/// The contestants and their memory: the same number of elements in each requested format, and one bf16 gradient
+/// shared by all.
 ///
-///   floor        what the fp32 format reads and writes, multiplied by a constant
-///   plain loop   AdamW in fp32 states as one writes it down, vectorised by the compiler
-///   fp32, …      adam_step: bf16 gradient in, bf16 parameter out
-///   fp32 past    the same with the parameter written past the caches, as the engine has it
-///   tail fp32, … all that a step does to a gradient that has arrived, in two passes: its norm, which is not
-///                finite when the gradient is not; then clip, unscale, Adam and bf16 out
-///   passes       the same in fp32 states, a pass each: norm, cast to fp32, clip and unscale, Adam, bf16 out
+///   floor             reads and writes the bytes of the fp32 format, multiplied by a constant
+///   plain loop        AdamW on fp32 states as a textbook loop, vectorised by the compiler
+///   fp32, …           adam_step: bf16 gradient in, bf16 parameter out
+///   fp32 nontemporal  the same with non-temporal stores of the parameter, as the engine uses them
+///   tail fp32, …      the whole host part of a step in two passes: the gradient's norm, which is finite only when
+///                     the gradient is; then clip, unscale, Adam and bf16 out
+///   passes            the same on fp32 states, one pass per operation: norm, cast to fp32, clip and unscale,
+///                     Adam, cast to bf16
 class Contest {
  public:
   struct Options {
     std::uint64_t elements;
-    std::vector<cpu_adam::StateFormat> formats;  ///< beside fp32, which always takes part
-    bool tail;                                   ///< tails and passes too
+    std::vector<cpu_adam::StateFormat> formats;  ///< in addition to fp32, which is always measured
+    bool tail;                                   ///< measure tails and passes too
     Isa isa;
   };
   explicit Contest(const Options& options);

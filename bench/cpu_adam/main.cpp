@@ -1,6 +1,6 @@
-// The Adam step in each state format, against what the fp32 format's bytes cost when nothing is computed, cut
-// between the same threads, in the same run; and the whole tail of a step against its parts in passes of
-// their own.
+// bench_cpu_adam: compares the Adam step in each state format with a floor that only reads and writes the bytes of
+// the fp32 format, on the same threads in the same run. With --tail it also compares the whole host part of a step,
+// done in two passes, with one pass per operation.
 #include "contestants.hpp"
 #include "report.hpp"
 #include "state_formats.hpp"
@@ -29,7 +29,7 @@ struct Options {
   bool json = false, turns = false;
 };
 
-/// The first run of a turn finds what the others have left in the caches; it does not count where all fits.
+/// Where the data fits in cache, an uncounted first run replaces what the other contestants left there.
 double seconds_of(const Contestant& contestant, parallel::Workers& workers, std::uint64_t elements) {
   const int repeats = static_cast<int>(std::max<std::uint64_t>(1, 2'000'000 / elements));
   if (repeats > 1) contestant.run(workers);
@@ -45,7 +45,7 @@ std::vector<Row> measure_all(const std::vector<Contestant>& contestants, std::ui
   std::map<std::string, std::vector<double>> seconds;
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {
-      // Who begins moves on, so that drift favours nobody.
+      // The first contestant rotates, so that drift affects all alike.
       const Contestant& one = contestants[(i + static_cast<std::size_t>(round)) % contestants.size()];
       seconds[one.name].push_back(seconds_of(one, workers, options.elements));
     }
@@ -60,7 +60,7 @@ std::vector<Row> measure_all(const std::vector<Contestant>& contestants, std::ui
   return rows;
 }
 
-/// With the largest number of threads asked for.
+/// Serves bench/peers, with the largest of the requested thread counts.
 void take_turns(const std::vector<Contestant>& contestants, const Options& options) {
   parallel::Workers workers = parallel::Workers::create({.threads = *std::max_element(options.threads.begin(),
                                                                                       options.threads.end())})
@@ -81,24 +81,27 @@ int run(int argc, char** argv) {
   Options options;
   std::string isa_name;
   CLI::App app(
-      "Adam on the CPU, in each state format, against a read-modify-write floor over the same bytes");
+      "Measures Adam on the CPU in each state format, against a read-modify-write floor over the same bytes");
   app.add_option("--elements", options.elements, "parameters in the tile")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "thread counts to measure, the caller included")
+  app.add_option("--threads", options.threads, "thread counts to measure, including the calling thread")
       ->delimiter(',')
       ->expected(1, -1);
-  app.add_option("--format", options.format_names, "state formats beside fp32")
+  app.add_option("--format", options.format_names, "state formats to measure in addition to fp32")
       ->capture_default_str()
       ->delimiter(',')
       ->check(CLI::IsMember(state_formats));
-  app.add_flag("--tail", options.tail, "the whole tail of a step too, at once and in passes");
+  app.add_flag("--tail", options.tail,
+               "measure the whole host part of a step too: fused, and one pass per operation");
   app.add_option("--rounds", options.rounds, "interleaved rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
-  app.add_option("--isa", isa_name, "instruction set instead of the best one")->check(CLI::IsMember(isas));
+  app.add_option("--isa", isa_name, "instruction set; default: the best one of this CPU")
+      ->check(CLI::IsMember(isas));
   app.add_flag("--json", options.json, "print one line of JSON");
-  app.add_flag("--turns", options.turns, "one round for each line of standard input, as a line of JSON");
+  app.add_flag("--turns", options.turns,
+               "run one round for each line of standard input and print it as a line of JSON");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,12 +12,12 @@ void print_table(const Report& report) {
              machine.huge_pages);
   fmt::print("AdamW, gradient and parameter bf16, {:.3f} M parameters, {} rounds, medians, isa {} ({})\n",
              static_cast<double>(report.elements) * 1e-6, report.rounds, to_string(report.isa),
-             report.isa == best.isa ? best.reason : "asked for");
-  fmt::print("{:>7}  {:<15}  {:>12}  {:>6}  {:>6}  {:>15}  {:>8}  {:>6}\n", "threads", "what", "G param./s",
-             "stream", "GB/s", "ratio to", "to floor", "spread");
+             report.isa == best.isa ? best.reason : "requested");
+  fmt::print("{:>7}  {:<16}  {:>12}  {:>6}  {:>6}  {:>15}  {:>8}  {:>6}\n", "threads", "contestant",
+             "G param./s", "stream", "GB/s", "ratio to", "to floor", "spread");
   for (const Row& row : report.rows) {
     const double rate = static_cast<double>(report.elements) * 1e-9 / row.seconds.median;
-    fmt::print("{:>7}  {:<15}  {:>12.3f}  {:>6.2f}  {:>6.1f}  {:>6.2f} {:<8}  {:>8.3f}  {:>4.1f} %\n",
+    fmt::print("{:>7}  {:<16}  {:>12.3f}  {:>6.2f}  {:>6.1f}  {:>6.2f} {:<8}  {:>8.3f}  {:>4.1f} %\n",
                row.threads, row.name, rate, row.bytes_per_element, rate * row.bytes_per_element,
                row.ratio.median, row.against, row.to_floor.median, 100 * row.seconds.spread);
   }

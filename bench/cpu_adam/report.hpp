@@ -15,7 +15,7 @@ struct Row {
   std::uint32_t threads;
   std::string name, against;
   double bytes_per_element;
-  measure::Center seconds, ratio, to_floor;  // its rate to that of `against` and of the floor
+  measure::Center seconds, ratio, to_floor;  // its rate divided by that of `against` and of the floor
 };
 
 struct Report {
@@ -27,7 +27,7 @@ struct Report {
 };
 
 void print_table(const Report& report);
-/// One line.
+/// Prints one line.
 void print_json(const Report& report);
 
 }  // namespace penstock::bench

@@ -12,7 +12,7 @@
 namespace penstock::zero {
 namespace {
 
-/// What a collective pays for its place in the one order of a rank's hops.
+/// The cost of ordering one collective among a rank's other collectives.
 void order(benchmark::State& state) {
   HopOrder order;
   for (auto _ : state) {
@@ -23,7 +23,8 @@ void order(benchmark::State& state) {
 }
 BENCHMARK(order)->Name("collectives/order");
 
-/// An exchange of 8 bytes between ranks of one thread: each checks that its peers call the same collective.
+/// An exchange of 8 bytes between ranks on one thread, in which each rank checks that its peers call the same
+/// collective.
 void exchange(benchmark::State& state) {
   const auto ranks = static_cast<std::uint32_t>(state.range(0));
   tiers::HostDevice device({.memory = 1_MiB});

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-// What is done with every element or byte: one block, which stays in the cache.
+// Operations on every element or byte, on one block that stays in cache.
 
 namespace penstock {
 namespace {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr ByteCount block(4096);
 
-/// One extent is released and another one allocated, where extents of 1 to 16 blocks stand in disorder.
+/// Releases one extent and allocates another, in files fragmented by extents of 1 to 16 blocks.
 void replace_extent(benchmark::State& state) {
   const auto count = static_cast<std::uint64_t>(state.range(0));
   const std::vector<ExtentAllocator::PathRoom> paths(
@@ -29,7 +29,7 @@ void replace_extent(benchmark::State& state) {
 }
 BENCHMARK(replace_extent)->Name("extents/replace")->RangeMultiplier(10)->Range(1000, 100'000);
 
-/// Pinned by a generation, left by the tensor, and freed with the generation.
+/// An extent is pinned by a generation, released by its tensor, and freed when the generation is released.
 void pin_extent(benchmark::State& state) {
   const std::vector<ExtentAllocator::PathRoom> paths = {{.capacity = 1_GiB, .reserved = 1_GiB}};
   ExtentAllocator allocator(paths, Alignment(block.value()));

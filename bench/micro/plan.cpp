@@ -15,7 +15,7 @@ ModelLayout model_of(std::uint64_t units, ElementCount unit_elements) {
   return model;
 }
 
-/// Everything on disk.
+/// Plans memory for a model whose tiles and parameter shards are all on disk.
 void plan(benchmark::State& state) {
   const auto tiles = static_cast<std::uint64_t>(state.range(0));
   const auto units = static_cast<std::uint64_t>(state.range(1));

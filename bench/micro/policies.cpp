@@ -3,14 +3,14 @@
 
 #include <benchmark/benchmark.h>
 
-// What the policies of host residency cost alone, with as many tensors as a large model has.
+// The cost of the policies of host residency alone, with the number of tensors of a large model.
 
 namespace penstock::swap {
 namespace {
 
 using tiers::TensorId;
 
-/// The copy that is used furthest ahead is evicted, and another one takes its place.
+/// Evicts the copy whose next use is furthest ahead and inserts another one.
 void choose_eviction(benchmark::State& state) {
   const auto count = static_cast<std::uint32_t>(state.range(0));
   EvictionOrder order(Eviction::planned);
@@ -26,7 +26,7 @@ void choose_eviction(benchmark::State& state) {
 }
 BENCHMARK(choose_eviction)->Name("policy/eviction")->RangeMultiplier(10)->Range(1000, 100'000);
 
-/// The trace advances by one use; what is next in the window is chosen, loaded, and dropped behind its use.
+/// The trace advances by one use; the next tensor of the window is chosen and loaded, and the used one dropped.
 void choose_prefetch(benchmark::State& state) {
   const auto count = static_cast<std::uint32_t>(state.range(0));
   constexpr PrefetchFacts on_disk{

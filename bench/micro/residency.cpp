@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-// A decision of host residency: one use of a tensor from its request to the end of its lease, with the loads, stores,
-// evictions and prefetches that come with it. The disk takes no time, so that what is measured is the decision.
+// The cost of a decision of host residency: one use of a tensor from its request to the end of its lease, with the
+// loads, stores, evictions and prefetches that it causes. The disk is simulated and takes no time.
 
 namespace penstock::swap {
 namespace {
 
 enum class Sizes : std::uint8_t { equal, mixed };
 
-/// `count` tensors in a budget that holds half of their bytes, used in the same order again and again.
+/// `count` tensors in a budget that holds half of their bytes, used repeatedly in the same order.
 class Residency : private HostResidency::Effects {
  public:
   Residency(std::uint32_t count, Access access, Sizes sizes)
@@ -104,7 +104,7 @@ void decide(benchmark::State& state, Access access, Sizes sizes) {
                                                benchmark::Counter::kAvgIterations);
 }
 
-// A whole number of rounds for each size: loads come in runs along a round.
+// A whole number of rounds for each size, because loads are not spread evenly over a round.
 constexpr std::int64_t uses = 100'000;
 
 BENCHMARK_CAPTURE(decide, read, Access::read, Sizes::equal)

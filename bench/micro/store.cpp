@@ -8,7 +8,7 @@
 namespace penstock::tiers {
 namespace {
 
-/// All transitions of one use that modifies: load, lease, store, drop.
+/// All state transitions of one modifying use: load, lease, store, drop.
 void transitions(benchmark::State& state) {
   const auto count = static_cast<std::uint32_t>(state.range(0));
   Ledger ledger;

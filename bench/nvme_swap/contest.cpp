@@ -47,7 +47,7 @@ Contestant ours(DiskBenchmark& load, const Setting& setting, std::size_t index, 
           }};
 }
 
-/// fio opens our own files, which have no name, through this process.
+/// Our files have no name; fio opens them through this process's /proc/PID/fd.
 std::vector<std::string> file_names(const DiskBenchmark& load) {
   std::vector<std::string> names;
   for (const swap::PathReport& path : load.paths()) {
@@ -83,7 +83,7 @@ Result<void> Contest::look_at_directories() {
     if (!why) continue;
     if (!options_.allow_page_cache) {
       return Error::unsupported("nvme_swap")
-          .reason("the page cache is not bypassed here, so no figure would be a disk's: " + *why)
+          .reason("the page cache is not bypassed here, so no figure would measure a disk: " + *why)
           .object(directory.string())
           .advice(
               "name a directory on ext4 or xfs on the drive itself, or measure the page cache with "
@@ -110,13 +110,13 @@ Result<void> Contest::prepare_swap() {
 }
 
 Result<void> Contest::check_room() const {
-  // Read, write and mixed share one.
-  const std::size_t of_each = 1 + (wanted(BenchmarkPattern::swap) ? options_.swap.hands.size() : 0);
+  // Read, write and mixed share one file.
+  const std::size_t of_each = 1 + (wanted(BenchmarkPattern::swap) ? options_.swap.work.size() : 0);
   const std::size_t files = options_.settings.size() * of_each;
   const auto room = measure::check_free_space(options_.directories, options_.file_size * files);
   if (room) return ok();
   return Error(room.error())
-      .note(fmt::format("files of {}, {} in each directory: one for each contestant of ours",
+      .note(fmt::format("files of {}, {} in each directory: one for each Penstock contestant",
                         to_string(options_.file_size), files))
       .advice("shorten --file-size, or the lists of --engine, --request-size and --in-flight");
 }
@@ -161,39 +161,39 @@ Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount tran
 }
 
 Result<void> Contest::add_swap(Event& event, std::size_t setting) {
-  for (const Hands& hands : options_.swap.hands) {
+  for (const TileWork& work : options_.swap.work) {
     TileUpdate* update = nullptr;
-    if (hands.compute) {
+    if (work.compute) {
       PENSTOCK_TRY_ASSIGN(auto created, TileUpdate::create({.format = options_.swap.format,
                                                             .elements = options_.swap.tile_elements,
-                                                            .integrity = hands.integrity,
+                                                            .integrity = work.integrity,
                                                             .workers = workers_.get()}));
       update = updates_.emplace_back(std::move(created)).get();
     }
     PENSTOCK_TRY_ASSIGN(auto load, make_load(options_.settings[setting], tile_size_, update));
     Contestant contestant = ours(*load, options_.settings[setting], setting, BenchmarkPattern::swap);
-    contestant.hands = hands;
-    contestant.name += hands.compute ? " + Adam" : "";
-    contestant.name += hands.integrity ? " + checksums" : "";
+    contestant.work = work;
+    contestant.name += work.compute ? " + Adam" : "";
+    contestant.name += work.integrity ? " + checksums" : "";
     event.contestants.push_back(std::move(contestant));
   }
   return ok();
 }
 
-/// What does not run here, such as io_uring in a container that filters it, is left out and said.
+/// A variant that does not run here, such as io_uring in a container that filters it, is left out with a note.
 Result<void> Contest::add_fio(Event& event) {
   PENSTOCK_TRY(fio_version());
   const DiskBenchmark& load = *loads_.front();
   const ByteCount size = load.paths().front().capacity;
   const char* operation = fio_word(event.operation);
-  Result<void> outcome = Error::unsupported("nvme_swap").reason("no engine of fio's runs here");
+  Result<void> outcome = Error::unsupported("nvme_swap").reason("none of fio's engines runs here");
   for (const FioVariant& variant : fio_variants()) {
     const auto run = [variant, operation, size, files = file_names(load), direct = direct()](double seconds) {
       return run_fio(variant, operation, files, size, direct, seconds);
     };
     if (auto tried = run(0.05); !tried) {
       notes_.push_back(
-          fmt::format("{}, {}: left out, since {}", variant.name(), operation, tried.error().message()));
+          fmt::format("{}, {}: left out because of: {}", variant.name(), operation, tried.error().message()));
       outcome = outcome ? outcome : Result<void>(tried.error());
       continue;
     }
@@ -226,15 +226,13 @@ Result<void> Contest::measure() {
 std::vector<std::string> Contest::caveats() const {
   std::vector<std::string> lines;
   for (const std::string& why : cached_because_) {
-    lines.push_back("these are figures of the page cache, not of a disk: " + why);
+    lines.push_back("the figures measure the page cache, not a disk: " + why);
   }
   for (const std::filesystem::path& directory : options_.directories) {
     const measure::StorageDevice device = measure::describe_storage(directory);
     if (!device.virtual_because) continue;
-    lines.push_back(
-        fmt::format("{}: {}; its host may cache and throttle, so that the ratio says more than "
-                    "the rate",
-                    directory.string(), *device.virtual_because));
+    lines.push_back(fmt::format("{}: {}; its host may cache and throttle, so trust ratios more than rates",
+                                directory.string(), *device.virtual_because));
   }
   lines.insert(lines.end(), notes_.begin(), notes_.end());
   return lines;

@@ -11,47 +11,47 @@
 
 namespace penstock::bench {
 
-/// Who takes part in an operation, and how.
+/// One setting of Penstock or one variant of fio, measured at one operation.
 struct Contestant {
   std::string name;  ///< "penstock io_uring 4 MiB x 4 + Adam", "fio libaio 1 MiB x 32"
   std::string engine;
   ByteCount request_size, in_flight;
-  std::size_t setting = 0;  ///< which of Options::settings
+  std::size_t setting = 0;  ///< index in Options::settings; not used for fio
   bool is_fio = false;
-  Hands hands;
+  TileWork work;
   std::function<Result<Sample>(double seconds)> run;
 };
 
-/// The contestants of one operation, and what each did in each round.
+/// The contestants of one operation, and their samples of each round.
 struct Event {
   swap::BenchmarkPattern operation;
   std::vector<Contestant> contestants;
   std::vector<std::vector<Sample>> samples;  ///< by contestant, then round
 };
 
-/// The loads and the events over them. Every contestant of ours has files of its own, which live as long as
-/// the contest, since making and removing them disturbs the disk; fio works on those of the first one.
+/// The disk benchmarks and the events that use them. Every Penstock contestant has its own files, kept as long as
+/// the contest, because creating and removing files disturbs the disk. fio uses the files of the first contestant.
 ///
 /// Owned by one thread. create() and measure() block.
 class Contest {
  public:
-  /// Errors: no_space; unsupported, when a directory does not bypass the page cache and that is not allowed,
-  /// for a state format that cannot be computed yet, and where no variant of fio runs; those of
+  /// Errors: no_space; unsupported, when a directory does not bypass the page cache and --allow-page-cache is not
+  /// given, and when no variant of fio runs; those of tile_bytes, Workers::create, TileUpdate::create and
   /// DiskBenchmark::create.
   [[nodiscard]] static Result<std::unique_ptr<Contest>> create(const Options& options);
 
-  /// Every contestant of every event, round by round; who goes first rotates, so that drift of the disk
-  /// favours nobody. Progress goes to standard error.
+  /// Runs every contestant of every event, round by round. The first one rotates, so that drift of the disk affects
+  /// all alike. Progress goes to standard error.
   [[nodiscard]] Result<void> measure();
 
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const std::vector<Event>& events() const { return events_; }
   [[nodiscard]] const std::vector<std::unique_ptr<swap::DiskBenchmark>>& loads() const { return loads_; }
-  /// False when a directory's page cache answers, so that no figure is a disk's.
+  /// False when a directory does not bypass the page cache, so that the figures do not measure a disk.
   [[nodiscard]] bool direct() const { return cached_because_.empty(); }
-  /// What is to be kept in mind of the figures: a line each.
+  /// Reasons to read the figures with care, one a line.
   [[nodiscard]] std::vector<std::string> caveats() const;
-  /// Bytes of a tile as it is moved.
+  /// Bytes of a tile, padded for direct I/O.
   [[nodiscard]] ByteCount tile_size() const { return tile_size_; }
 
  private:

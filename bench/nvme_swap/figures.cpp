@@ -29,7 +29,7 @@ Figure summarize(const Event& event, std::size_t who) {
           .request_size = contestant.request_size,
           .in_flight = contestant.in_flight,
           .is_fio = contestant.is_fio,
-          .hands = contestant.hands,
+          .work = contestant.work,
           .gb_per_second = measure::center(rates(samples)),
           .cpu_s_per_gb = median(each(samples, &Sample::cpu_s_per_gb)),
           .driver_s_per_gb = median(each(samples, &Sample::driver_s_per_gb)),
@@ -39,7 +39,7 @@ Figure summarize(const Event& event, std::size_t who) {
           .requests = requests};
 }
 
-/// The samples of the first contestant that `is` what is looked for.
+/// The samples of the first contestant for which is(contestant) holds.
 template <typename Is>
 const std::vector<Sample>* find(const Event& event, const Is& is) {
   for (std::size_t who = 0; who < event.contestants.size(); ++who) {
@@ -67,7 +67,7 @@ void compare_swap(const Contest& contest, const Event& event, std::size_t who, F
   const Contestant& contestant = event.contestants[who];
   const double tile = static_cast<double>(contest.tile_size().value());
   const double elements = static_cast<double>(contest.options().swap.tile_elements.value());
-  // A parameter's bytes move twice.
+  // The bytes of a parameter are read and written: twice the traffic.
   figure.parameters_g_per_second = figure.gb_per_second.median / 2 / tile * elements;
   for (const Event& other : contest.events()) {
     if (other.operation != swap::BenchmarkPattern::mixed) continue;
@@ -75,10 +75,10 @@ void compare_swap(const Contest& contest, const Event& event, std::size_t who, F
                               return !one.is_fio && one.setting == contestant.setting;
                             }));
   }
-  if (!contestant.hands.integrity) return;
+  if (!contestant.work.integrity) return;
   figure.to_unchecked =
       ratio(event.samples[who], find(event, [&](const Contestant& one) {
-              return one.setting == contestant.setting && one.hands.compute && !one.hands.integrity;
+              return one.setting == contestant.setting && one.work.compute && !one.work.integrity;
             }));
 }
 

@@ -11,7 +11,7 @@ namespace penstock::bench {
 
 namespace {
 
-/// What the command prints on standard output. Errors: unsupported, when it fails.
+/// Runs the command and returns its standard output. Errors: unsupported, when it fails.
 Result<std::string> output_of(const std::string& command) {
   std::FILE* pipe = ::popen(command.c_str(), "re");
   if (pipe == nullptr) return Error::from_errno("bench::run_fio", errno).object(command);
@@ -29,7 +29,7 @@ Result<std::string> output_of(const std::string& command) {
   return text;
 }
 
-/// Jobs and directions are reported as one, which alone gives percentiles over all requests.
+/// Jobs and directions are reported as one: only then does fio give percentiles over all requests.
 std::string fio_command(const FioVariant& variant, const char* operation, std::span<const std::string> files,
                         ByteCount file_size, bool direct, double seconds) {
   std::string command = fmt::format(
@@ -51,7 +51,7 @@ std::string FioVariant::name() const {
 }
 
 std::span<const FioVariant> fio_variants() {
-  // Powers of two, to which fio rounds the depth of io_uring up without a word.
+  // Depths are powers of two: fio silently rounds the depth of io_uring up to one.
   static const std::vector<FioVariant> variants = {
       {.engine = "io_uring", .request_size = 4_MiB, .depth = 4},
       {.engine = "io_uring", .request_size = 4_MiB, .depth = 8},
@@ -87,7 +87,7 @@ Result<Sample> run_fio(const FioVariant& variant, const char* operation, std::sp
   const Json::Value& moved = job["mixed"];
   const double gigabytes = moved["io_bytes"].asDouble() * 1e-9;
   if (!(gigabytes > 0)) {
-    return Error(ErrorCode::io, "bench::run_fio").reason("fio has moved nothing").object(command);
+    return Error(ErrorCode::io, "bench::run_fio").reason("fio transferred no bytes").object(command);
   }
   const double cpu_seconds =
       (job["usr_cpu"].asDouble() + job["sys_cpu"].asDouble()) / 100 * job["job_runtime"].asDouble() / 1000;

@@ -10,24 +10,24 @@
 
 namespace penstock::bench {
 
-/// One way of running fio.
+/// One setting of fio.
 struct FioVariant {
-  std::string engine;  ///< fio's word
+  std::string engine;  ///< value of fio's --ioengine
   ByteCount request_size;
   std::uint32_t depth = 0;
-  /// Buffers on 2 MiB pages, as ours are: malloc is told by GLIBC_TUNABLES, and they start on such a page.
-  /// Without it they are on 4 KiB pages, and the device sees requests cut in four.
+  /// Buffers on 2 MiB pages and aligned to them, as ours are; GLIBC_TUNABLES makes malloc use such pages. Without
+  /// it buffers are on 4 KiB pages and the device gets each request in four parts.
   bool huge_pages = true;
 
   /// "fio io_uring 4 MiB x 4".
   [[nodiscard]] std::string name() const;
 };
 
-/// Fair settings over the sizes and depths that serve one disk or another best, and what fio does when nobody
-/// tells it about pages.
+/// Settings with the request sizes and depths that are best on one disk or another, and one setting with fio's
+/// default buffers.
 [[nodiscard]] std::span<const FioVariant> fio_variants();
 
-/// Runs fio for `seconds` over `files`, one job a file, `operation` being fio's own word (read, write, rw).
+/// Runs fio for `seconds` over `files`, one job a file. `operation` is a value of fio's --rw: read, write or rw.
 ///
 /// Blocks. Errors: unsupported where fio does not run; io, when it reports a failure.
 [[nodiscard]] Result<Sample> run_fio(const FioVariant& variant, const char* operation,

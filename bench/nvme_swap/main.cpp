@@ -1,5 +1,5 @@
-// nvme_swap: how fast swap files are read, written and swapped through the library, and how near that is to
-// fio on the same files, with the same kind of memory, in the same minutes.
+// nvme_swap: measures how fast the library reads, writes and swaps (reads, updates and writes back) swap files, and
+// compares it with fio on the same files, with the same kind of memory, in the same rounds.
 
 #include "contest.hpp"
 #include "options.hpp"

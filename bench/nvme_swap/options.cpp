@@ -47,7 +47,7 @@ std::vector<Setting> settings(const Words& words) {
   return all;
 }
 
-/// In the order of the patterns; swap brings along mixed, which is its limit.
+/// In the order of the patterns. swap adds mixed, which is its upper limit.
 std::vector<BenchmarkPattern> operations(const Words& words) {
   const auto wanted = [&](const char* word) {
     return std::find(words.operations.begin(), words.operations.end(), word) != words.operations.end();
@@ -60,8 +60,8 @@ std::vector<BenchmarkPattern> operations(const Words& words) {
   return all;
 }
 
-std::vector<Hands> hands(const Words& words) {
-  std::vector<Hands> all;
+std::vector<TileWork> work(const Words& words) {
+  std::vector<TileWork> all;
   for (const bool compute : switches.at(words.compute)) {
     if (!compute) all.push_back({});
     for (const bool integrity : switches.at(words.integrity)) {
@@ -77,22 +77,24 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   Options options;
   Words words;
   options.swap.threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App app("Moves swap files as the library does, and beside it as fio does");
+  CLI::App app(
+      "Measures reads, writes and swaps of swap files through the library, and with fio for comparison");
   const CLI::AsSizeValue bytes(/*kb_is_1000=*/false);
-  app.add_option("--path", options.directories, "directories, a swap file of each contestant in each")
+  app.add_option("--path", options.directories,
+                 "directories; each contestant has a swap file in each of them")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app.add_option("--file-size", words.file_size, "of each file, such as 1GiB")
+  app.add_option("--file-size", words.file_size, "size of each file, such as 1GiB")
       ->capture_default_str()
       ->transform(bytes)
       ->check(CLI::PositiveNumber);
   app.add_option("--operation", words.operations,
-                 "read, write, mixed (one of each in turn), swap (a tile is read, updated and written back; "
-                 "measures mixed too, its limit) or all")
+                 "read, write, mixed (reads and writes alternate), swap (a tile is read, updated and written "
+                 "back; measures mixed too, its upper limit) or all")
       ->capture_default_str()
       ->delimiter(',')
       ->check(CLI::IsMember({"read", "write", "mixed", "swap", "all"}));
-  app.add_option("--engine", words.engines, "a list of auto, io_uring, libaio and threads, side by side")
+  app.add_option("--engine", words.engines, "auto, io_uring, libaio or threads, or a list of them to compare")
       ->capture_default_str()
       ->delimiter(',')
       ->check(CLI::IsMember(engines));
@@ -106,35 +108,35 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
       ->delimiter(',')
       ->transform(bytes)
       ->check(CLI::PositiveNumber);
-  app.add_option("--format", words.format, "of the optimizer state that swap moves")
+  app.add_option("--format", words.format, "format of the optimizer state that swap moves")
       ->capture_default_str()
       ->check(CLI::IsMember(formats));
   app.add_option("--tile-elements", words.tile_elements, "parameters of a tile")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 32));
   app.add_option("--compute", words.compute,
-                 "swap with the Adam step between read and write: on, off or both")
+                 "run the Adam step between read and write of swap: on, off or both")
       ->capture_default_str()
       ->check(CLI::IsMember(switches));
   app.add_option("--integrity", words.integrity,
-                 "blocks verified before and sealed after that step: on, off or both")
+                 "verify each block's checksum before that step and compute it after: on, off or both")
       ->capture_default_str()
       ->check(CLI::IsMember(switches));
-  app.add_option("--threads", options.swap.threads, "that compute")
+  app.add_option("--threads", options.swap.threads, "threads that compute")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1024u));
   app.add_option("--rounds", options.rounds, "interleaved rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--seconds", options.seconds, "of each run of a round")
+  app.add_option("--seconds", options.seconds, "length of each run of a round")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 3600.0));
   app.add_flag("--fio", options.fio, "measure fio too, on the same files, in the same rounds");
   app.add_flag("--allow-page-cache", options.allow_page_cache,
-               "measure where the page cache is not bypassed, and say so of every figure");
+               "measure even where the page cache is not bypassed; the output says so");
   CLI::Option* json = app.add_flag("--json", words.json, "print one line of JSON");
   app.add_flag("--csv", words.csv,
-               "print CSV, a line for each figure; what it was measured on goes to standard error")
+               "print CSV, a line for each figure; the description of the machine goes to standard error")
       ->excludes(json);
   try {
     app.parse(argc, argv);
@@ -148,7 +150,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   options.operations = operations(words);
   options.swap.format = formats.at(words.format);
   options.swap.tile_elements = ElementCount(words.tile_elements);
-  options.swap.hands = hands(words);
+  options.swap.work = work(words);
   options.output = words.json ? Output::json : words.csv ? Output::csv : Output::table;
   return options;
 }

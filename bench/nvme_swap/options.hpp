@@ -10,23 +10,23 @@
 
 namespace penstock::bench {
 
-/// How files are moved: one contestant of ours.
+/// The I/O settings of one Penstock contestant.
 struct Setting {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   ByteCount request_size, in_flight;
 };
 
-/// What becomes of a tile between its read and its write.
-struct Hands {
-  bool compute = false;    ///< the Adam step; without it the bytes go back as they came
-  bool integrity = false;  ///< each block verified and sealed; with compute only
+/// The work done on a tile between its read and its write.
+struct TileWork {
+  bool compute = false;    ///< run the Adam step; otherwise the bytes are written back unchanged
+  bool integrity = false;  ///< verify each block's checksum and compute the new one; with compute only
 };
 
 struct SwapOptions {
   cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
   ElementCount tile_elements;
-  std::uint32_t threads = 1;  ///< that compute
-  std::vector<Hands> hands;
+  std::uint32_t threads = 1;  ///< number of compute threads
+  std::vector<TileWork> work;
 };
 
 enum class Output : std::uint8_t { table, json, csv };
@@ -38,13 +38,13 @@ struct Options {
   std::vector<swap::BenchmarkPattern> operations;
   SwapOptions swap;
   int rounds = 5;
-  double seconds = 1.0;  ///< of each run
+  double seconds = 1.0;  ///< length of each run
   bool fio = false, allow_page_cache = false;
   Output output = Output::table;
 };
 
-/// Reads the command line. None when the program is to end with `status`: after --help, and after an error,
-/// which has been printed.
+/// Parses the command line. Returns nothing when the program must exit with `status`: after --help, or after an
+/// error, which has been printed.
 [[nodiscard]] std::optional<Options> parse_options(int argc, char** argv, int& status);
 
 }  // namespace penstock::bench

@@ -7,7 +7,8 @@
 
 namespace penstock::bench {
 
-/// What the figures mean nothing without: machine, directories, engines and what was probed, files, caveats.
+/// Prints the conditions of the measurement: machine, directories, engines with their probed features, files,
+/// caveats.
 void print_header(std::FILE* to, const Contest& contest, const measure::Machine& machine);
 
 /// "ext4 on vda (virtio_blk), direct I/O, alignment 4096 B".

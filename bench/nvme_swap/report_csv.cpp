@@ -24,9 +24,9 @@ void print_csv(const std::vector<Figure>& figures, bool direct) {
   for (const Figure& figure : figures) {
     fmt::print("{},{},{},{},{},{},{},{},{:.4f},{:.4f},{:.1f},{:.1f},{:.1f},{:.6f},{:.6f},{},{},{},{},{}\n",
                figure.operation, figure.contestant, figure.engine, figure.request_size.value(),
-               figure.in_flight.value(), text(figure.hands.compute), text(figure.hands.integrity),
-               text(direct), figure.gb_per_second.median, figure.gb_per_second.spread, figure.p50_us,
-               figure.p99_us, figure.p999_us, figure.driver_s_per_gb, figure.cpu_s_per_gb, figure.requests,
+               figure.in_flight.value(), text(figure.work.compute), text(figure.work.integrity), text(direct),
+               figure.gb_per_second.median, figure.gb_per_second.spread, figure.p50_us, figure.p99_us,
+               figure.p999_us, figure.driver_s_per_gb, figure.cpu_s_per_gb, figure.requests,
                figure.parameters_g_per_second ? fmt::format("{:.5f}", *figure.parameters_g_per_second) : "",
                text(figure.to_fio), text(figure.to_mixed), text(figure.to_unchecked));
   }

@@ -7,7 +7,7 @@ namespace penstock::bench {
 
 namespace {
 
-/// A line for those that are alike.
+/// Prints one line for consecutive loads with the same description.
 void print_loads(std::FILE* to, const Contest& contest) {
   std::size_t alike = 0;
   for (std::size_t i = 0; i < contest.loads().size(); ++i) {
@@ -45,11 +45,10 @@ void print_header(std::FILE* to, const Contest& contest, const measure::Machine&
              machine.cores, machine.load, machine.huge_pages);
   for (const auto& path : contest.loads().front()->paths()) fmt::print(to, "{}\n", describe_directory(path));
   print_loads(to, contest);
-  fmt::print(
-      to,
-      "files of {}, {} in each directory, each written once before; fio works on the first; {} rounds of "
-      "{} s, medians\n",
-      to_string(options.file_size), contest.loads().size(), options.rounds, options.seconds);
+  fmt::print(to,
+             "files of {}, {} in each directory, each written once before; fio uses the first; {} rounds of "
+             "{} s, medians\n",
+             to_string(options.file_size), contest.loads().size(), options.rounds, options.seconds);
   if (!contest.tile_size().is_zero()) {
     fmt::print(to, "swap: tiles of {} parameters, {} in format {}, {} threads compute\n",
                to_string(options.swap.tile_elements), to_string(contest.tile_size()),

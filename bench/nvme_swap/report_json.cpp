@@ -30,8 +30,8 @@ Json::Value to_json(const Figure& figure) {
   json["cpu_s_per_gb"] = figure.cpu_s_per_gb;
   json["requests"] = Json::UInt64(figure.requests);
   if (figure.parameters_g_per_second) {
-    json["compute"] = figure.hands.compute;
-    json["integrity"] = figure.hands.integrity;
+    json["compute"] = figure.work.compute;
+    json["integrity"] = figure.work.integrity;
     json["parameters_g_per_s"] = *figure.parameters_g_per_second;
   }
   if (figure.to_fio) json["to_fio"] = to_json(*figure.to_fio);

@@ -4,7 +4,7 @@
 
 namespace penstock::bench {
 
-/// What one run of one contestant came to; measured of fio and of ourselves alike.
+/// The measurements of one run of one contestant, the same for fio and for Penstock.
 struct Sample {
   double gb_per_second = 0;                    ///< 1 GB is 1e9 bytes
   double cpu_s_per_gb = 0;                     ///< user and system, of the whole process

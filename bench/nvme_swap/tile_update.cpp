@@ -9,13 +9,13 @@ namespace penstock::bench {
 
 namespace {
 
-/// A trainer's gradients and parameters come from memory, not from a cache: more of them than one holds.
+/// Larger than a cache, because a trainer's gradients and parameters come from memory.
 constexpr ByteCount stream_bytes = 64_MiB;
 
-/// So many neighbouring tiles begin with different parameters, so that one in another's place shows.
+/// This many neighbouring tiles have different initial parameters, so that swapped tiles are detected.
 constexpr std::uint64_t distinct_tiles = 1024;
 
-/// Counted from the start of its file.
+/// The tile's number, counted from the start of its file.
 std::uint64_t index_of(const swap::DiskBenchmark::Piece& piece) {
   return piece.offset.value() / piece.bytes.size().value();
 }
@@ -45,7 +45,7 @@ TileUpdate::TileUpdate(const Options& options, ByteCount tile, ByteCount block, 
   }
 }
 
-/// The load's pieces are of one size and begin with their tile; what follows it pads them for direct I/O.
+/// All pieces of the load have one size. Each begins with its tile, followed by padding for direct I/O.
 TileUpdate::Tile& TileUpdate::tile_of(const swap::DiskBenchmark::Piece& piece) {
   if (tiles_.size() <= piece.path) tiles_.resize(piece.path + 1);
   std::vector<Tile>& tiles = tiles_[piece.path];
@@ -57,7 +57,8 @@ TileUpdate::Tile& TileUpdate::tile_of(const swap::DiskBenchmark::Piece& piece) {
   return tiles[index];
 }
 
-/// Tiles far apart share their parameters, which in the split formats are halves of their masters: any do.
+/// Tiles that are far apart share gradients and parameters. In the split formats the parameters are the upper halves
+/// of the masters; any values will do there.
 cpu_adam::AdamTile TileUpdate::view(const swap::DiskBenchmark::Piece& piece) const {
   const ByteCount stream = size_of(DType::bf16) * options_.elements.value(), half = arena_.bytes().size() / 2;
   const ByteCount begin = stream * (index_of(piece) % (half / stream));
@@ -88,7 +89,7 @@ Result<void> TileUpdate::update(const swap::DiskBenchmark::Piece& piece) {
                           {.workers = options_.workers, .observer = options_.integrity ? &seal : nullptr}));
   if (outcome.first_rejected_block) {
     return Error(ErrorCode::corrupted, "nvme_swap")
-        .reason("a block that was read back is not what was written")
+        .reason("a block that was read back differs from the bytes written")
         .object("path " + std::to_string(piece.path) + ", block " +
                 std::to_string(*outcome.first_rejected_block) + " of the tile")
         .at(piece.offset)

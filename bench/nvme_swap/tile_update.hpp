@@ -10,8 +10,8 @@
 
 namespace penstock::bench {
 
-/// What the optimizer does to a tile between its read and its write: the AdamW step, block by block, each
-/// block verified before and sealed after it while it is in L2.
+/// The optimizer's work on a tile between its read and its write: the AdamW step, block by block. Each block's
+/// checksum is verified before and computed after the step, while the block is in L2.
 ///
 /// Owned by one thread, the one that runs the load.
 class TileUpdate {
@@ -26,9 +26,9 @@ class TileUpdate {
   /// Errors: those of tile_bytes and of HostArena::create.
   [[nodiscard]] static Result<std::unique_ptr<TileUpdate>> create(const Options& options);
 
-  /// Makes `piece` the tile of step 0.
+  /// Writes the state of step 0 into `piece`.
   [[nodiscard]] Result<void> initialize(const swap::DiskBenchmark::Piece& piece);
-  /// Takes the tile one step further. Errors: corrupted, when a block is not what was sealed.
+  /// Updates the tile by one step. Errors: corrupted, when a block does not match its checksum.
   [[nodiscard]] Result<void> update(const swap::DiskBenchmark::Piece& piece);
 
  private:

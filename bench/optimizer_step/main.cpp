@@ -1,5 +1,5 @@
-// optimizer_step: how fast Engine::step() updates a model whose optimizer states are on disk, as a fraction
-// of the disk's own mixed limit for the bytes it must move, measured in turns with it.
+// optimizer_step: measures how fast Engine::step() updates a model whose optimizer states are on disk. The rate
+// is given as a fraction of the disk's own limit for mixed reads and writes, measured before and after each step.
 #include "state_formats.hpp"
 #include "stepper.hpp"
 #include "turns.hpp"
@@ -30,7 +30,7 @@ const std::map<std::string, zero::OffloadDevice> devices = {{"cpu", zero::Offloa
                                                             {"nvme", zero::OffloadDevice::nvme}};
 
 struct Arguments {
-  StepperOptions model;  // but for what the contestants differ in
+  StepperOptions model;  // contestants override format and integrity
   std::uint32_t rounds = 5;
   std::string device = "nvme";
   std::string integrity = "on";
@@ -48,7 +48,7 @@ struct Contestant {
   std::vector<double> seconds, rates, limits, ratios;
 };
 
-/// One step between two looks at the disk's limit; round 0 warms up.
+/// One step between two measurements of the disk's limit; round 0 is the warm-up.
 Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::uint32_t round) {
   PENSTOCK_TRY_ASSIGN(const auto before,
                       load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
@@ -67,7 +67,7 @@ Result<void> take_part(Contestant& contestant, swap::DiskBenchmark& load, std::u
   return ok();
 }
 
-/// Read from and written to disks by this process, as the kernel counts.
+/// Bytes that this process has read from and written to block devices, from /proc/self/io.
 struct DiskBytes {
   std::uint64_t read = 0, written = 0;
   static DiskBytes now() {
@@ -81,7 +81,7 @@ struct DiskBytes {
   }
 };
 
-/// The first of the formats alone.
+/// Measures the first of arguments.formats only.
 Result<void> take_turns(const Arguments& arguments) {
   StepperOptions options = arguments.model;
   options.format = state_formats.at(arguments.formats.front());
@@ -100,7 +100,7 @@ Result<void> take_turns(const Arguments& arguments) {
     PENSTOCK_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
     Json::Value figures;
     figures["step"] = timing->step;
-    figures["landing"] = timing->landing;
+    figures["gradient_accumulation"] = timing->gradient_accumulation;
     figures["read"] = Json::UInt64(after.read - before.read);
     figures["written"] = Json::UInt64(after.written - before.written);
     figures["resident_peak"] = Json::UInt64(usage.ru_maxrss) * 1024;
@@ -113,7 +113,7 @@ Result<void> run(const Arguments& arguments) {
   if (arguments.model.device != zero::OffloadDevice::nvme) {
     return Error::invalid_argument("optimizer_step")
         .object("--device")
-        .reason("without a disk there is no limit to compare with; --turns only measures")
+        .reason("without a disk there is no limit to compare with; --turns measures without comparing")
         .wanted("nvme, or --turns")
         .got(arguments.device);
   }
@@ -123,7 +123,7 @@ Result<void> run(const Arguments& arguments) {
              measure::to_string(storage, arguments.model.path), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
   PENSTOCK_TRY_ASSIGN(const auto cached, measure::page_cache_because(arguments.model.path));
-  if (cached) fmt::print("note: these are figures of the page cache, not of a disk: {}\n", *cached);
+  if (cached) fmt::print("note: the figures measure the page cache, not a disk: {}\n", *cached);
 
   std::vector<Contestant> contestants;
   for (const std::string& format : arguments.formats) {
@@ -144,7 +144,7 @@ Result<void> run(const Arguments& arguments) {
     const auto& plan = one.stepper->plan();
     const ByteCount per_step = plan.tile_reads + plan.tile_writes;
     fmt::print(
-        "{}: {} parameters, {} of {} tiles at home in host memory; a step must move {} ({:.2f} B a "
+        "{}: {} parameters, {} of {} tiles kept in host memory; a step must move {} ({:.2f} B a "
         "parameter)\n",
         one.name, to_string(ElementCount(arguments.model.parameters)), plan.tiles_in_host, plan.tiles,
         to_string(per_step),
@@ -154,7 +154,7 @@ Result<void> run(const Arguments& arguments) {
   fmt::print("\n{:>6}  {:<26}{:>8}{:>12}{:>12}{:>12}{:>12}{:>8}\n", "round", "states", "step s", "read",
              "written", "GB/s", "disk GB/s", "ratio");
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
-    for (std::size_t i = 0; i < contestants.size(); ++i) {  // who goes first rotates
+    for (std::size_t i = 0; i < contestants.size(); ++i) {  // the first one rotates
       Contestant& contestant = contestants[(i + round) % contestants.size()];
       PENSTOCK_TRY(take_part(contestant, *load, round));
     }
@@ -180,29 +180,33 @@ int main(int argc, char** argv) {
   penstock::bench::Arguments arguments;
   CLI::App app("The optimizer step on disk, against the disk's own limit");
   app.add_option("--path", arguments.model.path, "swap directory")->capture_default_str();
-  app.add_option("--parameters", arguments.model.parameters, "of the model")->capture_default_str();
-  app.add_option("--unit-parameters", arguments.model.unit_parameters, "of a unit")->capture_default_str();
+  app.add_option("--parameters", arguments.model.parameters, "parameters of the model")
+      ->capture_default_str();
+  app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit")
+      ->capture_default_str();
   app.add_option("--tile-elements", arguments.model.tile_elements,
-                 fmt::format("a multiple of {}; 0: as each format has it",
+                 fmt::format("a multiple of {}; 0: the default of each format",
                              penstock::cpu_adam::block_elements.value()))
       ->capture_default_str();
-  app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "read ahead")->capture_default_str();
-  app.add_option("--host-mib", arguments.model.host_mib, "host budget; 0: as planned, all tiles on disk")
+  app.add_option("--tiles-in-flight", arguments.model.tiles_in_flight, "tiles read ahead")
+      ->capture_default_str();
+  app.add_option("--host-mib", arguments.model.host_mib,
+                 "host budget in MiB; 0: as planned, all tiles on disk")
       ->capture_default_str();
   app.add_option("--threads", arguments.model.threads, "workers")->capture_default_str();
   app.add_option("--rounds", arguments.rounds, "timed rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_option("--integrity", arguments.integrity,
-                 "checksums on, off, or both: two models, in turns, and the ratio of their times")
+                 "checksums on, off, or both: two models, measured alternately, and the ratio of their times")
       ->capture_default_str()
       ->check(CLI::IsMember(penstock::bench::switches));
   app.add_option("--device", arguments.device, "where optimizer states are")
       ->capture_default_str()
       ->check(CLI::IsMember(penstock::bench::devices));
   app.add_flag("--turns", arguments.turns,
-               "one step for each line of standard input, its figures as a line of JSON");
-  app.add_option("--format", arguments.formats, "state formats, in turns")
+               "run one step for each line of standard input and print its figures as a line of JSON");
+  app.add_option("--format", arguments.formats, "state formats, measured alternately")
       ->capture_default_str()
       ->delimiter(',')
       ->check(CLI::IsMember(penstock::bench::state_formats));

@@ -13,7 +13,7 @@ double seconds_since(TimePoint began) {
   return std::chrono::duration<double>(Clock::steady().now() - began).count();
 }
 
-/// As a backward would. Seconds.
+/// Fills the gradient as a backward pass would. Returns seconds.
 double write(const DeviceTensor& gradient) {
   const TimePoint began = Clock::steady().now();
   for (std::uint16_t& value : tiers::HostDevice::bytes(gradient.bytes).as<std::uint16_t>()) value = 0x3c00;
@@ -31,8 +31,8 @@ Result<std::unique_ptr<Stepper>> Stepper::create(const StepperOptions& options) 
 Result<Stepper::Timing> Stepper::step() {
   Timing timing{};
   PENSTOCK_TRY(rank_->engine().begin_step({}));
-  // Landings go on while the next gradient is written: they take what the loop takes beyond the writing
-  // alone.
+  // reduce() is asynchronous and overlaps the writing of the next gradient. Its cost is the loop's time minus
+  // the time that the writing takes alone.
   const TimePoint backward = Clock::steady().now();
   double writing = 0;
   for (std::uint32_t unit = units_; unit-- > 0;) {
@@ -40,10 +40,10 @@ Result<Stepper::Timing> Stepper::step() {
     if (!gradients) return gradients.error();
     const DeviceTensor tensor = gradients->slots()[0].tensor;
     write(tensor);
-    if (unit == units_ - 1) writing = write(tensor) * (units_ + 1);  // nothing lands yet
+    if (unit == units_ - 1) writing = write(tensor) * (units_ + 1);  // no reduce() is running yet
     PENSTOCK_TRY(rank_->engine().reduce(std::move(*gradients), *stream_));
   }
-  timing.landing = seconds_since(backward) - writing;
+  timing.gradient_accumulation = seconds_since(backward) - writing;
 
   const auto before = rank_->runtime().ledger().traffic(tiers::Purpose::optimizer_tile);
   const TimePoint began = Clock::steady().now();
@@ -52,7 +52,7 @@ Result<Stepper::Timing> Stepper::step() {
   PENSTOCK_TRY(rank_->runtime().flush());
   const double waited = std::chrono::duration<double>(outcome->gradient_wait).count();
   timing.step = seconds_since(began) - waited;
-  timing.landing += waited;
+  timing.gradient_accumulation += waited;
   const auto after = rank_->runtime().ledger().traffic(tiers::Purpose::optimizer_tile);
   timing.read = after.read - before.read;
   timing.written = after.written - before.written;

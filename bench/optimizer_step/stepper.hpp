@@ -11,13 +11,13 @@
 
 namespace penstock::bench {
 
-/// A model of equal units, and how its optimizer states are kept.
+/// A model of equal units, and where and in which format its optimizer states are kept.
 struct StepperOptions {
   std::filesystem::path path = ".";
   zero::OffloadDevice device = zero::OffloadDevice::nvme;
   std::uint64_t parameters = 128'000'000;
   std::uint64_t unit_parameters = 8'000'000;
-  std::uint64_t tile_elements = 0;  ///< 0: as the format has it
+  std::uint64_t tile_elements = 0;  ///< 0: the format's default
   std::uint32_t tiles_in_flight = 4;
   std::uint64_t host_mib = 0;  ///< 0: as planned
   std::uint32_t threads = 2;
@@ -25,7 +25,7 @@ struct StepperOptions {
   bool integrity = true;
 };
 
-/// One rank that does nothing but optimizer steps.
+/// One rank that runs optimizer steps only, with constant gradients.
 class Stepper {
  public:
   static Result<std::unique_ptr<Stepper>> create(const StepperOptions& options);
@@ -33,12 +33,13 @@ class Stepper {
   Stepper& operator=(const Stepper&) = delete;
 
   struct Timing {
-    /// Seconds that reducing gradients into host memory took of backward, their norm included.
-    double landing;
+    /// Seconds of backward that reduce() takes: copying gradients to host memory, accumulating them there and
+    /// summing their squares for the norm.
+    double gradient_accumulation;
     double step;              ///< seconds of step(), its writes included
     ByteCount read, written;  ///< by step()
   };
-  /// Gives every unit a gradient, and steps.
+  /// Writes a gradient for every unit, then runs one optimizer step.
   Result<Timing> step();
 
   [[nodiscard]] const zero::MemoryPlan& plan() const { return rank_->plan(); }

@@ -1,6 +1,6 @@
-"""CPU Adam: ours, PyTorch's, DeepSpeed's, bitsandbytes' and torchao's, in turns, one table.
+"""CPU Adam of Penstock, PyTorch, DeepSpeed, bitsandbytes and torchao, measured alternately and printed as one table.
 
-Needs the packages of requirements.txt; README.md says how. Rates are of one flat tensor.
+Each updates one flat tensor. Needs the packages of requirements.txt; README.md says how to install them.
 """
 
 import argparse
@@ -11,13 +11,14 @@ import sys
 from turns import Contestant, ratio, spread, take_turns
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What works on as many elements as ours, and what is so slow that fewer must do.
+# PEERS update as many elements as ours; SLOW_PEERS are too slow for that and update fewer.
 PEERS = ["torch fused AdamW", "DeepSpeedCPUAdam", "DeepSpeedCPUAdam bf16", "DeepSpeed tail",
          "DeepSpeed tail bf16", "DeepSpeed tail bf16, float norm"]
 SLOW_PEERS = ["bitsandbytes AdamW8bit", "torchao AdamW8bit"]
-# What of ours each is compared with. DeepSpeed's tail from fp32 gradients takes no norm: nor does an update alone.
+# Which of our rows each peer is compared with. "DeepSpeed tail" (fp32 gradients) computes no norm, so it is compared
+# with our update alone, which computes none either, and with our tail, which does.
 OURS = {"torch fused AdamW": ["fp32"], "DeepSpeedCPUAdam": ["fp32"], "DeepSpeedCPUAdam bf16": ["fp32"],
-        "DeepSpeed tail": ["fp32 past", "tail fp32", "tail split"], "DeepSpeed tail bf16": ["tail fp32"],
+        "DeepSpeed tail": ["fp32 nontemporal", "tail fp32", "tail split"], "DeepSpeed tail bf16": ["tail fp32"],
         "DeepSpeed tail bf16, float norm": ["tail fp32"], "bitsandbytes AdamW8bit": ["split_q8"],
         "torchao AdamW8bit": ["split_q8"]}
 
@@ -29,7 +30,7 @@ def main():
     arguments.add_argument("--slow-elements", type=int, default=4 << 20)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=11)
-    arguments.add_argument("--huge-pages", action="store_true", help="for PyTorch too, which asks for none as it comes")
+    arguments.add_argument("--huge-pages", action="store_true", help="make PyTorch use huge pages too; by default it does not")
     options = arguments.parse_args()
 
     elements = {name: options.elements for name in PEERS} | {name: options.slow_elements for name in SLOW_PEERS}
@@ -49,8 +50,8 @@ def main():
 
     print(f"{options.elements / 1e6:.1f} M parameters ({options.slow_elements / 1e6:.1f} M for the 8-bit peers), "
           f"{options.threads} threads, medians of {options.rounds} rounds, PyTorch "
-          f"{'with huge pages' if options.huge_pages else 'as it comes'}")
-    print(f"{'what':<34}{'G param./s':>12}{'spread':>9}   ours to it")
+          f"{'with huge pages' if options.huge_pages else 'with its default pages'}")
+    print(f"{'contestant':<34}{'G param./s':>12}{'spread':>9}   our rate / its rate")
     for name, seconds in rows.items():
         ratios = ", ".join(f"{ours}: {ratio(seconds, rows[ours]):.2f}" for ours in OURS.get(name, []))
         print(f"{name:<34}{1e-9 / statistics.median(seconds):>12.3f}{100 * spread(seconds):>7.1f} %   {ratios}".rstrip())

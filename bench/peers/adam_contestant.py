@@ -1,4 +1,4 @@
-"""One optimizer of another library on one flat tensor, in turns: see adam.py."""
+"""One optimizer of another library on one flat tensor, one round per line of standard input: see adam.py."""
 
 import argparse
 import time
@@ -36,8 +36,8 @@ def deepspeed_adam(elements, dtype):
 
 
 def deepspeed_tail(elements, from_bf16, norm_dtype=None):
-    """The host's part of ZeRO's step: unscale and clip in one multiplication, CPUAdam, copy to bf16. From bf16
-    gradients, first their norm, as stage 3 takes it (in doubles) or in floats, and the cast."""
+    """The host part of ZeRO's step: unscale and clip in one multiplication, CPUAdam, copy to bf16. With bf16
+    gradients it starts with their norm, in doubles as in stage 3 or in floats, and the cast to fp32."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
     master = parameter(elements)
     low = torch.empty(elements, dtype=torch.bfloat16)

@@ -1,8 +1,8 @@
-"""DeepSpeed's whole optimizer step, in turns: ZeRO-3 on the CPU accelerator, one rank. See step.py.
+"""DeepSpeed's whole optimizer step, one per line of standard input: ZeRO-3 on the CPU accelerator, one rank. See step.py.
 
-The model is so many square layers, and a batch is one row: forward and backward take little, and are not counted,
-but for what backward does to the gradients: writing them to disk belongs to the step, which reads them there; keeping
-and summing them in host memory is their landing.
+The model is a stack of square layers and a batch is one row, so forward and backward take little time. They are not
+counted, except for what backward does to the gradients. Writing them to disk counts as part of the step, which reads
+them back. Copying them to host memory and summing them there is reported as gradient_accumulation.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def configuration(options, sub_group, path):
 
 
 def bytes_moved():
-    """Read and written by this process on disks."""
+    """Bytes that this process has read from and written to block devices."""
     fields = dict(line.split(": ") for line in open("/proc/self/io").read().splitlines())
     return int(fields["read_bytes"]), int(fields["write_bytes"])
 
@@ -86,8 +86,8 @@ def main():
         engine.step()
         step = time.perf_counter() - began
         after = bytes_moved()
-        return {"step": step + writing[0], "landing": partitioning[0] - writing[0], "read": after[0] - before[0],
-                "written": after[1] - before[1], "resident_peak": resident_peak()}
+        return {"step": step + writing[0], "gradient_accumulation": partitioning[0] - writing[0],
+                "read": after[0] - before[0], "written": after[1] - before[1], "resident_peak": resident_peak()}
 
     serve(answers, measure)
     directory.cleanup()

@@ -1,8 +1,9 @@
-"""The optimizer step of one model: DeepSpeed's and ours, in turns, one table.
+"""The optimizer step of one model, DeepSpeed's and ours, measured alternately and printed as one table.
 
-Seconds are of the step, DeepSpeed's writing of gradients to disk during backward included, and of the landing of
-gradients in host memory with their norm. Not counted is what DeepSpeed does to a gradient before it has its
-partition: the copy into its bucket and the average. Needs the packages of requirements.txt; README.md says how.
+Two times are measured. "step" is the optimizer step; for DeepSpeed it includes writing gradients to disk during
+backward. "accumulate" is copying gradients to host memory and accumulating them there, with their norm. What DeepSpeed
+does to a gradient before partitioning it, the copy into a bucket and the average, is not counted. Needs the packages of
+requirements.txt; README.md says how to install them.
 """
 
 import argparse
@@ -24,9 +25,9 @@ def main():
     arguments.add_argument("--layer-parameters", type=int, default=4096 * 4096, help="a square number")
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--huge-pages", action="store_true", help="for PyTorch too, which asks for none as it comes")
+    arguments.add_argument("--huge-pages", action="store_true", help="make PyTorch use huge pages too; by default it does not")
     arguments.add_argument("--host-mib", type=int, default=5000,
-                           help="host budget of ours for `in memory`: less than DeepSpeed's pipelined step peaks at")
+                           help="host budget of our `in memory` run in MiB; less than the peak of DeepSpeed's pipelined step")
     options = arguments.parse_args()
     parameters = options.layers * options.layer_parameters
 
@@ -38,7 +39,8 @@ def main():
         return [sys.executable, HERE / "deepspeed_step.py", "--path", options.path, "--layers", options.layers,
                 "--layer-parameters", options.layer_parameters, "--threads", options.threads, *more]
 
-    # By the baseline that ours are compared with; one group after the other, for they would not fit in memory.
+    # A group is a baseline and what is compared with it. Groups run one after the other: together they would not fit
+    # in memory.
     groups = [
         ("DeepSpeed nvme, pipelined", {
             "DeepSpeed nvme, pipelined": deepspeed("--device", "nvme", "--pipelined"),
@@ -62,22 +64,23 @@ def main():
         against |= {name: baseline for name in commands if name != baseline}
 
     steps = {name: [answer["step"] for answer in answers] for name, answers in figures.items()}
-    totals = {name: [answer["step"] + answer["landing"] for answer in answers]
+    totals = {name: [answer["step"] + answer["gradient_accumulation"] for answer in answers]
               for name, answers in figures.items()}
     print(f"{parameters / 1e6:.1f} M parameters, {options.threads} threads, medians of {options.rounds} rounds, PyTorch "
-          f"{'with huge pages' if options.huge_pages else 'as it comes'}; "
-          "bytes on disk a parameter")
-    print(f"{'what':<30}{'step':>8}{'spread':>9}{'landing':>9}{'read':>7}{'written':>9}{'peak GiB':>10}"
-          "   faster: step, both")
+          f"{'with huge pages' if options.huge_pages else 'with its default pages'}; "
+          "bytes of disk traffic a parameter")
+    print(f"{'contestant':<30}{'step':>8}{'spread':>9}{'accumulate':>12}{'read':>7}{'written':>9}{'peak GiB':>10}"
+          "   times as fast: step, step + accumulate")
     for name, answers in figures.items():
         median = {key: statistics.median(answer[key] for answer in answers) for key in answers[0]}
-        line = (f"{name:<30}{median['step']:>8.3f}{100 * spread(steps[name]):>7.1f} %{median['landing']:>9.3f}"
+        line = (f"{name:<30}{median['step']:>8.3f}{100 * spread(steps[name]):>7.1f} %"
+                f"{median['gradient_accumulation']:>12.3f}"
                 f"{median['read'] / parameters:>7.2f}{median['written'] / parameters:>9.2f}"
                 f"{median['resident_peak'] / GIB:>10.2f}")
         if name in against:
             baseline = against[name]
             line += (f"   {ratio(steps[baseline], steps[name]):.2f}, {ratio(totals[baseline], totals[name]):.2f} "
-                     f"than {baseline}")
+                     f"as {baseline}")
         print(line)
 
 

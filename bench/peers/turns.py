@@ -1,7 +1,7 @@
-"""Contestants as processes that take turns.
+"""Runs contestants alternately, each in its own process.
 
-A contestant measures one round for each line of its standard input and answers with a line of JSON. Each has
-its own process, so that what one allocates is not another's peak, and nothing of one is warm for another.
+A contestant measures one round for each line of its standard input and answers with a line of JSON. Separate
+processes keep one contestant's memory out of another's peak and its data out of another's warm caches.
 """
 
 import json
@@ -12,20 +12,20 @@ import sys
 
 
 def claim_output():
-    """Standard output, for answers alone: what libraries print from now on goes to standard error."""
+    """Returns standard output for answers only; what libraries print from now on goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 def serve(answers, measure):
-    """The contestant's side: `measure` returns the figures of a round."""
+    """The loop of a contestant's process; `measure` runs one round and returns its figures."""
     for _ in sys.stdin:
         print(json.dumps(measure()), file=answers, flush=True)
 
 
 def resident_peak():
-    """Of this process, in bytes."""
+    """Peak resident memory of this process, in bytes."""
     for line in open("/proc/self/status"):
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -33,8 +33,8 @@ def resident_peak():
 
 
 class Contestant:
-    """The other side. Sleeps between its turns; OpenMP's threads do too, they would spin otherwise. We ask for huge
-    pages; PyTorch does when told to, which it is not as it comes."""
+    """A contestant's process, seen from the script. It sleeps while others run; so do OpenMP's threads, which would
+    spin by default. Penstock always asks for huge pages; PyTorch asks for them with `huge_pages` only."""
 
     def __init__(self, name, command, threads, huge_pages):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="PASSIVE",
@@ -57,13 +57,13 @@ class Contestant:
 
 
 def take_turns(contestants, warm_up, rounds):
-    """The figures of all rounds, by contestant: a turn is two measurements, of which the second counts. Who
-    begins moves on, so that drift favours nobody."""
+    """Returns the figures of all rounds, by contestant. Each contestant measures twice in a round and the second
+    measurement counts. The first contestant rotates from round to round, so that drift affects all alike."""
     figures = {contestant.name: [] for contestant in contestants}
     for round_number in range(-warm_up, rounds):
         for i in range(len(contestants)):
             contestant = contestants[(i + round_number) % len(contestants)]
-            contestant.turn()  # finds what the others left in caches and page tables
+            contestant.turn()  # warms caches and page tables that the others have used
             answer = contestant.turn()
             if round_number >= 0:
                 figures[contestant.name].append(answer)
@@ -74,11 +74,11 @@ def take_turns(contestants, warm_up, rounds):
 
 
 def ratio(of, to):
-    """The median of of/to, round by round."""
+    """The median over the rounds of `of` divided by `to`."""
     return statistics.median(a / b for a, b in zip(of, to))
 
 
 def spread(values):
-    """Between the quartiles, as a part of the median."""
+    """The interquartile range divided by the median."""
     low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
     return (high - low) / middle

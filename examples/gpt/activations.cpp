@@ -9,7 +9,7 @@ using penstock::DeviceSpan;
 using penstock::DeviceTensor;
 using penstock::DType;
 
-// Gives each tensor its bytes through place(bytes), in a fixed order; called once to measure, once to cut.
+// Calls place(bytes) for each tensor in a fixed order: once to compute the total size, once to assign the ranges.
 template <class Place>
 void Activations::lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place) {
   sequences = sequence_count;

@@ -8,11 +8,11 @@
 
 namespace gpt {
 
-/// Everything between the parameters of one micro-batch: kept from forward to backward, fp32, on the
-/// device. rows = sequences × context throughout. Owned by one rank; reused by its next micro-batch.
+/// The activations of one micro-batch, kept from forward to backward, in fp32 on the device. rows = sequences ×
+/// context throughout. Owned by one rank and reused for its next micro-batch.
 class Activations {
  public:
-  /// What a block keeps for its backward.
+  /// The activations that a block keeps for its backward.
   struct Block {
     penstock::DeviceTensor norm1, norm1_statistics;  ///< [rows, width], [rows, 2]
     penstock::DeviceTensor qkv;                      ///< [rows, 3 · width]
@@ -23,22 +23,22 @@ class Activations {
     penstock::DeviceTensor up, gelu;                 ///< [rows, 4 · width]
   };
 
-  /// Errors: the allocator's.
+  /// Errors: those of the allocator.
   [[nodiscard]] static penstock::Result<Activations> allocate(const ModelConfig& config,
                                                               std::uint32_t sequences,
                                                               DeviceAllocator& allocator);
-  /// What allocate() takes: one buffer of so many bytes.
+  /// The size of the one buffer that allocate() requests.
   [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, std::uint32_t sequences);
 
   std::uint32_t sequences = 0;
-  penstock::DeviceSpan tokens, targets;          ///< one byte a row; the caller writes them
-  std::vector<penstock::DeviceTensor> residual;  ///< [layers + 1] of [rows, width]: what enters each block
+  penstock::DeviceSpan tokens, targets;          ///< one byte per row; the caller writes them
+  std::vector<penstock::DeviceTensor> residual;  ///< [layers + 1] of [rows, width]: the input of each block
   std::vector<Block> blocks;
   penstock::DeviceTensor final_norm, final_norm_statistics;
-  penstock::DeviceTensor logits;  ///< [rows, vocabulary]; the backward turns it into its gradient
+  penstock::DeviceTensor logits;  ///< [rows, vocabulary]; the backward overwrites it with its gradient
   penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
 
-  // Of the backward alone.
+  // Used only by the backward.
   penstock::DeviceTensor residual_gradient;       ///< [rows, width], carried from unit to unit
   penstock::DeviceTensor branch_gradient;         ///< [rows, width]
   penstock::DeviceTensor wide_gradient;           ///< [rows, 4 · width]

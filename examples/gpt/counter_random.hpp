@@ -6,7 +6,7 @@
 namespace gpt {
 
 /// 64 random bits that depend on the counters alone: splitmix64's finaliser over each in turn (Steele, Lea,
-/// Flood 2014). No state, so any draw can be made on its own.
+/// Flood 2014). Stateless, so that each number can be computed independently.
 [[nodiscard]] constexpr std::uint64_t random_bits(std::initializer_list<std::uint64_t> counters) {
   std::uint64_t x = 0;
   for (const std::uint64_t counter : counters) {

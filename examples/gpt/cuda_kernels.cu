@@ -33,7 +33,7 @@ struct Maximum {
   static constexpr float neutral = -3.402823466e38f;  // the lowest finite value
 };
 
-// Every thread's value joined by one fixed tree; all threads get the result.
+// Reduces the values of all threads in a fixed tree; all threads get the result.
 template <class Operation>
 __device__ float reduce(float value) {
   __shared__ float shared[block_size];
@@ -71,7 +71,7 @@ __global__ void add_bias_kernel(RowsSize size, const float* b, float* y) {
   for (std::size_t i = first_index(); i < count; i += index_stride()) y[i] += b[i % size.columns];
 }
 
-// One thread a column: neighbours read neighbours, and the order over rows is fixed.
+// One thread per column: reads are coalesced, and the order over rows is fixed.
 __global__ void column_sums_kernel(RowsSize size, const float* x, float* sums) {
   for (std::size_t c = first_index(); c < size.columns; c += index_stride()) {
     float sum = 0;
@@ -80,7 +80,7 @@ __global__ void column_sums_kernel(RowsSize size, const float* x, float* sums) {
   }
 }
 
-// From here on, one block a row unless said.
+// The following kernels use one thread block per row unless noted.
 __global__ void layer_norm_kernel(std::uint32_t columns, const float* x, const float* gain, const float* b,
                                   float* y, float* statistics) {
   x += std::size_t{blockIdx.x} * columns;
@@ -99,7 +99,7 @@ __global__ void layer_norm_kernel(std::uint32_t columns, const float* x, const f
   }
 }
 
-// One thread a column.
+// One thread per column.
 __global__ void layer_norm_parameters_kernel(RowsSize size, const float* x, const float* statistics,
                                              const float* dy, float* dgain, float* db) {
   for (std::size_t c = first_index(); c < size.columns; c += index_stride()) {
@@ -187,7 +187,7 @@ __global__ void embed_kernel(EmbeddingSize size, const std::uint8_t* tokens, con
   }
 }
 
-// One thread an element of the embedding, looking through all rows: slow beside atomics, but in one order.
+// One thread per element of the embedding loops over all rows: slower than atomics, but the order is fixed.
 __global__ void embed_backward_kernel(EmbeddingSize size, const std::uint8_t* tokens, const float* dy,
                                       float* dembedding) {
   const std::size_t rows = std::size_t{size.sequences} * size.context;
@@ -277,7 +277,7 @@ void layer_norm(cudaStream_t stream, RowsSize size, const float* x, const float*
 
 void layer_norm_backward(cudaStream_t stream, RowsSize size, const float* x, const float* gain,
                          const float* statistics, const float* dy, float* dx, float* dgain, float* db) {
-  // The parameters first: dx may overwrite dy.
+  // Parameters first, because dx may overwrite dy.
   layer_norm_parameters_kernel<<<blocks_for(size.columns), block_size, 0, stream>>>(size, x, statistics, dy,
                                                                                     dgain, db);
   layer_norm_backward_kernel<<<size.rows, block_size, 0, stream>>>(size.columns, x, gain, statistics, dy, dx);

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The kernels behind CudaOps, on plain device pointers; each function launches and returns. They mirror
-/// host_kernels.hpp, which says what each computes.
+/// The kernels of CudaOps, on plain device pointers; each function launches and returns. They correspond to the
+/// functions of host_kernels.hpp, where the formulas are documented.
 namespace gpt::cuda {
 
 void widen_bf16(cudaStream_t stream, const void* from, float* to, std::size_t count);

@@ -31,7 +31,7 @@ std::size_t count(DeviceTensor tensor) {
   return tensor.count().value();
 }
 
-/// A row-major matrix inside a larger one; batched, the next one begins `batch_stride` elements later.
+/// A row-major matrix inside a larger one. In a batch, matrices begin `batch_stride` elements apart.
 struct Matrix {
   float* data;
   std::uint32_t stride;
@@ -251,7 +251,7 @@ class CudaOps final : public Ops {
     return pointer<float>(scratch_.bytes) + first;
   }
 
-  /// A parameter as fp32: its own bytes, or a copy `first` elements into the scratch.
+  /// A parameter as fp32: its own bytes if it is fp32, else a copy at element `first` of the scratch.
   float* values(cudaStream_t on, DeviceTensor parameter, std::size_t first = 0) const {
     if (parameter.dtype == DType::fp32) return floats(parameter);
     float* copy = scratch(first, count(parameter));
@@ -268,7 +268,7 @@ class CudaOps final : public Ops {
     }
   }
 
-  /// c = op(a) · op(b). cuBLAS is column-major: it sees the transposes, so it is given cᵀ = op(b)ᵀ · op(a)ᵀ.
+  /// c = op(a) · op(b). cuBLAS is column-major, so it computes cᵀ = op(b)ᵀ · op(a)ᵀ.
   void product(ProductSize size, Matrix a, Matrix b, Matrix c) {
     const auto index = [](std::uint32_t n) { return static_cast<int>(n); };
     const auto op = [](const Matrix& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };

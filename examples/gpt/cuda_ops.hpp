@@ -7,11 +7,11 @@
 
 namespace gpt {
 
-/// Makes the Ops of the current CUDA device: cuBLAS in fp32 and kernels of the example's own, launched on the
-/// cudaStream_t in stream.native(). No atomics, so the bits are the same from run to run.
+/// Creates the Ops of the current CUDA device: cuBLAS in fp32 and the example's own kernels, launched on the
+/// cudaStream_t in stream.native(). No atomics, so the bits are the same in every run.
 ///
-/// `scratch` is device memory for the fp32 copy of one parameter and outlives what is enqueued; it lives as
-/// long as the Ops.
+/// `scratch` is device memory for the fp32 copy of one parameter. The Ops keep it alive; destroy them only after the
+/// enqueued work has finished.
 ///
 /// Errors: unsupported, when cuBLAS finds no device to run on.
 [[nodiscard]] penstock::Result<std::unique_ptr<Ops>> make_cuda_ops(DeviceBuffer scratch);

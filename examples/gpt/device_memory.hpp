@@ -7,17 +7,17 @@
 
 namespace gpt {
 
-/// Device bytes and what keeps them alive. Move it or share it; the bytes go when the last owner does, so an
-/// owner outlives the operations enqueued on them.
+/// Device bytes and their owner. Can be moved and copied; the bytes are freed with the last owner, so an owner must
+/// outlive the operations enqueued on them.
 struct DeviceBuffer {
   penstock::DeviceSpan bytes;
   std::shared_ptr<void> owner;
 
-  /// The whole of it as elements of `dtype`.
+  /// All bytes as elements of `dtype`.
   [[nodiscard]] penstock::DeviceTensor as(penstock::DType dtype) const { return {bytes, dtype}; }
 };
 
-/// Where the example's activations come from. Used by one thread at a time.
+/// Allocates the example's activations. Used by one thread at a time.
 class DeviceAllocator {
  public:
   DeviceAllocator() = default;

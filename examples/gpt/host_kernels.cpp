@@ -4,14 +4,15 @@
 #include <bit>
 #include <cmath>
 
-// One body, compiled for three instruction sets. The sanitizers cannot run the resolvers that choose.
+// Each function is compiled for three instruction sets. Not with sanitizers: they cannot run the ifunc resolvers that
+// select one.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define GPT_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define GPT_MULTIVERSION
 #endif
-// A function without its own versions is only vectorised inside the versions of its caller.
+// Functions without their own versions must be inlined to be vectorised for the caller's instruction set.
 #define GPT_INLINE [[gnu::always_inline]] inline
 
 namespace gpt::host {
@@ -22,8 +23,8 @@ constexpr float layer_norm_epsilon = 1e-5f;
 constexpr float gelu_slope = 0.7978845608028654f;  // sqrt(2 / π)
 constexpr float gelu_cubic = 0.044715f;
 
-// x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) by its Taylor polynomial, whose rest r⁸/8! is below 6e-9;
-// times 2ⁿ through the exponent field. Branch-free, so that a loop over it becomes vector code.
+// x = n ln 2 + r with |r| <= ln 2 / 2. exp(r) is its Taylor polynomial, whose remainder r⁸/8! is below 6e-9; 2ⁿ is
+// multiplied in through the exponent field. Branch-free, so that loops over it vectorise.
 GPT_INLINE float exponential(float x) {
   constexpr float ln2_high = 0x1.62e4p-1f;  // few enough bits that n · ln2_high is exact
   constexpr float ln2_low = 0x1.7f7d1cp-20f;
@@ -139,7 +140,8 @@ void layer_norm_backward(RowsSize size, const float* x, const float* gain, const
   std::fill_n(db, columns, 0.0f);
   for (std::size_t row = 0; row < size.rows; ++row, x += columns, dy += columns, dx += columns) {
     const float mean = statistics[2 * row], rstd = statistics[2 * row + 1];
-    float sum = 0, projected = 0;  // of the normalised row's gradient, and of it times the normalised row
+    float sum = 0,
+          projected = 0;  // sums of the normalised row's gradient, and of its product with the normalised row
 #pragma omp simd reduction(+ : sum, projected)
     for (std::size_t c = 0; c < columns; ++c) {
       const float normalised = (x[c] - mean) * rstd;

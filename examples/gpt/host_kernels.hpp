@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The loops behind HostOps, on plain pointers: fp32, rows of `columns` elements, no aliasing unless said.
-/// Each is one deterministic order of operations; which instruction set it runs on is chosen at load.
+/// The loops of HostOps, on plain pointers: fp32, rows of `columns` elements, no aliasing unless noted. The order of
+/// operations is deterministic; the instruction set is selected when the program is loaded.
 namespace gpt::host {
 
 /// to[i] = the value of the bf16 from[i].
@@ -38,7 +38,7 @@ void cross_entropy(RowsSize size, const float* logits, const std::uint8_t* targe
 void cross_entropy_backward(RowsSize size, const float* logits, const std::uint8_t* targets, float scale,
                             float* dlogits) noexcept;
 
-/// exp(x) to 2 units in the last place for x in [-87, 88], clamped outside: the vectorised one, for tests.
+/// The vectorised exp(x), exported for tests: accurate to 2 ULPs for x in [-87, 88], clamped outside.
 void exponentials(const float* x, float* y, std::size_t count) noexcept;
 
 }  // namespace gpt::host

@@ -22,7 +22,7 @@ struct ProductSize {
 void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c,
              bool add = false) noexcept;
 
-/// Once a process, before the first product.
+/// Must be called once per process, before the first product.
 void limit_products_to_one_thread();
 
 }  // namespace gpt::host

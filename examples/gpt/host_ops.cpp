@@ -30,12 +30,12 @@ std::size_t count(DeviceTensor tensor) {
   return tensor.count().value();
 }
 
-/// The fp32 copy of one parameter at a time, alive as long as any closure that uses it.
+/// Memory for the fp32 copy of one parameter at a time, alive as long as any closure that uses it.
 class Scratch {
  public:
   explicit Scratch(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
 
-  /// The values of a parameter as fp32: its own bytes, or a copy `first` elements into the scratch.
+  /// A parameter as fp32: its own bytes if it is fp32, else a copy at element `first` of the scratch.
   const float* values(DeviceTensor parameter, std::size_t first = 0) const {
     if (parameter.dtype == DType::fp32) return floats(parameter);
     float* copy = at(first, count(parameter));

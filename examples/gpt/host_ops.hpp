@@ -7,15 +7,15 @@
 
 namespace gpt {
 
-/// Makes the Ops of host memory: OpenBLAS on one thread a call, the rest vectorised loops. Each operation is
-/// a closure on stream.host_queue().
+/// Creates the Ops of host memory: single-threaded OpenBLAS for products and vectorised loops for the rest. Each
+/// operation is a closure on stream.host_queue().
 ///
 /// `scratch` holds the fp32 copy of one parameter: scratch_size() bytes. Its owner is shared with the
-/// closures. Limits OpenBLAS to one thread for the whole process: ranks are the parallelism here, and the
-/// result must not depend on how many cores happen to be free.
+/// closures. Limits OpenBLAS to one thread for the whole process: the ranks run in parallel, and the result must not
+/// depend on the number of free cores.
 [[nodiscard]] std::unique_ptr<Ops> make_host_ops(DeviceBuffer scratch);
 
-/// The matrix product behind it: "OpenBLAS SkylakeX", or "naive".
+/// The implementation of the matrix product: "OpenBLAS SkylakeX", or "naive".
 [[nodiscard]] const char* host_matmul_name();
 
 }  // namespace gpt

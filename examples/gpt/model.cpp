@@ -31,7 +31,8 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
   if (config.layers == 0 || config.width == 0 || config.heads == 0 || config.context == 0) {
-    return Error::invalid_argument("Model::create").reason("layers, width, heads and context are not zero");
+    return Error::invalid_argument("Model::create")
+        .reason("layers, width, heads and context must not be zero");
   }
   if (config.width % config.heads != 0) {
     return Error::invalid_argument("Model::create")
@@ -156,7 +157,8 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
   const MatmulSize qkv{n, width, 3 * width}, proj{n, width, width}, up{n, width, 4 * width},
       down{n, 4 * width, width};
   Activations::Block& block = a.blocks[layer];
-  const DeviceTensor dstream = a.residual_gradient;  // of the block's output, then its middle, then its input
+  const DeviceTensor dstream =
+      a.residual_gradient;  // gradient of the block's output, then of its middle, then of its input
   const DeviceTensor dbranch = a.branch_gradient, dup = a.wide_gradient;
   const DeviceTensor dqkv = a.wide_gradient.slice({}, block.qkv.count());
 

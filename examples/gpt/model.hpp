@@ -18,7 +18,7 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero or a width that is no multiple of the heads.
+  /// Errors: invalid_argument, for a size of zero or a width that is not a multiple of the heads.
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -56,7 +56,7 @@ class Model {
   void backward_head(StreamHandle stream, std::span<const DeviceTensor> weights,
                      std::span<const Gradient> gradients, Activations& a, float loss_scale);
 
-  // A matrix product and its bias, there and back.
+  // A matrix product with bias, forward and backward.
   void linear(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor b,
               DeviceTensor y);
   void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,

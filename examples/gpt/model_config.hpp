@@ -11,18 +11,18 @@ struct ModelConfig {
   std::uint32_t layers = 4;
   std::uint32_t width = 768;  ///< a multiple of heads
   std::uint32_t heads = 12;
-  std::uint32_t context = 128;  ///< tokens a sequence
+  std::uint32_t context = 128;  ///< tokens per sequence
   std::uint64_t seed = 1;       ///< of the initial values
 };
 
-/// How the demonstration trains it: every figure was found with gpt_plain on two cores.
+/// The demonstration's hyperparameters, found with gpt_plain on two cores.
 struct TrainingConfig {
   std::uint32_t ranks = 2;
-  std::uint32_t micro_batches = 2;  ///< a step and rank
-  std::uint32_t sequences = 2;      ///< a micro-batch
+  std::uint32_t micro_batches = 2;  ///< per step and rank
+  std::uint32_t sequences = 2;      ///< per micro-batch
   std::uint32_t steps = 48;
   std::uint32_t warmup_steps = 6;  ///< the rate rises linearly, then falls linearly to zero at `steps`
-  float learning_rate = 6e-4f;     ///< at its height
+  float learning_rate = 6e-4f;     ///< the maximum
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
   float weight_decay = 0.1f;  ///< of matrices and embeddings
   float gradient_norm_max = 1.0f;

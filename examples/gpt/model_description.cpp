@@ -12,8 +12,8 @@ namespace {
 
 using penstock::ElementCount;
 
-// GPT-2's rule: 0.02, and for what is added to the residual stream divided by the root of the number of
-// additions (Radford et al. 2019, section 2.3).
+// GPT-2's rule: 0.02; for projections that are added to the residual stream, divided by the square root of the number
+// of additions (Radford et al. 2019, section 2.3).
 constexpr float deviation = 0.02f;
 
 ParameterDescription matrix(std::string name, std::uint64_t rows, std::uint64_t columns, float spread) {
@@ -52,7 +52,7 @@ UnitDescription head(const ModelConfig& config) {
           .uses = {ParameterId{.unit = 0, .index = 0}}};
 }
 
-// The sum of four uniform draws of 16 bits: close to normal (|x| < 3.47), and exact arithmetic everywhere.
+// The sum of four uniform 16-bit numbers: close to normal (|x| < 3.47), and computed exactly on every platform.
 float standard_draw(std::uint64_t bits) {
   const auto sum = static_cast<std::int64_t>((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
                                              (bits >> 48));
@@ -81,7 +81,7 @@ ElementCount ModelDescription::element_count() const {
 }
 
 ElementCount ModelDescription::scratch_count() const {
-  // The embedding takes both its tables at once; a block one matrix at a time.
+  // The embedding needs both its tables at the same time; a block needs one matrix at a time.
   ElementCount most = units_.front().element_count();
   for (const UnitDescription& unit : units_) {
     for (const ParameterDescription& parameter : unit.parameters) most = std::max(most, parameter.count);

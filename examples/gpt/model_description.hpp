@@ -12,7 +12,7 @@
 
 namespace gpt {
 
-/// How a parameter starts: a constant, plus `deviation` times a draw of mean 0 and variance 1.
+/// The initial values of a parameter: a constant plus `deviation` times a random number of mean 0 and variance 1.
 struct InitialRule {
   float constant = 0.0f;
   float deviation = 0.0f;
@@ -25,13 +25,13 @@ struct ParameterDescription {
   bool weight_decay = false;
 };
 
-/// A parameter, by its place in the description.
+/// A parameter's position in the description.
 struct ParameterId {
   std::size_t unit, index;
   bool operator==(const ParameterId&) const = default;
 };
 
-/// Parameters used together. A unit's tensors are handed over in this order: `parameters`, then `uses`.
+/// Parameters that are used together. A unit's tensors are passed in this order: `parameters`, then `uses`.
 struct UnitDescription {
   std::string name;
   std::vector<ParameterDescription> parameters;  ///< owned by this unit
@@ -41,14 +41,14 @@ struct UnitDescription {
   [[nodiscard]] penstock::ElementCount element_count() const;  ///< of the owned parameters
 };
 
-/// What a trainer must know of the model: units in forward order (embed, block.0 …, head) and their
-/// parameters. A value; says nothing about memory.
+/// The model as a trainer needs to know it: units in forward order (embed, block.0 …, head) and their parameters. A
+/// value type, independent of where parameters are stored.
 class ModelDescription {
  public:
   explicit ModelDescription(const ModelConfig& config);
 
   [[nodiscard]] std::span<const UnitDescription> units() const& { return units_; }
-  std::span<const UnitDescription> units() const&& = delete;  // would outlive them
+  std::span<const UnitDescription> units() const&& = delete;  // the span would outlive the units
   [[nodiscard]] const ParameterDescription& parameter(ParameterId id) const {
     return units_[id.unit].parameters[id.index];
   }
@@ -56,8 +56,8 @@ class ModelDescription {
   /// Elements of the fp32 scratch that Ops needs for this model.
   [[nodiscard]] penstock::ElementCount scratch_count() const;
 
-  /// Element `element` of a parameter before training. Depends on the seed, the parameter's number over all
-  /// units and the element alone, so any slice can be made anywhere, with the same bits on every platform.
+  /// Element `element` of a parameter before training. Depends only on the seed, the parameter's number over all units
+  /// and the element, so that any rank can compute any slice, with the same bits on every platform.
   [[nodiscard]] float initial_value(ParameterId id, std::uint64_t element) const;
   /// The values of elements [first, first + values.size()).
   void initial_values(ParameterId id, std::uint64_t first, std::span<float> values) const;

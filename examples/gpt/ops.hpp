@@ -50,10 +50,9 @@ struct EmbeddingSize {
 /// everything else is fp32; tokens and targets are one byte each. Arithmetic is fp32; a gradient is rounded
 /// once, to nearest even. An implementation gives the same bits from run to run.
 ///
-/// Every operation is stream-ordered: it returns once enqueued, and its operands stay alive until the
-/// stream has passed it. An instance serves one stream, from one thread at a time; several instances work
-/// side by side. Nothing here blocks. The first failure is kept and returned by status(); operations after
-/// it do nothing.
+/// Every operation is stream-ordered: the call returns once it is enqueued, and its operands must stay alive until the
+/// stream has executed it. An instance is used with one stream, from one thread at a time; several instances may be
+/// used concurrently. Nothing here blocks. status() returns the first error; later operations do nothing.
 class Ops {
  public:
   Ops() = default;
@@ -88,16 +87,16 @@ class Ops {
                           DeviceTensor b, DeviceTensor y, DeviceTensor statistics) = 0;
   struct LayerNormBackward {
     DeviceTensor x, gain, statistics, dy;  ///< as in the forward; dy[rows, columns]
-    DeviceTensor dx;                       ///< may be dy itself
+    DeviceTensor dx;                       ///< may be the same as dy
     Gradient dgain, db;
   };
   virtual void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& tensors) = 0;
 
-  /// Causal multi-head attention. A row of qkv[rows, 3 · width] holds query, key and value side by side,
-  /// each head by head. Keeps probabilities[sequences, heads, context, context] for the backward.
+  /// Causal multi-head attention. A row of qkv[rows, 3 · width] is query, key and value, one after the other, each
+  /// divided into heads. Keeps probabilities[sequences, heads, context, context] for the backward.
   virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
                          DeviceTensor probabilities, DeviceTensor y) = 0;
-  /// `scratch` is as large as the probabilities.
+  /// `scratch` has the size of the probabilities.
   virtual void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
                                   DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
                                   DeviceTensor dqkv) = 0;
@@ -105,20 +104,20 @@ class Ops {
   /// y = x · Φ(x) in its tanh form: x / (1 + exp(−2u)), u = sqrt(2/π) · (x + 0.044715 x³)
   /// (Hendrycks, Gimpel 2016).
   virtual void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
-  /// dx = dy · gelu'(x); dx may be dy itself.
+  /// dx = dy · gelu'(x); dx may be the same as dy.
   virtual void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) = 0;
 
   /// y[row] = embedding[tokens[row]] + positions[row mod context].
   virtual void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
                      DeviceTensor positions, DeviceTensor y) = 0;
-  /// Sums the rows of dy into the embedding's and the positions' gradients, in increasing row.
+  /// Adds the rows of dy to the gradients of the embedding and of the positions, in increasing order of rows.
   virtual void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
                               Gradient dembedding, Gradient dpositions) = 0;
 
   /// losses[row] = log Σ_c exp(logits[row, c]) − logits[row, targets[row]].
   virtual void cross_entropy(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
                              DeviceTensor losses) = 0;
-  /// dlogits = scale · (softmax(logits) − onehot(targets)); dlogits may be logits itself.
+  /// dlogits = scale · (softmax(logits) − onehot(targets)); dlogits may be the same as logits.
   virtual void cross_entropy_backward(StreamHandle stream, RowsSize size, DeviceTensor logits,
                                       DeviceSpan targets, float scale, DeviceTensor dlogits) = 0;
 };

@@ -4,10 +4,10 @@
 
 namespace gpt {
 
-/// From now on peak_resident_memory() counts anew. Where the kernel does not allow that, it keeps counting.
+/// Resets peak_resident_memory() to the current value. Has no effect where the kernel does not allow it.
 void reset_peak_resident_memory();
 
-/// The most memory of this process that was resident at one time (VmHWM of /proc/self/status).
+/// The peak resident memory of this process (VmHWM of /proc/self/status).
 [[nodiscard]] penstock::ByteCount peak_resident_memory();
 
 }  // namespace gpt

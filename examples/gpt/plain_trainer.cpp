@@ -1,5 +1,5 @@
-// gpt_plain: trains the example's model in ordinary memory, without Penstock. It shows what the model and its
-// arithmetic cost alone, and is where the sizes and rates of model_config.hpp come from.
+// gpt_plain: trains the example's model in ordinary memory, without Penstock. It shows the cost of the model and its
+// arithmetic alone; the sizes and rates of model_config.hpp were chosen with it.
 #include "gpt/host_kernels.hpp"
 #include "gpt/host_ops.hpp"
 #include "gpt/model.hpp"
@@ -23,7 +23,7 @@ namespace {
 using penstock::DType;
 using penstock::Result;
 
-/// Runs each operation where it stands.
+/// Runs each operation at once.
 class EagerQueue final : public penstock::HostQueue {
  public:
   void enqueue(std::function<void()> operation) override { operation(); }
@@ -58,7 +58,7 @@ class Flat {
   std::vector<std::size_t> units_end_;
 };
 
-/// A rank of this program that fails takes the program with it.
+/// Ends the program if a rank fails.
 void require(const Result<void>& result) {
   if (result) return;
   std::fprintf(stderr, "error: %s\n", result.error().message().c_str());
@@ -84,7 +84,7 @@ float learning_rate(const TrainingConfig& training, std::uint32_t step) {
          (step < warmup ? ratio(step + 1, warmup) : ratio(training.steps - step, training.steps - warmup));
 }
 
-/// What the ranks share: the weights, and AdamW's state, of which each rank updates its half.
+/// The state that the ranks share: the weights, and AdamW's state, of which each rank updates its slice.
 struct Shared {
   Shared(const ModelDescription& model, const TrainingConfig& training)
       : weights(model),
@@ -112,8 +112,8 @@ struct Shared {
 
   Flat weights;
   std::vector<float> master, m, v, decay;
-  std::vector<std::vector<float>> sums;  ///< of each rank's gradients over its micro-batches
-  std::vector<double> squares, losses;   ///< of each rank
+  std::vector<std::vector<float>> sums;  ///< per rank: the sums of its gradients over its micro-batches
+  std::vector<double> squares, losses;   ///< per rank
   std::barrier<> arrived;
 };
 
@@ -162,7 +162,7 @@ class Rank {
   }
 
  private:
-  /// Forward and backward of one micro-batch; its mean loss.
+  /// Runs forward and backward of one micro-batch. Returns its mean loss.
   double run(std::uint32_t step, std::uint32_t micro_batch) {
     const std::size_t rows = activations_.tokens.size().value();
     text_.batch(training_.data_seed, {step, micro_batch, rank_},
@@ -185,7 +185,7 @@ class Rank {
     return sum / static_cast<double>(rows);
   }
 
-  /// sums[0] of this rank's slice becomes the ranks' mean; squares[rank] its square sum.
+  /// Writes the mean over the ranks of this rank's slice to sums[0], and the slice's sum of squares to squares[rank].
   void average() {
     std::vector<float>& mean = shared_.sums[0];
     const float share = 1.0f / static_cast<float>(training_.ranks);
@@ -293,14 +293,16 @@ int run(int argc, char** argv) {
   app.add_option("--layers", config.layers, "blocks")->capture_default_str();
   app.add_option("--width", config.width, "model width")->capture_default_str();
   app.add_option("--heads", config.heads, "attention heads")->capture_default_str();
-  app.add_option("--context", config.context, "tokens a sequence")->capture_default_str();
+  app.add_option("--context", config.context, "tokens per sequence")->capture_default_str();
   app.add_option("--ranks", training.ranks, "threads")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--micro-batches", training.micro_batches, "a step and rank")->capture_default_str();
+  app.add_option("--micro-batches", training.micro_batches, "per step and rank")->capture_default_str();
   app.add_option("--sequences", training.sequences, "a micro-batch")->capture_default_str();
   app.add_option("--steps", training.steps, "optimizer steps")->capture_default_str();
   app.add_option("--warmup-steps", training.warmup_steps, "linear warm-up")->capture_default_str();
-  app.add_option("--learning-rate", training.learning_rate, "after the warm-up")->capture_default_str();
-  app.add_option("--beta2", training.beta2, "of the second moment")->capture_default_str();
+  app.add_option("--learning-rate", training.learning_rate,
+                 "maximum learning rate, reached after the warm-up")
+      ->capture_default_str();
+  app.add_option("--beta2", training.beta2, "decay rate of the second moment")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
   auto text = Text::load(file, config.context);

@@ -13,18 +13,18 @@ namespace gpt {
 /// The accelerator of one rank and the model's arithmetic on it.
 struct RankDevice {
   penstock::zero::Accelerator accelerator;
-  std::unique_ptr<Ops> ops;  ///< the model's; its scratch is memory of that device
+  std::unique_ptr<Ops> ops;  ///< the model's arithmetic; its scratch is memory of the device
 };
 
-/// Makes the device of one rank, with `budget` bytes beside what the model's arithmetic itself needs.
+/// Creates the device of one rank, with `budget` bytes in addition to the scratch of the model's arithmetic.
 using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCount budget)>;
 
-/// A share of the host's memory, playing the accelerator.
+/// Creates a HostDevice, which uses host memory as the accelerator.
 [[nodiscard]] MakeDevice on_host(const ModelConfig& model);
 
 /// CUDA device 0, for every rank of the process: ranks in one process read each other's memory.
 ///
-/// The function's errors: unsupported, where this build has no CUDA or the machine no device.
+/// The returned function's errors: unsupported, if this build has no CUDA or the machine has no device.
 [[nodiscard]] MakeDevice on_cuda(const ModelConfig& model);
 
 }  // namespace gpt

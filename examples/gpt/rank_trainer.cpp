@@ -65,7 +65,7 @@ Result<std::unique_ptr<RankTrainer>> RankTrainer::create(const Options& options)
 }
 
 RankTrainer::~RankTrainer() {
-  // The engine may go only once the stream has passed what it handed out.
+  // The engine may be destroyed only after the stream has finished using its tensors.
   if (stream_) (void)stream_->synchronize();
 }
 

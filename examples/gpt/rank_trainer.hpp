@@ -14,16 +14,16 @@
 
 namespace gpt {
 
-/// The model as the engine must know it: units, parameters, what is shared, what decays.
+/// The model as the engine needs to know it: units, parameters, shared parameters, weight decay.
 [[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelDescription& model);
 
-/// What a step of one rank cost.
+/// The loss and the times of one rank's step.
 struct StepReport {
   double loss = 0;  ///< mean of this rank's micro-batches
   penstock::zero::StepOutcome outcome;
   double step_seconds = 0;            ///< inside Engine::step
-  double stall_seconds = 0;           ///< of this rank's trainer thread, waiting for bytes
-  std::vector<std::string> messages;  ///< what became of failing paths
+  double stall_seconds = 0;           ///< time that this rank's trainer thread waited for data
+  std::vector<std::string> messages;  ///< reports of failing paths
 };
 
 /// One rank that embeds Penstock: a zero::Rank, and the loop of a training step.
@@ -38,7 +38,7 @@ class RankTrainer {
     std::shared_ptr<penstock::zero::InProcessGroup> group;
     std::uint32_t rank = 0;
     MakeDevice make_device;
-    /// Set: has the last word on the runtime's options, such as faults for its paths.
+    /// If set, is called last to change the runtime's options, for example to inject faults into its paths.
     std::function<void(penstock::swap::RuntimeOptions&)> adjust_runtime;
   };
   [[nodiscard]] static penstock::Result<std::unique_ptr<RankTrainer>> create(const Options& options);
@@ -49,13 +49,13 @@ class RankTrainer {
 
   [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
-  /// What was asked for and could not be had, a line each.
+  /// Requested features that are not available, one per line.
   [[nodiscard]] std::vector<std::string> notes() const { return rank_->notes(); }
 
  private:
   explicit RankTrainer(const Options& options) : options_(options) {}
   penstock::Result<void> open();
-  /// Forward and backward of one micro-batch; its mean loss.
+  /// Runs forward and backward of one micro-batch. Returns its mean loss.
   penstock::Result<double> micro_batch(std::uint32_t step, std::uint32_t micro_batch);
   penstock::Result<double> read_loss();
 

@@ -33,7 +33,7 @@ Result<void> append_file(const fs::path& path, std::vector<std::uint8_t>& bytes)
   return penstock::ok();
 }
 
-// The files of the directory by name; links among them (GPL -> GPL-3) would only repeat text.
+// The files of the directory in order of name, without links (GPL -> GPL-3), which would repeat text.
 Result<std::vector<fs::path>> licence_files() {
   std::error_code error;
   std::vector<fs::path> files;

@@ -10,7 +10,7 @@
 
 namespace gpt {
 
-/// Which micro-batch of a run.
+/// The position of a micro-batch in a run.
 struct BatchPosition {
   std::uint64_t step, micro_batch, rank;
 };
@@ -19,10 +19,10 @@ struct BatchSize {
   std::uint32_t sequences, context;
 };
 
-/// Bytes to learn from, and the rule that draws batches from them. Safe to read from any thread.
+/// The training text and the rule that selects batches from it. Safe to read from any thread.
 class Text {
  public:
-  /// The bytes of `file`; without one, the licences that every Debian system carries (~270 kB of English
+  /// Loads `file`; without one, the licences that every Debian system contains (~270 kB of English
   /// in /usr/share/common-licenses), in order of name.
   ///
   /// Errors: not_found, permission, io, and invalid_argument for text too short for one sequence of
@@ -32,9 +32,9 @@ class Text {
 
   [[nodiscard]] penstock::ByteCount size() const { return penstock::ByteCount(bytes_.size()); }
 
-  /// Draws sequences × context tokens, each with its target, the byte after it. Where a sequence starts
-  /// depends on seed, position and its number alone, so every rank and every resumed run agree. Both spans
-  /// hold sequences × context bytes; the context is at most load()'s.
+  /// Selects sequences × context tokens, each with its target, the byte after it. The start of a sequence depends only
+  /// on the seed, the position and the sequence's number, so that every rank and every resumed run agree. Both spans
+  /// hold sequences × context bytes; the context is at most that given to load().
   void batch(std::uint64_t seed, BatchPosition position, BatchSize size, std::span<std::uint8_t> tokens,
              std::span<std::uint8_t> targets) const;
 

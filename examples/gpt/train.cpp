@@ -1,5 +1,5 @@
-// gpt_train: trains the GPT with Penstock. Parameters, gradients and optimizer states live where
-// ds_config.json puts them.
+// gpt_train: trains the GPT with Penstock. ds_config.json configures where parameters, gradients and optimizer states
+// are kept.
 #include "gpt/disk_limit.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/training_report.hpp"
@@ -27,13 +27,13 @@ struct Arguments {
   bool check = false;
 };
 
-/// What a training run came to.
+/// The result of a training run.
 struct Run {
   std::string digest;
   std::optional<Error> error;
 };
 
-/// Trains with all ranks as threads of this process. The report goes to standard output.
+/// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
   const std::uint32_t ranks = arguments.training.ranks;
   auto group = zero::InProcessGroup::create(ranks);
@@ -79,7 +79,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       auto outcome = run_rank(rank);
       if (outcome) return;
       const std::lock_guard lock(mutex);
-      // A peer's failure is an echo of the one that matters.
+      // peer_failed is a consequence of another rank's error, which is the one to report.
       if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
       failed = true;
       group->abort(rank, outcome.error());
@@ -144,24 +144,25 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   gpt::Arguments arguments;
-  CLI::App app("Trains a byte-level GPT with Penstock, its states where the configuration puts them");
-  // A script's own arguments come after its defaults.
+  CLI::App app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
+  // scripts/demo passes its defaults first; the user's arguments come later and must win.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--config", arguments.config, "ds_config.json")->capture_default_str();
   app.add_option("--text", arguments.text, "train on this file; default: the system's licences");
-  app.add_option("--nvme-path", arguments.nvme_paths, "swap directories, in place of the configuration's")
+  app.add_option("--nvme-path", arguments.nvme_paths,
+                 "swap directories, instead of those of the configuration")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--layers", arguments.model.layers, "blocks")->capture_default_str();
   app.add_option("--width", arguments.model.width, "model width")->capture_default_str();
   app.add_option("--heads", arguments.model.heads, "attention heads")->capture_default_str();
-  app.add_option("--context", arguments.model.context, "tokens a sequence")->capture_default_str();
+  app.add_option("--context", arguments.model.context, "tokens per sequence")->capture_default_str();
   app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
-  app.add_option("--seed", arguments.model.seed, "of the initial values and of the text's order")
+  app.add_option("--seed", arguments.model.seed, "seed of the initial values and of the order of the text")
       ->capture_default_str();
-  app.add_flag("--cuda", arguments.cuda, "on CUDA devices; default: host memory plays the accelerator");
+  app.add_flag("--cuda", arguments.cuda, "use CUDA devices; default: host memory is used as the device");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {
     app.parse(argc, argv);

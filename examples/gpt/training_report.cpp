@@ -76,7 +76,7 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
     const auto traffic = trainer->runtime().ledger().traffic(Purpose::optimizer_tile);
     tiles += static_cast<double>((traffic.read + traffic.written).value());
   }
-  // Before the first step the tiles were written once; what it moves is counted from the second on.
+  // The first step's traffic is not counted: it includes the initial writes of the tiles.
   if (step > 0) {
     optimizer_bytes_ += tiles - tile_bytes_;
     optimizer_seconds_ += in_step;
@@ -159,7 +159,7 @@ void TrainingReport::disk(const Trainers& trainers) const {
                 to_string(sum.read).c_str(), to_string(sum.predicted_read).c_str(),
                 to_string(sum.written).c_str(), to_string(sum.predicted_written).c_str());
   }
-  std::printf("* of parameter shards: at most; those that find room stay in memory\n");
+  std::printf("* for parameter shards this is an upper limit: shards that fit stay in memory\n");
   if (limit_ == nullptr) return;
   const double rate = optimizer_seconds_ > 0 ? optimizer_bytes_ / optimizer_seconds_ : 0;
   std::printf(

@@ -9,17 +9,17 @@
 
 namespace gpt {
 
-/// What a person reads of a training run: a line a step, and predicted beside actual at the end. Printed to
-/// standard output, by one rank while the others stand still.
+/// Prints a training run to standard output: a line per step, and at the end predicted and actual figures side by
+/// side. Used by one rank while the others wait.
 class TrainingReport {
  public:
   using Trainers = std::vector<std::unique_ptr<RankTrainer>>;
 
-  /// What the process takes at most beside budgets and activations: code, libraries, stacks, the text; in a
-  /// build with CUDA also 160 MiB of cuBLAS, which relocates 84 MiB of tables when it is loaded.
+  /// An upper limit of the process's memory apart from budgets and activations: code, libraries, stacks, the text. In
+  /// a build with CUDA it includes 160 MiB for cuBLAS, which relocates 84 MiB of tables when it is loaded.
   static const penstock::ByteCount memory_beside_max;
 
-  /// `limit` may be null: not measured. `device_is_host`: host memory plays the accelerator.
+  /// `limit` is null if it was not measured. `device_is_host`: host memory is used as the device.
   TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit,
                  bool device_is_host);
 

@@ -17,7 +17,7 @@ class OwnedFd {
   ~OwnedFd();
 
   [[nodiscard]] int get() const { return fd_; }
-  /// Hands the descriptor over: the caller closes it now.
+  /// Gives up ownership: the caller must close the descriptor.
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
 

@@ -55,7 +55,7 @@ Error Error::from_errno(const char* operation, int errno_value) {
 }
 
 Error::Text& Error::text_() {
-  // Copies of an error share its text until one of them adds to it.
+  // Copy on write: copies of an error share its text until one of them adds to it.
   if (!text_body_) {
     text_body_ = std::make_shared<Text>();
   } else if (text_body_.use_count() > 1) {

@@ -9,7 +9,7 @@ std::string to_string(ByteCount bytes) {
   static constexpr std::array<const char*, 6> prefixes = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   auto value = static_cast<double>(bytes.value());
   std::size_t prefix = 0;
-  // 1023.95 is where "%.1f" would print 1024.0 of the smaller unit.
+  // From 1023.95 on, "%.1f" would print 1024.0 of the smaller unit.
   while (value >= 1023.95 && prefix + 1 < prefixes.size()) value /= 1024.0, ++prefix;
   char text[32];
   std::snprintf(text, sizeof text, prefix == 0 ? "%.0f %s" : "%.1f %s", value, prefixes[prefix]);

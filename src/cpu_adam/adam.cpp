@@ -36,12 +36,12 @@ const detail::AdamKernels& kernels_of(Isa isa) {
   }
 }
 
-/// Of stochastic rounding: the same for a block wherever its tile was cut.
+/// The seed of stochastic rounding for a block. It does not depend on the division into tiles.
 std::uint32_t rounding_seed(std::uint64_t step, std::uint64_t first_element) {
   return static_cast<std::uint32_t>(splitmix64_mix(step * splitmix64_step + first_element) >> 32);
 }
 
-/// What one worker saw; joined at the end, so that workers share nothing in the loop.
+/// The outcome of all workers. Each worker adds its own once, at its end, so that workers share nothing in the loop.
 class SharedOutcome {
  public:
   void add(std::size_t updated, std::size_t first_rejected, std::size_t first_non_finite) noexcept {
@@ -77,7 +77,7 @@ void parallel_blocks(parallel::Workers* workers, std::size_t count, auto&& body)
   }
 }
 
-/// With pieces that end where the tile does.
+/// Updates a tile; the last piece ends with the tile.
 Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pieces, std::uint64_t step,
                            const AdamTile& tile, const AdamExecution& execution) {
   PENSTOCK_TRY(detail::check_tile(operation, tile));
@@ -143,7 +143,7 @@ Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
     if (segments[i].end <= begin) {
       return Error::invalid_argument(operation)
           .object(name(i) + ".end")
-          .reason("not after the end of the segment before")
+          .reason("not after the end of the previous segment")
           .wanted("more than " + to_string(begin))
           .got(segments[i].end);
     }
@@ -153,7 +153,7 @@ Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
   if (begin != tile.elements) {
     return Error::invalid_argument(operation)
         .object("segments")
-        .reason("the last does not end where the tile does")
+        .reason("the last segment does not end with the tile")
         .wanted(tile.elements)
         .got(begin);
   }

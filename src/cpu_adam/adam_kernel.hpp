@@ -2,33 +2,33 @@
 
 #include "kernels/adam_coefficients.hpp"
 
-// The border between the portable part and the translation units compiled for one instruction set each. No
-// other header of ours crosses it: see kernels/element.hpp.
+// The interface between the portable code and the translation units that are compiled for one instruction set each.
+// Of our headers it includes only adam_coefficients.hpp, for the reason given in kernels/element.hpp.
 namespace penstock::cpu_adam::detail {
 
-/// Elements of a tile up to `end`, from where the piece before ended.
+/// The elements of a tile from the previous piece's end up to `end`.
 struct AdamPiece {
   unsigned long end;
   kernels::AdamCoefficients coefficients;
 };
 
-/// One block of a tile. Nothing overlaps.
+/// One block of a tile. State, gradient and parameter do not overlap.
 struct AdamBlock {
   void* state;  ///< in the format's layout, see state_format.hpp
   const void* gradient;
   void* parameter;
   unsigned long first;         ///< the number of its first element in the tile
-  unsigned long count;         ///< of elements
-  const AdamPiece* pieces;     ///< from that of the block's first element on
+  unsigned long count;         ///< number of elements
+  const AdamPiece* pieces;     ///< the piece of the block's first element and those after it
   unsigned seed;               ///< of stochastic rounding, for this block and step
-  bool nontemporal_parameter;  ///< at a multiple of 64 B, in one piece, of a format that does not read it
+  bool nontemporal_parameter;  ///< only if `parameter` is at a multiple of 64 B, in one piece, and never read
 };
 
-/// Updates the elements; false when a master or a second moment has become non-finite.
+/// Updates the elements; returns false when a master or a second moment has become non-finite.
 using AdamKernel = bool (*)(const AdamBlock&) noexcept;
 
-/// [state format][gradient dtype][parameter dtype], by the numbers of StateFormat and DType. Null where a
-/// format does not take a parameter dtype.
+/// Indexed [state format][gradient dtype][parameter dtype] by the numbers of StateFormat and DType. Null where a
+/// format does not support a parameter dtype.
 struct AdamKernels {
   AdamKernel update[4][3][3];
 };

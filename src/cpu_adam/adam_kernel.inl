@@ -1,6 +1,6 @@
-// The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace,
-// after defining WideLane and PairLane there: what adam_update computes in, see kernels/lane.hpp. Tails are
-// scalar.
+// The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace, after
+// defining WideLane and PairLane there: the Lanes of the computation, see kernels/lane.hpp. The last elements, which
+// do not fill a lane, are computed one by one.
 
 using kernels::Moments;
 using kernels::ScalarLane;
@@ -12,17 +12,17 @@ using kernels::U8;
   return x;
 }
 
-// How far ahead a format that says how to asks for memory, in elements. Streams of one byte an element move
-// too slowly for the hardware's prefetchers; wider ones it follows better by itself. Past the end of the
-// block these are addresses that nothing reads, or the next block.
+// The prefetch distance in elements, for formats that define prefetch_moments() and prefetch_master(). Hardware
+// prefetchers handle streams of one byte per element badly because these advance slowly; wider streams need no help.
+// Near the end of the block the prefetched addresses belong to the next block or are never read.
 constexpr unsigned long ahead = 512;
 
 #include "cpu_adam/largest.inl"
 
 #include "cpu_adam/adam_states.inl"
 
-/// Calls body(coefficients, begin, end) for each piece that elements begin to end of a block are in; there is
-/// one. `piece` is the first of them or one before it; returns the last.
+/// Calls body(coefficients, begin, end) for each piece that overlaps elements [begin, end) of a block; the range is
+/// not empty. `piece` is the first such piece or an earlier one. Returns the last such piece.
 template <class Body>
 [[gnu::always_inline]] inline const AdamPiece* for_pieces(const AdamBlock& block, const AdamPiece* piece,
                                                           unsigned long begin, unsigned long end,
@@ -62,8 +62,9 @@ class Loop {
   }
 
  private:
-  /// Roots and quotients are asked for a turn before they are needed: what waits for them would fill the
-  /// processor's queues, and keep the next turn's work out. 1.2 times the rate. Takes two lanes or more.
+  /// Software-pipelined: roots and quotients are started one iteration before they are used. Otherwise the
+  /// instructions that depend on the divider fill the out-of-order window and block the next iteration's work (the
+  /// pipelined loop is 1.2 times as fast). Needs at least two lanes of elements.
   template <class State>
   [[gnu::always_inline]] inline void run_lanes(State& state, unsigned long begin, unsigned long end) {
     using Lane = WholeLane;
@@ -102,7 +103,8 @@ class Loop {
                   tail_largest_);
   }
 
-  /// How far what element i begins or is in goes: all, but in a format that has runs.
+  /// Starts the run of element i in formats that have runs, and returns the run's end, or `end` if that comes first.
+  /// In other formats returns `end`.
   template <class State>
   [[gnu::always_inline]] inline unsigned long begin_run(State& state, unsigned long i, unsigned long end) {
     if constexpr (requires { state.begin_run(i); }) {
@@ -166,7 +168,7 @@ bool update(const AdamBlock& block) noexcept {
   return finite;
 }
 
-/// Whole registers are to lie in one run, which pieces may cut anywhere.
+/// A register must not span two runs. Pieces may begin inside a run, so the loop splits at run boundaries.
 template <class Gradient>
 bool update_q8(const AdamBlock& block) noexcept {
   Q8State<Gradient> state(block);

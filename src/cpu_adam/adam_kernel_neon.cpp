@@ -5,7 +5,7 @@
 #include <arm_neon.h>
 #include <xsimd/xsimd.hpp>
 
-// AArch64, whose every processor has these instructions.
+// AArch64: every such processor has these instructions.
 namespace penstock::cpu_adam::detail {
 
 namespace {
@@ -27,7 +27,7 @@ uint16x4_t half_of(float32x4_t x) {
 void put(kernels::U16* to, uint16x4_t words) {
   vst1_u16(to, words);
 }
-// There is no intrinsic for it; processors see by themselves that whole lines are written.
+// NEON has no intrinsic for non-temporal stores; processors detect writes of whole cache lines themselves.
 void put_nontemporal(kernels::U16* to, uint16x4_t words) {
   put(to, words);
 }
@@ -74,7 +74,7 @@ kernels::U32 largest_of_numbers(uint32x4_t x) {
   return vmaxvq_u32(x);
 }
 
-// xsimd's own, in version 8.1, are Newton's steps from an estimate.
+// xsimd 8.1 computes these with Newton iterations from an estimate, which is not correctly rounded.
 float32x4_t exact_quotient(float32x4_t a, float32x4_t b) {
   return vdivq_f32(a, b);
 }

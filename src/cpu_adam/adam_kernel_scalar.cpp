@@ -10,7 +10,7 @@ namespace {
 using WideLane = kernels::ScalarLane;
 using PairLane = kernels::ScalarLane;
 void fence() {}
-/// See largest_masked(), of which this is the loop once more, for a count that the compiler knows.
+/// The loop of largest_masked() for a count that is known at compile time.
 template <class Number>
 inline kernels::U32 largest_of_run(const kernels::U8* from, Number mask) {
   kernels::U32 most = 0;

@@ -39,7 +39,7 @@ __m128i half_of(__m128 x) {
 void put(void* to, __m128i words) {
   _mm_storel_epi64(static_cast<__m128i*>(to), words);
 }
-// Eight bytes are too few to go past caches one by one.
+// Non-temporal stores of eight bytes each are slower than ordinary ones.
 void put_nontemporal(void* to, __m128i words) {
   put(to, words);
 }

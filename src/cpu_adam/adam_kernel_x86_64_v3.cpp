@@ -55,7 +55,8 @@ void bytes_to(void* to, __m256i x) {
   _mm_storeu_si128(static_cast<__m128i*>(to),
                    _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
-/// Of each half of a register apart, 0, 2 or 1, 3 of both numbers; then the quarters are put in order.
+/// The even or odd elements of both registers. The shuffle works within 128-bit halves; the permutation then puts the
+/// 64-bit quarters in order.
 template <int which>
 __m256 every_other(__m256 first, __m256 second) {
   const __m256d halves = _mm256_castps_pd(_mm256_shuffle_ps(first, second, which));

@@ -53,7 +53,7 @@ __m512i signed_bytes_from(const void* from) {
 void bytes_to(void* to, __m512i x) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi16_epi8(x));
 }
-// A shift and a blend in one.
+// One instruction for a shift and a blend.
 __m512i lower_halves(__m512i below, __m512i above) {
   const __m512i up = _mm512_set4_epi32(0x0d0c0000, 0x09080000, 0x05040000, 0x01000000);
   return _mm512_mask_shuffle_epi8(below, 0xccccccccccccccccu, above, up);

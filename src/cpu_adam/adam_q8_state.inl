@@ -1,6 +1,6 @@
 // State format split_q8. Included by adam_kernel.inl.
 
-/// The scales of a run's moments: as they are stored, and as operands.
+/// The scales of a run's moments: Q8Bases as stored, Q8Scales as operands.
 struct Q8Bases {
   U8 m, v;
 };
@@ -12,8 +12,8 @@ struct Q8Scales {
   [[gnu::always_inline]] inline explicit Q8Scales(Q8Bases bases) : m(bases.m), v(bases.v) {}
 };
 
-/// Remainder of the master; m and v in eight bits, decoded by the scales that their run had, and encoded by
-/// those that it gets when it begins.
+/// Remainder of the master; m and v in eight bits. They are decoded with the run's old scales and encoded with its new
+/// ones, which begin_run() sets.
 template <class Gradient>
 class Q8State {
  public:
@@ -29,9 +29,9 @@ class Q8State {
     bound_run(0);
   }
 
-  /// Begins the run of element i, if that is its first: gives it the scales for what its moments can become
-  /// at most, which was found out a run ago, so long does it take until it is known. Returns where the run
-  /// ends.
+  /// If element i is the first of a run, sets the run's new scales from the upper bound of its new moments. The bound
+  /// was computed one run earlier, to hide its latency; the bound of the next run is computed here. Returns the end of
+  /// the run of element i.
   [[gnu::always_inline]] inline unsigned long begin_run(unsigned long i) {
     const unsigned long run = i / kernels::q8_run, end = (run + 1) * kernels::q8_run;
     if (i % kernels::q8_run > 0) return end;
@@ -79,8 +79,9 @@ class Q8State {
   }
 
  private:
-  /// The formula grows with the magnitudes that it is given, rounded as it is: what it makes of the largest
-  /// of each is no less than any of its results. Out of line for the compiler's sake.
+  /// Computes the upper bound of the new moments of the run that begins at `begin`. The formula, rounding included, is
+  /// monotonic in the magnitudes of its inputs, so the result for the largest inputs bounds all results. Not inlined
+  /// because the compiler then generates a better loop.
   [[gnu::noinline]] void bound_run(unsigned long begin) {
     const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
     const unsigned long run = begin / kernels::q8_run;
@@ -105,7 +106,7 @@ class Q8State {
               static_cast<U8>(kernels::q8_stored_base(largest_v.most, kernels::q8_v_exponent_max))};
   }
 
-  /// Of the scales those of a lane's size.
+  /// The scales as operands of SomeLane.
   template <class SomeLane>
   [[gnu::always_inline]] static inline decltype(auto) scales_of(const Q8Scales<Lane>& scales, Q8Bases bases) {
     if constexpr (SomeLane::size == Lane::size) {
@@ -118,7 +119,7 @@ class Q8State {
   const AdamBlock& block_;
   U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
   SplitMasters masters_;
-  const AdamPiece* piece_ = block_.pieces;   // that bound_run() looked at last
-  Q8Bases old_bases_{}, bases_{}, bound_{};  // of this run, and of the next
+  const AdamPiece* piece_ = block_.pieces;   // the last piece that bound_run() used
+  Q8Bases old_bases_{}, bases_{}, bound_{};  // old and new of this run; new of the next run
   Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};
 };

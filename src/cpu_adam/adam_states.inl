@@ -1,6 +1,6 @@
-// What a block's state looks like to the Adam loop, a class for each format: where it stands (see
-// state_format.hpp), how an element is loaded and stored, and the Lane to go by. What it stores, it shows to
-// `largest`, so that what is not finite is seen. Included by adam_kernel.inl.
+// A block's state as the Adam loop uses it, one class per format: the addresses of its parts (see state_format.hpp),
+// the loads and stores of elements, and the Lane that fits the format. Stored values are also added to `largest`,
+// which detects non-finite ones. Included by adam_kernel.inl.
 
 /// Master, m and v in fp32; the parameter is derived.
 template <class Parameter>
@@ -70,7 +70,7 @@ class SplitMasters {
     Lane::store_words(remainder_ + i, halves.remainder);
     largest.add_upper_words(Lane::upper_words(bits));
   }
-  /// No finite magnitude among these is larger.
+  /// An upper bound of the finite magnitudes of masters [begin, begin + count).
   [[gnu::always_inline]] inline float largest(unsigned long begin, unsigned long count) const {
     const U32 bits = (largest_masked(parameter_ + begin, count, U16{0x7fff}) << 16) + 0x7fffu;
     return kernels::float_of(bits < kernels::not_finite ? bits : kernels::not_finite - 1);

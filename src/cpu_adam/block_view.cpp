@@ -63,9 +63,9 @@ std::size_t block_count(const AdamTile& tile) {
 }
 
 void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype) {
-  const auto landed =
+  const auto converted =
       kernels::accumulate_gradient({from, from_dtype, to, to_dtype}, kernels::GradientWrite::overwrite);
-  PENSTOCK_CHECK(landed.has_value());
+  PENSTOCK_CHECK(converted.has_value());
 }
 
 }  // namespace penstock::cpu_adam::detail

@@ -67,8 +67,8 @@ Result<void> check_isa(const char* operation, Isa isa) {
   if (is_runnable(isa)) return ok();
   return Error::unsupported(operation)
       .object("isa")
-      .reason("this machine cannot run that instruction set")
-      .wanted(std::string(to_string(best_isa().isa)) + ", or what it includes")
+      .reason("this machine cannot run the instruction set")
+      .wanted(std::string(to_string(best_isa().isa)) + " or one that it includes")
       .got(std::string(to_string(isa)));
 }
 

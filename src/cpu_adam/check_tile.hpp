@@ -2,16 +2,16 @@
 
 #include <penstock/cpu_adam/adam.hpp>
 
-// What the boundary refuses. Each error names the argument at fault.
+// Validation of the arguments of the public functions. Each error names the invalid argument.
 namespace penstock::cpu_adam::detail {
 
-/// State: format, length, alignment.
+/// Checks the state: format, length, alignment.
 Result<void> check_state(const char* operation, const AdamTile& tile);
-/// State and parameter, and that they stand apart.
+/// Checks state and parameter, and that they do not overlap.
 Result<void> check_tile(const char* operation, const AdamTile& tile);
-/// The gradient, against a tile that check_tile passed.
+/// Checks the gradient, for a tile that check_tile has accepted.
 Result<void> check_gradient(const char* operation, const AdamTile& tile);
-/// Initial values, against a tile that check_tile passed.
+/// Checks the initial values, for a tile that check_tile has accepted.
 Result<void> check_initial(const char* operation, ConstHostSpan initial, DType dtype, const AdamTile& tile);
 Result<void> check_isa(const char* operation, Isa isa);
 

@@ -4,13 +4,13 @@
 //   exact_quotient, exact_root              of batches, correctly rounded
 //   upper_from, upper_of                    16-bit integers as the upper halves of 32-bit ones, and back to
 //   half_from, half_of                      half a register; fp16 as fp32 and back, rounded to nearest even
-//   put, put_nontemporal, fence             half a register to memory; by way of no cache; and the order of
-//                                           such stores before later ones
+//   put, put_nontemporal, fence             store of half a register; the same as a non-temporal store; the fence
+//                                           that orders non-temporal stores before later stores
 //   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
 //   lower_halves, upper_halves              of two batches of 32-bit numbers, the second's above the first's
 //   even_of, odd_of                         numbers 0, 2, 4, … and 1, 3, 5, … of two batches
-//   first_of, second_of                     from those the two batches
-//   largest_of_bytes, _words, _numbers      of a batch of unsigned integers of 8, 16, 32 bits
+//   first_of, second_of                     the inverse: the two batches from their even and odd numbers
+//   largest_of_bytes, _words, _numbers      the largest of a batch of unsigned integers of 8, 16, 32 bits
 
 /// Consecutive elements in one register.
 struct WideLane {
@@ -41,8 +41,9 @@ struct WideLane {
   static void store_nontemporal(kernels::Fp16* to, F x) { put_nontemporal(&to->bits, half_of(x)); }
 
  private:
-  /// In their upper halves, of a result of arithmetic: its NaNs are quiet, and stay NaNs for they are at
-  /// least 0x7fc00000, which adding cannot take beyond the sign once they are cut to 0x7fff0000.
+  /// The bf16 numbers in the upper halves, rounded to nearest even. x must be a result of arithmetic, whose NaNs are
+  /// quiet: at least 0x7fc00000 without the sign. They stay NaNs: they are first cut to at most 0x7fff0000, so that
+  /// adding the rounding increment cannot carry into the sign.
   static U bf16_bits(F x) {
     const U bits = bits_of(x), odd = (bits >> 16) & U(1u);
     const U magnitude = xsimd::min(bits & U(0x7fffffffu), U(0x7fff0000u));
@@ -50,7 +51,7 @@ struct WideLane {
   }
 };
 
-/// The halves of a Pair take part in every operation alike.
+/// Two registers; every operation is applied to both.
 template <class Half>
 struct Pair {
   Half even, odd;
@@ -68,8 +69,8 @@ struct Pair {
   friend Pair operator>>(Pair a, int bits) { return {a.even >> bits, a.odd >> bits}; }
 };
 
-/// Consecutive elements in two registers, the even ones in one and the odd ones in the other: 16-bit integers
-/// come and go as halves of 32-bit ones by a shift or a mask, with nothing moved across.
+/// Consecutive elements in two registers, the even ones in one and the odd ones in the other. 16-bit integers are
+/// then unpacked from 32-bit words with a shift or a mask, without moving data across lanes.
 struct PairLane {
   using F = Pair<WideLane::F>;
   using U = Pair<WideLane::U>;

@@ -1,6 +1,7 @@
-// The largest among numbers in memory, of whatever type they were stored. Included by adam_kernel.inl.
+// The largest of numbers in memory, read as unsigned integers whatever their stored type. Included by
+// adam_kernel.inl.
 
-/// Of `count` numbers those bits that `mask` has.
+/// The largest of `count` numbers after each is masked with `mask`.
 template <class Number>
 [[gnu::always_inline]] inline U32 largest_masked(const void* from, unsigned long count, Number mask) {
   const U8* const bytes = static_cast<const U8*>(from);

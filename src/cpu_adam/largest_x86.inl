@@ -1,8 +1,8 @@
 // The largest of the 8-, 16- or 32-bit numbers in a register. Included by each adam_kernel_x86_64_<level>.cpp
-// inside an anonymous namespace: registers as wide as the level has them, folded down to one of 128 bits.
+// inside an anonymous namespace: registers of the level's width are reduced to one of 128 bits.
 
 kernels::U32 largest_of_words(__m128i x) {
-  // There is an instruction for the smallest.
+  // There is an instruction for the smallest only.
   const __m128i smallest = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(-1)));
   return ~static_cast<kernels::U32>(_mm_cvtsi128_si32(smallest)) & 0xffffu;
 }

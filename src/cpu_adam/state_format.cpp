@@ -8,7 +8,7 @@ namespace penstock::cpu_adam {
 
 namespace {
 
-/// Of n ≤ block_elements.
+/// Bytes of a block of n elements, n ≤ block_elements.
 std::optional<std::uint64_t> bytes_of_block(StateFormat format, std::uint64_t n) {
   switch (format) {
     case StateFormat::fp32: return 12 * n;

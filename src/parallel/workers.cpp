@@ -11,8 +11,8 @@
 namespace penstock::parallel {
 
 namespace {
-// The distribution's TBB is not instrumented: ThreadSanitizer sees races in it that are none, so that under it
-// the caller does all the work.
+// The distribution's TBB is not instrumented, so ThreadSanitizer reports false races in it. In such builds the
+// calling thread does all the work.
 #ifdef __SANITIZE_THREAD__
 constexpr bool may_start_threads = false;
 #else

@@ -25,7 +25,7 @@ Result<Accelerator> make_cuda_accelerator(int ordinal) {
 Result<Accelerator> make_cuda_accelerator(int) {
   return Error::unsupported("make_cuda_accelerator")
       .reason("this build has no CUDA")
-      .advice("build with PENSTOCK_CUDA=ON where the CUDA toolkit is installed");
+      .advice("install the CUDA toolkit and build with PENSTOCK_CUDA=ON");
 }
 
 #endif

@@ -21,7 +21,7 @@ Result<void> RankIdentity::validate() const {
   return ok();
 }
 
-/// In the order of their making: each part is destroyed before those that it uses.
+/// Members are in the order of creation, so that each part is destroyed before the parts that it uses.
 struct Rank::State {
   explicit State(Options given) : options(std::move(given)) {}
   Result<void> open();
@@ -113,9 +113,9 @@ Result<void> Rank::State::join() {
   if (!options.group.join && identity.ranks > 1) {
     return Error::invalid_argument("Rank::create")
         .object("group")
-        .reason("several ranks need a group to join")
+        .reason("a run with several ranks needs a group")
         .wanted("a membership for " + std::to_string(identity.ranks) + " ranks")
-        .advice("in_process_membership() makes one for ranks that are threads");
+        .advice("in_process_membership() creates one for ranks that are threads of one process");
   }
   const GroupMembership membership =
       options.group.join ? options.group : in_process_membership(InProcessGroup::create(1), 0);
@@ -124,7 +124,7 @@ Result<void> Rank::State::join() {
   if ((*joined)->rank() != identity.rank || (*joined)->size() != identity.ranks) {
     return Error::invalid_argument("Rank::create")
         .object("group")
-        .reason("the communicator is another rank's")
+        .reason("the communicator belongs to another rank")
         .wanted("rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.ranks))
         .got("rank " + std::to_string((*joined)->rank()) + " of " + std::to_string((*joined)->size()));
   }

@@ -10,7 +10,7 @@
 namespace penstock::measure {
 namespace {
 
-TEST(Statistics, TakeTheMiddleAndTheMiddleHalf) {
+TEST(Statistics, AreTheMedianAndTheInterquartileRange) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
   EXPECT_EQ(spread({8, 1, 4, 2, 3, 5, 6, 7}), (7 - 3) / 4.5);
@@ -41,14 +41,14 @@ TEST(StorageDevice, CountsDirectoriesOfOneFileSystemTogether) {
   EXPECT_NE(refused.error().message().find(other.path().string()), std::string::npos);
 }
 
-TEST(PageCache, IsFoundWhereItAnswersForTheDisk) {
+TEST(PageCache, IsDetectedWhereItIsNotBypassed) {
   const test::MountedFileSystem tmpfs(test::MountedFileSystem::Kind::tmpfs);
   if (!tmpfs.skip_reason().empty()) GTEST_SKIP() << tmpfs.skip_reason();
 
   EXPECT_TRUE(page_cache_because(tmpfs.path()).value());
 }
 
-TEST(PageCache, AnswersForALoopDeviceWhoseFileIsNotReadDirectly) {
+TEST(PageCache, IsDetectedForALoopDeviceWithoutDirectIo) {
   const test::MountedFileSystem loop(test::MountedFileSystem::Kind::ext4);
   if (!loop.skip_reason().empty()) GTEST_SKIP() << loop.skip_reason();
 
@@ -58,7 +58,7 @@ TEST(PageCache, AnswersForALoopDeviceWhoseFileIsNotReadDirectly) {
   EXPECT_NE(why->find("loop"), std::string::npos) << *why;
 }
 
-TEST(PageCache, CannotBeAskedForWhereThereIsNoDirectory) {
+TEST(PageCache, IsAnErrorForAMissingDirectory) {
   EXPECT_EQ(page_cache_because("/nonexistent/penstock").error().code(), ErrorCode::not_found);
 }
 

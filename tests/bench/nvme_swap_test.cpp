@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// For a moment, on files that are small.
+/// Runs it briefly on small files.
 ProgramResult run_nvme_swap(const std::filesystem::path& directory, const Words& more) {
   Words words{"--path",          directory.string(),
               "--file-size",     "8MiB",
@@ -44,7 +44,7 @@ class NvmeSwap : public testing::Test {
   ScratchDirectory directory_;
 };
 
-TEST_F(NvmeSwap, SaysWhatItMeasuredOnAndALineForEachOperation) {
+TEST_F(NvmeSwap, PrintsItsConditionsAndALineForEachOperation) {
   const auto result = run({});
 
   EXPECT_EQ(result.status, 0) << result.err;
@@ -123,7 +123,7 @@ TEST_F(NvmeSwap, RefusesWhatItCannotDo) {
   EXPECT_NE(too_large.err.find("do not fit"), std::string::npos) << too_large.err;
 }
 
-TEST(NvmeSwapOnATmpfs, DoesNotPassThePageCacheOffAsADisk) {
+TEST(NvmeSwapOnATmpfs, RefusesToMeasureThePageCacheAsADisk) {
   const std::filesystem::path directory = "/dev/shm";
   if (tiers::real_file_system().type_name(directory) != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
 

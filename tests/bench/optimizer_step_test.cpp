@@ -6,7 +6,7 @@
 namespace penstock::test {
 namespace {
 
-TEST(OptimizerStep, PutsChecksumsOnAndOffSideBySideInTheFormatAskedFor) {
+TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
   const ScratchDirectory directory;
 
   const auto result =

@@ -27,41 +27,41 @@ class TileUpdateTest : public testing::Test {
   std::vector<std::byte> bytes_[2];
 };
 
-TEST_F(TileUpdateTest, TakesEachTileOneStepFurther) {
-  const auto hands = update(true);
-  hands->initialize(piece(0)).value();
-  hands->initialize(piece(1)).value();
+TEST_F(TileUpdateTest, UpdatesEachTileByOneStep) {
+  const auto tiles = update(true);
+  tiles->initialize(piece(0)).value();
+  tiles->initialize(piece(1)).value();
   const std::vector<std::byte> first = bytes_[0], second = bytes_[1];
 
-  hands->update(piece(0)).value();
+  tiles->update(piece(0)).value();
 
   EXPECT_NE(bytes_[0], first);
   EXPECT_EQ(bytes_[1], second);
-  hands->update(piece(0)).value();
-  hands->update(piece(1)).value();
+  tiles->update(piece(0)).value();
+  tiles->update(piece(1)).value();
 }
 
-TEST_F(TileUpdateTest, RefusesBytesThatChangedUnlessItLooksAway) {
+TEST_F(TileUpdateTest, RefusesChangedBytesUnlessIntegrityIsOff) {
   for (const bool integrity : {true, false}) {
-    const auto hands = update(integrity);
-    hands->initialize(piece(0)).value();
+    const auto tiles = update(integrity);
+    tiles->initialize(piece(0)).value();
 
     bytes_[0][200'000] ^= std::byte{1};
-    const auto outcome = hands->update(piece(0));
+    const auto outcome = tiles->update(piece(0));
 
     EXPECT_EQ(outcome.has_value(), !integrity);
     EXPECT_TRUE(outcome || outcome.error().code() == ErrorCode::corrupted);
   }
 }
 
-TEST_F(TileUpdateTest, RefusesAnotherTilesBytesWholeAsTheyAre) {
-  const auto hands = update(true);
-  hands->initialize(piece(0)).value();
-  hands->initialize(piece(1)).value();
+TEST_F(TileUpdateTest, RefusesTheBytesOfAnotherTile) {
+  const auto tiles = update(true);
+  tiles->initialize(piece(0)).value();
+  tiles->initialize(piece(1)).value();
 
   std::swap(bytes_[0], bytes_[1]);
 
-  EXPECT_FALSE(hands->update(piece(0)));
+  EXPECT_FALSE(tiles->update(piece(0)));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every transport of collectives, through one suite. One thread plays all ranks, in an order that a seed chooses.
+// One suite for every transport of collectives. One thread runs all ranks, in an order chosen by a seed.
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include "kit/pattern.hpp"
@@ -24,7 +24,7 @@ using tiers::HostDevice;
 /// Makes the communicator of one rank of a group.
 using Join = std::function<std::unique_ptr<Communicator>(std::uint32_t rank, tiers::Device&, Compute&)>;
 
-/// A transport takes part in the suite with one more of these.
+/// Add one of these to run the suite with another transport.
 struct Factory {
   const char* name;
   Join (*make_group)(std::uint32_t ranks);
@@ -93,7 +93,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   }
   static HostSpan bytes(const DeviceTensor& tensor) { return HostDevice::bytes(tensor.bytes); }
 
-  /// Polls the ranks and runs their streams, one thing at a time, until every rank is through its collective.
+  /// Polls the ranks and runs their streams, one operation at a time, until every rank has completed its collective.
   void finish() {
     std::vector<bool> through(size(), false);
     for (std::uint32_t left = size(); left > 0;) {
@@ -224,7 +224,7 @@ TEST_P(CommunicatorConformance, RefusesWhatCannotBeCutIntoSlots) {
       ErrorCode::invalid_argument);
 }
 
-TEST_P(CommunicatorConformance, TellsPeersOfTheRankThatFailed) {
+TEST_P(CommunicatorConformance, ReportsARanksErrorToItsPeers) {
   if (size() == 1) GTEST_SKIP() << "one rank has no peers";
   const std::uint32_t failing = size() - 1;
   for (std::uint32_t r = 0; r < failing; ++r) {
@@ -275,7 +275,7 @@ TEST_P(CommunicatorConformance, SaysWhichReductionsItHas) {
   drain();
 }
 
-TEST_P(CommunicatorConformance, WakesARankWhenItsPollMayAnswerSomethingNew) {
+TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
   if (size() == 1) GTEST_SKIP() << "one rank has no peers";
   std::vector<int> woken(size(), 0);
   for (std::uint32_t r = 0; r < size(); ++r) {
@@ -312,7 +312,7 @@ TEST_P(CommunicatorConformance, WakesARankWhenItsPollMayAnswerSomethingNew) {
   drain();
 }
 
-TEST_P(CommunicatorConformance, LetsGoOfARanksMemoryOnlyOncePeersHaveRead) {
+TEST_P(CommunicatorConformance, ReleasesARanksMemoryOnlyAfterPeersHaveReadIt) {
   if (size() < 3) GTEST_SKIP() << "needs a rank that leaves, one that reads and one that fails";
   fill_own_slots(1);
   for (std::uint32_t r = 0; r < size(); ++r) {
@@ -343,7 +343,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorConformance,
                                          Setting{in_process, 5, HostDevice::Mode::deferred}),
                          testing::PrintToStringParamName());
 
-TEST(InProcessGroup, TellsThoseWhoWaitOfARankThatWillNeverJoin) {
+TEST(InProcessGroup, FailsPeersWhenARankWillNeverJoin) {
   HostDevice device({.memory = 1_MiB});
   auto compute = kernels::make_host_compute();
   auto stream = device.create_stream().value();

@@ -1,5 +1,5 @@
-// What FileSystem and File promise, over the machine's own file systems, a simulated disk, and both behind faults
-// that concern no call.
+// The contract of FileSystem and File, on the machine's file systems, on a simulated disk, and on both behind a fault
+// decorator without faults.
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"
 
@@ -228,7 +228,7 @@ TEST_P(FileOperations, ReplacesAFileByRenamingAnotherToItsName) {
   EXPECT_EQ(text_of(before), "first");
 }
 
-TEST_P(FileOperations, RemovesANameAndKeepsTheBytesOfWhoeverHasItOpen) {
+TEST_P(FileOperations, RemovesANameAndKeepsTheBytesOfOpenFiles) {
   make("manifest", "first");
   const File open = files().open(at("manifest"), DirectIo::off).value();
 

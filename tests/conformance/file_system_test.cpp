@@ -1,4 +1,4 @@
-// Swap files on every kind of file system that a user's directory may be on, with every engine: nothing is faked.
+// Swap files on every kind of file system that a user's directory may be on, with every engine, without fakes.
 #include "base/owned_fd.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"

@@ -21,13 +21,13 @@ namespace penstock::tiers {
 
 inline constexpr std::uint32_t depth = 8;
 
-/// One engine with a file system that it works on, and how to let its time pass.
+/// One engine with a file system, and a way to advance its time.
 struct Bench {
   test::ScratchDirectory directory;
   SimClock clock;
   std::unique_ptr<SimDisk> disk;
   std::unique_ptr<IoEngine> engine;
-  SimEngine* simulated = nullptr;  // has the times of the disk
+  SimEngine* simulated = nullptr;  // knows the times of the simulated disk's events
   std::string skip_reason;
 
   FileSystem& file_system() { return disk ? static_cast<FileSystem&>(*disk) : real_file_system(); }
@@ -78,7 +78,7 @@ inline std::unique_ptr<Bench> simulated() {
   bench->engine = std::move(engine);
   return bench;
 }
-/// A decorator that has nothing to do keeps the contract too.
+/// A fault decorator without faults must also fulfil the contract.
 template <Factory make>
 std::unique_ptr<Bench> without_faults() {
   auto bench = make();
@@ -86,7 +86,7 @@ std::unique_ptr<Bench> without_faults() {
   return bench;
 }
 
-/// What suites over several engines share.
+/// The fixture of suites that run on several engines.
 class OverEngines : public testing::TestWithParam<std::pair<const char*, Factory>> {
  protected:
   void SetUp() override {

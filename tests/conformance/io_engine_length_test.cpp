@@ -1,4 +1,4 @@
-// Requests and transfers beyond every 32-bit count.
+// Requests and transfers of more bytes than a 32-bit count can hold.
 #include "io_engine_bench.hpp"
 #include "kit/pattern.hpp"
 
@@ -18,8 +18,8 @@ namespace {
 
 using test::Pattern;
 
-/// A long range of addresses over little memory, which stands there again and again; the last megabyte and a
-/// bit has memory of its own.
+/// A long address range that maps the same small memory repeatedly; only a little more than the last MiB has its own
+/// memory.
 class LongBuffer {
  public:
   static constexpr ByteCount repeated = 16_MiB;
@@ -60,7 +60,7 @@ class IoEngineLength : public OverEngines {
     while (file.busy()) file.poll(forever);
     return file.take_finished()->result;
   }
-  /// Takes every byte and keeps none.
+  /// A file that accepts all bytes and stores none.
   static File sink() {
     const int descriptor = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
     PENSTOCK_CHECK(descriptor >= 0);

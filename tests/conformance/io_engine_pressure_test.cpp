@@ -1,4 +1,4 @@
-// Engines when more is asked of them than they take, signals arrive, or they go in the middle of their work.
+// Engines with more requests than they accept, while signals arrive, or when they are destroyed with requests in flight.
 #include "io_engine_bench.hpp"
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
@@ -46,7 +46,7 @@ class SignalStorm {
 
 class IoEngineUnderPressure : public OverEngines {
  protected:
-  /// Submits all of them, the queue filling up again and again, and returns the results by tag, which is the index.
+  /// Submits all requests, refilling the queue whenever it has space, and returns the results by tag, which is the index.
   std::vector<std::int64_t> run(std::span<const IoRequest> requests) {
     std::vector<std::int64_t> results(requests.size(), pending);
     std::array<IoCompletion, 5> batch;
@@ -156,7 +156,7 @@ TEST_P(IoEngineUnderPressure, TouchesNoBufferAfterItWasDestroyedInFlight) {
 
   for (const IoRequest& read : reads) std::memset(read.buffer.data(), 0x5a, each.value());
   if (!bench_->disk) {
-    // Whatever were still on its way would arrive before what is asked for after it.
+    // A completion of an earlier request would arrive before those of the following ones.
     for (const IoRequest& read : reads) {
       ASSERT_EQ(::pread(static_cast<int>(file.handle()), again.data(), each.value(),
                         static_cast<off_t>(read.offset.value())),

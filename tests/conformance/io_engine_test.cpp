@@ -83,7 +83,7 @@ TEST_P(IoEngineConformance, CompletesEmptyAndUnalignedRequestsOnceWithWhatTheKer
     const auto completions = bench_->reap_all(1);  // one at a time: they share the buffer
     EXPECT_EQ(completions[0].tag, read.tag);
     const auto length = static_cast<std::int64_t>(read.buffer.size().value());
-    // Direct I/O refuses what is not whole blocks, buffered I/O takes it.
+    // Direct I/O refuses lengths that are not whole blocks; buffered I/O accepts them.
     EXPECT_TRUE(completions[0].result == length || (length % 4096 != 0 && completions[0].result == -EINVAL))
         << length << " bytes: " << completions[0].result;
   }
@@ -165,7 +165,7 @@ TEST_P(IoEngineConformance, CompletesEveryAcceptedRequestOnceWhenClosedInFlight)
 
   EXPECT_TRUE(engine().close(forever));
 
-  std::vector<std::byte> last;  // the kernel touches nothing after close: a later change shows
+  std::vector<std::byte> last;  // detects writes of the kernel after close
   for (const IoRequest& read : reads) last.push_back(read.buffer.data()[read.buffer.size().value() - 1]);
   std::multiset<std::uint64_t> tags;
   std::array<IoCompletion, 5> batch;

@@ -1,5 +1,5 @@
-// What other storage tiers get wrong without a word, over every real engine on real file systems: full disks,
-// injected faults, partial submissions, cold files.
+// Errors that storage layers often ignore silently, on every real engine and real file systems: full disks, injected
+// faults, partial submissions, cold files.
 #include "io_engine_bench.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/pattern.hpp"
@@ -29,7 +29,7 @@ class NeverSilent : public OverEngines {
     HostSpan buffer;
   };
 
-  /// All of them at a time; the results by index. Whatever takes longer than this has been lost.
+  /// Runs all transfers concurrently and returns the results by index. A transfer that exceeds the deadline is lost.
   static std::vector<Result<void>> run(BlockFile& file, IoOperation operation,
                                        const std::vector<Piece>& pieces) {
     std::vector<Result<void>> results(pieces.size());
@@ -69,7 +69,7 @@ class NeverSilent : public OverEngines {
     return !Pattern{.tensor = 1, .generation = generation}.first_difference(piece.buffer,
                                                                             piece.offset.value());
   }
-  /// Leaves no page of the file's in memory; false where that is not to be had, as on tmpfs.
+  /// Drops the file's pages from the page cache; false if that is impossible, as on tmpfs.
   static bool drop_cache(int descriptor, ByteCount size) {
     EXPECT_EQ(::fsync(descriptor), 0);
     EXPECT_EQ(::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -81,7 +81,7 @@ class NeverSilent : public OverEngines {
   }
 };
 
-/// A file that promises more than its file system holds.
+/// A sparse file that is longer than the free space of its file system.
 Result<File> sparse_file(const std::filesystem::path& directory, ByteCount size, bool direct) {
   const int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0);
   const int descriptor = ::open(directory.c_str(), flags, 0600);
@@ -96,7 +96,7 @@ Result<File> sparse_file(const std::filesystem::path& directory, ByteCount size,
 }
 
 TEST_P(NeverSilent, AWriteToAFullFileSystemFailsAndWhatWasReportedWholeIsWhole) {
-  const ByteCount each = 3_MiB;  // several requests, some of which may find room yet
+  const ByteCount each = 3_MiB;  // several requests, some of which may still find free space
   const std::size_t count = 32;
   const std::vector<Piece> all = pieces(count, each);
   bool tried = false;
@@ -145,7 +145,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
   using Effect = Fault::Effect;
   struct Injected {
     Fault fault;
-    std::set<ErrorCode> errors;  // none: it is overcome
+    std::set<ErrorCode> errors;  // empty: the transfer succeeds in spite of the fault
   };
   const Injected faults[] = {
       {Fault::fail({}, 0, EIO), {}},  // cut in two
@@ -176,7 +176,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
       for (const IoOperation operation : {IoOperation::write, IoOperation::read}) {
         if (operation == IoOperation::read) fill(all, 0);
         auto results = run(file, operation, all);
-        for (int attempt = 0; attempt < 20; ++attempt) {  // until the fault is past
+        for (int attempt = 0; attempt < 20; ++attempt) {  // until the fault has occurred
           std::vector<Piece> again;
           for (std::size_t i = 0; i < results.size(); ++i) {
             if (results[i]) continue;
@@ -200,7 +200,7 @@ TEST_P(NeverSilent, AFaultEndsWithATypedErrorOrIsOvercomeAndNeverBringsAWrongByt
   }
 }
 
-/// Takes of what it is given as many as it likes, and none when others are under way and it is in the mood.
+/// Accepts a random number of the submitted requests, sometimes none if others are in flight.
 class ReluctantEngine final : public IoEngine {
  public:
   explicit ReluctantEngine(std::unique_ptr<IoEngine> within) : within_(std::move(within)) {}

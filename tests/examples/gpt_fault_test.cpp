@@ -1,4 +1,4 @@
-// The demonstration's own step, two ranks on a real disk, with every request of a rank meeting a fault.
+// The demonstration's training step, with two ranks on a real disk and a fault in every request of one rank.
 #include "gpt/rank_device.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "kit/scratch_directory.hpp"
@@ -30,15 +30,15 @@ constexpr std::uint32_t ranks = 2, steps = 2;
 constexpr ModelConfig model{.layers = 2, .width = 64, .heads = 4, .context = 32};
 constexpr TrainingConfig training{.ranks = ranks, .micro_batches = 2, .sequences = 1, .steps = steps};
 
-// The label `fault` injects a fault into every request, the default suite into some of them.
-#ifdef STRIKE_EVERY_REQUEST
+// The CTest label fault injects a fault into every request; the default tests into some of them.
+#ifdef FAULT_EVERY_REQUEST
 constexpr std::uint64_t stride = 1;
 #else
 constexpr std::uint64_t stride = 17;
 #endif
 
 struct Outcome {
-  std::optional<Error> error;  // of the rank that failed first, not a peer's echo
+  std::optional<Error> error;  // of the rank that failed first, not the peer_failed of another rank
   std::string digest;
   std::uint64_t requests = 0, injected = 0;
 };

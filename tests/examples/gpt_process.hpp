@@ -10,22 +10,22 @@ struct Outcome {
   std::string output;  ///< standard output and error
 };
 
-/// gpt_train as a user starts it, running beside the test.
+/// A gpt_train process that runs while the test continues.
 class TrainProcess {
  public:
-  /// `arguments` are words between spaces.
+  /// `arguments` are separated by spaces.
   explicit TrainProcess(const std::string& arguments);
   TrainProcess(const TrainProcess&) = delete;
   TrainProcess& operator=(const TrainProcess&) = delete;
-  /// Kills what still runs.
+  /// Kills the process if it still runs.
   ~TrainProcess();
 
-  /// Reads its output until `text` has come; false when it ended before.
+  /// Reads its output until `text` appears; false if the process ended before.
   [[nodiscard]] bool wait_for_output(const std::string& text);
   /// Waits for its end.
   [[nodiscard]] Outcome finish();
   void kill(int signal) const;
-  /// Opens the file without a name that it keeps in `directory`, for reading and writing; −1 when it has none.
+  /// Opens the process's unnamed file in `directory` for reading and writing; −1 if it has none.
   [[nodiscard]] int open_swap_file(const std::string& directory) const;
 
  private:

@@ -1,4 +1,4 @@
-// Runs gpt_train as a user does, with what users get wrong.
+// Runs gpt_train as a user does, with typical mistakes of users.
 #include "gpt_process.hpp"
 
 #include "kit/scratch_directory.hpp"
@@ -63,7 +63,7 @@ class GptTrain : public testing::Test {
     EXPECT_EQ(swap_.entry_count(), 0u);
   }
 
-  /// It had begun, and ends with one message and without a result.
+  /// Expects that training had started, and ended with one message and without a result.
   void expect_stopped(const Outcome& outcome, std::initializer_list<const char*> words) {
     EXPECT_EQ(outcome.status, 1) << outcome.output;
     EXPECT_EQ(outcome.output.find("error: "), outcome.output.rfind("error: ")) << outcome.output;
@@ -200,7 +200,7 @@ TEST_F(GptTrain, SaysThatTheDiskIsFullDuringTheRun) {
     TrainProcess process(arguments(R"(, "penstock": {"host_budget": "16MiB"})", "zero_optimization", "cpu") +
                          endless + " --nvme-path " + small);
     EXPECT_TRUE(process.wait_for_output("step 2/"));
-    // What was reserved is taken away, and somebody else fills the disk.
+    // Free the reserved space of the swap file and fill the disk with another file.
     process.kill(SIGSTOP);
     const penstock::OwnedFd file(process.open_swap_file(small));
     EXPECT_TRUE(file.is_open());

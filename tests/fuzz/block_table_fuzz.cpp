@@ -1,4 +1,4 @@
-// BlockTable, which is what a swap file has for headers: every payload verifies, and none that differs does.
+// BlockTable holds the checksums of a swap file: unchanged payloads must verify, and changed ones must not.
 #include "choices.hpp"
 #include "kit/seeded_random.hpp"
 

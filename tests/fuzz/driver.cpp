@@ -1,4 +1,4 @@
-// Stands in for libFuzzer where the compiler has none: seeded random inputs, and files that are named.
+// Replaces libFuzzer for compilers without it: runs seeded random inputs, or the given files.
 //
 //   fuzz_target [-seed=N] [-runs=N] [-max_len=BYTES] [-max_total_time=SECONDS] [FILE…]
 #include "kit/seeded_random.hpp"
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace {
 
-// What the input that is being tried can be had again with, for whoever looks at a crash.
+// The arguments that reproduce the current input, printed when it crashes.
 std::array<char, 4096> again;
 
 void say_how_to_repeat(int signal) {

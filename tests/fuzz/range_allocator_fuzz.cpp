@@ -1,4 +1,4 @@
-// RangeAllocator against a model that remembers of each granule whose it is.
+// Compares RangeAllocator with a model that stores the owner of each granule.
 #include "choices.hpp"
 
 #include <penstock/base/check.hpp>

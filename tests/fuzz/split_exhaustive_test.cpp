@@ -46,7 +46,7 @@ TEST(SplitExhaustive, JoinsWhatItSplitForEveryPatternOf32Bits) {
   }
 }
 
-// Every instruction set joins and splits by its own instructions.
+// Every instruction set has its own instructions for joining and splitting.
 TEST(SplitExhaustive, EveryIsaKeepsEveryFiniteMasterThroughAStepThatMovesNothing) {
   SplitTile tile;
   for (std::uint64_t first = 0; first < std::uint64_t{1} << 32; first += count) {

@@ -4,7 +4,7 @@
 
 namespace penstock::test {
 
-/// How often operator new was called so far, on any thread.
+/// The number of calls of operator new so far, on all threads.
 [[nodiscard]] std::uint64_t allocation_count();
 
 }  // namespace penstock::test

@@ -4,12 +4,12 @@
 
 namespace penstock::test {
 
-/// Runs `body` in a child process, whose limits and filters go with it, and returns what it returned, or
-/// minus the signal that ended it. A child that hangs is ended after a minute.
+/// Runs `body` in a child process, so that limits and filters that it sets end with it. Returns the body's result, or
+/// minus the signal that ended the child. A child that hangs is killed after a minute.
 int in_child(const std::function<int()>& body);
 
-/// From now on, system call `number` of this process fails with `error`. For use in a child. False where
-/// seccomp is not to be had.
+/// Makes system call `number` of this process fail with `error` from now on. For use in a child. False if seccomp is not
+/// available.
 [[nodiscard]] bool refuse_system_call(long number, int error);
 
 /// Gives up the right to lock memory beyond RLIMIT_MEMLOCK, and sets that to `bytes`.

@@ -18,7 +18,7 @@ using tiers::HostDevice;
 float widen(std::uint16_t bf16) {
   return std::bit_cast<float>(std::uint32_t{bf16} << 16);
 }
-/// Nearest, ties to even; the harness's values are finite unless it makes them otherwise.
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fc0.
 std::uint16_t narrow(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (std::isnan(value)) return 0x7fc0;
@@ -29,7 +29,7 @@ std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
   return HostDevice::bytes(tensor.bytes).as<std::uint16_t>();
 }
 
-/// One rank and all that belongs to it.
+/// One rank with its runtime, device and engine.
 class SimulatedRank final : public swap::IdleHandler {
  public:
   SimulatedRank(const RunOptions& options, std::uint32_t number, penstock::test::RankScheduler* scheduler,
@@ -129,7 +129,7 @@ class SimulatedRank final : public swap::IdleHandler {
     return made;
   }
 
-  /// Real paths, or those of a simulated disk that this thread drives.
+  /// Sets the options of the runtime's paths. With a seed, replaces them with simulated disks, which this thread drives.
   void simulate(swap::RuntimeOptions& options) {
     for (swap::PathOptions& path : options.paths) {
       path.weight = 1;
@@ -150,9 +150,9 @@ class SimulatedRank final : public swap::IdleHandler {
     if (options_.seed) options.idle_handler = this;
   }
 
-  /// The engine is gone: what it did.
+  /// Collects the results after the engine was destroyed.
   void collect(swap::Runtime& runtime, RunResult& result) {
-    PENSTOCK_CHECK(runtime.tensors().empty());  // it gives back what it added
+    PENSTOCK_CHECK(runtime.tensors().empty());  // the engine removes the tensors that it added
     for (std::string& message : runtime.take_messages()) result.messages.push_back(std::move(message));
     for (const Disk& disk : disks_) {
       result.requests += disk.faults->accepted();
@@ -165,7 +165,7 @@ class SimulatedRank final : public swap::IdleHandler {
     result.host_budget = runtime.host_memory().size();
   }
 
-  /// Makes a call again while it fails and the engine can go on.
+  /// Repeats a call while it fails and the engine can continue.
   template <class Call>
   auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
     auto outcome = call();
@@ -219,7 +219,7 @@ class SimulatedRank final : public swap::IdleHandler {
     return ok();
   }
 
-  /// Waits until the stream has run, letting others go on meanwhile.
+  /// Waits until the stream has run; other ranks run meanwhile.
   Result<void> finish_stream() {
     PENSTOCK_TRY(stream_->record(*done_));
     return runtime_->wait_for(*done_);
@@ -248,7 +248,7 @@ class SimulatedRank final : public swap::IdleHandler {
     }
   }
 
-  /// One thing that is due anywhere: a stream's operation, or a completion of some disk.
+  /// Executes one due event: an operation of a stream or a completion of a disk.
   bool pass_time(std::uint64_t choice) {
     const bool stream_first = choice % 2 == 0;
     for (int attempt = 0; attempt < 2; ++attempt) {
@@ -389,7 +389,7 @@ RunResult train(const RunOptions& options) {
     result.repeated += results[r].repeated;
     result.host_peak = std::max(result.host_peak, results[r].host_peak);
   }
-  PENSTOCK_CHECK(directory.entry_count() == 0);  // nothing is left on disk, however it ended
+  PENSTOCK_CHECK(directory.entry_count() == 0);  // no file is left, even after an error
   return result;
 }
 

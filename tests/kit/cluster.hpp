@@ -16,22 +16,22 @@
 
 namespace penstock::zero::test {
 
-/// Three units and a tied parameter; sizes that are not multiples of anything.
+/// Three units and a tied parameter, with odd sizes.
 [[nodiscard]] ModelLayout small_model();
 
-/// Eight layers, of which the device's least memory holds three: flats are dropped and gathered again. The
-/// last shares the first one's weight.
+/// Eight layers, of which the smallest device budget holds three: flats are dropped and gathered again. The last layer
+/// shares the first one's weight.
 [[nodiscard]] ModelLayout deep_model();
 
-/// How a training run is set up. What it computes does not depend on anything below `config`.
+/// The setup of a training run. The result does not depend on the members after `config`.
 struct RunOptions {
   std::uint32_t ranks = 2;
   std::uint32_t micro_batches = 2;
-  std::optional<std::uint32_t> configured_micro_batches;  ///< what the plan is made for, when that differs
+  std::optional<std::uint32_t> configured_micro_batches;  ///< micro-batches of the plan, if different
   std::uint32_t steps = 3;
   Config config = default_config();
   ModelLayout model = small_model();
-  /// Set: one thread drives all ranks over simulated disks and deferred streams. Not set: threads, and the
+  /// If set, one thread runs all ranks on simulated disks and deferred streams. If not, ranks are threads and use the
   /// real disk.
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;  ///< workers of a rank
@@ -40,12 +40,13 @@ struct RunOptions {
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank
-  /// What rank 0's first simulated disk meets.
+  /// The faults of rank 0's first simulated disk.
   tiers::FaultPlan faults;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
-  /// Called once the engine is made, and when a step() has left it step_incomplete, on the rank's thread.
+  /// before_initialize is called after the engine is created, when_incomplete when a step() has left the engine
+  /// step_incomplete; both on the rank's thread.
   std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
-  /// Changes what the engine is given, of which the plan knows nothing.
+  /// Changes the configuration of the engine but not that of the plan.
   std::function<void(Config&)> spoil_engine_config;
   /// Called after each micro-batch, on the rank's thread.
   std::function<void(Engine&)> after_micro_batch;
@@ -55,18 +56,18 @@ struct RunOptions {
   [[nodiscard]] static Config default_config();
 };
 
-/// What came out, of rank 0 where ranks agree.
+/// The result of a run; of rank 0 for values that are equal on all ranks.
 struct RunResult {
   std::string digest;
   std::vector<StepOutcome> outcomes;
   std::vector<std::vector<float>> parameters;  ///< as gathered after the last step, unit by unit
-  std::optional<Error> error;                  ///< the first of any rank; then nothing else counts
-  ByteCount bytes_read, bytes_written;         ///< of all ranks
-  ByteCount host_peak, host_budget;            ///< of a rank, at most
+  std::optional<Error> error;           ///< the first error of any rank; the other members are then undefined
+  ByteCount bytes_read, bytes_written;  ///< of all ranks
+  ByteCount host_peak, host_budget;     ///< of a rank, at most
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t requests = 0;                 ///< of rank 0's disks
-  std::uint64_t injected = 0;                 ///< faults injected
-  std::uint32_t repeated = 0;                 ///< calls that were made again, by any rank
+  std::uint64_t injected = 0;                 ///< number of injected faults
+  std::uint32_t repeated = 0;                 ///< repeated calls of all ranks
   std::vector<std::string> messages;          ///< the runtimes', of all ranks
 };
 

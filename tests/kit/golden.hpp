@@ -14,10 +14,10 @@ class Value;
 
 namespace penstock::test {
 
-/// Where the reference data made with the real DeepSpeed and PyTorch stands.
+/// The directory of the reference data that was generated with DeepSpeed and PyTorch.
 [[nodiscard]] std::filesystem::path golden_directory();
 
-/// A JSON file of it, parsed. Aborts when it cannot be read: a missing reference is no passed test.
+/// Parses a JSON file of it. Aborts if it cannot be read, so that a missing reference does not pass a test.
 [[nodiscard]] Json::Value golden_json(const std::string& name);
 
 /// A safetensors file, whole in memory: 8 bytes of header length, a JSON header, the bytes.

@@ -4,8 +4,8 @@
 
 namespace penstock::test {
 
-/// Bytes that end exactly at an inaccessible page, so that one byte too many faults; a page before them is
-/// inaccessible too. Zero-filled.
+/// Zeroed bytes that end exactly at an inaccessible page, so that an access beyond the end faults. A page before them is
+/// inaccessible too.
 class GuardedBytes {
  public:
   explicit GuardedBytes(ByteCount size);

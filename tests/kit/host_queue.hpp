@@ -6,7 +6,7 @@
 
 namespace penstock::test {
 
-/// A HostQueue that runs its operations when it is told to.
+/// A HostQueue that runs its operations on request.
 class DeferredQueue : public HostQueue {
  public:
   void enqueue(std::function<void()> operation) override { operations_.push_back(std::move(operation)); }

@@ -7,7 +7,7 @@
 
 namespace penstock::test {
 
-/// A small file system of a kind of its own, mounted for a test and unmounted after it.
+/// A small file system of a given kind, mounted for a test and unmounted after it.
 class MountedFileSystem {
  public:
   enum class Kind {

@@ -7,8 +7,8 @@
 
 namespace penstock::test {
 
-/// A payload that depends on tensor, position and generation, so that misdirected, stale and swapped bytes
-/// all differ from what is expected.
+/// A payload that depends on tensor, position and generation, so that misdirected, stale and swapped bytes all differ
+/// from the expected ones.
 struct Pattern {
   std::uint64_t tensor = 0;
   std::uint64_t generation = 0;

@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-/// How GoogleTest shows a DType.
+/// Prints a DType in GoogleTest's messages.
 inline void PrintTo(DType dtype, std::ostream* out) {
   *out << to_string(dtype);
 }

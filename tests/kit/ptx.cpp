@@ -47,7 +47,7 @@ std::string name_in_cpp(const std::string& mangled) {
   return std::regex_replace(match.str(1), std::regex(" "), "");
 }
 
-/// One launch of a kernel, decoded: what names registers, labels and parameters becomes numbers.
+/// Decodes a kernel for one launch: names of registers, labels and parameters become numbers.
 class Decoder {
  public:
   explicit Decoder(const std::map<std::string, std::size_t>& labels) : labels_(labels) {
@@ -77,7 +77,7 @@ class Decoder {
     if (instruction.operands.size() != operation.operands) throw unknown(line);
     return instruction;
   }
-  /// Of a thread that has not begun; the built-in ones come first.
+  /// The initial registers of a thread; the built-in ones come first.
   [[nodiscard]] const std::vector<u64>& registers() const { return registers_; }
 
  private:
@@ -108,7 +108,7 @@ class Decoder {
   std::vector<u64> registers_;
 };
 
-/// shfl.sync.down by all threads of a warp: each takes the value of the one so many lanes above, within its
+/// shfl.sync.down by all threads of a warp: each gets the value of the thread a given number of lanes above, within its
 /// segment.
 void exchange(std::vector<Thread>& warp, const Operands& o) {
   std::vector<u32> values;
@@ -122,7 +122,7 @@ void exchange(std::vector<Thread>& warp, const Operands& o) {
   }
 }
 
-/// One thread after the other, up to its end or to where the warp exchanges values.
+/// Runs one thread after the other, to its end or to the next shuffle.
 void run_warp(std::vector<Thread>& warp, const std::vector<Instruction>& program) {
   while (true) {
     for (Thread& thread : warp) {

@@ -13,11 +13,11 @@
 
 namespace penstock::test {
 
-/// Kernels as they were compiled to PTX, run on the CPU, one thread after the other: so much of the "PTX ISA"
-/// as ours need, whose threads meet in shuffles alone. Addresses are the host's.
+/// An interpreter of kernels compiled to PTX. Runs them on the CPU, one thread after the other, and implements the part
+/// of the "PTX ISA" that our kernels use; threads exchange data only in shuffles. Addresses are host addresses.
 ///
-/// Throws std::runtime_error, naming it, for a kernel or an instruction that it does not know; and where not
-/// all threads of a warp come to a shuffle.
+/// Throws std::runtime_error for an unknown kernel or instruction, naming it, and if not all threads of a warp reach a
+/// shuffle.
 class PtxModule {
  public:
   explicit PtxModule(const std::filesystem::path& file);

@@ -109,8 +109,8 @@ void multiply_wide(Thread& t, const Operands& o) {
   t.set(o[0], static_cast<To>(To{t.get<From>(o[1])} * To{t.get<From>(o[2])}));
 }
 
-// Of floating point only what rounds once, to nearest even, and is never fused, that is with .rn and without
-// .ftz and .approx: a kernel that is compiled to anything else has not the CPU's bits, and does not run here.
+// Floating-point instructions only with .rn and without .ftz and .approx, which round once to nearest even and are not
+// fused. A kernel compiled to others would not have the CPU's bits, and is refused here.
 const std::map<std::string_view, Operation> operations = {
     {"add.rn.f32", {binary<float, std::plus<>{}>, 3}},
     {"add.rn.f64", {binary<double, std::plus<>{}>, 3}},

@@ -8,14 +8,14 @@
 
 namespace penstock::test::ptx {
 
-/// A register; in brackets, the address that it holds and so many bytes more.
+/// A register; in brackets, the address in the register plus an offset in bytes.
 struct Operand {
   std::size_t number = 0;
   std::uint64_t offset = 0;
 };
 
-/// The registers of one thread hold bits; what they are is the instruction's to say. A constant is a register
-/// that nobody writes.
+/// The registers of one thread hold bits; each instruction interprets them by its type. A constant is a register that is
+/// never written.
 struct Thread {
   std::vector<std::uint64_t> registers;
   std::size_t next = 0;  // instruction
@@ -40,12 +40,12 @@ using Operands = std::vector<Operand>;
 using Action = void (*)(Thread&, const Operands&);
 
 struct Operation {
-  Action act;  ///< null for a shuffle, which no thread does alone
+  Action act;  ///< null for a shuffle, which all threads of a warp execute together
   std::size_t operands;
 };
 
-/// What an instruction does, by its name, with " {}" behind it where the first operand is a vector and " ,{}"
-/// where the last one is.
+/// The operation of an instruction by its name, followed by " {}" if the first operand is a vector and by " ,{}" if the
+/// last one is.
 ///
 /// Throws std::runtime_error for a name that is not known here.
 [[nodiscard]] const Operation& operation(const std::string& name);

@@ -9,8 +9,8 @@
 
 namespace penstock::test {
 
-/// Runs the bodies of several ranks one at a time, in an order that a seed chooses: a rank runs until it
-/// calls yield(), and then a rank that has not ended gets its turn.
+/// Runs the bodies of several ranks one at a time, in an order chosen by a seed: a rank runs until it calls yield(); then
+/// the scheduler resumes a rank that has not ended.
 ///
 /// Each body has a thread of its own and exactly one of them runs, so that blocking code can be simulated.
 class RankScheduler {
@@ -20,9 +20,9 @@ class RankScheduler {
   /// Runs body(0) … body(count - 1) to their ends.
   void run(std::size_t count, const std::function<void(std::size_t rank)>& body);
 
-  /// Called by the running body: lets another go on, or itself. `pass_time` is called first and does one
-  /// thing that is due somewhere, chosen by the number it is given; it returns false when nothing is. When
-  /// nothing is due for long while everyone yields, the bodies are deadlocked and the program aborts.
+  /// Called by the running body: resumes another body or the same one. First calls `pass_time`, which executes one due
+  /// event, selected by its argument, and returns false if none is due. If all bodies yield and no event is due for long,
+  /// they are deadlocked and the program aborts.
   void yield(const std::function<bool(std::uint64_t choice)>& pass_time);
 
  private:

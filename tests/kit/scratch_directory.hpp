@@ -4,8 +4,8 @@
 
 namespace penstock::test {
 
-/// A new empty directory under $PENSTOCK_TEST_DIR (else the build directory's file system), removed with
-/// all it holds on destruction.
+/// A new empty directory under $PENSTOCK_TEST_DIR (else on the build directory's file system). The destructor removes it
+/// with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -14,7 +14,7 @@ class ScratchDirectory {
   ~ScratchDirectory();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// How many entries it holds, to show that nothing was left behind.
+  /// The number of its entries, to check that no file was left.
   [[nodiscard]] std::size_t entry_count() const;
 
  private:

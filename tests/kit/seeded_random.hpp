@@ -4,13 +4,13 @@
 
 namespace penstock::test {
 
-/// splitmix64 (Steele, Lea, Flood 2014): the same choices from the same seed on every platform. Apart from the
-/// library's own, since tests share nothing with what they test.
+/// splitmix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every platform. Independent of the
+/// library's implementation, because tests share no code with the code under test.
 class SeededRandom {
  public:
   explicit SeededRandom(std::uint64_t seed) : state_(seed) {}
 
-  /// Its finaliser: every bit of `x` reaches every bit of the result.
+  /// The finaliser: every bit of `x` affects every bit of the result.
   static std::uint64_t mix(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds every #include of the tree against the table of docs/architecture.md.
+"""Checks every #include of the tree against the table of docs/architecture.md.
 
-A module may include itself and the modules that its row names; examples include public headers only, tools and
-benchmarks what they measure; a vendor's header stands in its adapter alone.
+A module may include itself and the modules that its row names. Examples include public headers only; tools and
+benchmarks may include the modules that they measure. A vendor's header may be included only in its adapter.
 """
 import pathlib
 import re
@@ -46,7 +46,7 @@ def module_of(path):
 
 
 def problems(root):
-    # Not all of the root: in a build folder, other tests make and remove files meanwhile.
+    # Not the whole root: other tests create and remove files in the build folder concurrently.
     folders = ["include", "src", "kernels", "tools", "examples", "bench", "tests"]
     for path in sorted(path for folder in folders for path in (root / folder).rglob("*")):
         relative = path.relative_to(root)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Holds the tree against the rules that text alone can show, one rule a call:
+"""Checks the tree against rules that are visible in the text, one rule per call:
 
-  tidy.py ROOT format       sources are as clang-format 14 (Debian 12's) writes them
+  tidy.py ROOT format       sources are formatted as by clang-format 14 (Debian 12's)
   tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
   tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
 
-Beside it: include_table.py, for #include lines; the target public_headers, which compiles each public header alone;
-tests/unit/zero/config/consumer_test.cpp, which shows that each configuration key is read.
+Related checks: include_table.py, for #include lines; the target public_headers, which compiles each public header alone;
+tests/unit/zero/config/consumer_test.cpp, which checks that each configuration key is read.
 
-Exits 1 with a line for each violation, 77 where a rule cannot be checked here.
+Exits with 1 and a line for each violation, or with 77 if a rule cannot be checked here.
 """
 import concurrent.futures
 import os
@@ -19,9 +19,10 @@ import subprocess
 import sys
 
 FUNCTION_LINES_MAX = 70
-# How zero waits for what it moves itself; a storage-only user has acquire(). The tests of zero::Engine hold them.
+# With these functions zero waits for moves that it starts itself; a storage-only user calls acquire(). The tests of
+# zero::Engine cover them.
 FOR_ZERO = "for zero"
-# Public functions without a caller outside, with the reason.
+# Public functions without a caller outside the library, with the reason.
 UNCALLED = {
     "check_failed": "behind PENSTOCK_CHECK",
     "PendingLease::ask": FOR_ZERO,
@@ -30,12 +31,12 @@ UNCALLED = {
     "Runtime::executor": FOR_ZERO,
     "Runtime::wait_ignoring_stores": FOR_ZERO,
     "Runtime::wait_until": FOR_ZERO,
-    "Engine::current_step": "StepOutcome::step says it after each step",
+    "Engine::current_step": "StepOutcome::step contains it after each step",
 }
 
 SUFFIXES = {".cpp", ".hpp", ".cu", ".inl"}
 CANNOT_CHECK = 77
-# What a statement with parentheses and a block can begin with and be no function.
+# Keywords at the start of a statement with parentheses and a block that is not a function.
 NO_FUNCTION = re.compile(r"\s*(if|else|for|while|switch|do|try|catch|namespace|class|struct|union|enum|return)\b")
 
 
@@ -65,7 +66,7 @@ def check_format(root):
 
 
 def blank(match):
-    """As many lines and characters, without what could be taken for code."""
+    """Replaces all characters except newlines with spaces, so that offsets and lines stay the same."""
     return re.sub(r"[^\n]", " ", match.group())
 
 
@@ -77,7 +78,7 @@ def code_of(path):
 
 
 def blocks(code):
-    """Of each pair of braces whose closing one begins its line: what stands before it, and both offsets."""
+    """Yields for each pair of braces whose closing brace begins a line: the text before it, and both offsets."""
     open_braces, begin = [], 0
     for match in re.finditer(r"[{};]", code):
         at = match.start()

@@ -22,8 +22,8 @@ RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
   return options;
 }
 
-// The label `fault` injects a fault into every request, the default suite into some of them.
-#ifdef STRIKE_EVERY_REQUEST
+// The CTest label fault injects a fault into every request; the default tests into some of them.
+#ifdef FAULT_EVERY_REQUEST
 constexpr std::uint64_t stride = 1;
 #else
 constexpr std::uint64_t stride = 5;
@@ -41,8 +41,8 @@ void PrintTo(const Sweep& sweep, std::ostream* out) {
 
 class EngineFaultSweep : public testing::TestWithParam<Sweep> {};
 
-/// Whatever the request was for, the run ends with an error that names operation, file and offset, or with the
-/// right digest; it never hangs (the scheduler aborts), never leaks and never computes something else.
+/// For a fault in any request, the run ends with an error that names operation, file and offset, or with the correct
+/// digest. It never hangs (the scheduler aborts), leaks, or computes a wrong result.
 TEST_P(EngineFaultSweep, EndsWithATypedErrorOrTheRightBits) {
   const auto& [name, fault, errors] = GetParam();
   const RunResult clean = train(on_simulated_disks());
@@ -89,10 +89,10 @@ INSTANTIATE_TEST_SUITE_P(
         Sweep{"ShortAndUnaligned", {.effect = Fault::Effect::shorten, .length = 4097_B}, {}},
         Sweep{"ShorterThanABlock", {.effect = Fault::Effect::shorten, .length = 1_B}, {}},
         Sweep{"Late", {.effect = Fault::Effect::delay, .delay = std::chrono::seconds(10)}, {}},
-        Sweep{"Hang",
-              {.effect = Fault::Effect::hang},
-              {ErrorCode::deadline_exceeded,
-               ErrorCode::failed_state}},  // whoever asks after a read ahead has hung
+        Sweep{
+            "Hang",
+            {.effect = Fault::Effect::hang},
+            {ErrorCode::deadline_exceeded, ErrorCode::failed_state}},  // a request after a prefetch has hung
         Sweep{"TornWrite",
               {.operation = IoOperation::write, .effect = Fault::Effect::tear, .length = 4_KiB},
               {ErrorCode::corrupted}},
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
               {ErrorCode::corrupted}}),
     testing::PrintToStringParamName());
 
-/// Fails each request, and the `count` - 1 after it, once and makes every call again that says it may be.
+/// Fails each request and the `count` - 1 after it once, and repeats every call that may be repeated.
 void go_on_after_each_fault(const ModelLayout& model, std::uint64_t step, std::uint64_t count = 1) {
   const RunResult clean = train(on_simulated_disks(model));
   std::uint64_t resumed = 0;
@@ -116,8 +116,8 @@ void go_on_after_each_fault(const ModelLayout& model, std::uint64_t step, std::u
     options.faults = {tiers::Fault::fail({}, request, ENODEV, count)};
     options.attempts = 40;
     const RunResult run = train(options);
-    // A gather whose shard cannot be read fails the engine. A write that fails never does: its bytes are in
-    // memory still, the next call tells of it, and made again it goes on.
+    // A gather whose shard cannot be read fails the engine. A failed write does not: its bytes are still in memory, the
+    // next call returns the error, and the repeated call continues.
     if (run.error) {
       EXPECT_STREQ(run.error->operation(), "BlockFile::read") << run.error->message();
       continue;
@@ -149,16 +149,16 @@ TEST(EngineFault, RefusesEverythingButStepWhileAStepIsIncomplete) {
   EXPECT_GT(incomplete, 0u);
 }
 
-TEST(EngineFault, GoesOnToTheSameBitsWhenACallIsMadeAgain) {
+TEST(EngineFault, ContinuesToTheSameBitsWhenACallIsRepeated) {
   go_on_after_each_fault(test::small_model(), stride);
 }
 
-TEST(EngineFault, GoesOnWhileFlatsAreDroppedAndGradientsSpilled) {
+TEST(EngineFault, ContinuesWhileFlatsAreDroppedAndGradientsSpilled) {
   go_on_after_each_fault(test::deep_model(), 2 * stride);
   go_on_after_each_fault(test::deep_model(), 4 * stride, 12);
 }
 
-/// Whatever the moment, the run goes on with what the other path has room for.
+/// At any moment of the failure, the run continues on the other path as far as it has space.
 TEST(EngineFault, ComputesTheSameBitsWhenOneOfTwoDisksStopsTakingWrites) {
   const auto two_disks = [] {
     RunOptions options = on_simulated_disks();

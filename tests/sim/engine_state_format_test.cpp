@@ -14,7 +14,7 @@ using test::RunOptions;
 using test::RunResult;
 using test::train;
 
-/// Of a model whose parameter shards do not all stay in the least host memory.
+/// A run of a model whose parameter shards do not all fit in the smallest host budget.
 RunOptions with(cpu_adam::StateFormat format) {
   RunOptions options{.model = test::deep_model()};
   options.config.penstock.state_format = format;
@@ -26,7 +26,7 @@ MemoryPlan plan_of(Config config, const ModelLayout& model) {
   return plan_memory(config, model, 2, 2).value();
 }
 
-/// The same on disks, with the least host memory that its plan allows and `more`.
+/// The same on disks, with the smallest host budget that its plan allows plus `more`.
 RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
   RunOptions options = with(format);
   options.config.offload_param.device = OffloadDevice::nvme;
@@ -37,7 +37,7 @@ RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optim
 
 class EngineStateFormats : public testing::TestWithParam<cpu_adam::StateFormat> {};
 
-TEST_P(EngineStateFormats, GiveTheSameBitsWhereverTheyLiveAndHoweverTilesAreCut) {
+TEST_P(EngineStateFormats, GiveTheSameBitsInEveryTierAndForEveryTileSize) {
   const RunResult in_memory = train(with(GetParam()));
   ASSERT_FALSE(in_memory.error) << in_memory.error->message();
 
@@ -70,7 +70,7 @@ TEST_P(EngineStateFormats, GiveTheSameBitsInEverySimulatedOrder) {
   }
 }
 
-TEST_P(EngineStateFormats, GoOnToTheSameBitsAfterEachFault) {
+TEST_P(EngineStateFormats, ContinueToTheSameBitsAfterEachFault) {
   RunOptions options = on_disk(GetParam());
   options.seed = 7;
   const RunResult clean = train(options);
@@ -89,7 +89,7 @@ TEST_P(EngineStateFormats, GoOnToTheSameBitsAfterEachFault) {
   EXPECT_GT(repeated, 0u);
 }
 
-TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
+TEST_P(EngineStateFormats, DetectALostWrite) {
   RunOptions options = on_disk(GetParam());
   options.seed = 7;
   const RunResult clean = train(options);
@@ -109,7 +109,7 @@ TEST_P(EngineStateFormats, SeeAWriteThatWasLost) {
   EXPECT_GT(seen, 0u);
 }
 
-// Their masters never were.
+// Such masters have never existed.
 TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
   for (const bool shard : {true, false}) {
     RunOptions options = with(GetParam());

@@ -22,7 +22,7 @@ Config on_disk() {
   config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
   return config;
 }
-/// The least host memory that the plan allows, for all ranks.
+/// The smallest host budget that the plan allows, for all ranks.
 ByteCount minimum(const Config& config, std::uint32_t ranks, const ModelLayout& model = test::small_model()) {
   Config tight = config;
   tight.penstock.host_budget = {};
@@ -42,7 +42,7 @@ TEST(Engine, TrainsInMemoryAndSaysWhatItDid) {
   EXPECT_EQ(result.bytes_read, 0_B);
 }
 
-// Where one thread does everything, nothing is reduced before step() waits for it.
+// With one thread for everything, no gradient is reduced before step() waits for it.
 TEST(Engine, SaysHowLongAStepWaitedForGradients) {
   const RunResult result = train({.steps = 1, .seed = 3});
 
@@ -66,7 +66,7 @@ TEST(Engine, FollowsAnIndependentAdamW) {
     for (std::uint32_t rank = 0; rank < 2; ++rank)
       mean += test::fake_gradient(w0, rank, 0, 0, weight, e) / 2.0;
     const double g = mean * clip;
-    // The first step of AdamW moves by the learning rate, whatever the gradient's size.
+    // The first step of AdamW changes a parameter by the learning rate, for a gradient of any size.
     const double expected = w0 - 0.01 * 0.1 * w0 - 0.01 * g / (std::abs(g) + 1e-8);
     worst = std::max(worst, std::abs(expected - result.parameters[2][e]));
   }
@@ -84,7 +84,7 @@ TEST(Engine, FollowsAnIndependentAdamW) {
   EXPECT_LT(mean_error, 0.001);
 }
 
-TEST(Engine, GivesTheSameBitsWhereverStatesLive) {
+TEST(Engine, GivesTheSameBitsForStatesInEveryTier) {
   const std::string in_memory = train({}).digest;
   ASSERT_FALSE(in_memory.empty());
 
@@ -151,7 +151,7 @@ TEST(Engine, DropsAndGathersFlatsAgainToTheSameBits) {
   }
 }
 
-TEST(Engine, DealsMixedTileHomesToTheSameBits) {
+TEST(Engine, GivesTheSameBitsWithTilesInMemoryAndOnDisk) {
   RunOptions options{.config = on_disk(), .model = test::deep_model()};
   const std::string reference = train({.model = test::deep_model()}).digest;
   Config planned = on_disk();
@@ -205,7 +205,7 @@ ModelLayout random_model(SeededRandom& random) {
   return model;
 }
 
-TEST(Engine, TrainsAnyModelInTheLeastMemoryThatThePlanAsksForAndInLittleMore) {
+TEST(Engine, TrainsRandomModelsWithTheSmallestBudgetAndALittleMore) {
   std::vector<std::uint64_t> seeds = {160, 206, 221, 483, 645, 909};  // where tiles were once read twice
   for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
   for (const std::uint64_t seed : seeds) {
@@ -306,20 +306,20 @@ TEST(Engine, HoldsAndMovesWhatTheEstimateSays) {
   }
 }
 
-TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenLooksAtNone) {
+TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenVerifiesNone) {
   RunOptions options{.steps = 2, .config = on_disk()};
   const std::string reference = train(options).digest;
   options.config.penstock.integrity = Integrity::off;
   EXPECT_EQ(train(options).digest, reference);
 
-  // Bytes that change on disk go unnoticed: that is what the option says.
+  // With integrity off, changed bytes on disk are not detected.
   const auto spoil = [](std::uint32_t step, std::uint32_t rank, swap::Runtime& runtime) {
     if (step != 1 || rank != 0) return;
     ASSERT_TRUE(runtime.flush());
     for (const tiers::TensorId tensor : runtime.tensors()) {
       const tiers::TensorDescription description = runtime.describe(tensor);
       if (description.purpose != tiers::Purpose::optimizer_tile || !description.extent) continue;
-      // The seal is broken rather than the bytes, so that both runs compute the same.
+      // Changes the checksum instead of the bytes, so that both runs compute the same.
       runtime.blocks(tensor) = tiers::BlockTable(0, description.size, description.block);
     }
   };

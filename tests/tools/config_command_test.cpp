@@ -38,7 +38,7 @@ TEST(ConfigCheck, PrintsEveryErrorAndNothingElse) {
             std::string::npos);
 }
 
-TEST(ConfigCheck, MindsMissingDirectoriesOnlyOnTheMachineThatNeedsThem) {
+TEST(ConfigCheck, ReportsMissingDirectoriesOnlyOnTheMachineThatNeedsThem) {
   const std::string file = golden_case("offload_nvme.json");
 
   const auto elsewhere = run_penstock({"config", "check", file});
@@ -68,7 +68,7 @@ TEST(ConfigKeys, PrintsThePageOfTheDocumentation) {
   EXPECT_EQ(result.out, page) << "update it: penstock config keys > docs/configuration.md";
 }
 
-TEST(ConfigKeys, ListsEveryKeyWithWhatThereIsToKnowOfIt) {
+TEST(ConfigKeys, ListsEveryKeyWithAllItsFields) {
   const auto result = run_penstock({"config", "keys", "--json"});
 
   ASSERT_EQ(result.status, 0) << result.err;

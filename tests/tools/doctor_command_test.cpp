@@ -80,7 +80,7 @@ TEST_F(Doctor, FailsWhenAPathCannotHoldSwapFiles) {
       << result.out;
 }
 
-TEST_F(Doctor, LooksAtThePathsOfAConfigurationAsItsRunWouldMoveThem) {
+TEST_F(Doctor, ExaminesThePathsOfAConfigurationWithItsIoSettings) {
   const auto result =
       run_penstock({"doctor", "--json", "--config", config(directory(), R"("io_engine": "threads")")});
   const auto missing = run_penstock({"doctor", "--config", config("/nonexistent/penstock")});
@@ -118,7 +118,7 @@ TEST_F(Doctor, FailsWhenAConfigurationCannotWorkHere) {
   EXPECT_EQ(absent.status, 1);
 }
 
-TEST_F(Doctor, SaysWhereThePageCacheAnswersForTheDisk) {
+TEST_F(Doctor, ReportsADirectoryWithoutDirectIo) {
   if (tiers::real_file_system().type_name("/dev/shm") != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
 
   const auto result = run_penstock({"doctor", "--json", "--path", "/dev/shm"});

@@ -30,7 +30,7 @@ TEST(TuneChoice, TakesTheFastestWhereThatIsPlain) {
   EXPECT_EQ(choice.as_good, std::vector<std::size_t>{1});
 }
 
-TEST(TuneChoice, TakesTheLeastInFlightOfThoseThatDoAsWell) {
+TEST(TuneChoice, TakesTheFewestBytesInFlightAmongEquallyFastSettings) {
   const Candidate candidates[] = {steady(4_MiB, 64_MiB, 3.0), steady(1_MiB, 16_MiB, 2.98),
                                   steady(4_MiB, 16_MiB, 2.98), steady(4_MiB, 8_MiB, 2.7)};
 
@@ -40,7 +40,7 @@ TEST(TuneChoice, TakesTheLeastInFlightOfThoseThatDoAsWell) {
   EXPECT_EQ(choice.as_good, (std::vector<std::size_t>{0, 1, 2}));
 }
 
-TEST(TuneChoice, DoesNotFollowNoiseIntoACorner) {
+TEST(TuneChoice, DoesNotChooseAnExtremeSettingBecauseOfNoise) {
   const Candidate candidates[] = {noisy(8_MiB, 64_MiB, 3.05, 0.2, 1), noisy(4_MiB, 16_MiB, 3.0, 0.2, 2),
                                   noisy(1_MiB, 64_MiB, 2.95, 0.2, 4)};
 
@@ -50,7 +50,7 @@ TEST(TuneChoice, DoesNotFollowNoiseIntoACorner) {
   EXPECT_GT(choice.resolution, 0.05);
 }
 
-TEST(TuneChoice, SeesThroughADriftThatAllShare) {
+TEST(TuneChoice, IgnoresADriftThatAllCandidatesShare) {
   Candidate fast{4_MiB, 32_MiB, {}}, slow{4_MiB, 16_MiB, {}};
   for (int round = 0; round < 9; ++round) {
     fast.rates.push_back(3.0 + round);
@@ -61,10 +61,10 @@ TEST(TuneChoice, SeesThroughADriftThatAllShare) {
   EXPECT_EQ(choose(candidates).index, 1u);
 }
 
-TEST(TuneChoice, ComparesWhatWasDoneInTheSameRound) {
+TEST(TuneChoice, ComparesRatesOfTheSameRound) {
   const Candidate candidates[] = {{4_MiB, 16_MiB, {2, 20, 200}}, {1_MiB, 16_MiB, {1, 30, 100}}};
 
-  EXPECT_EQ(standings(candidates), (std::vector<double>{1.0, 0.5}));
+  EXPECT_EQ(median_relative_rates(candidates), (std::vector<double>{1.0, 0.5}));
 }
 
 TEST(TuneChoice, HasNoChoiceOfOne) {
@@ -80,7 +80,7 @@ TEST(PathWeights, FollowTheRatesAndAddUpToOne) {
   EXPECT_EQ(path_weights(rates, devices), (std::vector<double>{0.75, 0.25}));
 }
 
-TEST(PathWeights, AreEqualOnOneDeviceWhoeverWasFasterByChance) {
+TEST(PathWeights, AreEqualOnOneDeviceDespiteNoise) {
   const double rates[] = {1.5, 0.5, 2.0};
   const std::string devices[] = {"nvme0n1", "nvme0n1", "nvme1n1"};
 

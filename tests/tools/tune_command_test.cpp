@@ -26,7 +26,7 @@ TEST_F(TuneCommand, PrintsABlockThatAConfigurationTakes) {
   const auto result = run_penstock({"tune", "--path", one_.path().string(), "--seconds", "1"});
 
   EXPECT_EQ(result.status, 0) << result.err;
-  for (const char* said : {"chosen: ", "sure to ", "spread", " depth"}) {
+  for (const char* said : {"chosen: ", "resolution ", "spread", " depth"}) {
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   }
   EXPECT_NE(result.err.find(" of 1 s: "), std::string::npos) << "progress: " << result.err;

@@ -8,7 +8,7 @@
 
 namespace penstock::measure {
 
-/// What a figure means nothing without.
+/// The machine of a measurement.
 struct Machine {
   std::string cpu;
   unsigned cores;

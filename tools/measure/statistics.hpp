@@ -18,7 +18,7 @@ inline double spread(std::vector<double> values) {
   return (values[values.size() * 3 / 4] - values[values.size() / 4]) / median(values);
 }
 
-/// A median and how far its values lie apart.
+/// The median and the spread of a series.
 struct Center {
   double median = 0, spread = 0;
 };
@@ -26,7 +26,7 @@ inline Center center(const std::vector<double>& values) {
   return {median(values), spread(values)};
 }
 
-/// of[i] / to[i]: what two contestants did in the same round, so that drift from round to round cancels out.
+/// of[i] / to[i]: the ratio of two contestants in the same round, in which drift from round to round cancels out.
 inline std::vector<double> ratios(const std::vector<double>& of, const std::vector<double>& to) {
   std::vector<double> values;
   for (std::size_t i = 0; i < of.size(); ++i) values.push_back(of[i] / to[i]);

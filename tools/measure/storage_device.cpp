@@ -30,7 +30,7 @@ bool runs_under_a_hypervisor() {
   return false;
 }
 
-/// Of the file system that holds the directory, zero where it cannot be looked at.
+/// The device number of the directory's file system; zero if stat fails.
 dev_t device_of(const fs::path& directory) {
   struct stat status {};
   return ::stat(directory.c_str(), &status) == 0 ? status.st_dev : dev_t{};
@@ -48,7 +48,7 @@ StorageDevice describe_storage(const fs::path& directory) {
   StorageDevice device{.id = number == 0 ? "" : to_string(number)};
   const auto drive = tiers::drive_of(number);
   if (!drive) {
-    device.virtual_because = "no block device of this machine's is behind the directory";
+    device.virtual_because = "the directory is on no block device of this machine";
     return device;
   }
   const fs::path& disk = *drive;
@@ -64,12 +64,12 @@ StorageDevice describe_storage(const fs::path& directory) {
     device.virtual_because = "a Xen disk";
   } else if (device.name.starts_with("loop") || device.name.starts_with("zram") ||
              device.name.starts_with("ram")) {
-    device.virtual_because = "not a drive but memory or another file";
+    device.virtual_because = "memory or another file, not a drive";
   } else if (runs_under_a_hypervisor()) {
     device.virtual_because = "a disk of a virtual machine";
   }
   if (first_line(disk / "loop/dio") == "0") {
-    device.cached_because = device.name + " is a loop device whose own file is read and written through it";
+    device.cached_because = device.name + " is a loop device whose file goes through the page cache";
   }
   return device;
 }
@@ -86,7 +86,7 @@ Result<std::optional<std::string>> page_cache_because(const fs::path& directory)
   PENSTOCK_TRY_ASSIGN(const auto file,
                       tiers::real_file_system().create_scratch(directory, 1_MiB, tiers::DirectIo::preferred));
   if (!file.properties().direct) return std::optional(file.properties().direct_note);
-  // It accepts O_DIRECT, and has nothing else.
+  // tmpfs accepts O_DIRECT although it consists of page cache only.
   if (tiers::real_file_system().type_name(directory) == "tmpfs") {
     return std::optional<std::string>("a tmpfs is in memory");
   }
@@ -103,7 +103,7 @@ Result<void> check_free_space(std::span<const fs::path> directories, ByteCount e
     std::string names;
     for (const fs::path& directory : shared) names += (names.empty() ? "" : ", ") + directory.string();
     return Error(ErrorCode::no_space, "check_free_space")
-        .reason("the files to measure with do not fit")
+        .reason("the measurement's files do not fit")
         .object(names)
         .wanted(needed)
         .got(free);

@@ -9,14 +9,14 @@
 
 namespace penstock::measure {
 
-/// The block device under a directory, as far as the kernel tells.
+/// The block device of a directory, as far as the kernel reports it.
 struct StorageDevice {
-  std::string id;     ///< equal for directories on one drive; on one file system where no drive is known
-  std::string name;   ///< "nvme0n1", "vda"; empty where no block device is behind the directory
-  std::string model;  ///< the drive's own name, else its driver's; may be empty
-  /// Why its figures may be the host's rather than a drive's; none for a drive of this machine's own.
+  std::string id;     ///< equal for directories on one drive, or on one file system if the drive is unknown
+  std::string name;   ///< "nvme0n1", "vda"; empty if the directory is on no block device
+  std::string model;  ///< the drive's model name, else its driver's name; may be empty
+  /// Why the drive is virtual, so that its figures may be those of the host; none for a physical drive.
   std::optional<std::string> virtual_because;
-  /// Why direct I/O on it still ends in this machine's memory; none where it does not.
+  /// Why direct I/O on it still uses this machine's page cache; none if it does not.
   std::optional<std::string> cached_because;
 };
 
@@ -25,16 +25,16 @@ struct StorageDevice {
 /// "ext4 on vda (virtio_blk)".
 [[nodiscard]] std::string to_string(const StorageDevice& device, const std::filesystem::path& directory);
 
-/// Why what is read and written under `directory` is the page cache's and says nothing about a disk; none
-/// where the page cache is bypassed. Makes a scratch file there, without a name.
+/// Why reads and writes under `directory` use the page cache, so that their figures do not measure a disk; none if
+/// the page cache is bypassed. Creates an unnamed scratch file there.
 ///
 /// Errors: those of FileSystem::create_scratch.
 [[nodiscard]] Result<std::optional<std::string>> page_cache_because(const std::filesystem::path& directory);
 
-/// Whether `each` more bytes can be written under every one of `directories`, some of which may share a file
+/// Checks that `each` more bytes can be written under every one of `directories`, of which several may be on one file
 /// system.
 ///
-/// Errors: no_space, naming the directories that share it; those of FileSystem::free_space.
+/// Errors: no_space, naming the directories on the full file system; those of FileSystem::free_space.
 [[nodiscard]] Result<void> check_free_space(std::span<const std::filesystem::path> directories,
                                             ByteCount each);
 

@@ -9,11 +9,11 @@
 
 namespace penstock::tool {
 
-/// What the program returns to the shell.
+/// The program's exit status.
 enum ExitStatus : int {
   done = 0,
   failed = 1,
-  bad_usage = 2,  ///< of the command line or of a configuration
+  bad_usage = 2,  ///< invalid command line or configuration
 };
 
 // Each adds its command to `app`; running it sets `status`.
@@ -22,7 +22,7 @@ void add_doctor_command(CLI::App& app, ExitStatus& status);
 void add_estimate_command(CLI::App& app, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 
-/// Prints the error on standard error and says which status it means.
+/// Prints the error to standard error and returns the exit status for it.
 inline ExitStatus fail(const Error& error) {
   fmt::print(stderr, "error: {}\n", error.message());
   const bool usage = error.code() == ErrorCode::invalid_config ||
@@ -30,7 +30,7 @@ inline ExitStatus fail(const Error& error) {
   return usage ? bad_usage : failed;
 }
 
-/// Numbers as they were written, 0.1 rather than 0.10000000000000001; on one line without an indentation.
+/// Prints numbers with the digits needed, 0.1 instead of 0.10000000000000001. On one line if `indentation` is empty.
 inline std::string json_text(const Json::Value& json, const char* indentation) {
   Json::StreamWriterBuilder writer;
   writer["indentation"] = indentation;

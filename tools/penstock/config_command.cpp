@@ -32,19 +32,19 @@ ExitStatus check(const CheckOptions& options) {
 constexpr std::string_view introduction =
     R"(# The keys of ds_config.json
 
-`penstock config keys` prints this page from the table that the reader works from. A key that is not here is an
-error, and so is a value that the key does not take. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
+`penstock config keys` prints this page from the table that the reader uses. A key that is not listed here is an
+error, and so is a value that the key does not accept. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
 trailing commas and integral floats (`5e8`) are accepted.
 
 | Status | Means |
 |---|---|
-| supported | the part of the program under "Read by" acts on it |
-| deprecated | accepted in place of the key that its note names |
-| no effect | accepted after a check of its type, and noted with the reason |
+| supported | used by the part of the program in the column "Read by" |
+| deprecated | accepted instead of the key that its note names |
+| no effect | accepted after a check of its type; a note gives the reason |
 | only the default | not supported yet: any other value is refused |
-| removed | always refused, with what to do instead |
+| removed | always refused; the note names the alternative |
 
-| Key | Takes | Default | Status | Read by | Note |
+| Key | Values | Default | Status | Read by | Note |
 |---|---|---|---|---|---|
 )";
 
@@ -52,7 +52,7 @@ std::string code(const std::string& text) {
   return text.empty() ? text : "`" + text + "`";
 }
 
-/// A page in Markdown, docs/configuration.md.
+/// Prints docs/configuration.md.
 void print_page(const std::vector<zero::ConfigKey>& keys) {
   fmt::print("{}", introduction);
   for (const zero::ConfigKey& key : keys) {
@@ -81,20 +81,20 @@ void print_list(const std::vector<zero::ConfigKey>& keys) {
 void add_check_command(CLI::App& config, ExitStatus& status) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command = config.add_subcommand(
-      "check", "Print the effective configuration as JSON, or every error with key path and line");
+      "check", "Print the effective configuration as JSON, or every error with its key and line");
   command->add_option("file", options->file, "The configuration")->required()->type_name("FILE");
   command->add_option("--world-size", options->world_size, "Ranks of the run")
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
-  command->add_flag("--here", options->here,
-                    "The run is on this machine: a directory of nvme_path that cannot be used is an error");
+  command->add_flag("--here", options->here, "Also check the directories of nvme_path on this machine");
   command->callback([options, &status] { status = check(*options); });
 }
 
 void add_keys_command(CLI::App& config, ExitStatus& status) {
   auto as_json = std::make_shared<bool>(false);
   CLI::App* command = config.add_subcommand(
-      "keys", "Print every key: what it takes, its default, whether it is supported and what reads it");
+      "keys",
+      "Print every key with its values, its default, its status and the part of the program that reads it");
   command->add_flag("--json", *as_json, "A list of objects instead of a page in Markdown");
   command->callback([as_json, &status] {
     *as_json ? print_list(zero::config_keys()) : print_page(zero::config_keys());

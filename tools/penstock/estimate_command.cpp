@@ -21,10 +21,10 @@ struct EstimateOptions {
   bool json = false;
 };
 
-/// A count as people write it: 2783000000 or 2783e6.
+/// A count on the command line: 2783000000 or 2783e6.
 struct Count {
   ElementCount value;
-  bool is_float = false;  ///< written as a float, as Python sees it
+  bool is_float = false;  ///< a float literal in Python's syntax
 };
 
 Result<Count> parse_count(const char* option, const std::string& text) {
@@ -45,7 +45,7 @@ Result<Count> parse_count(const char* option, const std::string& text) {
   return Count{ElementCount(static_cast<std::uint64_t>(real)), true};
 }
 
-/// What both estimates are made from.
+/// The inputs of both estimates.
 struct Arguments {
   zero::DeepSpeedEstimateOptions deepspeed;
   zero::RunEstimateOptions run;
@@ -114,7 +114,7 @@ Json::Value number(ByteCount bytes) {
   return Json::UInt64(bytes.value());
 }
 
-/// As a number where JSON readers keep it exact, else as text.
+/// A JSON number if readers can represent it exactly, else a string.
 Json::Value number(zero::WideByteCount bytes) {
   if (bytes <= ~std::uint64_t{0}) return Json::UInt64(static_cast<std::uint64_t>(bytes));
   return zero::to_decimal(bytes);
@@ -171,7 +171,7 @@ void print_table(const zero::RunEstimateOptions& run, const zero::RunEstimate& e
     fmt::print("{:<8}{:<18}{:>12}{:>12}\n", to_string(tier), "total", to_string(estimate.per_rank(tier)),
                to_string(estimate.per_node(tier)));
   }
-  fmt::print("\nnvme in a step, per node: at most {} read, {} written (wear)\n",
+  fmt::print("\nnvme traffic of a step, per node: at most {} read, {} written (wear)\n",
              to_string(estimate.read_per_step_per_node()), to_string(estimate.written_per_step_per_node()));
   fmt::print("activations and the trainer's own memory are not counted\n");
 }
@@ -196,7 +196,7 @@ ExitStatus estimate(const EstimateOptions& options) {
   if (options.stage != 3) {
     return fail(Error::unsupported("penstock estimate")
                     .object("--stage 2")
-                    .reason("only stage 3 runs here")
+                    .reason("only stage 3 is supported")
                     .advice("--format deepspeed prints DeepSpeed's estimate for stage 2"));
   }
   const auto run = zero::estimate_run(arguments->run);
@@ -213,12 +213,13 @@ ExitStatus estimate(const EstimateOptions& options) {
 void add_estimate_command(CLI::App& app, ExitStatus& status) {
   auto options = std::make_shared<EstimateOptions>();
   EstimateOptions& o = *options;
-  CLI::App* command = app.add_subcommand("estimate", "Memory, disk and wear that a run needs");
+  CLI::App* command =
+      app.add_subcommand("estimate", "Estimate the memory, the disk space and the disk wear of a run");
   command->add_option("--params", o.params, "Parameters of the model")->required()->type_name("N");
   CLI::Option* largest =
       command->add_option("--largest-layer", o.largest_layer, "Parameters of its largest layer")
           ->type_name("N");
-  command->add_option("--gpus", o.gpus_per_node, "GPUs of a node, one rank each")
+  command->add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
   command->add_option("--nodes", o.nodes, "Nodes")->check(CLI::Range(1u, 65535u))->capture_default_str();
@@ -226,10 +227,10 @@ void add_estimate_command(CLI::App& app, ExitStatus& status) {
       ->check(CLI::IsMember({2u, 3u}))
       ->capture_default_str();
   command->add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor")->capture_default_str();
-  command->add_option("--offload-param", o.offload_param, "Where parameter shards live")
+  command->add_option("--offload-param", o.offload_param, "Tier of the parameter shards")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
-  command->add_option("--offload-optimizer", o.offload_optimizer, "Where the optimizer's state lives")
+  command->add_option("--offload-optimizer", o.offload_optimizer, "Tier of the optimizer states")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
   command->add_option("--dtype", o.dtype, "Type of parameters and gradients")
@@ -238,10 +239,12 @@ void add_estimate_command(CLI::App& app, ExitStatus& status) {
   command->add_option("--micro-batches", o.micro_batches, "Micro-batches of a step")
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
-  command->add_option("--config", o.config, "Take the four above, and tiles, from a ds_config.json")
+  command
+      ->add_option("--config", o.config,
+                   "Read the four options above, and the tile settings, from a ds_config.json")
       ->type_name("FILE")
       ->excludes("--offload-param", "--offload-optimizer", "--dtype", "--micro-batches");
-  command->add_option("--format", o.format, "deepspeed: DeepSpeed's own table and nothing else")
+  command->add_option("--format", o.format, "deepspeed: print only DeepSpeed's own table")
       ->check(CLI::IsMember({"penstock", "deepspeed"}))
       ->capture_default_str();
   command->add_flag("--json", o.json, "Print JSON");

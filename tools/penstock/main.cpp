@@ -20,7 +20,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? done : bad_usage;
   }
-  // A full disk or a closed pipe must not pass for success.
+  // Writing to a full disk or a closed pipe must not exit with success.
   if (std::fflush(stdout) != 0 && status == done) {
     fmt::print(stderr, "error: standard output cannot be written\n");
     return failed;

@@ -7,8 +7,8 @@ namespace penstock::detail {
 
 }  // namespace penstock::detail
 
-/// Guards an invariant of our own code, in release too. Operating failures and misuse at the boundary are
-/// Results instead; a caller can never reach one of these with bad input.
+/// Aborts when an invariant of our own code does not hold, in release builds too. Operating failures and misuse by a
+/// caller are Results instead: bad input must never fail a check.
 #define PENSTOCK_CHECK(condition)                                       \
   do {                                                                  \
     if (!(condition)) [[unlikely]]                                      \

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-/// Element types, a closed set. The numbers reach disk and are never reused.
+/// Element types, a closed set. The numbers are written to disk and are never reused.
 enum class DType : std::uint8_t { fp32 = 0, bf16 = 1, fp16 = 2 };
 
 [[nodiscard]] constexpr ByteCount size_of(DType dtype) {
@@ -15,7 +15,7 @@ enum class DType : std::uint8_t { fp32 = 0, bf16 = 1, fp16 = 2 };
 }
 [[nodiscard]] std::string_view to_string(DType dtype);
 
-/// elements × size_of(dtype). The one place where elements become bytes.
+/// elements × size_of(dtype). All conversions of elements to bytes use this function.
 ///
 /// Errors: invalid_argument, when the product does not fit 64 bits.
 [[nodiscard]] Result<ByteCount> bytes_of(ElementCount elements, DType dtype);

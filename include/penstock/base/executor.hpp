@@ -4,8 +4,8 @@
 
 namespace penstock {
 
-/// Runs work that touches payload: checksums, accumulation, updates. The embedder hands one in, sized to
-/// the rank's share of the cores. Safe from any thread.
+/// Runs work on tensor data: checksums, accumulation, updates. The embedder provides it, with the rank's share of the
+/// cores. Safe from any thread.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -14,7 +14,7 @@ class Executor {
   virtual void post(std::function<void()> task) = 0;
 };
 
-/// Runs each task at once, on the thread that posts it.
+/// Runs each task immediately, on the thread that posts it.
 class InlineExecutor final : public Executor {
  public:
   void post(std::function<void()> task) override { task(); }

@@ -13,49 +13,49 @@
 
 namespace penstock {
 
-/// What went wrong, as a closed set that callers may switch on.
+/// The kinds of errors, a closed set that callers may switch on.
 enum class ErrorCode : std::uint8_t {
-  invalid_argument,   ///< misuse at the boundary: the call changed nothing
+  invalid_argument,   ///< misuse by the caller: the call changed nothing
   invalid_config,     ///< the configuration cannot be used as written
-  unsupported,        ///< understood, but not available here or not yet
-  would_block,        ///< no free slot now: poll and ask again
-  budget_too_small,   ///< nothing in flight could ever free the bytes asked for
+  unsupported,        ///< understood, but not available on this machine or not implemented
+  would_block,        ///< no free slot now: poll, then repeat the call
+  budget_too_small,   ///< nothing in flight can ever free the requested bytes
   no_space,           ///< the file system is full or too small
   permission,         ///< the operating system refused access
   not_found,          ///< the named object does not exist
   already_exists,     ///< the named object exists and must not
-  in_use,             ///< another process, or another owner in this one, holds the named object
+  in_use,             ///< another process, or another owner in this process, uses the named object
   io,                 ///< the device or the kernel reported a failure
-  truncated,          ///< the file ended before the bytes that it must hold
+  truncated,          ///< the file is shorter than the bytes that it must contain
   corrupted,          ///< bytes read back differ from the bytes written
   non_finite,         ///< a value that must be finite is not
   deadline_exceeded,  ///< an operation did not complete in the time allowed
   peer_failed,        ///< another rank failed or left
-  failed_state,       ///< an earlier error made this object unusable; that error is named
+  failed_state,       ///< an earlier error made this object unusable; the message names that error
 };
 
 /// A few words for messages: "input/output error" for io, "no space" for no_space.
 [[nodiscard]] std::string_view to_string(ErrorCode code);
 
-/// A cause: what failed, on what, where, what was wanted and got, and what to do.
+/// An error: the operation that failed, its object and offset, the wanted and actual values, and advice.
 ///
-/// Numbers are stored as numbers and the message is made when it is printed, so that an error on a hot
-/// path allocates nothing. Texts (object, advice, notes) are added where the caller knows them, through the
-/// chained members below. A value type, safe to copy and to move between threads.
+/// Numbers are stored as numbers and message() formats them, so that an error on a hot path allocates nothing. Texts
+/// (object, advice, notes) are added with the chained members below, by the code that knows them. A value type, safe
+/// to copy and to move between threads.
 class Error {
  public:
   /// `operation` is a string literal, usually "Class::function"; it is kept by reference.
   Error(ErrorCode code, const char* operation) : operation_(operation), code_(code) {}
 
-  // The most frequent causes, by name.
+  // Constructors of the most frequent codes.
   static Error invalid_argument(const char* operation) { return {ErrorCode::invalid_argument, operation}; }
   static Error invalid_config(const char* operation) { return {ErrorCode::invalid_config, operation}; }
   static Error unsupported(const char* operation) { return {ErrorCode::unsupported, operation}; }
   static Error would_block(const char* operation) { return {ErrorCode::would_block, operation}; }
-  /// The cause that `errno_value` stands for: ENOSPC becomes no_space, EACCES permission, and so on.
+  /// The error for `errno_value`: ENOSPC becomes no_space, EACCES permission, and so on.
   static Error from_errno(const char* operation, int errno_value);
 
-  // What was wanted and got. Each overload prints in its own unit.
+  // The wanted and the actual value. Each overload prints in its own unit.
   Error&& wanted(ByteCount n) && { return wanted_ = {Unit::bytes, n.value()}, std::move(*this); }
   Error&& wanted(ElementCount n) && { return wanted_ = {Unit::elements, n.value()}, std::move(*this); }
   Error&& wanted(std::unsigned_integral auto n) && { return wanted_ = {Unit::none, n}, std::move(*this); }
@@ -66,23 +66,23 @@ class Error {
   Error&& got(std::string text) && { return text_().got = std::move(text), std::move(*this); }
 
   Error&& at(FileOffset offset) && { return offset_ = {Unit::bytes, offset.value()}, std::move(*this); }
-  /// What it happened to: a file, a tensor, a configuration key.
+  /// The object of the operation: a file, a tensor, a configuration key.
   Error&& object(std::string name) && { return text_().object = std::move(name), std::move(*this); }
-  /// One sentence that says what happened, where the code's name is not enough.
+  /// The cause in one sentence, printed instead of the code's name.
   Error&& reason(std::string text) && { return text_().reason = std::move(text), std::move(*this); }
-  /// Where the user can change it: "offload_optimizer.nvme_path, ds_config.json line 14".
+  /// The place where the user can change the setting: "offload_optimizer.nvme_path, ds_config.json line 14".
   Error&& where(std::string place) && { return text_().where = std::move(place), std::move(*this); }
-  /// What to do about it.
+  /// What the user can do about it.
   Error&& advice(std::string text) && { return text_().advice = std::move(text), std::move(*this); }
-  /// A further line, such as one holder of a budget. Call once a line.
+  /// An additional line, such as one holder of a budget. Call once per line.
   Error&& note(std::string line) && { return text_().notes.push_back(std::move(line)), std::move(*this); }
 
   [[nodiscard]] ErrorCode code() const { return code_; }
   [[nodiscard]] const char* operation() const { return operation_; }
-  /// The errno behind it, 0 if none.
+  /// The errno that caused it, 0 if none.
   [[nodiscard]] int os_error() const { return os_error_; }
 
-  /// One or more lines without a trailing newline: the cause, then `where`, notes and `try`, indented.
+  /// One or more lines without a trailing newline: the cause, then indented `where`, notes and `try` (the advice).
   [[nodiscard]] std::string message() const;
 
  private:
@@ -135,15 +135,15 @@ inline Result<void> ok() {
 
 }  // namespace penstock
 
-/// Returns the error of `expression` from the enclosing function, if it has one.
+/// Returns from the enclosing function with the error of `expression`, if it failed.
 #define PENSTOCK_TRY(expression)                                            \
   do {                                                                      \
     if (auto penstock_result = (expression); !penstock_result) [[unlikely]] \
       return std::move(penstock_result).error();                            \
   } while (false)
 
-/// Declares a variable, or assigns to one, with the value of the Result `...`; returns its error from the enclosing
-/// function, if it has one. At most once a line. The value is moved out of the Result.
+/// Declares a variable, or assigns to one, with the value of the Result `...`, which is moved out of it. Returns from
+/// the enclosing function with the error, if it failed. At most one use per source line.
 ///
 ///     PENSTOCK_TRY_ASSIGN(auto file, file_system.open(path));
 #define PENSTOCK_TRY_ASSIGN(declaration, ...) \

@@ -51,7 +51,7 @@ class BasicHostSpan {
 using HostSpan = detail::BasicHostSpan<std::byte>;
 using ConstHostSpan = detail::BasicHostSpan<const std::byte>;
 
-/// An address in the memory of some device. Only that device's own adapter may look behind it.
+/// An address in the memory of some device. Only the adapter of that device may dereference it.
 enum class DeviceAddress : std::uintptr_t {};
 
 /// A view of device bytes, owned elsewhere. Cannot be dereferenced.

@@ -4,10 +4,10 @@
 
 namespace penstock {
 
-/// A queue of operations on host memory, run in order; what a stream is on a HostDevice.
+/// A queue of operations on host memory, run in order: the stream of a HostDevice.
 ///
-/// Host kernels enqueue their work here instead of running it, so that a test can defer it and a missing
-/// event wait shows. Safe from one thread at a time.
+/// Host kernels enqueue their work here instead of running it, so that a test can defer it and detect a missing event
+/// wait. Safe from one thread at a time.
 class HostQueue {
  public:
   HostQueue() = default;
@@ -15,13 +15,13 @@ class HostQueue {
   HostQueue& operator=(const HostQueue&) = delete;
   virtual ~HostQueue() = default;
 
-  /// Appends `operation`; it must not throw. It may run before this call returns, or later, on any thread
-  /// that waits for this queue. What it captures stays alive until then.
+  /// Appends `operation`, which must not throw. It may run before this call returns, or later on any thread that
+  /// waits for this queue. Objects that it refers to must stay alive until then.
   virtual void enqueue(std::function<void()> operation) = 0;
 };
 
-/// Which stream, without saying of which device: a HostQueue* on a host device, a cudaStream_t on CUDA.
-/// Only the adapter of that kind of device looks inside. Copyable; owns nothing.
+/// A device-independent handle of a stream: a HostQueue* on a host device, a cudaStream_t on CUDA. Only the adapter
+/// of that kind of device interprets it. Copyable; owns nothing.
 class StreamHandle {
  public:
   StreamHandle() = default;

@@ -4,14 +4,13 @@
 
 namespace penstock {
 
-/// Time since some fixed moment: the steady clock's epoch, or tick zero of a simulation.
+/// Time since a fixed moment: the steady clock's epoch, or the start of a simulation.
 using TimePoint = std::chrono::nanoseconds;
 
 /// No deadline.
 inline constexpr TimePoint forever = TimePoint::max();
 
-/// What time it is. Everything that waits takes its time from here, so that a test can hold the clock.
-/// Safe from any thread.
+/// A clock. All waits use it, so that a test can control time. Safe from any thread.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -126,7 +126,7 @@ constexpr ByteCount operator""_GiB(unsigned long long n) {
 }
 }  // namespace literals
 
-/// `41.3 GiB`, `512 B`: one decimal, binary prefixes, as every message of ours prints bytes.
+/// `41.3 GiB`, `512 B`: one decimal, binary prefixes; all messages print bytes with it.
 [[nodiscard]] std::string to_string(ByteCount bytes);
 /// `12 345 678`: digits in groups of three.
 [[nodiscard]] std::string to_string(ElementCount elements);

@@ -26,33 +26,34 @@ struct AdamConfig {
   bool bias_correction = true;
 };
 
-/// Elements of a tile from the end of the segment before, and their hyperparameters.
+/// The elements of a tile from the previous segment's end (or the tile's start) up to `end`, and their
+/// hyperparameters.
 struct AdamSegment {
   ElementCount end;
   AdamConfig config;
 };
 
-/// One tile in host memory, with its gradient and the parameter that comes out. Spans are owned by the
-/// caller, do not overlap, and are aligned to their element (`state` to state_alignment). A whole number of
-/// cache lines is fastest, anything else is equal in bits.
+/// One tile in host memory, with its gradient and its output, the parameter. Spans are owned by the caller, do not
+/// overlap, and are aligned to their element (`state` to state_alignment). Spans that start and end at cache lines
+/// are fastest; the bits do not depend on it.
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// fp32: written, the master rounded to nearest even. The split formats: the upper half of the master,
-  /// bf16, read and written; halfway cases go up in magnitude.
+  /// Format fp32: written only, the master rounded to nearest even. Split formats: read and written, the upper half
+  /// of the master in bf16; halfway cases are rounded up in magnitude.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
-  /// The number of the tile's first element among all that one trainer updates. It and the step decide how
-  /// split_bf16 and split_q8 round, so that a tile cut in two between blocks gives the same bits.
+  /// The number of the tile's first element among all elements of one trainer. Together with the step it seeds the
+  /// stochastic rounding of split_bf16 and split_q8. A tile divided in two between blocks gives the same bits.
   std::uint64_t first_element = 0;
 };
 
-/// Sees each block of a tile's state just before and just after its update, on the worker that owns it and
-/// while it is in that core's L2: the place to verify and to hash. Called from several threads at once, for
-/// different blocks.
+/// Is called with each block of a tile's state just before and just after its update, on the worker that updates
+/// it, while the block is in that core's L2: the place to verify and to compute checksums. Called from several
+/// threads at once, for different blocks.
 class BlockObserver {
  public:
   BlockObserver() = default;
@@ -60,67 +61,69 @@ class BlockObserver {
   BlockObserver& operator=(const BlockObserver&) = delete;
   virtual ~BlockObserver() = default;
 
-  /// `block` counts from the tile's start. False: this block is neither updated nor seen again, and its
-  /// parameters are not written.
+  /// `block` counts from the tile's start. Returning false rejects the block: it is not updated, its parameters are
+  /// not written, and after_update() is not called for it.
   virtual bool before_update(std::size_t block, ConstHostSpan bytes) noexcept = 0;
   virtual void after_update(std::size_t block, ConstHostSpan bytes) noexcept = 0;
 };
 
-/// How a step is run; none of it changes a bit of the result.
+/// How a step is run. No field changes a bit of the result.
 struct AdamExecution {
-  parallel::Workers* workers = nullptr;  ///< null: inline on the caller
+  parallel::Workers* workers = nullptr;  ///< null: runs on the calling thread
   BlockObserver* observer = nullptr;
   Isa isa = best_isa().isa;
-  /// Writes the parameters with non-temporal stores, which avoids read-for-ownership: for parameters that no CPU
-  /// reads soon. Of effect in format fp32, for parameters at multiples of 64 B.
+  /// Writes the parameters with non-temporal stores, which avoid read-for-ownership: for parameters that no CPU
+  /// reads soon. Has an effect only in format fp32 with parameters at a multiple of 64 B.
   bool nontemporal_parameter = false;
 };
 
 struct AdamOutcome {
   std::size_t blocks_updated = 0;
-  std::optional<std::size_t> first_rejected_block;  ///< the observer said no
-  /// Updated, and now holds a master or a second moment that is not finite.
+  std::optional<std::size_t> first_rejected_block;  ///< before_update() returned false
+  /// The first updated block with a master or a second moment that is now not finite.
   std::optional<std::size_t> first_non_finite_block;
 };
 
-/// Updates a tile by one step in a single pass, block by block: unscale, decay, update m, v and master, emit
-/// the parameter. fp32 arithmetic in which every operation is rounded once and none is fused: equal bits for
-/// every Isa, thread count, cut into tiles (between blocks) and alignment, and for the CUDA kernel, of what
-/// is finite. parallel::Workers run in round to nearest with subnormals, whatever mode the caller has set.
+/// Updates a tile by one step in a single pass, block by block: unscale, decay, update m, v and master, write the
+/// parameter. The arithmetic is fp32; every operation is rounded once and none is fused. Finite results have the
+/// same bits for every Isa, thread count, division into tiles (between blocks) and alignment, and for the CUDA
+/// kernel. Rounds to nearest and keeps subnormals, whatever floating-point mode the caller has set.
 ///
 ///     AdamTile tile{.state = state, .gradient = gradient, .parameter = parameter, .elements = count};
 ///     initialize_tile(initial_values, DType::fp32, tile).value();                     // step 0
 ///     AdamOutcome outcome = adam_step({.learning_rate = 1e-3f}, /*step=*/1, /*gradient_factor=*/1, tile).value();
 ///
-/// Blocks. The step number is not checked against the tile: that is its owner's.
-/// Errors, all before anything is written: invalid_argument, naming the argument, as adam_coefficients, and
-/// for lengths that do not fit `elements`, spans that overlap or are misaligned, a parameter dtype that the
-/// format does not take; unsupported, for an Isa that is_runnable denies.
+/// Blocks. Does not check the step number against the tile; the tile's owner keeps track of it.
+/// Errors, all before anything is written: invalid_argument, naming the argument: step 0; a beta outside [0, 1),
+/// epsilon not above 0, a negative learning rate or weight decay, a value that is not finite; lengths that do not
+/// fit `elements`; spans that overlap or are misaligned; a parameter dtype that the format does not take.
+/// unsupported: an Isa for which is_runnable() is false.
 [[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
                                             float gradient_factor, const AdamTile& tile,
                                             const AdamExecution& execution = {});
 
-/// The same for a tile whose elements differ in hyperparameters: segments in their order, of which the last
-/// ends with the tile. Where they are cut changes no bit, but that a run of split_q8 has scales in common.
+/// The same for a tile whose elements differ in hyperparameters. Segments are in order and the last one ends with
+/// the tile. An element's result does not depend on the segment boundaries, except in split_q8, where 256 elements
+/// share scales.
 ///
-/// Errors: those above, naming the segment; invalid_argument, for a segment without elements, and where the
-/// last does not end where the tile does.
+/// Errors: those above, naming the segment; invalid_argument, for a segment without elements, or when the last one
+/// does not end with the tile.
 [[nodiscard]] Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
                                                         std::uint64_t step, float gradient_factor,
                                                         const AdamTile& tile,
                                                         const AdamExecution& execution = {});
 
-/// Fills a tile for step 0: master = initial, m = v = 0; and writes the parameter. `gradient` of the tile is
-/// not looked at. `initial` holds tile.elements of `initial_dtype` and overlaps neither other span.
+/// Fills a tile for step 0: master = initial, m = v = 0; and writes the parameter. tile.gradient is ignored.
+/// `initial` holds tile.elements elements of `initial_dtype` and does not overlap state or parameter.
 ///
 /// Blocks. Errors: as adam_step.
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
                              parallel::Workers* workers = nullptr);
 
-/// Writes masters [first, first + masters.size()) of a tile to `masters`; the gradient is not looked at, nor
-/// the parameter in format fp32.
+/// Writes masters [first, first + masters.size()) of a tile to `masters`. tile.gradient is ignored, and in format
+/// fp32 tile.parameter too.
 ///
-/// Errors: as adam_step; invalid_argument, beyond the tile's end.
+/// Errors: as adam_step; invalid_argument, for masters beyond the tile's end.
 Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters);
 
 }  // namespace penstock::cpu_adam

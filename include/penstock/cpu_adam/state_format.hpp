@@ -7,32 +7,30 @@ namespace penstock::cpu_adam {
 
 using kernels::StateFormat;
 
-/// A tile is a run of consecutive elements of one shard, cut into blocks of so many elements, the last one
-/// possibly shorter, that stand one after the other. A block of n elements stores its states side by side:
+/// A tile holds the optimizer state of consecutive elements of one shard. It is a sequence of blocks of
+/// block_elements elements; the last one may be shorter. A block of n elements stores its states side by side:
 ///   fp32        [master n × 4 B][m n × 4 B][v n × 4 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// The codes are kernels/state_codes.hpp's. In the split formats the upper half of the master is the bf16
-/// parameter, which stands elsewhere; only together do they hold it.
+/// kernels/state_codes.hpp defines the codes. In the split formats the upper half of the master is the bf16
+/// parameter, which is stored elsewhere; parameter and remainder together give the master.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// Bytes of a block or a tile of `elements` elements; a block has at most block_elements.
 ///
-/// Errors: invalid_argument, for a format that is none, or when the bytes do not fit 64 bits.
+/// Errors: invalid_argument, for an unknown format, or when the bytes do not fit 64 bits.
 [[nodiscard]] Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements);
 [[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
 
-/// The default length of a tile: as many whole blocks as 3 MiB hold. Disks want transfers of
-/// that length whatever the format, and a few tiles in flight fit a last-level cache. One block, for a format that is
-/// none.
+/// The default length of a tile: as many whole blocks as 3 MiB hold. Transfers of that length suit disks in every
+/// format, and a few tiles in flight fit in a last-level cache. One block, for an unknown format.
 [[nodiscard]] ElementCount default_tile_elements(StateFormat format);
 
-/// What the address of a tile is a multiple of.
+/// The alignment that the address of a tile must have.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
-/// Whether the parameter is the upper half of the master, which must be bf16 then, and is needed for the
-/// update.
+/// Whether the parameter is the upper half of the master. It must then be bf16, and the update reads it.
 [[nodiscard]] constexpr bool is_split(StateFormat format) {
   return format != StateFormat::fp32;
 }

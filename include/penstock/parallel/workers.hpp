@@ -11,21 +11,21 @@
 
 namespace penstock::parallel {
 
-/// The threads that touch payload: updates, checksums, accumulation of gradients. A wrapper of one TBB arena.
+/// The threads that process tensor data: updates, checksums, accumulation of gradients. A wrapper of one TBB arena.
 ///
 ///     auto workers = Workers::create({.threads = 4}).value();
 ///     workers.parallel_blocks(count, [&](std::size_t first, std::size_t last) { … });   // disjoint ranges
 ///
-/// Move-only. Safe from any thread; parallel_blocks() blocks its caller, who works along. Work is divided
-/// statically, and no result may depend on how. The destructor waits for what was posted.
+/// Move-only. Safe from any thread. parallel_blocks() blocks its caller, which runs part of the work. Work is divided
+/// statically; no result may depend on the division. The destructor waits for posted tasks.
 class Workers final : public Executor {
  public:
   struct Options {
-    std::uint32_t threads = 1;  ///< the caller included; 1 runs inline and touches no TBB
+    std::uint32_t threads = 1;  ///< including the calling thread; 1 runs inline, without TBB
   };
 
-  /// Starts no thread: TBB does when there is work, up to one a hardware thread; it says so on standard error
-  /// when asked for more.
+  /// Starts no thread: TBB starts them when there is work, at most one per hardware thread. It prints a warning to
+  /// standard error when more are requested.
   ///
   /// Errors: invalid_argument, for no threads or more than 1024.
   [[nodiscard]] static Result<Workers> create(const Options& options);
@@ -36,11 +36,11 @@ class Workers final : public Executor {
 
   [[nodiscard]] std::uint32_t threads() const { return threads_; }
 
-  /// Runs `task` later on a thread of the arena, or at once on the caller's where that is the only one.
+  /// Runs `task` later on a thread of the arena; with one thread, runs it at once on the calling thread.
   void post(std::function<void()> task) override;
 
-  /// Calls body(first, last) for disjoint ranges that together are [0, count), from several threads at once,
-  /// and returns when all are done. `body` must not throw.
+  /// Calls body(first, last) for disjoint ranges that together cover [0, count), from several threads at once, and
+  /// returns when all are done. `body` must not throw.
   template <std::invocable<std::size_t, std::size_t> Body>
   void parallel_blocks(std::size_t count, Body&& body) noexcept {
     run(count, const_cast<void*>(static_cast<const void*>(std::addressof(body))),
@@ -57,7 +57,7 @@ class Workers final : public Executor {
   void run(std::size_t count, void* context, Range range) noexcept;
 
   std::uint32_t threads_;
-  std::unique_ptr<Arena> arena_;  // null when the caller does all the work
+  std::unique_ptr<Arena> arena_;  // null when the calling thread does all the work
 };
 
 }  // namespace penstock::parallel

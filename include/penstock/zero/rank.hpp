@@ -17,40 +17,42 @@
 
 namespace penstock::zero {
 
-/// Which rank of the data-parallel group this is, and which of those on its machine.
+/// The number of a rank in the data-parallel group and on its machine.
 struct RankIdentity {
   std::uint32_t rank = 0, ranks = 1;
-  std::uint32_t local_rank = 0, local_ranks = 1;  ///< they share the machine's host budget and its disks
+  std::uint32_t local_rank = 0,
+                local_ranks = 1;  ///< local ranks share the machine's host budget and its disks
 
-  /// All ranks are on this machine, such as threads of one process.
+  /// For ranks that are all on this machine, such as threads of one process.
   [[nodiscard]] static RankIdentity local(std::uint32_t rank, std::uint32_t ranks) {
     return {.rank = rank, .ranks = ranks, .local_rank = rank, .local_ranks = ranks};
   }
-  /// Errors: invalid_argument: a count of zero, or a rank that is not below its count.
+  /// Errors: invalid_argument, for a count of zero or a rank that is not below its count.
   [[nodiscard]] Result<void> validate() const;
 };
 
-/// The accelerator of one rank: its memory and streams, and the elementwise operations on it.
+/// The accelerator of one rank: memory, streams and elementwise operations.
 struct Accelerator {
   std::unique_ptr<tiers::Device> device;
   std::unique_ptr<Compute> compute;
 };
-/// Host memory as the accelerator, of `memory` bytes.
+/// Creates an accelerator that is `memory` bytes of host memory.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);
-/// CUDA device number `ordinal`. Errors: unsupported, where this build has no CUDA or the machine no such device.
+/// Creates the accelerator of CUDA device number `ordinal`. Errors: unsupported, if this build has no CUDA or the machine
+/// has no such device.
 [[nodiscard]] Result<Accelerator> make_cuda_accelerator(int ordinal);
 
-/// For tests: what a rank is made of, changed on the way. Each may be empty.
+/// Functions with which a test changes a rank's parts. Each may be empty.
 struct RankHooks {
-  /// Has the last word on the runtime: file systems, engines and faults of its paths, an idle handler.
+  /// Called last to change the runtime's options: file systems, engines and faults of its paths, an idle handler.
   std::function<void(swap::RuntimeOptions&)> runtime_options;
   std::function<void(Engine::Options&)> engine_options;
-  /// The engine is destroyed, and its runtime not yet.
+  /// Called after the engine is destroyed and before its runtime is.
   std::function<void(swap::Runtime&)> engine_destroyed;
 };
 
-/// One rank of a training run: what a trainer embeds. Plans the memory; creates workers, runtime, accelerator,
-/// communicator and engine, each from the plan; and destroys them in the right order.
+/// One rank of a training run; a trainer embeds one per rank. Plans the memory, creates workers, runtime, accelerator,
+/// communicator and engine from the plan, and destroys them in the right order.
 ///
 ///     auto config = zero::Config::from_file("ds_config.json", /*world_size=*/1).value();
 ///     auto rank = zero::Rank::create({.config = config, .model = layout}).value();
@@ -59,32 +61,33 @@ struct RankHooks {
 ///     auto stream = rank->device().create_stream().value();
 ///     for each step: engine.begin_step(…); for each unit: engine.acquire(unit, *stream) …; engine.step();
 ///
-/// The parts can be made by hand too: plan_memory(), swap::Runtime, Engine.
+/// The parts can also be created separately: plan_memory(), swap::Runtime, Engine.
 ///
-/// Used by the trainer's thread. create() and the destructor block. What the trainer made on device(), its streams
-/// among it, is destroyed before the rank, and has passed whatever uses what the engine handed out.
+/// Used by the trainer's thread. create() and the destructor block. Before the rank is destroyed, the trainer's streams
+/// must have executed all work that uses the engine's tensors, and everything that the trainer created on device(),
+/// including streams, must be destroyed.
 class Rank {
  public:
   struct Options {
     Config config;
     ModelLayout model;
     RankIdentity identity;
-    /// Makes the accelerator, of which the engine takes `engine_budget` bytes; the trainer's own memory comes on top.
-    /// Empty: host memory of `engine_budget`.
+    /// Creates the accelerator. The engine uses `engine_budget` bytes of it; add the memory that the trainer needs.
+    /// Empty: `engine_budget` bytes of host memory.
     std::function<Result<Accelerator>(ByteCount engine_budget)> make_accelerator;
     /// Empty: a group of one rank, which is an error for identity.ranks > 1. See in_process_membership().
     GroupMembership group;
-    /// Runs updates and checksums; outlives the rank. Null: workers of its own, penstock.threads of them, or the cores
-    /// divided by the ranks of this machine.
+    /// Runs updates and checksums; must outlive the rank. Null: the rank creates its own, penstock.threads of them, or
+    /// by default as many as cores divided by the ranks of this machine.
     parallel::Workers* workers = nullptr;
     RankHooks hooks;
     std::uint32_t engine_number = 0;  ///< see Engine::Options
   };
 
-  /// Peers are told when it fails.
+  /// If it fails, the collectives of the peers fail with the cause.
   ///
-  /// Errors: invalid_config and invalid_argument, naming the key or argument; budget_too_small and no_space, with
-  /// what is needed; those of the device, the group and the swap directories.
+  /// Errors: invalid_config and invalid_argument, naming the key or argument; budget_too_small and no_space, with the
+  /// required size; those of the device, the group and the swap directories.
   [[nodiscard]] static Result<std::unique_ptr<Rank>> create(Options options);
   ~Rank();
 
@@ -97,7 +100,7 @@ class Rank {
   [[nodiscard]] const ModelLayout& model() const;
   [[nodiscard]] const MemoryPlan& plan() const;
   [[nodiscard]] const RankIdentity& identity() const;
-  /// What was asked for and could not be had, a line each.
+  /// Requested features that are not available, one per line.
   [[nodiscard]] std::vector<std::string> notes() const;
 
  private:

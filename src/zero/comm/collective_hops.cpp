@@ -5,7 +5,7 @@ namespace penstock::zero {
 using swap::HopState;
 
 Result<HopState> OrderedHop::poll() {
-  if (!past_failures()) {
+  if (!continues_after_failure()) {
     if (const auto cause = order_.failure()) return *cause;
   }
   auto state = advance();
@@ -60,7 +60,8 @@ class GatherHop final : public CollectiveHop {
     return HopState::pending;
   }
 
-  /// Not later: a gather that waits for the head would keep the room from the one that is.
+  /// The lease ends here and not after the all-gather. Otherwise a gather that waits for its turn could hold the memory
+  /// that the gather at the head needs.
   Result<void> end_lease_once_copied() {
     if (!shard_.held()) return ok();
     PENSTOCK_TRY_ASSIGN(auto copied, target_.copied->query());

@@ -11,7 +11,7 @@
 
 namespace penstock::zero {
 
-/// What the collective hops of one engine share. The streams belong to the mover.
+/// The objects that the collective hops of one engine share. The streams are used by the mover.
 struct CollectiveContext {
   swap::Runtime& runtime;
   tiers::Device& device;
@@ -21,27 +21,28 @@ struct CollectiveContext {
   tiers::Stream& communication;
 };
 
-/// A hop of a collective's move: when it fails, the peers are told, and the hops behind it fail too.
+/// A hop of a move with a collective. When it fails, it aborts the communicator, and the hops after it in the order fail
+/// too.
 class OrderedHop : public swap::Hop {
  public:
   OrderedHop(Communicator& communicator, HopOrder& order) : communicator_(communicator), order_(order) {}
 
   Result<void> start() override { return ok(); }
-  /// Events of a stream wake nothing.
+  /// Completed events of a stream do not wake the mover.
   bool wakes_the_mover() const override { return false; }
   Result<swap::HopState> poll() final;
 
  protected:
-  /// Called until it returns `done` or an error.
+  /// Called repeatedly until it returns `done` or an error.
   virtual Result<swap::HopState> advance() = 0;
-  /// Whether the hop goes on although another one failed.
-  [[nodiscard]] virtual bool past_failures() const { return false; }
+  /// Whether the hop continues although another hop has failed.
+  [[nodiscard]] virtual bool continues_after_failure() const { return false; }
 
   Communicator& communicator_;
   HopOrder& order_;
 };
 
-/// A hop that takes part in the collective order.
+/// A hop whose collective has a place in the collective order.
 class CollectiveHop : public OrderedHop {
  public:
   explicit CollectiveHop(const CollectiveContext& context)
@@ -49,42 +50,42 @@ class CollectiveHop : public OrderedHop {
 
  protected:
   [[nodiscard]] bool is_head() const { return order_.is_head(number_); }
-  [[nodiscard]] bool past_failures() const override { return passed_; }
-  /// Ends this hop's collective: the next one may start.
+  [[nodiscard]] bool continues_after_failure() const override { return completed_; }
+  /// Call when this hop's collective is complete: the next one may start.
   void pop() {
     order_.pop();
-    passed_ = true;
+    completed_ = true;
   }
 
   CollectiveContext context_;
 
  private:
   std::uint64_t number_;
-  bool passed_ = false;
+  bool completed_ = false;
 };
 
-/// Where a shard is gathered to, and the events that say so.
+/// The destination of a gathered shard and the events of the gather.
 struct GatherTarget {
   tiers::TensorId shard{};
-  DeviceTensor slot;  ///< of `flat`: this rank's
+  DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
-  const tiers::Event* writable;  ///< past this, the range of `flat` may be written
-  tiers::Event* copied;          ///< recorded behind the copy of the shard
-  tiers::Event* gathered;        ///< recorded behind the all-gather
+  const tiers::Event* writable;  ///< after this event the range of `flat` may be written
+  tiers::Event* copied;          ///< recorded after the copy of the shard
+  tiers::Event* gathered;        ///< recorded after the all-gather
 };
-/// Host copy of the shard → slot of the gathered flat → all-gather in place. `ordered` once target.gathered can be
-/// waited for, `done` once the shard's host copy is not read any more.
+/// Copies the shard from host memory to its slot of the flat, then all-gathers in place. The hop's state is `ordered`
+/// once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
                                                          const GatherTarget& target,
                                                          swap::PendingLease shard);
 
-/// Once `written` has passed, the mean over ranks of this rank's slot; then records `reduced`.
+/// After the event `written`, reduces this rank's slot to the mean over ranks; then records `reduced`.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,
                                                                  DeviceTensor flat,
                                                                  const tiers::Event& written,
                                                                  tiers::Event& reduced);
 
-/// Exchanges a few bytes of host memory; both stay alive until it is done.
+/// Exchanges a few bytes of host memory. Both spans must stay alive until the hop is done.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context,
                                                            ConstHostSpan mine, HostSpan all);
 

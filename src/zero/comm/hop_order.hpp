@@ -9,17 +9,17 @@
 
 namespace penstock::zero {
 
-/// One order of a rank's hops: the trainer's thread appends them at program points, which all ranks share, and a hop
-/// goes on once it is the head. Nothing overtakes the head.
+/// A queue that orders hops. The trainer's thread appends hops at program points, in the same order on all ranks. A hop
+/// may run only while it is the head of the queue.
 class HopOrder {
  public:
-  /// The trainer's thread. Returns the hop's number.
+  /// Appends a hop and returns its number. Called by the trainer's thread.
   [[nodiscard]] std::uint64_t append() { return appended_++; }
-  /// The mover: whether hop `number` is the head, and the end of its being so.
+  /// Called by the mover: is_head() tells whether hop `number` is the head; pop() removes the head.
   [[nodiscard]] bool is_head(std::uint64_t number) const { return head_.load() == number; }
   void pop() { head_.fetch_add(1); }
 
-  /// A hop failed, so that no hop becomes the head any more: those behind it fail too, with the first cause.
+  /// Records that a hop failed and will not be removed: the hops after it fail too, with the first cause.
   void fail(const Error& cause) {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;

@@ -19,14 +19,14 @@ Error left() {
   return Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left");
 }
 
-/// What a rank has brought to its latest transfer. Events are recorded again only once every peer has enqueued its
-/// wait for the last record. `done` is recorded behind whatever the rank's stream does with memory of its peers.
+/// A rank's part in its latest transfer. An event is recorded again only after every peer has enqueued its wait for the
+/// last record. `done` is recorded after all accesses of the rank's stream to memory of its peers.
 struct RankSlot {
   std::uint64_t posted = 0, moved = 0, completed = 0;  // transfers that reached each stage
   Transfer transfer;
   std::unique_ptr<tiers::Event> ready, done;
 
-  /// Apart from the group's mutex: a wake function takes locks of its own.
+  /// Separate from the group's mutex, because a wake function takes other locks.
   std::mutex wake_mutex;
   std::function<void()> wake;
 };
@@ -49,7 +49,7 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
                   .reason("rank " + std::to_string(rank) + " failed")
                   .note("cause   " + error.message());
   }
-  /// Without the group's mutex.
+  /// Call without holding the group's mutex.
   void wake_peers(std::uint32_t rank) noexcept {
     for (std::uint32_t peer = 0; peer < slots.size(); ++peer) {
       if (peer == rank) continue;
@@ -58,12 +58,12 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
     }
   }
 
-  std::mutex mutex;  // guards all below but the wake functions
+  std::mutex mutex;  // guards the following members except the wake functions
   std::vector<RankSlot> slots;
   std::optional<Error> failure;
 };
 
-/// Pulls bytes out of the memory of its peers.
+/// Copies bytes from the memory of its peers.
 class InProcessTransport final : public Transport {
  public:
   InProcessTransport(std::shared_ptr<Group> group, std::uint32_t rank, tiers::Device& device)
@@ -120,11 +120,11 @@ class InProcessTransport final : public Transport {
     {
       const std::lock_guard lock(group_->mutex);
       group_->abort_locked(rank_, left());
-      // From here on no peer starts to read. What those do who have moved in this rank's last transfer ends with
-      // their `done`; in one that went well, this rank's stream waits for it already.
+      // From here on no peer starts to read. Peers that have moved data in this rank's last transfer finish with their
+      // event `done`; if that transfer succeeded, this rank's stream waits for it already.
       for (const RankSlot& peer : group_->slots) {
         if (&peer == &mine_ || peer.moved < mine_.posted || mine_.posted == 0) continue;
-        (void)stream.wait(*peer.done);  // a stream that cannot wait runs nothing more either
+        (void)stream.wait(*peer.done);  // if the wait fails, the stream has failed and runs nothing more
       }
     }
     group_->wake_peers(rank_);
@@ -134,7 +134,7 @@ class InProcessTransport final : public Transport {
   Result<TransferState> poll_locked() {
     const std::lock_guard lock(group_->mutex);
     if (mine_.moved < mine_.posted) {
-      // The memory of a rank that failed may be gone.
+      // The memory of a rank that failed may be freed already.
       if (group_->failure) return *group_->failure;
       if (!all_reached(&RankSlot::posted)) return TransferState::pending;
       PENSTOCK_TRY(check_equal());
@@ -146,13 +146,13 @@ class InProcessTransport final : public Transport {
         return moved.error();
       }
     }
-    // A rank that leaves after the last transfer does not spoil it.
+    // A rank that leaves after the last transfer does not make it fail.
     if (!all_reached(&RankSlot::moved)) {
       if (group_->failure) return *group_->failure;
       return TransferState::pending;
     }
     if (mine_.transfer.stream != nullptr && mine_.completed < mine_.posted) {
-      // Peers have read this rank's slots only once their copies are done.
+      // This rank's slots may be written again only after the peers' copies from them.
       for (const RankSlot& peer : group_->slots) {
         if (&peer != &mine_) PENSTOCK_TRY(mine_.transfer.stream->wait(*peer.done));
       }
@@ -194,7 +194,7 @@ class InProcessTransport final : public Transport {
     return flat.slice(length * index, length);
   }
 
-  /// This rank's part of the data movement.
+  /// Enqueues this rank's part of the data movement.
   Result<void> move() {
     const Transfer& transfer = mine_.transfer;
     if (transfer.kind == Transfer::Kind::exchange) {
@@ -207,11 +207,12 @@ class InProcessTransport final : public Transport {
     }
     auto pulled = pull();
     if (pulled && transfer.kind == Transfer::Kind::all_to_all) return ok();  // release_slices() records
-    auto recorded = transfer.stream->record(*mine_.done);  // behind what was enqueued before an error too
+    auto recorded = transfer.stream->record(
+        *mine_.done);  // after an error too, since copies may have been enqueued before it
     return pulled ? recorded : pulled;
   }
 
-  /// Waits for the peers' slots, and copies those that are gathered.
+  /// Makes the stream wait for the peers' slots, and for an all-gather copies them.
   Result<void> pull() {
     const Transfer& transfer = mine_.transfer;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {

@@ -10,7 +10,7 @@
 
 namespace penstock::zero {
 
-/// A collective as a transport sees it: which bytes go where.
+/// The data movement of a collective.
 struct Transfer {
   enum class Kind : std::uint8_t {
     all_gather,  ///< slot r of every rank's `flat` becomes that of rank r
@@ -29,16 +29,16 @@ struct Transfer {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// How far a transfer has come, as far as this rank's stream is concerned.
+/// The progress of a transfer on this rank's stream.
 enum class TransferState : std::uint8_t {
   pending,
-  readable,  ///< an all_to_all: what is enqueued now may read slice(0) … slice(size() - 1); then call release_slices()
-  complete,  ///< all is enqueued, and this rank's memory may be written again in stream order
+  readable,  ///< all_to_all only: work enqueued now may read slice(0) … slice(size() - 1); then call release_slices()
+  complete,  ///< everything is enqueued; this rank's memory may be written again in stream order
 };
 
-/// Moves bytes between ranks, one transfer at a time, and sums nothing. A communicator over it does.
+/// Moves bytes between ranks, one transfer at a time, without arithmetic; TransportCommunicator does the sums.
 ///
-/// Threads: as Communicator, whose start, poll, abort, retire and set_wake come here.
+/// Thread rules as for Communicator, which forwards start, poll, abort, retire and set_wake.
 class Transport {
  public:
   Transport() = default;
@@ -56,7 +56,7 @@ class Transport {
   [[nodiscard]] virtual Result<TransferState> poll() = 0;
   /// Rank r's slice of the readable all_to_all.
   [[nodiscard]] virtual DeviceTensor slice(std::uint32_t r) const = 0;
-  /// Everything that reads the slices is enqueued.
+  /// Call after all work that reads the slices was enqueued.
   virtual Result<void> release_slices() = 0;
 
   virtual void abort(const Error& error) noexcept = 0;

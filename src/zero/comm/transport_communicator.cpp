@@ -10,7 +10,7 @@ Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, 
                                                          Reduction reduction) {
   if (!supports(reduction)) {
     return Error::unsupported("Communicator::start_reduce_scatter")
-        .reason("this transport moves bytes only, which leaves the exact reduction")
+        .reason("this transport supports only the exact reduction")
         .wanted("reduction exact")
         .got(std::string(to_string(reduction)));
   }
@@ -30,7 +30,7 @@ Result<void> TransportCommunicator::start(const Transfer& transfer) {
   const DeviceTensor& flat = transfer.flat;
   if (flat.bytes.size().value() % (size() * size_of(flat.dtype).value()) != 0) {
     return Error::invalid_argument("Communicator::start")
-        .reason("a flat is a whole number of equal slots")
+        .reason("the flat cannot be divided into equal slots, one per rank")
         .wanted(size())
         .got(flat.bytes.size());
   }
@@ -42,7 +42,7 @@ Result<bool> TransportCommunicator::poll() {
   PENSTOCK_TRY_ASSIGN(auto state, transport_->poll());
   if (state == TransferState::readable) {
     auto summed = sum_slices();
-    // Peers wait for the release in any case, or they would read a stream that ran no further.
+    // Released even after an error, because the peers wait for it.
     auto released = transport_->release_slices();
     if (summed) summed = released;
     if (!summed) {

@@ -10,11 +10,11 @@
 
 namespace penstock::zero {
 
-/// Collectives over a transport that only moves bytes. Its reduction is `exact`, and the only place where that is
-/// summed: each rank gets its peers' slices of its own slot and takes their mean in rank order, rounded once.
+/// Collectives on a transport that only moves bytes. Implements the `exact` reduction for all transports: each rank gets
+/// its peers' slices of its own slot and computes their mean in rank order, rounded once.
 class TransportCommunicator final : public Communicator {
  public:
-  /// `compute` is that of the rank's device and outlives it.
+  /// `compute` is that of the rank's device and must outlive the communicator.
   TransportCommunicator(std::unique_ptr<Transport> transport, Compute& compute)
       : transport_(std::move(transport)), compute_(compute) {}
 

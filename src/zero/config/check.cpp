@@ -14,7 +14,7 @@ namespace {
 
 using Violations = std::vector<Violation>;
 
-/// Each value by itself: what reading it from a file would refuse.
+/// Checks each value separately, with the same rules as for a file.
 void check_values(const Config& config, Violations& violations) {
   const Draft draft = draft_of(config);
   for (const Key& key : schema()) {

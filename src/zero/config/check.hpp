@@ -8,13 +8,13 @@
 
 namespace penstock::zero::config {
 
-/// What a configuration gets wrong.
+/// One error in a configuration.
 struct Violation {
-  std::vector<std::string_view> keys;  ///< the one to change, then those that it contradicts
-  std::string text;                    ///< wanted, got and what to do
+  std::vector<std::string_view> keys;  ///< the key to change, then the keys that it contradicts
+  std::string text;                    ///< wanted value, actual value and advice
 };
 
-/// Holds a configuration, from a file or from code, against the ranges of the table and the rules that join keys.
+/// Checks a configuration, from a file or from code, against the ranges of the table and the rules between keys.
 [[nodiscard]] std::vector<Violation> check(const Config& config);
 
 }  // namespace penstock::zero::config

@@ -9,7 +9,7 @@ namespace penstock::zero {
 
 namespace {
 
-/// Why files cannot be made in `directory`, empty if they can.
+/// Why files cannot be created in `directory`; empty if they can.
 std::string why_not_usable(const std::filesystem::path& directory) {
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
@@ -37,8 +37,8 @@ Result<void> Config::check_paths() const {
   if (unusable.empty()) return ok();
 
   Error error = Error::invalid_config("Config::check_paths")
-                    .reason("swap files cannot be made on this machine")
-                    .advice("make the directory, on the drive that is to hold the swap files");
+                    .reason("swap files cannot be created on this machine")
+                    .advice("create the directory on the drive for the swap files");
   for (const std::string& line : unusable) error = std::move(error).note(line);
   return error;
 }

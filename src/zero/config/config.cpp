@@ -15,7 +15,7 @@ namespace {
 using config::Problem;
 
 Error to_error(const char* operation, const std::string& name, std::vector<Problem> problems) {
-  // Problems of no line of their own stand last.
+  // Problems without a line come last.
   std::stable_sort(problems.begin(), problems.end(),
                    [](const Problem& a, const Problem& b) { return a.line - 1 < b.line - 1; });
   Error error = Error::invalid_config(operation).object(name).reason(
@@ -31,7 +31,7 @@ Error to_error(const char* operation, const std::string& name, std::vector<Probl
   return error;
 }
 
-/// What the file has wrong besides what is reported already, of which it may be a consequence.
+/// Reports violations for keys without a reported problem; the others may be consequences of that problem.
 void report_violations(const Config& config, config::Reader& reader) {
   for (const config::Violation& violation : config::check(config)) {
     const auto reported = [&](std::string_view key) { return reader.has_problem(key); };

@@ -12,10 +12,10 @@
 
 namespace penstock::zero::config {
 
-/// A value of the right kind and range.
+/// A value of the correct kind and range.
 struct Value {
   bool flag = false;
-  std::uint64_t count = 0;  ///< of bytes too
+  std::uint64_t count = 0;  ///< of `count` and `bytes`
   double real = 0;
   std::string text;                ///< the choice as the schema spells it
   std::vector<std::string> texts;  ///< of `paths`
@@ -43,7 +43,7 @@ inline constexpr std::array enumerators<cpu_adam::StateFormat>{
     cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
     cpu_adam::StateFormat::split_q8};
 
-/// The shortest decimal that is read back as `value`, as a double: 0.9 of 0.9f, not 0.899999976.
+/// The shortest decimal number that is read back as `value`, as a double: 0.9 for 0.9f, not 0.899999976.
 [[nodiscard]] inline double shortest_decimal(float value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
@@ -52,7 +52,7 @@ inline constexpr std::array enumerators<cpu_adam::StateFormat>{
   return shortest;
 }
 
-// A Value from a member's type and back. Nothing where the member is empty, which the file calls null.
+// Conversions between a member and a Value. load() returns nothing for an empty member, which is null in the file.
 
 inline void store(bool& member, const Value& value) {
   member = value.flag;
@@ -149,7 +149,7 @@ std::optional<Value> load(const std::optional<T>& member) {
 
 struct Draft;
 
-/// Where a key's value is kept: how it gets there, and how it is read back.
+/// Accessors of the member that keeps a key's value.
 struct Field {
   void (*set)(Draft&, const Value&) = nullptr;
   std::optional<Value> (*get)(const Draft&) = nullptr;

@@ -26,7 +26,7 @@ std::string without_hash_comments(std::string_view text) {
         break;
       case In::string:
         if (c == '\\') ++i;
-        // A string does not cross lines, so one that was never closed does not hide the rest.
+        // A string ends at the end of its line, so an unterminated one does not hide the following lines.
         if (c == '"' || c == '\n') in = In::code;
         break;
       case In::line_comment:
@@ -46,7 +46,7 @@ std::string without_hash_comments(std::string_view text) {
   return out;
 }
 
-/// The first of JsonCpp's reports, "* Line 3, Column 5\n  what is wrong\n"; the others follow from it.
+/// The first of JsonCpp's reports, "* Line 3, Column 5\n  message\n"; the others are consequences of it.
 Problem first_syntax_problem(const std::string& report) {
   static constexpr std::string_view marker = "* Line ";
   std::istringstream lines(report);
@@ -116,7 +116,7 @@ Json::Value parse_json(std::string_view text, std::vector<Problem>& problems) {
   try {
     if (reader->parse(code.data(), code.data() + code.size(), &root, &report)) return root;
   } catch (const Json::Exception&) {
-    report = "nested too deeply";  // JsonCpp throws past its stack limit
+    report = "nested too deeply";  // JsonCpp throws beyond its stack limit
   }
   problems.push_back(first_syntax_problem(report));
   return {};

@@ -8,14 +8,14 @@
 
 namespace penstock::zero::config {
 
-/// One thing that is wrong with a file. `path` is empty where the text itself is malformed.
+/// One error in a file. `path` is empty if the text itself is malformed.
 struct Problem {
   std::string path;
-  std::uint32_t line = 0;  ///< from 1; 0 where no line is to blame
+  std::uint32_t line = 0;  ///< from 1; 0 if the error has no line
   std::string text;
 };
 
-/// Which line a byte of a text stands on.
+/// Finds the line of a byte in a text.
 class LineIndex {
  public:
   explicit LineIndex(std::string_view text);
@@ -26,11 +26,10 @@ class LineIndex {
 };
 
 /// Parses JSON with comments (`//`, `#`, `/* */`) and trailing commas; duplicate keys are refused. Offsets of
-/// values are those of `text`. Appends the first thing that is malformed to
-/// `problems`; the value is null then.
+/// values are those of `text`. Appends the first syntax error to `problems`; the value is then null.
 [[nodiscard]] Json::Value parse_json(std::string_view text, std::vector<Problem>& problems);
 
-/// Indented by two spaces, a list on one line, numbers as the shortest decimal that is read back as they are.
+/// Prints JSON indented by two spaces, lists on one line, numbers with the fewest digits that are read back unchanged.
 [[nodiscard]] std::string write_json(const Json::Value& json);
 
 }  // namespace penstock::zero::config

@@ -25,7 +25,7 @@ std::string_view to_string(Status status) {
 
 std::string_view to_string(Consumer consumer) {
   switch (consumer) {
-    case Consumer::nobody: return "";
+    case Consumer::none: return "";
     case Consumer::plan: return "memory plan";
     case Consumer::runtime: return "runtime";
     case Consumer::step: return "optimizer step";

@@ -7,7 +7,7 @@ namespace penstock::zero::config {
 
 namespace {
 
-/// Damerau-Levenshtein distance, adjacent transpositions counted once.
+/// Damerau-Levenshtein distance: a transposition of neighbours counts once.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -29,7 +29,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string_view nearest_spelling(std::string_view word, std::span<const std::string_view> candidates) {
-  // A name this long is no misspelling, and the distance costs its square.
+  // A name this long is not a misspelling, and the cost of the distance grows with its square.
   if (word.size() > 100) return {};
   std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string_view nearest;

@@ -6,7 +6,7 @@
 namespace penstock::zero::config {
 
 /// The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`; empty when
-/// none is near enough to be what was meant: at most a third of the word's length, and two for short words.
+/// none is near enough: at most a third of the word's length, and at most two edits for short words.
 [[nodiscard]] std::string_view nearest_spelling(std::string_view word,
                                                 std::span<const std::string_view> candidates);
 

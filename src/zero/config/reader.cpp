@@ -19,7 +19,7 @@ std::string_view name_of(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-/// Quoted, so that no byte of a file reaches a terminal as a control character.
+/// Quotes and escapes the text, so that no byte of a file reaches a terminal as a control character.
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
@@ -57,7 +57,7 @@ void Reader::note(std::string_view path, const std::string& text) {
 }
 
 std::vector<std::string> Reader::take_notes() {
-  // Notes of no line of their own stand last.
+  // Notes without a line come last.
   std::stable_sort(notes_.begin(), notes_.end(),
                    [](const auto& a, const auto& b) { return a.first - 1 < b.first - 1; });
   std::vector<std::string> notes;
@@ -102,7 +102,7 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   const bool is_top_level = block_of(key.path).empty();
   if (json.isString() && json.asString() == "auto" && !(key.is_object() && is_top_level)) {
     if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a value");
-    if (key.field) note(key.path, "\"auto\" stands for the default here");
+    if (key.field) note(key.path, "\"auto\" means the default here");
     return;
   }
   if (key.kind == Kind::feature) return read_feature(key, json);

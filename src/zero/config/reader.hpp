@@ -11,7 +11,7 @@
 
 namespace penstock::zero::config {
 
-/// Walks a parsed file along the schema: fills the draft, and collects problems and notes.
+/// Reads a parsed file according to the schema: fills the draft and collects problems and notes.
 class Reader {
  public:
   /// `lines` outlives the reader.
@@ -19,11 +19,11 @@ class Reader {
 
   void read(const Json::Value& root, Draft& draft);
 
-  /// A problem of the key with this canonical path, on the line it was read from if it was.
+  /// Reports a problem of the key with this canonical path, with its line if the file contains the key.
   void report(std::string_view path, std::string text);
-  /// Something worth knowing about it.
+  /// Adds a note about the key.
   void note(std::string_view path, const std::string& text);
-  /// In the order of the file.
+  /// Returns the notes in the order of the file.
   [[nodiscard]] std::vector<std::string> take_notes();
   [[nodiscard]] bool has_problem(std::string_view path) const;
   [[nodiscard]] bool was_given(std::string_view path) const { return given_.contains(path); }

@@ -18,7 +18,7 @@ void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
   auto &train = draft.train_batch_size, &micro = draft.micro_batch_size,
        &steps = draft.gradient_accumulation_steps;
   if (!train && !micro) {
-    // One whose value cannot be used is reported already.
+    // A key with an invalid value was already reported.
     if (!reader.has_problem(names[0]) && !reader.has_problem(names[1])) {
       reader.report(names[0], "this or train_micro_batch_size_per_gpu must be given");
     }
@@ -91,7 +91,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
                            "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
                            "zero_optimization.offload_optimizer", reader);
-  // What saturates a drive is bytes in flight: short requests need more of them.
+  // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
 }

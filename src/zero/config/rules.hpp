@@ -5,11 +5,11 @@
 
 namespace penstock::zero::config {
 
-/// The rules of a file that join several keys: fills what follows from others, and reports what only a file can
-/// get wrong. What a configuration made in code can get wrong too is check()'s.
+/// Applies the rules between keys of a file: computes values that follow from other keys, and reports errors that only a
+/// file can contain. check() reports errors that a configuration made in code can contain too.
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 
-/// The draft that apply_rules() would make this configuration from.
+/// The draft from which apply_rules() would make this configuration.
 [[nodiscard]] Draft draft_of(const Config& config);
 
 }  // namespace penstock::zero::config

@@ -12,7 +12,7 @@
 
 namespace penstock::zero::config {
 
-/// What a key's value must be.
+/// The kind of value that a key takes.
 enum class Kind : std::uint8_t {
   flag,     ///< true or false
   count,    ///< an integer, 5e8 and 15.0 included
@@ -22,29 +22,29 @@ enum class Kind : std::uint8_t {
   numbers,  ///< a list of numbers, of `length` where that is given
   bytes,    ///< an integer, or a string such as "160MiB"
   block,    ///< an object of keys listed here
-  feature,  ///< an object that is not read, as long as it is empty or says "enabled": false
+  feature,  ///< an object of an unsupported feature: must be empty or contain "enabled": false
 };
 
-/// What happens to a key that is known.
+/// How a known key is handled.
 enum class Status : std::uint8_t {
-  supported,     ///< `field` keeps it, and `read_by` acts on it
-  deprecated,    ///< accepted in place of the key that `help` names; never written
-  no_effect,     ///< accepted after a check of its type, and noted with `help`
-  only_default,  ///< not supported yet: `fallback` is accepted, or what a rule finds in `field`; nothing else
-  removed,       ///< always refused; `help` says what to do instead
+  supported,   ///< `field` keeps it, and `read_by` acts on it
+  deprecated,  ///< accepted in place of the key that `help` names; never written
+  no_effect,   ///< accepted after a check of its type, and noted with `help`
+  only_default,  ///< not supported yet: only `fallback` is accepted, or the values that a rule accepts in `field`
+  removed,       ///< always refused; `help` names the alternative
 };
 
 /// Which part of the program acts on a supported key. A test varies each key and watches that part.
 enum class Consumer : std::uint8_t {
-  nobody,
+  none,
   plan,     ///< plan_memory()
   runtime,  ///< MemoryPlan::runtime_options()
   step,     ///< the arithmetic of Engine::step()
-  engine,   ///< what else the Engine does
-  trainer,  ///< the library only hands it on
+  engine,   ///< other parts of Engine
+  trainer,  ///< only the trainer; the library passes it on
 };
 
-/// What was read, before the rules that join several keys. Its members have the defaults of the file.
+/// The values that were read, before the rules between keys are applied. Initialised with the defaults of the file.
 struct Draft {
   Config config;
   std::optional<std::uint64_t> train_batch_size, micro_batch_size, gradient_accumulation_steps;
@@ -62,19 +62,19 @@ struct Key {
   std::string_view path;  ///< "zero_optimization.stage"
   Kind kind = Kind::block;
   Status status = Status::supported;
-  std::string_view help = {};      ///< for a person: what it says; of no_effect and removed, the reason
+  std::string_view help = {};      ///< for the user: its meaning; for no_effect and removed, the reason
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
   std::string_view choices = {};   ///< text: "none|cpu|nvme"; any string where there are none
-  bool more_choices = false;       ///< of text: DeepSpeed has others, which are not supported yet
-  double least = 0, most = std::numeric_limits<double>::infinity();  ///< of count, real, numbers and bytes
-  std::uint64_t multiple_of = 1;                                     ///< of count
-  std::size_t length = 0;                                            ///< of numbers; 0: any
-  bool whole = false;                                                ///< of numbers: without fractions
+  bool more_choices = false;       ///< text: DeepSpeed has others, which are not supported yet
+  double least = 0, most = std::numeric_limits<double>::infinity();  ///< count, real, numbers and bytes
+  std::uint64_t multiple_of = 1;                                     ///< count
+  std::size_t length = 0;                                            ///< numbers: how many; 0: any number
+  bool whole = false;                                                ///< numbers: integers only
   bool nullable = false;                                             ///< null means the default
-  bool has_default = true;      ///< "auto" means the default; false: the trainer must have replaced it
-  std::string_view unset = {};  ///< the default in words, where `field` is empty until rules fill it
-  Field field = {};             ///< where a value is kept
-  Consumer read_by = Consumer::nobody;
+  bool has_default = true;      ///< true: "auto" means the default; false: "auto" is an error
+  std::string_view unset = {};  ///< the default in words, for keys whose `field` is filled by rules
+  Field field = {};             ///< accessors of the member that keeps the value
+  Consumer read_by = Consumer::none;
 
   [[nodiscard]] bool is_object() const { return kind == Kind::block || kind == Kind::feature; }
 };
@@ -85,11 +85,11 @@ struct Alias {
   bool deprecated = false;
 };
 
-/// Every key of ds_config.json that DeepSpeed 0.19 reads, and our own block.
+/// Every key of ds_config.json that DeepSpeed 0.19 reads, and those of the block "penstock".
 [[nodiscard]] std::span<const Key> schema();
 [[nodiscard]] std::span<const Alias> aliases();
 
-/// A row of the schema by its full path, null if there is none.
+/// The row of the key with this full path; null if there is none.
 [[nodiscard]] const Key* find_key(std::string_view path);
 [[nodiscard]] const Alias* find_alias(std::string_view path);
 

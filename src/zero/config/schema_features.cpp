@@ -7,7 +7,7 @@ namespace {
 using enum Kind;
 using enum Status;
 
-// Monitors forbid unknown keys even when they are off, so theirs are listed.
+// DeepSpeed refuses unknown keys of monitors even if they are disabled, so their keys are listed.
 #define PENSTOCK_MONITOR(name)                                                                \
   {.path = name, .kind = block},                                                              \
       {.path = name ".enabled", .kind = flag, .status = only_default, .fallback = "false"},   \

@@ -4,10 +4,10 @@
 
 namespace penstock::zero::config {
 
-// The schema's parts, one source each.
-[[nodiscard]] std::span<const Key> training_keys();  ///< batches, precision, optimizer and what is left
+// The parts of the schema, each in its own source file.
+[[nodiscard]] std::span<const Key> training_keys();  ///< batches, precision, optimizer and all others
 [[nodiscard]] std::span<const Key> zero_keys();      ///< zero_optimization
 [[nodiscard]] std::span<const Key> machine_keys();   ///< aio and penstock
-[[nodiscard]] std::span<const Key> feature_keys();   ///< blocks of DeepSpeed that no key here replaces
+[[nodiscard]] std::span<const Key> feature_keys();   ///< DeepSpeed's features that are not supported
 
 }  // namespace penstock::zero::config

@@ -12,7 +12,7 @@ constexpr double uint32_max = 4294967295.0;
 constexpr double float_max = std::numeric_limits<float>::max();
 constexpr std::string_view no_report = "concerns DeepSpeed's own reports only";
 constexpr std::string_view dynamic_only = "acts with a dynamic loss scale only";
-constexpr std::string_view no_client_optimizer = "there is no other optimizer here";
+constexpr std::string_view no_client_optimizer = "there is no other optimizer";
 
 template <auto member>
 constexpr Field optimizer = field<&Draft::config, &Config::optimizer, member>;
@@ -50,7 +50,7 @@ constexpr Key keys[] = {
      .read_by = trainer},
     {.path = "gradient_clipping",
      .kind = real,
-     .help = "largest norm of all gradients together; 0: not clipped",
+     .help = "maximum global norm of the gradients; 0: no clipping",
      .most = float_max,
      .field = field<&Draft::config, &Config::gradient_clipping>,
      .read_by = step},
@@ -58,7 +58,7 @@ constexpr Key keys[] = {
     {.path = "bf16", .kind = block},
     {.path = "bf16.enabled",
      .kind = flag,
-     .help = "parameters and gradients are bf16; fp32 without bf16 and fp16",
+     .help = "parameters and gradients are bf16; if neither bf16 nor fp16 is enabled, fp32",
      .field = field<&Draft::bf16>,
      .read_by = plan},
     {.path = "bf16.immediate_grad_update", .kind = flag, .status = only_default, .fallback = "false"},
@@ -74,7 +74,7 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "fp16.loss_scale",
      .kind = real,
-     .help = "static; 0, a dynamic one, is not supported yet",
+     .help = "static loss scale; 0, a dynamic one, is not supported yet",
      .most = float_max,
      .field = field<&Draft::static_loss_scale>,
      .read_by = step},
@@ -89,13 +89,13 @@ constexpr Key keys[] = {
     {.path = "data_types", .kind = block},
     {.path = "data_types.grad_accum_dtype",
      .kind = text,
-     .help = "of gradients that are summed over micro-batches; fp32, or that of the parameters",
+     .help = "type of gradients that are summed over micro-batches: fp32, or the type of the parameters",
      .choices = "fp32|fp16|bf16",
      .nullable = true,
      .unset = "that of the parameters",
      .field = field<&Draft::grad_accum_dtype>,
      .read_by = plan},
-    // Compared with the type of the parameters by a rule.
+    // A rule requires the type of the parameters.
     {.path = "communication_data_type",
      .kind = text,
      .status = only_default,
@@ -108,7 +108,7 @@ constexpr Key keys[] = {
     {.path = "optimizer", .kind = block},
     {.path = "optimizer.type",
      .kind = text,
-     .help = "AdamW: decoupled weight decay, whatever adam_w_mode says",
+     .help = "AdamW: decoupled weight decay, adam_w_mode is ignored",
      .choices = "Adam|AdamW",
      .more_choices = true,
      .nullable = true,
@@ -119,7 +119,7 @@ constexpr Key keys[] = {
     {.path = "optimizer.params", .kind = block, .nullable = true},
     {.path = "optimizer.params.lr",
      .kind = real,
-     .help = "learning rate of steps for which begin_step() gives none",
+     .help = "learning rate of steps for which begin_step() sets none",
      .most = float_max,
      .field = optimizer<&OptimizerConfig::learning_rate>,
      .read_by = step},
@@ -138,18 +138,18 @@ constexpr Key keys[] = {
      .read_by = step},
     {.path = "optimizer.params.weight_decay",
      .kind = real,
-     .help = "of optimizer groups that decay",
+     .help = "weight decay of optimizer groups that decay",
      .most = float_max,
      .field = optimizer<&OptimizerConfig::weight_decay>,
      .read_by = step},
     {.path = "optimizer.params.bias_correction",
      .kind = flag,
-     .help = "of the moments in the first steps",
+     .help = "correct the bias of the moments in the first steps",
      .field = optimizer<&OptimizerConfig::bias_correction>,
      .read_by = step},
     {.path = "optimizer.params.adam_w_mode",
      .kind = flag,
-     .help = "of type Adam: weight decay is decoupled, not in the gradient",
+     .help = "for type Adam: weight decay is decoupled, not added to the gradient",
      .field = field<&Draft::adam_w_mode>,
      .read_by = step},
     {.path = "optimizer.params.torch_adam", .kind = flag, .status = only_default, .fallback = "false"},
@@ -188,7 +188,7 @@ constexpr Key keys[] = {
     {.path = "dataloader_drop_last",
      .kind = flag,
      .status = no_effect,
-     .help = "the trainer deals out its own batches"},
+     .help = "the trainer makes its own batches"},
 
     {.path = "checkpoint", .kind = block},
     {.path = "checkpoint.tag_validation",

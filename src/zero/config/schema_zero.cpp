@@ -13,15 +13,16 @@ constexpr Field param = field<&Draft::config, &Config::offload_param, member>;
 template <auto member>
 constexpr Field optimizer = field<&Draft::config, &Config::offload_optimizer, member>;
 
-constexpr std::string_view pinned = "host memory of a rank is pinned where an offload in use says so";
+constexpr std::string_view pinned =
+    "a rank's host memory is pinned if this is true in an offload block in use";
 constexpr std::string_view whole_flats = "a unit is gathered and reduced as a whole, in place";
-constexpr std::string_view planned = "the first step's trace decides what stays and what is fetched when";
+constexpr std::string_view planned = "residency and prefetches are decided from the first step's trace";
 constexpr std::string_view tiles = "the optimizer's state moves in tiles, see penstock.tile_elements";
-constexpr std::string_view always_streams = "tiles are read ahead and written behind in every case";
+constexpr std::string_view always_streams = "tiles are always read ahead and written behind";
 
 constexpr Key keys[] = {
     {.path = "zero_optimization", .kind = block},
-    // Its rule accepts 3 alone.
+    // A rule accepts only 3.
     {.path = "zero_optimization.stage",
      .kind = count,
      .status = only_default,
@@ -58,7 +59,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.overlap_comm",
      .kind = flag,
      .status = no_effect,
-     .help = "communication overlaps computation in every case",
+     .help = "communication always overlaps computation",
      .nullable = true},
     {.path = "zero_optimization.sub_group_size", .kind = count, .status = no_effect, .help = tiles},
     {.path = "zero_optimization.prefetch_bucket_size", .kind = count, .status = no_effect, .help = planned},
@@ -73,12 +74,12 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.max_live_parameters",
      .kind = count,
      .status = no_effect,
-     .help = "penstock.device_budget limits what is gathered"},
+     .help = "penstock.device_budget limits the gathered parameters"},
     {.path = "zero_optimization.max_reuse_distance", .kind = count, .status = no_effect, .help = planned},
     {.path = "zero_optimization.module_granularity_threshold",
      .kind = count,
      .status = no_effect,
-     .help = "the layout names the units"},
+     .help = "the model layout defines the units"},
     {.path = "zero_optimization.use_all_reduce_for_fetch_params",
      .kind = flag,
      .status = no_effect,
@@ -86,7 +87,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.allgather_sequential",
      .kind = flag,
      .status = no_effect,
-     .help = "gathers keep one order on all ranks in every case"},
+     .help = "gathers always have the same order on all ranks"},
     {.path = "zero_optimization.gather_16bit_weights_on_model_save",
      .kind = flag,
      .status = no_effect,
@@ -98,7 +99,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.memory_efficient_linear",
      .kind = flag,
      .status = no_effect,
-     .help = "a layer's arithmetic is the trainer's"},
+     .help = "the trainer implements a layer's arithmetic"},
     {.path = "zero_optimization.override_module_apply",
      .kind = flag,
      .status = no_effect,
@@ -114,7 +115,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.enable_sanity_checks",
      .kind = flag,
      .status = no_effect,
-     .help = "every transition is checked in every case"},
+     .help = "state transitions are always checked"},
     {.path = "zero_optimization.cpu_offload_use_pin_memory",
      .kind = flag,
      .status = no_effect,
@@ -172,7 +173,7 @@ constexpr Key keys[] = {
      .status = removed,
      .help = "LoCo was removed from DeepSpeed 0.19 and is not supported"},
 
-    // A rule refuses them beside what replaced them.
+    // A rule refuses them together with the keys that replaced them.
     {.path = "zero_optimization.cpu_offload",
      .kind = flag,
      .status = deprecated,
@@ -208,15 +209,15 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_param.buffer_count",
      .kind = count,
      .status = no_effect,
-     .help = "penstock.host_budget limits what is held in host memory"},
+     .help = "penstock.host_budget limits the host memory"},
     {.path = "zero_optimization.offload_param.buffer_size",
      .kind = count,
      .status = no_effect,
-     .help = "penstock.host_budget limits what is held in host memory"},
+     .help = "penstock.host_budget limits the host memory"},
     {.path = "zero_optimization.offload_param.max_in_cpu",
      .kind = count,
      .status = no_effect,
-     .help = "penstock.host_budget limits what is held in host memory"},
+     .help = "penstock.host_budget limits the host memory"},
 
     {.path = "zero_optimization.offload_optimizer", .kind = block, .nullable = true},
     {.path = "zero_optimization.offload_optimizer.device",
@@ -252,7 +253,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_optimizer.fast_init",
      .kind = flag,
      .status = no_effect,
-     .help = "the state is initialised tile by tile in every case"},
+     .help = "the state is always initialised tile by tile"},
     {.path = "zero_optimization.offload_optimizer.cpuadam_cores_perc",
      .kind = real,
      .status = no_effect,

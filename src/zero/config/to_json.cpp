@@ -8,7 +8,7 @@ namespace penstock::zero {
 
 namespace {
 
-/// The member of a nested object that a dotted path names.
+/// The member of a nested object at a dotted path.
 Json::Value& at_path(Json::Value& root, std::string_view path) {
   const std::size_t dot = path.find('.');
   Json::Value& member = root[std::string(path.substr(0, dot))];

@@ -30,7 +30,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// What a person sees of a value: an object's type, anything else as it is, up to 60 bytes.
+/// A value as messages show it: the type of an object, other values as written, up to 60 bytes.
 std::string shown(const Json::Value& json) {
   if (json.isObject()) return "an object";
   const auto is_nested = [](const Json::Value& one) { return one.isObject() || one.isArray(); };
@@ -46,7 +46,7 @@ std::string number_text(double value) {
   return {text.data(), end.ptr};
 }
 
-/// " from 1 to 4096, a multiple of 4"; without the end where no person would meet it.
+/// " from 1 to 4096, a multiple of 4"; without an upper limit that is too large to matter.
 std::string range_text(const Key& key) {
   const bool ends = key.most < double{std::numeric_limits<float>::max()};
   std::string text = ends ? " from " + number_text(key.least) + " to " + number_text(key.most)
@@ -255,7 +255,7 @@ std::string what_it_takes(const Key& key) {
 
 bool is_fallback(const Key& key, const Json::Value& json, const Value& value) {
   std::vector<Problem> none;
-  std::string list("[");  // a lone value is no document
+  std::string list("[");  // the parser requires an array or an object at the top level
   list.append(key.fallback).append("]");
   const Json::Value fallback = parse_json(list, none)[0];
   if (fallback.isNull() || json.isNull()) return fallback.isNull() && json.isNull();

@@ -9,22 +9,22 @@
 
 namespace penstock::zero::config {
 
-/// The value of a key of the schema, or what was wanted and got, for a person.
+/// Parses the value of a key of the schema. Returns the value, or a text with the wanted and the actual value.
 ///
-/// Inside zero_optimization, bf16 and fp16 DeepSpeed takes numbers and booleans written as strings, and in
-/// aio its own tuner writes booleans so; they are taken here too, and nowhere else.
+/// DeepSpeed accepts numbers and booleans written as strings in zero_optimization, bf16 and fp16, and its tuner writes
+/// booleans as strings in aio. They are accepted in these blocks only.
 [[nodiscard]] tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& json);
 
-/// A value as read_value() takes it; null where there is none.
+/// Converts a value to JSON that read_value() accepts; null if there is none.
 [[nodiscard]] Json::Value write_value(const Key& key, const std::optional<Value>& value);
 
-/// What read_value() wants, for a person: "an integer from 1 to 4096".
+/// Describes the values that read_value() accepts: "an integer from 1 to 4096".
 [[nodiscard]] std::string what_it_takes(const Key& key);
 
-/// Whether the key's value is the one that needs no support.
+/// Whether the value is the key's default, which requires no support.
 [[nodiscard]] bool is_fallback(const Key& key, const Json::Value& json, const Value& value);
 
-/// `text` as a number of bytes: "160MiB", "1.5 GiB", "4096", "2 GB" (of 1000).
+/// Parses `text` as a number of bytes: "160MiB", "1.5 GiB", "4096", "2 GB" (2e9).
 [[nodiscard]] tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text);
 
 }  // namespace penstock::zero::config

@@ -7,8 +7,8 @@
 
 namespace penstock::zero {
 
-/// Verifies each block of a tile just before its update and seals it just after, at that step. `blocks` has
-/// the blocks of the tile's format, and outlives this.
+/// Verifies the checksum of each block of a tile just before its update and stores the new one just after, with the
+/// step number. `blocks` has the blocks of the tile's format and must outlive this object.
 class BlockSeal final : public cpu_adam::BlockObserver {
  public:
   BlockSeal(tiers::BlockTable& blocks, std::uint64_t step) : blocks_(blocks), step_(step) {}

@@ -7,8 +7,8 @@
 
 namespace penstock::zero {
 
-/// XXH3-128 of all master weights, over all ranks, in hexadecimal. Blocks. Errors: those of reading the masters;
-/// the engine has failed, when a peer has.
+/// XXH3-128 of the master weights of all ranks, in hexadecimal. Blocks. Errors: those of reading the masters; if a peer
+/// fails, the engine fails too.
 [[nodiscard]] Result<std::string> compute_digest(EngineContext& context, OffloadedOptimizer& optimizer);
 
 }  // namespace penstock::zero

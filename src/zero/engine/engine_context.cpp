@@ -59,7 +59,7 @@ Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all) {
   move.then(make_exchange_hop(collectives(), mine, all));
   move.on_event = [&](swap::HopState state, const Result<void>& result) { progress.report(state, result); };
   runtime.start(std::move(move));
-  // It becomes the head: the caller has waited for every gather before it.
+  // The exchange will become the head of the order, because the caller has waited for every gather before it.
   runtime.wait_ignoring_stores([&] { return progress.done; });
   if (progress.error) return fail(*progress.error);
   return ok();

@@ -18,7 +18,7 @@
 
 namespace penstock::zero {
 
-/// What the parts of one rank's engine share: where they run, the flats, and whether the engine has failed.
+/// The state that the parts of one rank's engine share: runtime, device, communicator, flats, and the engine's failure.
 /// Used by the trainer's thread; the mover uses the streams, the orders and the communicator.
 struct EngineContext {
   EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, const Config& settings,
@@ -30,16 +30,16 @@ struct EngineContext {
         model(layout),
         shards(layout, group.size()) {}
 
-  /// Streams, events and device memory. Errors: those of the device.
+  /// Creates streams, events and device memory. Errors: those of the device.
   Result<void> open(ByteCount device_budget);
   [[nodiscard]] CollectiveContext collectives();
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
 
-  /// The engine cannot go on: peers are told, and every later call fails. Returns `error`.
+  /// Marks the engine as failed: aborts the communicator, and every later call fails. Returns `error`.
   Result<void> fail(const Error& error);
-  /// A failed write-behind can be tried again, unless its swap file is out of use: then the engine fails.
+  /// A failed write-behind can be repeated unless its swap file is out of use; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
-  /// Host bytes of all ranks. Blocks. Errors: the engine has failed.
+  /// Exchanges host bytes with all ranks. Blocks. An error fails the engine.
   Result<void> exchange(ConstHostSpan mine, HostSpan all);
 
   swap::Runtime& runtime;
@@ -51,12 +51,12 @@ struct EngineContext {
 
   DeviceSpan device_memory;
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
-  std::unique_ptr<tiers::Event> compute_progress;  ///< past this, ranges that were released may be written
+  std::unique_ptr<tiers::Event> compute_progress;  ///< after this event, released ranges may be written
   HopOrder collective_order;
   HopOrder
-      accumulation_order;  ///< of the leases that gradients go to: one hop at a time holds some and waits for more
+      accumulation_order;  ///< order in which gradient moves take leases: only one hop at a time holds some and waits for more
   std::vector<FlatState> flats;
-  const std::function<void()> wake = [this] { runtime.wake(); };  ///< of the mover
+  const std::function<void()> wake = [this] { runtime.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
 };
 

@@ -22,27 +22,27 @@ Engine::State::State(Options options)
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
       step_(context_, optimizer_, options_.plan) {
-  gradients_.expect(options_.config.gradient_accumulation_steps);
+  gradients_.set_micro_batches(options_.config.gradient_accumulation_steps);
 }
 
 Engine::State::~State() {
-  // What is in flight writes into memory of ours. Where peers are gone it fails instead of finishing, and so does
-  // what waits for room that a failed store holds; the error of that store is for the next call to return.
+  // Operations in flight write into the engine's memory, so wait for them. They fail instead of finishing if peers are
+  // gone, or if they wait for memory that is held by a tensor whose store failed.
   swap::Runtime& runtime = context_.runtime;
   const auto idle = [this] { return gathers_.idle() && gradients_.idle(); };
   bool finished = false;
   runtime.wait_ignoring_stores([&] { return (finished = idle()) || runtime.store_failed(); });
   if (!finished) {
-    (void)context_.fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine is gone"));
+    (void)context_.fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed"));
     runtime.wait_ignoring_stores(idle);
   }
-  // A peer's stream may read this rank's memory still, when a collective was aborted.
+  // After an aborted collective a peer's stream may still read this rank's memory.
   if (context_.communication) context_.communicator.retire(*context_.communication);
-  // Not by blocking on a stream: it may wait for a peer's, which an idle handler must let run.
+  // Do not block on a stream: it may wait for a peer's stream, which an idle handler must be able to run.
   for (auto* stream : {context_.copy_in.get(), context_.communication.get(), context_.copy_out.get()}) {
     auto event = context_.device.create_event();
     if (stream == nullptr || !event || !stream->record(**event)) continue;
-    (void)runtime.wait_for(**event);  // a device that failed has nothing in flight
+    (void)runtime.wait_for(**event);  // if it fails, the device has failed and nothing is in flight
   }
   residency_.reset();
   context_.flats.clear();
@@ -132,7 +132,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
   return ok();
 }
 
-/// Puts the plan's figures beside the actual ones.
+/// Records the plan's figures in the ledger, to compare them with the actual ones.
 void Engine::State::predict() {
   using tiers::Purpose;
   using tiers::Tier;
@@ -152,7 +152,7 @@ void Engine::State::predict() {
 Result<void> Engine::State::usable(const char* operation) const {
   if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)
-      .reason("the engine failed earlier and cannot go on")
+      .reason("the engine failed earlier and cannot continue")
       .note("cause   " + context_.failure->message());
 }
 
@@ -168,20 +168,20 @@ Result<void> Engine::State::step_complete(const char* operation) const {
       .advice("call step() again until it succeeds");
 }
 
-/// No gradient of a step has been reduced, or is being written.
+/// Checks that no gradient of a step was reduced or is being written.
 Result<void> Engine::State::between_steps(const char* operation) const {
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) {
     const FlatState& flat = context_.flats[f];
     if (gradients_.untouched(flat) && !residency_->is_open(f)) continue;
     return Error(ErrorCode::failed_state, operation)
-        .reason("a step is under way")
+        .reason("a step is in progress")
         .object(flat.layout->name)
         .advice("reduce every unit in every micro-batch, and call step()");
   }
   return ok();
 }
 
-/// What every call but step() and initialize() needs.
+/// The check of every call except step() and initialize().
 Result<void> Engine::State::ready(const char* operation) const {
   PENSTOCK_TRY(usable(operation));
   if (!initialized_) {
@@ -197,8 +197,8 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
   return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
 }
 
-/// What the plan has rehearsed does not fail for want of room. Where the trainer holds more at a time than that, no
-/// rank can go on.
+/// A step as simulated by the plan never lacks device memory. If the trainer holds more at a time, no rank can continue,
+/// so the engine fails.
 Result<void> Engine::State::fail_unless_planned(Result<void> decided) {
   if (!decided && decided.error().code() == ErrorCode::budget_too_small)
     return context_.fail(decided.error());
@@ -235,7 +235,7 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
   }
-  gradients_.expect(step.micro_batches);
+  gradients_.set_micro_batches(step.micro_batches);
   residency_->expect(unit_order(options_.model.units.size(), step.micro_batches));
   step_.set_learning_rate(step.learning_rate);
   return ok();
@@ -253,7 +253,7 @@ Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tie
 
 void Engine::State::release(std::uint32_t unit) noexcept {
   residency_->release(unit);
-  (void)gathers_.end_use(unit);  // an error fails the engine, as the next call says
+  (void)gathers_.end_use(unit);  // an error fails the engine, and the next call returns it
 }
 
 Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, tiers::Stream& stream) {
@@ -271,7 +271,7 @@ Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
     if (residency_->is_open(flat)) continue;
     return Error::invalid_argument("Engine::reduce")
-        .reason("reduced without a gradients() before it")
+        .reason("reduce() without gradients() before it")
         .object(options_.model.units[unit].name);
   }
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
@@ -303,7 +303,7 @@ Result<StepOutcome> Engine::State::step() {
 
 Result<std::string> Engine::State::digest() {
   PENSTOCK_TRY(ready("Engine::digest"));
-  // Gathers that are in flight are waited for: the exchange comes behind them in the collective order.
+  // Wait for gathers in flight: the exchange comes after them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(*this));
   PENSTOCK_TRY_ASSIGN(auto digest, compute_digest(context_, optimizer_));
   tiers::Ledger& ledger = context_.runtime.ledger();

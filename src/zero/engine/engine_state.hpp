@@ -15,7 +15,7 @@
 
 namespace penstock::zero {
 
-/// One rank's engine: judges each call, asks residency what it needs, and has the pipelines carry that out.
+/// The implementation of one rank's engine: validates each call, lets FlatResidency decide, and starts the pipelines.
 /// Used by the trainer's thread.
 class Engine::State : private FlatResidency::Effects {
  public:
@@ -43,7 +43,7 @@ class Engine::State : private FlatResidency::Effects {
                    tiers::TensorDescription description, bool on_disk);
   void predict();
 
-  // Whether a call may be made now. Nothing changes.
+  // Check whether a call is allowed now. They change nothing.
   [[nodiscard]] Result<void> usable(const char* operation) const;
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
@@ -66,8 +66,8 @@ class Engine::State : private FlatResidency::Effects {
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;
   std::optional<FlatResidency> residency_;
-  std::vector<tiers::TensorId> tensors_;      // all that this engine has added to the runtime
-  tiers::Stream* gradient_stream_ = nullptr;  // of the gradients() that opens them
+  std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
+  tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool pinned_ = false, initialized_ = false;
 };
 

@@ -14,17 +14,18 @@
 
 namespace penstock::zero {
 
-/// One optimizer tile: where it is, and the step it stands at.
+/// One optimizer tile.
 struct TileState {
   tiers::TensorId tensor{};
   TileRange range;
-  std::uint64_t first_element = 0;  ///< its number among all of the model's: flat × 2^40 + place in the flat
+  std::uint64_t first_element =
+      0;  ///< its number among all elements of the model: flat × 2^40 + position in the flat
   bool on_disk = false;
 };
 
-/// Progress of a move, as the trainer's thread sees it. The mover sets it under the runtime's lock.
+/// Progress of a move for the trainer's thread. The mover sets it under the runtime's lock.
 struct MoveProgress {
-  bool ordered = false;  ///< the stream's event can be waited for
+  bool ordered = false;  ///< streams can wait for the move's event
   bool done = true;      ///< nothing is in flight
   std::optional<Error> error;
 
@@ -44,7 +45,7 @@ struct GatheredFlat {
   std::unique_ptr<tiers::Event> copied, gathered;
 };
 
-/// A flat's full gradient, and this rank's slice of it on its way to the accumulator.
+/// A flat's full gradient, and the reduction of this rank's slice to the accumulator.
 struct GradientFlat {
   DeviceTensor full;
   std::set<ParameterId> written;
@@ -54,7 +55,7 @@ struct GradientFlat {
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch
 };
 
-/// Everything one rank knows of one flat. The trainer's thread owns it but for what MoveProgress says.
+/// The state of one flat on one rank. Owned by the trainer's thread, except MoveProgress.
 struct FlatState {
   const FlatLayout* layout = nullptr;
   tiers::TensorId shard{}, gradient{}, incoming_gradient{};
@@ -62,7 +63,7 @@ struct FlatState {
   GatheredFlat gathered;
   GradientFlat grad;
 
-  // Held over a step() that failed half-way, so that the next one goes on.
+  // Kept if step() fails in the middle of the flat, so that the next step() continues.
   swap::Lease open_shard, open_gradient;
 };
 

@@ -6,7 +6,7 @@ namespace penstock::zero {
 
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
   GatheredFlat& gathered = flat.gathered;
-  // The accelerator may be behind: its last gather can still be reading the shard's host copy.
+  // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.runtime.wait_ignoring_stores([&] { return gathered.gather.done; });
   gathered.parameters = context_.at(range, flat.layout->length);
   gathered.waited_for = false;
@@ -39,7 +39,7 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
 
 Result<void> GatherPipeline::finish_use(FlatState& flat) {
   if (flat.gathered.waited_for) return ok();
-  // Prefetched and never used: no compute stands behind its gather, so its end is waited for here.
+  // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
   PENSTOCK_TRY(wait_for_gather(flat));
   if (auto passed = context_.runtime.wait_for(*flat.gathered.gathered); !passed) {
     return context_.fail(passed.error());

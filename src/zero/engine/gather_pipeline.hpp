@@ -7,8 +7,8 @@
 
 namespace penstock::zero {
 
-/// Gathers the parameters of units before they are used: starts a move for each flat that residency wants gathered,
-/// and hands out views once the unit's stream waits for them.
+/// Gathers the parameters of units before they are used: starts a move for each flat that FlatResidency decides to
+/// gather, and returns views after it has made the unit's stream wait for them.
 ///
 /// Used by the trainer's thread.
 class GatherPipeline {
@@ -16,17 +16,17 @@ class GatherPipeline {
   explicit GatherPipeline(EngineContext& context)
       : context_(context), unit_streams_(context.model.units.size()) {}
 
-  /// Starts filling the range that residency has given the flat. What FlatResidency::Effects asks for.
+  /// Starts to gather the flat into the range that FlatResidency has assigned. Implements FlatResidency::Effects.
   Result<void> gather(FlatState& flat, const tiers::Reservation& range);
-  /// Waits until only what is enqueued uses the range of the gathered flat.
+  /// Waits until the range of the gathered flat is used only by work that is already enqueued on streams.
   Result<void> finish_use(FlatState& flat);
 
-  /// Has `stream` wait for the unit's flats, and returns views of its parameters: its own, then shared ones. Blocks
-  /// until every gather is ordered on a stream.
+  /// Makes `stream` wait for the unit's flats, and returns views of the unit's parameters: its own, then shared ones.
+  /// Blocks until every gather is ordered on a stream.
   Result<std::vector<DeviceTensor>> views(std::uint32_t unit, tiers::Stream& stream);
-  /// The lease of views() ends: from here on, in the order of its stream, the ranges may be written.
+  /// Ends the use of views(): after this point of the stream the ranges may be written.
   Result<void> end_use(std::uint32_t unit);
-  /// Nothing of this pipeline is in flight. With the runtime's lock held.
+  /// Whether no gather is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 
  private:

@@ -9,14 +9,15 @@ using swap::HopState;
 
 namespace {
 
-/// This rank's slot of the reduced gradient → host memory, into the accumulator or beside it.
+/// Copies this rank's slot of the reduced gradient to host memory: into the accumulator, or into a buffer from which it
+/// is accumulated.
 class CopyOutHop final : public OrderedHop {
  public:
   CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
       : OrderedHop(context.communicator, context.collective_order),
         context_(context),
         flat_(flat),
-        straight_(how.first && context.config.grad_accum_dtype == context.config.dtype),
+        direct_(how.first && context.config.grad_accum_dtype == context.config.dtype),
         number_(context.accumulation_order.append()),
         pending_accumulator_(context.runtime.announce(
             flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify)) {}
@@ -24,11 +25,11 @@ class CopyOutHop final : public OrderedHop {
   bool is_blocked() const override { return !leased_; }
 
   [[nodiscard]] HostSpan accumulator() const { return accumulator_.bytes(); }
-  /// Empty when the gradient was copied straight into the accumulator.
-  [[nodiscard]] HostSpan incoming() const { return straight_ ? HostSpan() : incoming_.bytes(); }
+  /// The buffer; empty if the gradient was copied directly into the accumulator.
+  [[nodiscard]] HostSpan incoming() const { return direct_ ? HostSpan() : incoming_.bytes(); }
 
  private:
-  [[nodiscard]] bool past_failures() const override { return leased_; }
+  [[nodiscard]] bool continues_after_failure() const override { return leased_; }
 
   Result<HopState> advance() override {
     if (!leased_) {
@@ -45,7 +46,7 @@ class CopyOutHop final : public OrderedHop {
     if (!asked_) {
       asked_ = true;
       pending_accumulator_.ask();
-      if (!straight_) {
+      if (!direct_) {
         pending_incoming_ =
             context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite, swap::Use::unrecorded);
       }
@@ -71,20 +72,20 @@ class CopyOutHop final : public OrderedHop {
     const DeviceTensor slot = flat_.grad.full.slice(shard * communicator_.rank(), shard);
     PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
     PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot.bytes,
-                                              straight_ ? accumulator() : incoming()));
+                                              direct_ ? accumulator() : incoming()));
     return context_.copy_out->record(*flat_.grad.copied_out);
   }
 
   EngineContext& context_;
   FlatState& flat_;
-  const bool straight_;
+  const bool direct_;
   const std::uint64_t number_;
   bool asked_ = false, leased_ = false;
   swap::PendingLease pending_accumulator_, pending_incoming_;
   swap::Lease accumulator_, incoming_;
 };
 
-/// On a worker. The leases are those of `copied`, which lives as long as its move.
+/// Runs on a worker. Uses the leases of `copied`, which exists as long as its move.
 Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how,
                         DType accumulator_dtype) {
   const HostSpan accumulator = copied.accumulator();

@@ -5,16 +5,16 @@
 
 namespace penstock::zero {
 
-/// Which micro-batch of the step a reduced gradient is of.
+/// The position of a gradient's micro-batch in the step.
 struct Accumulation {
   bool first = true, last = true;
 };
 
-/// Reduce-scatter of the full gradient → copy of this rank's slot to host memory → added to the accumulator by a
-/// worker. The first gradient is copied straight into the accumulator where both have one dtype.
+/// A move of three hops: reduce-scatter of the full gradient, copy of this rank's slot to host memory, accumulation by a
+/// worker. The first gradient is copied directly into the accumulator if both have the same dtype.
 ///
-/// Leases are taken by one such move at a time, in the order of the collectives, so that no move holds room while it
-/// waits for another one's.
+/// Such moves take their leases one after the other, in the order of the collectives, so that no move holds memory while
+/// it waits for memory that another one holds.
 [[nodiscard]] swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulation how);
 
 }  // namespace penstock::zero

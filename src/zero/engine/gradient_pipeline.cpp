@@ -11,7 +11,7 @@ Result<void> GradientPipeline::check_not_complete(std::uint32_t unit) const {
     const FlatState& flat = context_.flats[index];
     if (flat.grad.reduced_count < micro_batches_) continue;
     return Error::invalid_argument("Engine::gradients")
-        .reason("every micro-batch of this step was reduced")
+        .reason("every micro-batch of this step was already reduced")
         .object(flat.layout->name)
         .wanted(micro_batches_)
         .got(flat.grad.reduced_count + 1);

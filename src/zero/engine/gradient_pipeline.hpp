@@ -8,32 +8,32 @@
 
 namespace penstock::zero {
 
-/// Takes a unit's full gradients to this rank's accumulators: reduce-scatter → copy to host memory → added by a
-/// worker, which also sums squares after the last micro-batch. Three hops of one move.
+/// Reduces a unit's full gradients to this rank's accumulators with one move of three hops: reduce-scatter, copy to host
+/// memory, accumulation by a worker, which also sums the squares after the last micro-batch.
 ///
 /// Used by the trainer's thread.
 class GradientPipeline {
  public:
   explicit GradientPipeline(EngineContext& context) : context_(context) {}
 
-  /// A step of so many micro-batches begins.
-  void expect(std::uint32_t micro_batches) { micro_batches_ = micro_batches; }
+  /// Call at the start of a step.
+  void set_micro_batches(std::uint32_t micro_batches) { micro_batches_ = micro_batches; }
   [[nodiscard]] std::uint32_t micro_batches() const { return micro_batches_; }
-  /// Errors: invalid_argument, when every micro-batch of the unit was reduced.
+  /// Errors: invalid_argument, when every micro-batch of the unit was already reduced.
   Result<void> check_not_complete(std::uint32_t unit) const;
-  /// The full gradient has `range` from now on; what no parameter covers is zeroed on `stream`.
+  /// Assigns `range` to the full gradient and zeroes its padding on `stream`.
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
   [[nodiscard]] std::vector<GradientSlot> slots(std::uint32_t unit);
-  /// The full gradient is written once `stream` has passed this point.
+  /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.
   Result<void> start_reduce(FlatState& flat, tiers::Stream& stream);
-  /// Waits until the full gradient is accumulated, and its range free. Errors: the engine has failed.
+  /// Waits until the full gradient is accumulated and its range is free. An error fails the engine.
   Result<void> wait_for_reduce(FlatState& flat);
-  /// Nothing of this pipeline is in flight. With the runtime's lock held.
+  /// Whether no reduction is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 
   /// Errors: invalid_argument, naming a flat that was not reduced in every micro-batch.
   Result<void> check_complete() const;
-  /// No gradient of a step has been reduced.
+  /// Whether no gradient of the flat has been reduced in this step.
   [[nodiscard]] bool untouched(const FlatState& flat) const { return flat.grad.reduced_count == 0; }
   void end_step();
 

@@ -60,7 +60,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
   return runtime.flush();
 }
 
-/// The tile that is needed now comes first, or those after it could take its room.
+/// Prefetches the current tile first; otherwise the later ones could take its memory.
 void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const {
   std::uint32_t ahead = 0, limit = options_.tiles_ahead;
   if (flats[flat].tiles[tile].on_disk) options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
@@ -86,13 +86,13 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
     };
     if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
 
-    // The shard's lease outlives an error: what is written of it must not be lost.
+    // The shard's lease is kept after an error, so that the part already written is not lost.
     if (!flat.open_shard.held()) {
       PENSTOCK_TRY(check_halves(flat));
       PENSTOCK_TRY_ASSIGN(auto gradient, runtime.acquire(flat.gradient, swap::Access::read));
       flat.open_gradient = std::move(gradient);
-      // Where the parameters are halves of the masters they are read too. Else no use is recorded: an overwrite
-      // needs nothing to be loaded before it.
+      // In split formats the parameters are read too. In fp32 the use is not recorded, because an overwrite needs no
+      // prefetch.
       const bool reads = cpu_adam::is_split(options_.format);
       PENSTOCK_TRY_ASSIGN(auto shard,
                           runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
@@ -115,7 +115,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 
 Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
   swap::Runtime& runtime = *options_.runtime;
-  // Slots beyond those that hide the disk's time only push each other out of the cache.
+  // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
   runtime.wait_for_stores(options_.tile_stores_max);
   PENSTOCK_TRY_ASSIGN(auto lease,
                       runtime.acquire(tile.tensor, swap::Access::modify,
@@ -133,7 +133,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   if (outcome.first_rejected_block) return runtime.corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
-        .reason("a master weight or moment is no longer finite")
+        .reason("a master weight or a moment has become non-finite")
         .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome.first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
@@ -147,7 +147,7 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
   std::vector<float> masters;
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_halves(flat));
-    swap::Lease shard;  // half of the masters, in the split formats
+    swap::Lease shard;  // split formats only: the upper halves of the masters
     if (cpu_adam::is_split(options_.format)) {
       PENSTOCK_TRY_ASSIGN(auto granted,
                           runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded));

@@ -14,9 +14,8 @@
 
 namespace penstock::zero {
 
-/// Updates the tiles of one rank where they live: a short loop over leases. Unscale, clip, Adam and the
-/// 16-bit parameter come out of one pass, in which each block of a tile that was on disk is verified before
-/// its update and sealed after it.
+/// Updates the tiles of one rank on the CPU: a loop over leases. One pass unscales, clips, runs Adam and writes the 16-bit
+/// parameter. Each block of a tile that is kept on disk is verified before its update and sealed after it.
 ///
 /// Used by the trainer's thread. Every call blocks.
 class OffloadedOptimizer {
@@ -27,29 +26,31 @@ class OffloadedOptimizer {
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
     cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
-    std::uint32_t tiles_ahead = 4;             ///< of a flat, read before their update, at most
-    std::uint32_t tiles_ahead_next_flats = 4;  ///< the same, when some of them are of later flats
-    std::uint32_t tile_stores_max = 4;         ///< being written, at most, while another is updated
+    std::uint32_t tiles_ahead = 4;             ///< maximum number of tiles read ahead within a flat
+    std::uint32_t tiles_ahead_next_flats = 4;  ///< the same if some of them belong to later flats
+    std::uint32_t tile_stores_max = 4;         ///< maximum number of tiles being written during an update
     Integrity integrity = Integrity::checksum;
-    bool shards_on_disk = false;  ///< parameter shards, whose checksums a CPU makes after the update
+    bool shards_on_disk =
+        false;  ///< parameter shards are on disk: a CPU computes their checksums after the update
   };
   explicit OffloadedOptimizer(const Options& options) : options_(options) {}
 
-  /// Gives the initial values of elements [first, first + values.size()) of the flat, zeros given.
+  /// Writes the initial values of elements [first, first + values.size()) of the flat into `values`, which contains
+  /// zeros.
   using Fill = std::function<void(const FlatLayout& flat, ElementCount first, std::span<float> values)>;
   /// Sets masters and moments to step 0 and writes the parameter shards. `rank`'s slice only.
   Result<void> initialize(std::span<FlatState> flats, std::uint32_t rank, const Fill& fill);
 
   struct Step {
-    std::uint64_t number = 0;  ///< the step that the tiles will stand at
+    std::uint64_t number = 0;  ///< the step number of the tiles after the update
     float gradient_factor = 1;
     std::function<cpu_adam::AdamConfig(std::uint32_t group)> config;
   };
-  /// One sweep, in the order in which the next forward needs the parameters. Tiles that stand at
-  /// `step.number` already are skipped, so that a sweep that failed can be run again.
+  /// Updates all tiles in the order in which the next forward needs the parameters. Skips tiles that are at
+  /// `step.number` already, so that a failed update can be repeated.
   ///
-  /// Errors: corrupted, truncated, io, budget_too_small: of the leases; corrupted too, where a master's
-  /// halves stand at different steps; non_finite, naming the tile.
+  /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if the halves of a master are of
+  /// different steps; non_finite, naming the tile.
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
   /// Calls `visit` with the master weights of each block of each tile, in order.
@@ -57,7 +58,7 @@ class OffloadedOptimizer {
                              const std::function<void(std::span<const float>)>& visit);
 
  private:
-  /// Whether the parameters, where they are halves of the masters, stand at the step of the tiles.
+  /// Split formats: checks that the parameters are of the same step as the tiles.
   [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;

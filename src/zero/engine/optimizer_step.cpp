@@ -14,7 +14,7 @@ Result<void> OptimizerStep::begin(TimePoint waited) {
   return ok();
 }
 
-/// The same on all ranks.
+/// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
 Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm() {
   std::vector<double> of_flats;
   for (const FlatState& flat : context_.flats) of_flats.push_back(sum_tree(flat.grad.square_partials));
@@ -60,18 +60,18 @@ Result<void> OptimizerStep::update(std::uint64_t number) {
                          return adam_config(context_.config.optimizer,
                                             context_.model.groups[group].weight_decay, learning_rate_);
                        }});
-  // Bytes that were wrong once are not to be trusted again, and half a tile may have been updated.
+  // Corrupted or non-finite data is a final error: a tile may have been updated in part.
   if (!updated &&
       (updated.error().code() == ErrorCode::corrupted || updated.error().code() == ErrorCode::non_finite)) {
     return context_.fail(updated.error());
   }
   const auto mine = context_.fail_unless_retryable(updated);
   if (context_.failure) return mine;
-  return agree(mine);
+  return exchange_outcomes(mine);
 }
 
-/// Every rank has done its part, or none goes on.
-Result<void> OptimizerStep::agree(const Result<void>& mine) {
+/// Exchanges the outcomes of all ranks: succeeds only if every rank has succeeded.
+Result<void> OptimizerStep::exchange_outcomes(const Result<void>& mine) {
   const std::uint8_t failed = mine ? 0 : 1;
   std::vector<std::uint8_t> of_ranks(context_.communicator.size());
   auto exchanged = context_.exchange(ConstHostSpan(std::span(&failed, 1)), HostSpan(std::span(of_ranks)));
@@ -81,7 +81,7 @@ Result<void> OptimizerStep::agree(const Result<void>& mine) {
   if (rank == of_ranks.end()) return ok();
   return Error(ErrorCode::peer_failed, "Engine::step")
       .reason("rank " + std::to_string(rank - of_ranks.begin()) + " did not finish the step")
-      .advice("call step() again on every rank, once the cause is gone");
+      .advice("remove the cause, then call step() again on every rank");
 }
 
 }  // namespace penstock::zero

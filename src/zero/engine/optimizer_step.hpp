@@ -11,8 +11,8 @@
 
 namespace penstock::zero {
 
-/// The end of a step: the global norm of the gradients, what follows from it, the update, and the agreement of all
-/// ranks on the outcome.
+/// The end of a step: computes the global norm of the gradients, clips or skips, updates, and exchanges the outcome with
+/// all ranks.
 ///
 /// Used by the trainer's thread.
 class OptimizerStep {
@@ -21,13 +21,13 @@ class OptimizerStep {
       : context_(context), optimizer_(optimizer), plan_(plan) {}
 
   void set_learning_rate(std::optional<float> learning_rate) { learning_rate_ = learning_rate; }
-  /// Whether the norm of a step is known, and its update not complete.
+  /// Whether the norm of a step is known and its update is not complete.
   [[nodiscard]] bool incomplete() const { return norm_.has_value(); }
 
-  /// Every gradient is accumulated: computes the norm. `waited` is how long that took.
+  /// Computes the norm; every gradient must be accumulated. `waited` is the time that the caller waited for that.
   Result<void> begin(TimePoint waited);
-  /// Updates every tile that does not stand at `number` yet, or skips the step. After an error incomplete() says
-  /// whether it may be called again.
+  /// Updates every tile that is not at step `number` yet, or skips the step. After an error incomplete() tells whether it
+  /// may be called again.
   Result<StepOutcome> finish(std::uint64_t number, std::uint32_t micro_batches);
 
  private:
@@ -38,7 +38,7 @@ class OptimizerStep {
   };
   Result<GlobalNorm> compute_global_norm();
   Result<void> update(std::uint64_t number);
-  Result<void> agree(const Result<void>& mine);
+  Result<void> exchange_outcomes(const Result<void>& mine);
 
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;

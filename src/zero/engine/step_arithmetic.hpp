@@ -7,21 +7,21 @@
 
 namespace penstock::zero {
 
-// What a step takes from the configuration. Pure.
+// The scalars of a step, computed from the configuration. Pure functions.
 
-/// The global norm of the gradients, unscaled, and what clips them to the configured norm.
+/// The global norm of the unscaled gradients, and the factor that clips them to the configured norm.
 struct GradientNorm {
   double norm = 0;
   double clip_factor = 1;
 };
 
-/// `squares`: the sum of the squares of all gradients, which carry the loss scale.
+/// `squares` is the sum of the squares of all gradients before unscaling.
 [[nodiscard]] GradientNorm gradient_norm(const Config& config, double squares);
 
-/// What each gradient is multiplied by before all else.
+/// The factor by which Adam multiplies each gradient first: clip factor / loss scale.
 [[nodiscard]] float gradient_factor(const Config& config, double clip_factor);
 
-/// The hyperparameters of an optimizer group; `learning_rate` of this step, where the trainer gave one.
+/// The hyperparameters of an optimizer group. `learning_rate` is that of this step, if the trainer has set one.
 [[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,
                                                std::optional<float> learning_rate);
 

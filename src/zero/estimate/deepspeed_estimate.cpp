@@ -24,7 +24,7 @@ PythonNumber truncate(PythonNumber n) {
   return PythonNumber::integer(n.truncated());
 }
 
-/// What both stages' formulas take.
+/// Terms that the formulas of both stages use.
 struct Terms {
   PythonNumber params, largest_layer, gpus_per_node, total_gpus, factor;
 

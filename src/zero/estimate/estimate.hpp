@@ -12,62 +12,62 @@
 
 namespace penstock::zero {
 
-/// What a run needs to hold and to move, before it is started.
+/// The inputs of an estimate of a run's memory and disk traffic.
 struct RunEstimateOptions {
-  ElementCount parameters;    ///< of the whole model, each once
-  ElementCount largest_unit;  ///< parameters that are gathered together, at most
+  ElementCount parameters;    ///< of the whole model, shared ones counted once
+  ElementCount largest_unit;  ///< maximum number of parameters that are gathered together
   std::uint32_t ranks_per_node = 1;
   std::uint32_t nodes = 1;
   DType dtype = DType::bf16;             ///< of parameters and gradients
   DType grad_accum_dtype = DType::bf16;  ///< of accumulated gradients
-  std::uint32_t micro_batches = 1;       ///< of a step
+  std::uint32_t micro_batches = 1;       ///< per step
   OffloadDevice offload_param = OffloadDevice::nvme;
   OffloadDevice offload_optimizer = OffloadDevice::nvme;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
-  std::optional<ElementCount> tile_elements;  ///< none: as the state format has it
+  std::optional<ElementCount> tile_elements;  ///< none: the state format's default
   std::uint32_t tiles_in_flight = 4;
 };
 
 struct RunEstimate {
-  /// Bytes held at most in one tier for one purpose.
+  /// Upper bound of the bytes in one tier for one purpose.
   struct Line {
     tiers::Tier tier;
     tiers::Purpose purpose;
     ByteCount per_rank, per_node;
   };
-  /// Bytes that cross to and from the disks in one step, of one rank.
+  /// Disk traffic of one rank in one step.
   struct Traffic {
     tiers::Purpose purpose;
     ByteCount read, written;
   };
-  std::vector<Line> lines;       ///< from near to far, those that hold anything
-  std::vector<Traffic> traffic;  ///< those that move anything
+  std::vector<Line> lines;       ///< in order device, host, nvme; without lines of zero bytes
+  std::vector<Traffic> traffic;  ///< without purposes that have no traffic
   std::uint32_t ranks_per_node = 1;
 
   [[nodiscard]] ByteCount per_rank(tiers::Tier tier) const;
   [[nodiscard]] ByteCount per_node(tiers::Tier tier) const;
   [[nodiscard]] ByteCount read_per_step_per_node() const;
-  /// What wears the drives.
+  /// The written bytes, which determine the drives' wear.
   [[nodiscard]] ByteCount written_per_step_per_node() const;
 };
 
-/// Predicts from sizes alone, for a model cut into units of at most `largest_unit`:
+/// Estimates a run from sizes only, for a model divided into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
-/// - the device holds two gathered units and their full gradients: one used while the other comes or goes;
-/// - the reduced gradient stands where the optimizer runs, in `grad_accum_dtype` if there is more than one
+/// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced;
+/// - the reduced gradient is in the tier where the optimizer runs, in `grad_accum_dtype` if there is more than one
 ///   micro-batch;
-/// - what is on nvme streams through host memory: 2 × `tiles_in_flight` + 2 tiles, and the staging without
-///   which a run might make no progress, as plan_memory() takes it;
-/// - a step reads each parameter shard on nvme twice a micro-batch (forward, backward), and once more where it is
-///   the upper half of the master, and writes it once; it reads and writes each tile once. A host budget that
-///   keeps some of them in memory saves their part: these are upper bounds.
+/// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 2 tiles, and the minimal staging that
+///   plan_memory() requires for progress;
+/// - a step reads each parameter shard on nvme twice per micro-batch (forward, backward), once more if it is the upper
+///   half of the master, and writes it once; it reads and writes each tile once. These are upper bounds: a larger host
+///   budget keeps some of them in memory.
 /// Activations and the trainer's own memory are not counted. Pure.
 ///
 /// Errors: invalid_argument, for a count of zero, a unit larger than the model, or sizes past 2^50
 /// parameters or 65536 nodes or ranks of one, or a state format that does not take the dtype.
 [[nodiscard]] Result<RunEstimate> estimate_run(const RunEstimateOptions& options);
 
-/// Byte counts of DeepSpeed's estimators can pass 64 bits.
+/// Byte counts of DeepSpeed's estimators can exceed 64 bits.
 __extension__ typedef unsigned __int128 WideByteCount;
 
 [[nodiscard]] std::string to_decimal(WideByteCount bytes);
@@ -79,8 +79,9 @@ struct DeepSpeedEstimateOptions {
   std::uint32_t gpus_per_node = 1;
   std::uint32_t nodes = 1;
   double additional_buffer_factor = 1.5;
-  /// Python computes exactly with integers and in doubles with floats; past 2^53 they differ. True when the
-  /// counts were written as floats (2851e6), and when the factor was written as an integer (2).
+  /// Python computes exactly with integers and in doubles with floats; above 2^53 the results differ.
+  /// params_are_floats: the counts were written as floats (2851e6). factor_is_integer: the factor was written as an
+  /// integer (2).
   bool params_are_floats = false;
   bool factor_is_integer = false;
 };
@@ -100,7 +101,7 @@ struct DeepSpeedEstimateRow {
 [[nodiscard]] Result<std::vector<DeepSpeedEstimateRow>> deepspeed_estimate(
     std::uint32_t stage, const DeepSpeedEstimateOptions& options);
 
-/// DeepSpeed's table, byte for byte as Python 3.10 and before print it, newlines included.
+/// DeepSpeed's table, byte for byte as Python up to 3.10 prints it, newlines included.
 [[nodiscard]] Result<std::string> deepspeed_estimate_table(std::uint32_t stage,
                                                            const DeepSpeedEstimateOptions& options);
 

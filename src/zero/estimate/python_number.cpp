@@ -8,7 +8,7 @@ namespace {
 
 /// a / b, rounded once.
 double quotient(WideByteCount a, WideByteCount b) {
-  // Enough bits of quotient that the remainder can only matter as "something was left".
+  // Compute enough bits of the quotient that only whether the remainder is zero matters for rounding.
   int shift = 0;
   while (a != 0 && (a >> 127) == 0) a <<= 1, ++shift;
   const WideByteCount sticky = a % b != 0 ? 1 : 0;

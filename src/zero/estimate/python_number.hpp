@@ -6,14 +6,14 @@
 
 namespace penstock::zero::estimate {
 
-/// A number as Python computes with it: an exact integer, or a double as soon as a double takes part.
-/// Never negative. Integers stay below 2^128, the callers' bounds see to that.
+/// A number with Python's arithmetic: an exact integer, or a double if an operand is a double. Never negative. The
+/// callers' bounds keep integers below 2^128.
 class PythonNumber {
  public:
   static PythonNumber integer(WideByteCount value) { return {true, value, 0}; }
   static PythonNumber real(double value) { return {false, 0, value}; }
 
-  /// Correctly rounded, as Python's float(int) is.
+  /// Correctly rounded, like Python's float(int).
   [[nodiscard]] double to_double() const { return integral_ ? static_cast<double>(whole_) : real_; }
   /// int(): towards zero. A double of 2^128 or more gives the largest value.
   [[nodiscard]] WideByteCount truncated() const;

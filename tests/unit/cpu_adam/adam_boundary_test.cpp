@@ -98,7 +98,7 @@ TEST_F(AdamBoundary, RefusesAnInstructionSetThatTheMachineLacks) {
   EXPECT_FALSE(best_isa().reason.empty());
 }
 
-/// Notes what it sees; rejects the blocks it was told to.
+/// Records the blocks that it is called with; rejects the given blocks.
 class Recorder : public BlockObserver {
  public:
   explicit Recorder(ConstHostSpan state, std::vector<std::size_t> rejected = {})
@@ -202,7 +202,7 @@ TEST(AdamOutcome, NamesTheFirstBlockThatIsNoLongerFinite) {
   }
 }
 
-TEST(AdamOutcome, SaysNothingOfFiniteTilesAndOfEmptyOnes) {
+TEST(AdamOutcome, NamesNoBlockOfFiniteAndEmptyTiles) {
   TileMemory memory(1000, DType::bf16, DType::bf16), empty(0, DType::bf16, DType::bf16);
   memory.set(random_values(1000, 6));
 

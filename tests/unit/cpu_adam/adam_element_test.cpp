@@ -44,7 +44,7 @@ struct Memory {
   std::vector<std::uint16_t> parameter;
 };
 
-/// What a GPU's threads do, one element after the other, the last first.
+/// Runs the code of a GPU's threads for one element after the other, the last one first.
 template <class Tile>
 void update_backwards(const Tile& tile, const std::vector<float>& gradient, AdamDecay mode,
                       std::uint64_t step) {
@@ -57,7 +57,7 @@ void update_backwards(const Tile& tile, const std::vector<float>& gradient, Adam
   }
 }
 
-// The GPU's kernel is this for every element; it has the CPU's bits if this has.
+// The CUDA kernel runs this code for every element, so it gives the CPU's bits if this code does.
 TEST(AdamElement, GivesTheBitsOfTheTilesUpdate) {
   for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
     for (const StateFormat format : {StateFormat::fp32, StateFormat::split}) {

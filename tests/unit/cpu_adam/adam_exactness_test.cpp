@@ -42,7 +42,7 @@ std::vector<std::byte> run(TileMemory& memory, const TileValues& values, const A
   return memory.result_bytes();
 }
 
-/// NaNs of any payload are one value: which operand's payload survives is the compiler's choice.
+/// Treats NaNs of any payload as equal: the compiler may choose which operand's payload survives.
 std::vector<std::byte> without_nan_payloads(std::vector<std::byte> bytes, std::size_t count,
                                             DType parameter) {
   for (std::size_t i = 0; i < 3 * count; ++i) {
@@ -111,9 +111,9 @@ TEST(AdamExactness, ThreadsAndAlignmentDoNotChangeABit) {
   }
 }
 
-// Parameters at a multiple of 64 B, which is what it takes to be written past the caches; tails and several
-// blocks, in several threads.
-TEST(AdamExactness, WritingPastTheCachesDoesNotChangeABit) {
+// Parameters at a multiple of 64 B, which non-temporal stores require; with tails and several blocks, in several
+// threads.
+TEST(AdamExactness, NonTemporalStoresDoNotChangeABit) {
   parallel::Workers workers = parallel::Workers::create({.threads = 2}).value();
   for (const std::size_t count : {1u, 65u, 129u, 3u * 16384u + 777u}) {
     const TileValues values = random_values(count, 4);
@@ -143,7 +143,7 @@ TEST(AdamExactness, WritingPastTheCachesDoesNotChangeABit) {
   }
 }
 
-TEST(AdamExactness, CutsIntoTilesDoNotChangeABit) {
+TEST(AdamExactness, DivisionIntoTilesDoesNotChangeABit) {
   constexpr std::size_t count = 6 * 16384 + 129;
   const TileValues values = random_values(count, 9);
   TileMemory whole(count, DType::bf16, DType::fp16);

@@ -68,7 +68,7 @@ class Trajectory {
       ASSERT_TRUE(adam_step(config, first_step + step, 1.0f, memory_.tile()).has_value());
       for (std::size_t i = 0; i < count_; ++i) {
         references_[i].step(config, first_step + step, memory_.gradient(i));
-        // In these cases the 16-bit parameter is all there is: it begins the next step.
+        // These cases have no fp32 master: each step starts from the 16-bit parameter.
         if (dtype_ != DType::fp32) {
           memory_.set_master(i, memory_.parameter(i));
           references_[i].p = rounded_to(dtype_, references_[i].p);
@@ -130,7 +130,7 @@ class Trajectory {
       worst = std::max(worst, std::ldexp(ulps(value, wanted[i], scale(i)), fraction_bits - 23));
     }
     EXPECT_LE(worst, limit) << name_ << "/" << array;
-    // docs/optimizer.md has these: --gtest_output=json
+    // --gtest_output=json prints these figures for docs/optimizer.md.
     testing::Test::RecordProperty(name_ + "." + array,
                                   std::to_string(worst) + " " + std::to_string(limit - 2.0005));
   }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t block = 16384;
 
-/// Addresses that cost memory where they are touched.
+/// A large address range; only touched pages take memory.
 class SparseBytes {
  public:
   explicit SparseBytes(ByteCount size)
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(All, HugeTile,
                                          StateFormat::split_q8),
                          [](const auto& format) { return std::string(to_string(format.param)); });
 
-// Blocks before and after 2^32 elements, and the last, which is not whole, become what they become alone.
+// Blocks before and after element 2^32, and the incomplete last block, get the same bits as in a tile of their own.
 TEST_P(HugeTile, UpdatesBlocksBeyondElement2To32) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers keep a shadow of every address";

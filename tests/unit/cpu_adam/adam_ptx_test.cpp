@@ -21,8 +21,8 @@ AdamConfig adam(AdamDecay mode) {
   return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
 }
 
-/// What a GPU would do: the kernel as it was compiled for one, by a few threads, each of which strides over
-/// the tile. Returns the first block that is not finite.
+/// Interprets the kernel's PTX with a few threads, each of which strides over the tile. Returns the first block that is
+/// not finite.
 std::uint64_t run_on_gpu(const AdamTile& tile, AdamDecay mode, std::uint64_t step) {
   static const PtxModule module(PENSTOCK_PTX);
   const std::string format = tile.format == StateFormat::split

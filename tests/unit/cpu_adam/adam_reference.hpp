@@ -10,7 +10,7 @@ namespace penstock::test {
 using namespace cpu_adam;
 
 /// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2) of one element, in
-/// double and in the papers' own form; shares nothing with the kernels.
+/// double and in the papers' form; independent of the kernels.
 struct AdamReference {
   double p = 0, m = 0, v = 0;
   /// The largest magnitude met on the way to each: what rounding errors are to be compared with.

@@ -18,7 +18,7 @@ constexpr std::size_t count = 40'000, run = 256;
 constexpr StateFormat all_formats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
                                        StateFormat::split_q8};
 
-/// Within a vector, at none of its ends; over a block's end; at one; a segment of a single element.
+/// Segments that end within a vector, beyond a block's end and at one; and a segment of a single element.
 std::vector<AdamSegment> segments() {
   return {
       {ElementCount(77), {.learning_rate = 1e-2f, .weight_decay = 0.1f}},
@@ -62,7 +62,7 @@ class Trained {
     return masters;
   }
 
-  /// In every byte of state and parameters, and of what lies around these.
+  /// Compares every byte of state and parameters, and the bytes around the parameters.
   [[nodiscard]] bool equals(const Trained& other) const {
     return std::memcmp(state_.data(), other.state_.data(), state_.size() * sizeof(float)) == 0 &&
            std::equal(parameter_.begin() + cache_line(), parameter_.end() - 32 + cache_line(),
@@ -94,8 +94,8 @@ class Segments : public testing::TestWithParam<StateFormat> {};
 INSTANTIATE_TEST_SUITE_P(All, Segments, testing::ValuesIn(all_formats),
                          [](const auto& format) { return std::string(to_string(format.param)); });
 
-// What an element becomes is what it becomes in a tile that has its hyperparameters throughout; but for runs
-// of split_q8 that lie in two segments, whose moments have scales in common from the first step on.
+// An element's result is the same as in a tile that has the element's hyperparameters throughout. The exception are runs
+// of split_q8 in two segments, whose moments share scales from the first step on.
 TEST_P(Segments, AreUpdatedAsIfEachWereItsOwnTile) {
   for (const std::uint64_t steps : {1u, 3u}) {
     for (const Isa isa : isas) {
@@ -117,7 +117,7 @@ TEST_P(Segments, AreUpdatedAsIfEachWereItsOwnTile) {
   }
 }
 
-TEST_P(Segments, AreTheSameForEveryIsaThreadsAndCache) {
+TEST_P(Segments, AreTheSameForEveryIsaThreadCountAndStore) {
   Trained wanted(GetParam());
   wanted.masters_after(3, segments(), {.isa = Isa::scalar});
   parallel::Workers workers = parallel::Workers::create({.threads = 3}).value();
@@ -140,9 +140,9 @@ TEST(SegmentErrors, NameTheSegment) {
     EXPECT_NE(refused(some).find(what), std::string::npos) << refused(some);
   };
   says({}, "segments, wanted");
-  says({{ElementCount(10), {}}}, "does not end where the tile does");
+  says({{ElementCount(10), {}}}, "last segment does not end with the tile");
   says({{ElementCount(10), {}}, {ElementCount(10), {}}, {ElementCount(count), {}}}, "segments[1].end");
-  says({{ElementCount(10), {}}, {ElementCount(count + 1), {}}}, "does not end where the tile does");
+  says({{ElementCount(10), {}}, {ElementCount(count + 1), {}}}, "last segment does not end with the tile");
   says({{ElementCount(10), {}}, {ElementCount(count), {.beta2 = 1.0f}}}, "segments[1]");
   says({{ElementCount(10), {}}, {ElementCount(count), {.beta2 = 1.0f}}}, "beta2");
 }

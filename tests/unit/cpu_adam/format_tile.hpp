@@ -14,7 +14,7 @@ namespace penstock::test {
 
 using namespace cpu_adam;
 
-/// A tile of a split format, read by its documented layout and in double, sharing nothing with the kernels.
+/// A tile of a split format, read in double by its documented layout, independently of the kernels.
 class FormatTile {
  public:
   FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32,

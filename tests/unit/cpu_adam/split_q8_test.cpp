@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t run = 256;
 
-TEST(SplitQ8, KeepsWhatIsSmallBesideWhatIsLarge) {
+TEST(SplitQ8, KeepsSmallMomentsBesideLargeOnes) {
   constexpr std::size_t count = run;
   TileValues values = random_values(count, 8);
   for (std::size_t i = 0; i < count; ++i) values.gradient[i] = std::ldexp(1.0f, -static_cast<int>(i % 16));
@@ -111,7 +111,7 @@ void expect_scales_that_hold_every_moment(std::span<const AdamSegment> segments,
   }
 }
 
-TEST(SplitQ8, HasScalesThatHoldWhateverAStepMakesOfARun) {
+TEST(SplitQ8, HasScalesThatHoldAllResultsOfAStep) {
   const AdamConfig adamw{.learning_rate = 0.5f, .weight_decay = 3.0f};
   AdamConfig l2 = adamw, forgetful = adamw;
   l2.decay_mode = AdamDecay::l2;
@@ -137,8 +137,8 @@ TEST(SplitQ8, HasScalesThatHoldWhateverAStepMakesOfARun) {
   }
 }
 
-// A master is more than its parameter by up to half the distance between parameters: here what makes the
-// difference between a scale that holds the moments rounded up and one that does not.
+// A master can exceed its parameter by half the distance between parameters. In this test only that difference decides
+// whether the scale can represent the moments when they are rounded up.
 TEST(SplitQ8, HasScalesThatHoldMomentsMadeOfMastersAlone) {
   const float master = std::bit_cast<float>(0x3ff07fffu);
   FormatTile tile(StateFormat::split_q8, run);
@@ -157,7 +157,7 @@ bool says_finite(const AdamConfig& config, const TileValues& values, FormatTile&
   return !adam_step(config, 1, 1.0f, tile.tile(), {.isa = isa}).value().first_non_finite_block;
 }
 
-TEST(SplitQ8, SaysThatAMomentIsInfiniteJustWhereOneIsStoredSo) {
+TEST(SplitQ8, ReportsAnInfiniteMomentExactlyWhereOneIsStored) {
   for (const Isa isa : isas) {
     if (!is_runnable(isa)) continue;
     for (const float gradient : {1.75e19f, 1.8e19f, 1.84e19f, 1.8446e19f, 1.85e19f}) {
@@ -172,7 +172,7 @@ TEST(SplitQ8, SaysThatAMomentIsInfiniteJustWhereOneIsStoredSo) {
   }
 }
 
-TEST(SplitQ8, SaysNothingOfABoundThatIsNotFinite) {
+TEST(SplitQ8, IgnoresABoundThatIsNotFinite) {
   for (const Isa isa : isas) {
     if (!is_runnable(isa)) continue;
     FormatTile tile(StateFormat::split_q8, run);

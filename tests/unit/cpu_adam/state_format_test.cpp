@@ -52,7 +52,7 @@ TEST_P(SplitFormats, GiveTheSameBitsOnEveryInstructionSetForEverySizeAndDtype) {
   }
 }
 
-TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndCut) {
+TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndTileSize) {
   constexpr std::size_t count = 5 * 16384 + 77;
   const TileValues values = mixed_values(count);
   FormatTile tile(GetParam(), count, DType::bf16, 99);
@@ -207,7 +207,7 @@ TEST_P(LossyFormats, StoreOneOfTheTwoNeighboursWithoutBias) {
   EXPECT_LT(std::abs(bias_v / count), bound);
 }
 
-// Rounding to nearest would leave v at more than twice its value here, or never let it decay.
+// With rounding to nearest, v would stay at more than twice its correct value or never decay.
 TEST_P(LossyFormats, LetTheSecondMomentFollowItsMeanAtBeta2Of0999) {
   constexpr std::size_t count = 4096;
   constexpr std::uint64_t steps = 4000;

@@ -7,7 +7,7 @@
 namespace gpt::test {
 namespace {
 
-/// Runs nothing until it is waited for, so that an operation that relies on running at once fails.
+/// Runs nothing until a thread waits for it, so that an operation that relies on immediate execution fails.
 class DeferredQueue final : public penstock::HostQueue {
  public:
   void enqueue(std::function<void()> operation) override { waiting_.push_back(std::move(operation)); }

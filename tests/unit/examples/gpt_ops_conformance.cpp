@@ -1,5 +1,5 @@
-// What every Ops promises: forwards against a plain double-precision reference, backwards against finite
-// differences of the forward, rounding and accumulation of gradients bit for bit.
+// The contract of every Ops: forwards are compared with a plain double-precision reference, backwards with finite
+// differences of the forward; rounding and accumulation of gradients bit for bit.
 #include "gpt_backend.hpp"
 
 #include <algorithm>

@@ -85,7 +85,7 @@ TEST(Text, ReachesTheFirstAndTheLastByteAndNothingBeyond) {
   EXPECT_EQ(last, (std::set<std::uint8_t>{8, 9}));
 }
 
-TEST(Text, DrawsByPositionAlone) {
+TEST(Text, SelectsBatchesByPositionOnly) {
   const penstock::test::ScratchDirectory directory;
   const Text text = Text::load(write_file(directory, 100'000), 16).value();
   const BatchSize size{.sequences = 2, .context = 16};

@@ -31,7 +31,7 @@ Bytes elements_with_specials(std::uint64_t count, DType dtype) {
   return bytes;
 }
 
-/// The host's operations, and the kernels that are to do the same, on the host's memory both.
+/// Runs the host's operations and the PTX of the CUDA kernels, both on host memory, to compare them.
 class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
  protected:
   static DeviceSpan span(Bytes& bytes) {

@@ -119,7 +119,7 @@ TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
   }
 }
 
-// Needs no GPU: refused before anything is enqueued.
+// Needs no GPU: the call fails before it enqueues anything.
 TEST(CudaAdam, RefusesAStateFormatWithoutAKernelByName) {
   const auto refused = kernels::cuda_adam_step(0, {}, {}, {.format = kernels::StateFormat::split_q8});
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t sizes[] = {0, 1, 7, 15, 16, 17, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097, 20000};
 
-/// bf16 values as their bits. Truncation makes them; rounding is not this file's subject.
+/// The bits of `value` as bf16, truncated; callers use exact values.
 std::uint16_t bf16(float value) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
 }
@@ -61,7 +61,7 @@ class Memory {
 using Bf16Memory = Memory<std::uint16_t>;
 using Fp32Memory = Memory<float>;
 
-/// Compute::square_sums as its documentation words it, element by element.
+/// Compute::square_sums implemented from its documentation, element by element.
 std::vector<double> square_sums_by_the_book(const auto& value_at, std::uint64_t count) {
   std::vector<double> partials;
   for (std::uint64_t first = 0; first < count; first += 4096) {
@@ -216,22 +216,22 @@ TEST_F(HostCompute, RefusesWhatDoesNotFitAndEnqueuesNothing) {
   EXPECT_EQ(queue.waiting(), 0u);
 }
 
-TEST(HostGradient, LandsAMicroBatchAndAddsTheNext) {
+TEST(HostGradient, CopiesTheFirstMicroBatchAndAddsTheNext) {
   for (const std::uint64_t count : sizes) {
     const Bf16Memory first(count, 1), second(count, 2), narrow(count, 9);
     const Fp32Memory sum(count, 9);
-    const auto land = [&](const Bf16Memory& incoming, kernels::GradientWrite landing) {
+    const auto accumulate = [&](const Bf16Memory& incoming, kernels::GradientWrite write) {
       const HostSpan from(incoming.values());
       EXPECT_TRUE(
-          kernels::accumulate_gradient({from, DType::bf16, HostSpan(sum.values()), DType::fp32}, landing)
+          kernels::accumulate_gradient({from, DType::bf16, HostSpan(sum.values()), DType::fp32}, write)
               .has_value());
       EXPECT_TRUE(
-          kernels::accumulate_gradient({from, DType::bf16, HostSpan(narrow.values()), DType::bf16}, landing)
+          kernels::accumulate_gradient({from, DType::bf16, HostSpan(narrow.values()), DType::bf16}, write)
               .has_value());
     };
 
-    land(first, kernels::GradientWrite::overwrite);
-    land(second, kernels::GradientWrite::accumulate);
+    accumulate(first, kernels::GradientWrite::overwrite);
+    accumulate(second, kernels::GradientWrite::accumulate);
 
     for (std::uint64_t i = 0; i < count; ++i) {
       const float exact = wide(first.values()[i]) + wide(second.values()[i]);
@@ -241,7 +241,7 @@ TEST(HostGradient, LandsAMicroBatchAndAddsTheNext) {
   }
 }
 
-TEST(HostGradient, SquareSumsDoNotDependOnHowAShardIsCut) {
+TEST(HostGradient, SquareSumsDoNotDependOnHowAShardIsDivided) {
   constexpr std::uint64_t count = 5 * 4096 + 33;
   const Bf16Memory x(count, 1);
   const std::span<std::uint16_t> values = x.values();
@@ -289,19 +289,19 @@ TEST(HostGradient, TheCallersFloatingPointModeChangesNothingAndComesBack) {
   const unsigned saved = _mm_getcsr(), hostile = 0x1f80u | 0x8040u | 0x6000u;
 
   _mm_setcsr(hostile);
-  const bool landed = kernels::accumulate_gradient({.incoming = ConstHostSpan(std::span(tiny)),
-                                                    .incoming_dtype = DType::fp32,
-                                                    .accumulator = HostSpan(std::span(sum)),
-                                                    .accumulator_dtype = DType::fp32},
-                                                   kernels::GradientWrite::accumulate)
-                          .has_value();
+  const bool accumulated = kernels::accumulate_gradient({.incoming = ConstHostSpan(std::span(tiny)),
+                                                         .incoming_dtype = DType::fp32,
+                                                         .accumulator = HostSpan(std::span(sum)),
+                                                         .accumulator_dtype = DType::fp32},
+                                                        kernels::GradientWrite::accumulate)
+                               .has_value();
   const bool meant =
       kernels::make_host_compute()->mean(StreamHandle::of(queue), inputs, tensor(mean)).has_value();
   queue.run();
   const unsigned after = _mm_getcsr() & 0xffc0u;
   _mm_setcsr(saved);
 
-  ASSERT_TRUE(landed && meant);
+  ASSERT_TRUE(accumulated && meant);
   EXPECT_EQ(after, hostile);
   for (const float x : sum) EXPECT_EQ(x, 1e-40f + 2e-40f);
   EXPECT_EQ(mean[0], 1.0f) << "1/3 rounded to zero";

@@ -30,7 +30,7 @@ std::vector<Compiled> others_than_baseline() {
   return some;
 }
 
-constexpr std::size_t canary = 64;  // bytes behind the elements, which nobody writes
+constexpr std::size_t canary = 64;  // bytes after the elements, which must not be written
 
 /// Random bits of `count` elements; without infinities and NaNs where told, for of two NaNs either is the
 /// sum. Of fp32 numbers a third are halfway between two of bf16, a third between two of fp16.

@@ -68,7 +68,7 @@ TEST_P(Rounding, WidensEveryReferencePatternAsTorch) {
   }
 }
 
-TEST_P(Rounding, EveryPatternSurvivesTheWayToFp32AndBack) {
+TEST_P(Rounding, EveryPatternSurvivesConversionToFp32AndBack) {
   std::vector<std::uint16_t> every(1 << 16);
   for (std::size_t i = 0; i < every.size(); ++i) every[i] = static_cast<std::uint16_t>(i);
 

@@ -22,8 +22,8 @@ U32 encoded(const V& scale, float v, U32 random) {
   return scale.encoded(V::rounded(v, random));
 }
 
-// What a code stands for is rounded to nothing else, whatever the random number.
-TEST(StateCodes, EveryEightBitCodeOfEveryScaleComesBack) {
+// The value of a code is encoded as the same code, for every random number.
+TEST(StateCodes, EveryEightBitCodeOfEveryScaleSurvivesDecodingAndEncoding) {
   for (U32 stored = 0; stored <= 236; ++stored) {
     const M scale(stored);
     for (U32 code = 0; code < 256; ++code) {
@@ -44,7 +44,7 @@ TEST(StateCodes, EveryEightBitCodeOfEveryScaleComesBack) {
   }
 }
 
-// The scale that is made for a largest value holds it, rounded up too.
+// The scale computed for a largest value can represent it, even when it is rounded up.
 TEST(StateCodes, AScaleHoldsTheLargestThatItIsMadeFor) {
   for (U32 bits = 0; bits < 0x7f000000u; bits += 77'777) {
     const float largest = float_of(bits);
@@ -60,7 +60,7 @@ TEST(StateCodes, AScaleHoldsTheLargestThatItIsMadeFor) {
   }
 }
 
-// Decoding and decaying in one multiplication is what two would be.
+// Decoding and decaying in one multiplication gives the same bits as two multiplications.
 TEST(StateCodes, AFactorOfADecodedCodeIsRoundedLikeItsProduct) {
   for (U32 stored = 0; stored <= 236; stored += 4) {
     const M scale(stored);

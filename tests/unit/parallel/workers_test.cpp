@@ -8,7 +8,7 @@
 namespace penstock::parallel {
 namespace {
 
-TEST(Workers, RunEachPostedTaskOnceBeforeTheyGo) {
+TEST(Workers, RunEachPostedTaskOnceBeforeTheyAreDestroyed) {
   std::vector<std::atomic<int>> runs(500);
   {
     Workers workers = Workers::create({.threads = 2}).value();

@@ -207,7 +207,7 @@ TEST(Rank, DestroysTheEngineBeforeItsRuntime) {
   EXPECT_EQ(left, 0u);
 }
 
-// A build without CUDA says so; one with CUDA fails here for the same code where the machine has no such device.
+// A build without CUDA reports that; a build with CUDA returns the same error code if the machine has no such device.
 TEST(Accelerator, IsRefusedWhereThereIsNoSuchCudaDevice) {
   const auto accelerator = make_cuda_accelerator(99);
   ASSERT_FALSE(accelerator);

@@ -49,7 +49,7 @@ ExitStatus examine(const DoctorOptions& options) {
   };
   if (!options.config.empty()) append(examine_config(options.config, options.world_size, paths));
   for (swap::PathOptions& path : paths) {
-    path.capacity = 4_MiB;  // enough to see what a file can do there
+    path.capacity = 4_MiB;  // enough to probe direct I/O and the engine
     append(examine_path(path));
   }
   if (options.json)
@@ -67,14 +67,15 @@ ExitStatus examine(const DoctorOptions& options) {
 void add_doctor_command(CLI::App& app, ExitStatus& status) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* command = app.add_subcommand(
-      "doctor", "What this machine can do for swapping, what follows from it and what to do about it");
-  command->add_option("--path", options->paths, "A directory that is to hold swap files; may be repeated")
+      "doctor",
+      "Report which features for swapping this machine has, what a missing one costs and how to get it");
+  command->add_option("--path", options->paths, "A directory for swap files; may be repeated")
       ->type_name("DIR");
   command
       ->add_option("--config", options->config,
-                   "A ds_config.json whose settings and paths are to work on this machine")
+                   "A ds_config.json; its settings and paths are checked on this machine")
       ->type_name("FILE");
-  command->add_option("--world-size", options->world_size, "Ranks of its run")
+  command->add_option("--world-size", options->world_size, "Ranks of the configured run")
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");

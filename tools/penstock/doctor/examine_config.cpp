@@ -20,15 +20,15 @@ Finding examine_host_budget(const zero::Config& config, const std::filesystem::p
   if (budget.is_zero()) {
     finding.state = State::unknown;
     finding.found = "not given";
-    finding.why = "it is planned from the model, which is not known here";
+    finding.why = "it is planned from the model, which is unknown here";
     finding.remedy = how_to_estimate(file);
     return finding;
   }
   finding.found = to_string(budget) + ", and " + to_string(available) + " are available";
   if (budget <= available) return finding;
   finding.state = State::unusable;
-  finding.why = "the run would be refused its memory";
-  finding.remedy = "lower penstock.host_budget, or stop what else holds memory";
+  finding.why = "the run's memory allocation would fail";
+  finding.remedy = "lower penstock.host_budget, or stop other programs that use memory";
   return finding;
 }
 
@@ -39,8 +39,8 @@ std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint
   const std::string of = " of " + file.string();
   const auto config = zero::Config::from_file(file, world_size);
   if (!config) {
-    return {{State::unusable, "settings" + of, one_line(config.error()), "no run can begin with it",
-             "correct what is named; penstock config check FILE prints a line for each"}};
+    return {{State::unusable, "settings" + of, one_line(config.error()), "no run can start with it",
+             "correct the named keys; penstock config check FILE prints a line for each"}};
   }
   std::size_t count = 0;
   for (const zero::OffloadConfig* offload : {&config->offload_param, &config->offload_optimizer}) {
@@ -60,8 +60,8 @@ std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint
        .found =
            "stage " + std::to_string(config->stage) + ", " + std::to_string(count) + " directories named"},
       examine_host_budget(*config, file),
-      {State::unknown, "swap space" + of, "not known without a model",
-       "what a run keeps on its paths depends on the model, and free space is not compared to it",
+      {State::unknown, "swap space" + of, "unknown without a model",
+       "the size of the swap files depends on the model, so it is not compared with the free space",
        how_to_estimate(file)},
   };
 }

@@ -18,17 +18,17 @@ namespace {
 
 using State = Finding::State;
 
-/// The ring itself, and whether the kernel keeps buffers pinned for it.
+/// The ring, and whether buffers can be registered with it, which keeps their pages pinned.
 std::vector<Finding> examine_io_uring() {
   Finding ring{.capability = "io_uring"}, buffers{.capability = "registered buffers"};
   const auto engine = tiers::create_uring_engine({.depth = 8});
   if (!engine) {
     ring.state = buffers.state = State::reduced;
     ring.found = one_line(engine.error());
-    ring.why = "libaio, or blocking reads and writes on threads instead, with more CPU time";
+    ring.why = "libaio, or threads with blocking reads and writes, is used instead, with more CPU time";
     ring.remedy = "set kernel.io_uring_disabled to 0, and allow io_uring in the container's seccomp profile";
-    buffers.found = "no ring to register them with";
-    buffers.why = "the kernel pins pages at each request, with a little more CPU time";
+    buffers.found = "no io_uring to register them with";
+    buffers.why = "the kernel pins pages for each request, with a little more CPU time";
     buffers.remedy = "see io_uring";
     return {ring, buffers};
   }
@@ -37,23 +37,23 @@ std::vector<Finding> examine_io_uring() {
   if (!arena) {
     buffers.state = State::unknown;
     buffers.found = one_line(arena.error());
-    buffers.why = "there is no memory to try it with";
+    buffers.why = "no memory for the test could be allocated";
     return {ring, buffers};
   }
   (*engine)->attach(tiers::FileHandle::none, arena->bytes());
   buffers.found = (*engine)->notes();
-  (void)(*engine)->close(forever);  // nothing was asked of it
+  (void)(*engine)->close(forever);  // cannot fail: no request was submitted
   if (buffers.found.empty()) {
     buffers.found = "works";
     return {ring, buffers};
   }
   buffers.state = State::reduced;
-  buffers.why = "the kernel pins pages at each request, with a little more CPU time";
+  buffers.why = "the kernel pins pages for each request, with a little more CPU time";
   buffers.remedy = "raise RLIMIT_MEMLOCK (ulimit -l)";
   return {ring, buffers};
 }
 
-/// Tried only where what comes before it does not work.
+/// Used only if io_uring does not work.
 Finding examine_libaio(const Finding& io_uring) {
   Finding finding{.capability = "libaio", .found = "works"};
   const bool needed = io_uring.state != State::used;
@@ -61,20 +61,21 @@ Finding examine_libaio(const Finding& io_uring) {
   if (!engine) {
     finding.state = State::reduced;
     finding.found = one_line(engine.error());
-    finding.why = needed ? "threads serve instead, with more CPU time" : "none while io_uring works";
+    finding.why =
+        needed ? "threads are used instead, with more CPU time" : "has no effect while io_uring works";
     finding.remedy = "raise fs.aio-max-nr, or allow io_setup in the container's seccomp profile";
   } else if (!needed) {
     finding.state = State::unused;
-    finding.why = "io_uring serves; penstock.io_engine \"libaio\" asks for it";
+    finding.why = "io_uring is used; penstock.io_engine \"libaio\" selects libaio";
   }
   return finding;
 }
 
 Finding examine_threads(const Finding& io_uring, const Finding& libaio) {
-  Finding finding{.capability = "threads", .found = "always there"};
+  Finding finding{.capability = "threads", .found = "always available"};
   if (io_uring.state != State::used && libaio.state != State::used) return finding;
   finding.state = State::unused;
-  finding.why = "a ring or libaio takes less CPU time; penstock.io_engine \"threads\" asks for them";
+  finding.why = "io_uring or libaio takes less CPU time; penstock.io_engine \"threads\" selects threads";
   return finding;
 }
 
@@ -86,12 +87,12 @@ Finding examine_memlock() {
     return finding;
   }
   finding.found = to_string(ByteCount(limit.rlim_cur));
-  // A privileged user is above the limit, which only trying tells. Large ones are taken at their word.
+  // The limit does not apply to a privileged user, which only an attempt can show. Not attempted for large limits.
   if (limit.rlim_cur < (256_MiB).value()) {
     const ByteCount beyond = ByteCount(limit.rlim_cur) + 2_MiB;
     const auto arena = tiers::HostArena::create({.size = beyond, .pinning = tiers::Pinning::preferred});
     if (arena && arena->pinned()) {
-      finding.found += ", which does not bind this user";
+      finding.found += ", which does not apply to this user";
       return finding;
     }
   }
@@ -107,15 +108,15 @@ Finding examine_huge_pages() {
   if (!arena) {
     finding.state = State::unusable;
     finding.found = one_line(arena.error());
-    finding.why = "no host memory can be had";
-    finding.remedy = "stop what else holds memory";
+    finding.why = "host memory cannot be allocated";
+    finding.remedy = "stop other programs that use memory";
     return finding;
   }
   finding.found = arena->page_kind() == tiers::PageKind::base ? arena->notes()
                                                               : std::string(to_string(arena->page_kind()));
   if (arena->page_kind() != tiers::PageKind::base) return finding;
   finding.state = State::reduced;
-  finding.why = "requests are cut in four and cost several times the CPU time";
+  finding.why = "requests are split in four and cost several times the CPU time";
   finding.remedy = "write madvise to /sys/kernel/mm/transparent_hugepage/enabled";
   return finding;
 }
@@ -126,13 +127,13 @@ Finding examine_simd() {
   if (!choice.reason.empty()) finding.found += ", " + std::string(choice.reason);
   if (choice.isa == Isa::scalar) {
     finding.state = State::reduced;
-    finding.why = "Adam on the host is several times slower; its bits are the same";
+    finding.why = "Adam on the host is several times slower; its results have the same bits";
   }
   return finding;
 }
 
 Finding examine_gpu() {
-  constexpr const char* why = "the host serves as the device";
+  constexpr const char* why = "host memory is used as the device";
 #if PENSTOCK_HAS_CUDA
   const auto count = tiers::cuda_device_count();
   if (count && *count > 0) return {.capability = "GPU", .found = std::to_string(*count) + " with CUDA"};
@@ -158,24 +159,23 @@ Finding examine_mpi() {
             "install libopenmpi-dev and build again"};
   }
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
-    return {.capability = "MPI", .found = "built, and mpirun has started this"};
+    return {.capability = "MPI", .found = "built, and this process was started by mpirun"};
   }
-  return {State::unused, "MPI", "built", "mpirun has not started this", "mpirun -n RANKS"};
+  return {State::unused, "MPI", "built", "this process was not started by mpirun", "mpirun -n RANKS"};
 }
 
 Finding examine_numa() {
   const auto topology = tiers::NumaTopology::read();
-  if (topology.node_count() <= 1)
-    return {.capability = "NUMA", .found = "one node: all memory is equally near"};
+  if (topology.node_count() <= 1) return {.capability = "NUMA", .found = "one node: all memory is local"};
   Finding finding{.capability = "NUMA", .found = std::to_string(topology.node_count()).append(" nodes")};
   if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) {
     finding.found.append(", this process on node ").append(std::to_string(*node));
     return finding;
   }
-  return {State::reduced, finding.capability, finding.found,
-          "this process may run on any of them, so that its ranks "
-          "are spread over the nodes' paths evenly",
-          "start each rank on a node: numactl --cpunodebind=N --membind=N"};
+  return {
+      State::reduced, finding.capability, finding.found,
+      "this process may run on all of them, so its ranks are distributed evenly over the paths of all nodes",
+      "start each rank on a node: numactl --cpunodebind=N --membind=N"};
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 using State = Finding::State;
 
-/// ", on NUMA node 1", where the machine has several and says it.
+/// ", on NUMA node 1" if the machine has several nodes and the directory's node is known; else empty.
 std::string node_of(const std::filesystem::path& directory) {
   const auto topology = tiers::NumaTopology::read();
   const auto node = topology.node_of_directory(directory);
@@ -29,7 +29,8 @@ Finding examine_direct_io(const tiers::File::Properties& file, const std::filesy
   }
   finding.state = State::reduced;
   finding.found = why;
-  finding.why = "every byte passes through memory that the run could use, and no rate is the disk's";
+  finding.why =
+      "transfers go through the page cache, which takes memory from the run and makes rates unpredictable";
   finding.remedy = "use a directory on ext4 or xfs on the drive itself";
   return finding;
 }
@@ -37,7 +38,7 @@ Finding examine_direct_io(const tiers::File::Properties& file, const std::filesy
 Finding examine_reserved(const tiers::File::Properties& file, const std::string& on) {
   if (file.reserve_note.empty()) return {.capability = "reserved space" + on, .found = "fallocate works"};
   return {State::reduced, "reserved space" + on, file.reserve_note,
-          "a disk that others fill shows in the middle of a run",
+          "if other programs fill the disk, the run fails in the middle",
           "keep the swap files' size free, or use a directory on ext4 or xfs"};
 }
 
@@ -49,16 +50,16 @@ Finding examine_free_space(const std::filesystem::path& directory) {
     return finding;
   }
   return {State::unusable, finding.capability, one_line(free.error()), "swap files cannot be sized",
-          "mount a file system that tells"};
+          "mount a file system that reports its free space"};
 }
 
-/// Chosen as a run chooses it, on a file that stands there.
+/// Chooses the engine as a run does, for an existing file.
 Finding examine_engine(const swap::PathOptions& options, const std::string& on) {
   Finding finding{.capability = "engine" + on};
   const auto path = swap::probe_path(options);
   if (!path) {
-    return {State::unusable, finding.capability, one_line(path.error()), "no engine moves swap files here",
-            "set penstock.io_engine to automatic, which takes the best one that works"};
+    return {State::unusable, finding.capability, one_line(path.error()), "no I/O engine works here",
+            "set penstock.io_engine to automatic, which selects the best one that works"};
   }
   finding.found = path->engine;
   if (options.engine != tiers::EngineChoice::automatic) finding.found += ", as the configuration says";
@@ -78,8 +79,8 @@ std::vector<Finding> examine_path(const swap::PathOptions& options) {
   const auto file =
       tiers::real_file_system().create_scratch(directory, options.capacity, tiers::DirectIo::preferred);
   if (!file) {
-    return {{State::unusable, "swap files" + on, one_line(file.error()), "no swap file can stand here",
-             "give a directory that exists, can be written and has free space"}};
+    return {{State::unusable, "swap files" + on, one_line(file.error()), "no swap file can be created here",
+             "use a directory that exists, is writable and has free space"}};
   }
   return {
       {.capability = "swap files" + on,

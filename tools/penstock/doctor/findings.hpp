@@ -9,36 +9,35 @@
 
 namespace penstock::tool {
 
-/// One capability: found, used or not, why, what to do.
+/// One capability: its state, the probe's result, the consequence and the remedy.
 struct Finding {
   enum class State {
     used,
-    unused,    ///< there, and something else serves or nothing asks for it
-    reduced,   ///< missing, or there in part: a run works, at a price
-    unknown,   ///< not to be told from here
-    unusable,  ///< what was asked for cannot work
+    unused,    ///< available, but something better is used or nothing needs it
+    reduced,   ///< missing in whole or in part: a run works, but slower or with fewer features
+    unknown,   ///< cannot be determined here
+    unusable,  ///< a run that needs it fails
   };
   State state = State::used;
   std::string capability;
-  std::string found;   ///< what was probed, in a few words
-  std::string why;     ///< it is not used, and what follows; empty when it is
+  std::string found;   ///< the result of the probe, in a few words
+  std::string why;     ///< why it is not used, or what its absence costs; empty when it is used
   std::string remedy;  ///< empty when there is nothing to do
 };
 
 [[nodiscard]] const char* to_string(Finding::State state);
 
-/// Errors keep their details on further lines; a finding has one.
+/// The error's message with its lines joined by "; ".
 [[nodiscard]] std::string one_line(const Error& error);
 
-/// What does not depend on a path. Probes by doing: sets up rings, maps memory.
+/// Examines everything that does not depend on a path. Probes by use: sets up rings, maps memory.
 [[nodiscard]] std::vector<Finding> examine_machine();
 
-/// What its directory can do as a home of swap files, moved as `options` say. Makes a scratch file there,
-/// without a name.
+/// Examines the directory of `options` for swap files with these options. Creates an unnamed scratch file there.
 [[nodiscard]] std::vector<Finding> examine_path(const swap::PathOptions& options);
 
-/// What can be told of a configuration without its model. The paths of one that can be read are added to
-/// `paths`; those that are there already are to be moved as it says.
+/// Examines a configuration as far as possible without its model. If the file is valid, adds its paths to `paths` and
+/// applies its I/O settings to the paths already there.
 [[nodiscard]] std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint32_t world_size,
                                                   std::vector<swap::PathOptions>& paths);
 

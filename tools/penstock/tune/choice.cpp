@@ -11,7 +11,7 @@ using measure::median;
 
 namespace {
 
-/// Rates of one candidate, each to its round's mean over all candidates.
+/// The rates of one candidate, each divided by the mean rate of all candidates in its round.
 std::vector<double> relative_rates(std::span<const Candidate> candidates, const Candidate& of) {
   std::vector<double> relative;
   for (std::size_t round = 0; round < of.rates.size(); ++round) {
@@ -24,11 +24,11 @@ std::vector<double> relative_rates(std::span<const Candidate> candidates, const 
 
 }  // namespace
 
-std::vector<double> standings(std::span<const Candidate> candidates) {
+std::vector<double> median_relative_rates(std::span<const Candidate> candidates) {
   std::vector<double> all;
   for (const Candidate& candidate : candidates) all.push_back(median(relative_rates(candidates, candidate)));
   const double best = *std::max_element(all.begin(), all.end());
-  for (double& standing : all) standing /= best;
+  for (double& relative_rate : all) relative_rate /= best;
   return all;
 }
 
@@ -40,7 +40,7 @@ Choice choose(std::span<const Candidate> candidates) {
   }
   Choice choice{.resolution = std::max(0.01, median(errors))};
 
-  const std::vector<double> all = standings(candidates);
+  const std::vector<double> all = median_relative_rates(candidates);
   const auto cheaper = [](const Candidate& one, const Candidate& other) {
     return one.in_flight != other.in_flight ? one.in_flight < other.in_flight
                                             : one.request_size > other.request_size;

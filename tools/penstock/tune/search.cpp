@@ -15,13 +15,13 @@ using swap::DiskBenchmark;
 
 namespace {
 
-// Each has room to fill the longest queue twice; the larger is less of it in a drive's cache.
+// Both sizes hold the longest queue twice. The larger is preferred: a drive's cache holds a smaller part of it.
 constexpr ByteCount file_sizes[] = {256_MiB, 160_MiB};
 constexpr std::size_t finalists = 5;
-// When each part of the work is to be over, as a share of the time.
+// The end of each phase as a fraction of the total time.
 constexpr double files_written = 0.35, all_measured = 0.55, best_measured = 0.9, all_done = 1;
 
-/// What serves most disks comes first: there may not be time for all.
+/// Settings that suit most disks come first, because there may not be time for all.
 std::vector<Candidate> candidates() {
   std::vector<Candidate> all;
   for (const ByteCount in_flight : {16_MiB, 32_MiB, 64_MiB, 8_MiB}) {
@@ -47,21 +47,20 @@ class Search {
   }
 
  private:
-  /// One candidate, its files, and what each path did in each round.
+  /// One candidate, its files, and the rates of each path in each round.
   struct Entry {
     Candidate candidate;
     std::unique_ptr<DiskBenchmark> load;
     std::vector<std::vector<double>> path_rates{};
-    double standing = 0;  // at first
+    double relative_rate = 0;  // relative rate in the first phase
   };
 
   [[nodiscard]] double elapsed() const {
     return std::chrono::duration<double>(Clock::steady().now() - began_).count();
   }
   [[nodiscard]] bool time_until(double share) const { return elapsed() < seconds_ * share; }
-  /// How long one of `count` runs may take that are to be over by then. Many short ones say more than few
-  /// long ones, since what disturbs a disk comes and goes; too short, and they say how a queue fills and
-  /// empties.
+  /// The length of each of `count` runs that must end by `share` of the time. Many short runs are better than few long
+  /// ones, because disturbances of a disk are short. Runs that are too short measure how the queue fills and empties.
   [[nodiscard]] double slice_of(double share, std::size_t count) const {
     return std::clamp((seconds_ * share - elapsed()) / static_cast<double>(count), 0.02, 0.15);
   }
@@ -74,7 +73,7 @@ class Search {
       PENSTOCK_TRY_ASSIGN(const auto why, measure::page_cache_because(directory));
       if (!why) continue;
       return Error::unsupported("tune")
-          .reason("the page cache is not bypassed here, so nothing measured would be a disk's: " + *why)
+          .reason("the page cache is not bypassed here, so the result would not measure a disk: " + *why)
           .object(directory.string())
           .advice("name a directory on ext4 or xfs on the drive itself");
     }
@@ -114,7 +113,7 @@ class Search {
     return ok();
   }
 
-  /// A run of `pattern`, noted as another round of the entry's.
+  /// Runs `pattern` and records the result as another round of the entry.
   Result<void> measure(Entry& entry, BenchmarkPattern pattern, double duration) {
     PENSTOCK_TRY_ASSIGN(const auto sample,
                         entry.load->run(pattern, std::chrono::duration_cast<TimePoint>(
@@ -126,9 +125,8 @@ class Search {
     return ok();
   }
 
-  /// Rounds over the first `count` entries, in rotating order, until `share` of the time is over; a round
-  /// that does not come to its end is dropped, unless it is the first. Returns how many entries that one
-  /// reached.
+  /// Runs rounds over the first `count` entries, in rotating order, until `share` of the time is over. An incomplete
+  /// round is dropped unless it is the first. Returns how many entries the first round measured.
   Result<std::size_t> rounds(std::size_t count, double share) {
     for (Entry& entry : entries_) entry.candidate.rates.clear(), entry.path_rates.clear();
     const double slice = slice_of(share, 5 * count);
@@ -161,10 +159,10 @@ class Search {
   void sort_by_standing() {
     std::vector<Candidate> measured;
     for (const Entry& entry : entries_) measured.push_back(entry.candidate);
-    const std::vector<double> all = standings(measured);
-    for (std::size_t i = 0; i < entries_.size(); ++i) entries_[i].standing = all[i];
+    const std::vector<double> all = median_relative_rates(measured);
+    for (std::size_t i = 0; i < entries_.size(); ++i) entries_[i].relative_rate = all[i];
     std::stable_sort(entries_.begin(), entries_.end(),
-                     [](const Entry& a, const Entry& b) { return a.standing > b.standing; });
+                     [](const Entry& a, const Entry& b) { return a.relative_rate > b.relative_rate; });
   }
 
   Result<void> measure_best() {
@@ -187,7 +185,7 @@ class Search {
   }
 
   Result<void> measure_directions() {
-    progress("measuring reads and writes of the chosen one");
+    progress("measuring reads and writes of the chosen setting");
     Entry& chosen = entries_[tuned_.choice.index];
     const double slice = slice_of(all_done, 10);
     std::vector<double> read, write;

@@ -11,29 +11,29 @@
 
 namespace penstock::tool {
 
-/// What a search came to.
+/// The result of tune().
 struct Tuned {
   struct Tried {
-    Candidate at_first;  ///< all of them, in the same rounds
-    Candidate at_last;   ///< the best of those, in rounds of their own; the others have no rates
+    Candidate at_first;  ///< rates of the first phase, which measures all settings
+    Candidate at_last;  ///< rates of the second phase, which measures the best settings; empty for the others
   };
-  std::vector<Tried> tried;        ///< the best first, as they stood at first
-  std::size_t left_out = 0;        ///< candidates for which there was no time
-  Choice choice;                   ///< among the finalists: indices of `tried`
-  double read = 0, write = 0;      ///< bytes a second of the chosen one, all paths together
-  std::vector<double> path_rates;  ///< mixed, of the chosen one, all paths at once
+  std::vector<Tried> tried;    ///< the best first, by their rates of the first phase
+  std::size_t left_out = 0;    ///< number of settings for which there was no time
+  Choice choice;               ///< among the settings of the second phase; indices in `tried`
+  double read = 0, write = 0;  ///< bytes per second of the chosen setting, all paths together
+  std::vector<double>
+      path_rates;  ///< mixed rate of each path with the chosen setting, all paths concurrently
   std::string engine, notes;
 };
 
-/// Looks for the request size and the bytes in flight at which all directories together move most, half of
-/// it read and half written, as an optimizer step does it: first everything for a moment, then the best
-/// again for longer.
+/// Finds the request size and the bytes in flight with the highest total rate over all directories, with as many
+/// bytes read as written, as in an optimizer step. Measures all settings briefly, then the best ones for longer.
 ///
-/// Ends about `seconds` after it began, whatever the disks do: work is left out, and no piece of it takes
-/// longer than writing one file or emptying one queue. Every candidate has a file in every directory until
-/// the end, since removing files disturbs the disk. Progress goes to standard error. Blocks.
+/// Ends about `seconds` after its start, however slow the disks are: it skips work when time runs out, and no single
+/// piece takes longer than writing one file or emptying one queue. Every candidate keeps a file in every directory
+/// until the end, because removing files disturbs the disk. Progress goes to standard error. Blocks.
 ///
-/// Errors: unsupported, where the page cache answers for the disk; no_space; those of DiskBenchmark.
+/// Errors: unsupported, when the page cache is not bypassed; no_space; those of DiskBenchmark.
 [[nodiscard]] Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds);
 
 }  // namespace penstock::tool

@@ -16,7 +16,7 @@ struct TuneOptions {
   bool json = false;
 };
 
-/// What was found, with what the output says of it.
+/// The result of tune() with everything that is printed.
 struct Report {
   std::vector<std::filesystem::path> directories;
   std::vector<measure::StorageDevice> devices;
@@ -30,7 +30,7 @@ std::uint64_t depth(const Candidate& candidate) {
   return ceil_divide(candidate.in_flight.value(), candidate.request_size.value());
 }
 
-/// The block that a configuration takes; DeepSpeed reads its `aio`.
+/// The keys to paste into a configuration; DeepSpeed reads the same `aio` block.
 Json::Value to_config(const Report& report) {
   Json::Value config;
   config["aio"]["block_size"] = Json::UInt64(report.chosen().request_size.value());
@@ -41,7 +41,7 @@ Json::Value to_config(const Report& report) {
   return config;
 }
 
-/// Why these weights, where that is not plain; why a figure may not be a drive's.
+/// Explains weights of paths that share a device, virtual drives, and settings left out.
 std::vector<std::string> remarks(const Report& report) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < report.directories.size(); ++i) {
@@ -50,7 +50,7 @@ std::vector<std::string> remarks(const Report& report) {
       if (report.devices[j].id == report.devices[i].id) sharers = report.directories[j].string();
     }
     if (!sharers.empty()) {
-      lines.push_back(fmt::format("{} is on the same device as {}: they share what it can do, in equal parts",
+      lines.push_back(fmt::format("{} is on the same device as {}: they share its rate in equal parts",
                                   report.directories[i].string(), sharers));
     }
     if (report.devices[i].virtual_because) {
@@ -59,49 +59,52 @@ std::vector<std::string> remarks(const Report& report) {
     }
   }
   if (report.tuned.left_out > 0) {
-    lines.push_back(
-        fmt::format("there was no time for {} settings; give it more with --seconds", report.tuned.left_out));
+    lines.push_back(fmt::format("there was no time for {} settings; raise --seconds", report.tuned.left_out));
   }
   return lines;
 }
 
-std::string how_sure(const Report& report) {
+std::string describe_resolution(const Report& report) {
   const Choice& choice = report.tuned.choice;
   const measure::Center mixed = measure::center(report.chosen().rates);
   const std::size_t rounds = report.chosen().rates.size();
   std::string text = fmt::format(
-      "sure to {:.0f} %: differences below that are not resolved in {} round{} of spread {:.0f} %",
+      "resolution {:.0f} %: smaller differences are within the noise of {} round{} with spread {:.0f} %",
       100 * choice.resolution, rounds, rounds == 1 ? "" : "s", 100 * mixed.spread);
   if (choice.as_good.size() > 1) {
-    text += fmt::format("; {} settings do as well within it, and this one has the least in flight",
-                        choice.as_good.size());
+    text +=
+        fmt::format("; {} settings are equally fast within it, and this one has the fewest bytes in flight",
+                    choice.as_good.size());
   }
   if (choice.resolution > 0.1) {
-    text += "; that is not much: let nothing else use the disk, or give it more time with --seconds";
+    text += "; this is coarse: stop other users of the disk, or raise --seconds";
   }
   return text;
 }
 
-/// Each setting's figures at first and, of the best, at last; rates of different times do not compare.
+/// Prints each setting's figures of the first phase and, for the best ones, of the second. Rates of different phases
+/// cannot be compared.
 void print_settings(const Tuned& tuned) {
   std::vector<Candidate> first, last;
   for (const Tuned::Tried& one : tuned.tried) {
     first.push_back(one.at_first);
     if (!one.at_last.rates.empty()) last.push_back(one.at_last);
   }
-  const std::vector<double> first_standing = standings(first), last_standing = standings(last);
+  const std::vector<double> first_relative = median_relative_rates(first),
+                            last_relative = median_relative_rates(last);
   fmt::print("{:>9} {:>10} {:>6} | {:>7} {:>8} {:>7} | {:>7} {:>8} {:>7}\n", "request", "in flight", "depth",
              "GB/s", "spread", "to best", "GB/s", "spread", "to best");
-  const auto figures = [](const Candidate& candidate, double standing) {
+  const auto figures = [](const Candidate& candidate, double relative_rate) {
     const measure::Center rate = measure::center(candidate.rates);
-    return fmt::format(" | {:>7.2f} {:>6.1f} % {:>7.3f}", rate.median * 1e-9, 100 * rate.spread, standing);
+    return fmt::format(" | {:>7.2f} {:>6.1f} % {:>7.3f}", rate.median * 1e-9, 100 * rate.spread,
+                       relative_rate);
   };
   for (std::size_t i = 0; i < first.size(); ++i) {
     const auto& as_good = tuned.choice.as_good;
     const bool good = std::find(as_good.begin(), as_good.end(), i) != as_good.end();
     fmt::print("{:>9} {:>10} {:>6}{}{}{}\n", to_string(first[i].request_size), to_string(first[i].in_flight),
-               depth(first[i]), figures(first[i], first_standing[i]),
-               i < last.size() ? figures(last[i], last_standing[i]) : "",
+               depth(first[i]), figures(first[i], first_relative[i]),
+               i < last.size() ? figures(last[i], last_relative[i]) : "",
                i == tuned.choice.index ? "  chosen"
                : good                  ? "  as good"
                                        : "");
@@ -122,7 +125,7 @@ void print_report(const Report& report) {
   fmt::print("\nchosen: {} x {}, mixed {:.2f} GB/s, read {:.2f}, write {:.2f}\n",
              to_string(report.chosen().request_size), depth(report.chosen()),
              measure::median(report.chosen().rates) * 1e-9, tuned.read * 1e-9, tuned.write * 1e-9);
-  fmt::print("{}\n", how_sure(report));
+  fmt::print("{}\n", describe_resolution(report));
   for (const std::string& line : remarks(report)) fmt::print("note: {}\n", line);
   fmt::print("\n{}\n", json_text(to_config(report), ""));
 }
@@ -194,10 +197,11 @@ ExitStatus run(const TuneOptions& options) {
 void add_tune_command(CLI::App& app, ExitStatus& status) {
   auto options = std::make_shared<TuneOptions>();
   CLI::App* command = app.add_subcommand(
-      "tune", "Measure which requests serve the drives of a run best, and print that for its configuration");
+      "tune",
+      "Find the request size and queue depth that suit the drives best, and print the configuration keys");
   command
       ->add_option("--path", options->directories,
-                   "The directories of nvme_path, in its order; all are measured at once")
+                   "The directories of nvme_path, in the same order; all are measured concurrently")
       ->type_name("DIR")
       ->required()
       ->check(CLI::ExistingDirectory);

@@ -12,26 +12,26 @@
 
 namespace penstock::zero {
 
-/// How a reduction sums.
+/// The arithmetic of a reduction.
 enum class Reduction : std::uint8_t {
   exact,   ///< fp32 in rank order, rounded once: the same bits on every transport
-  native,  ///< as the transport does it, such as ncclAvg; bits depend on transport and number of ranks
+  native,  ///< the transport's own, such as ncclAvg; bits depend on the transport and the number of ranks
 };
 [[nodiscard]] constexpr std::string_view to_string(Reduction reduction) {
   return reduction == Reduction::exact ? "exact" : "native";
 }
 
-/// Collectives of one data-parallel group, as one rank sees them.
+/// One rank's interface to the collectives of a data-parallel group.
 ///
-/// Every rank starts the same collectives in the same order, one at a time: the next one once poll() has returned
-/// true for the last. A rank that fails aborts, and poll() returns the cause to its peers.
+/// Every rank starts the same collectives in the same order, one at a time: the next one after poll() has returned true
+/// for the last. A rank that fails calls abort(), and poll() returns the cause to its peers.
 ///
 ///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat));
 ///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called
-///     // what is enqueued on `stream` from here on sees all slots
+///     // work that is enqueued on `stream` from here on sees all slots
 ///
-/// An implementation may have a progress thread of its own. An error that it meets at any time is returned by the
-/// next start or poll(); abort() sets a flag that the thread sees.
+/// An implementation may have its own progress thread. The next start or poll() returns an error of that thread; abort()
+/// sets a flag that the thread checks.
 ///
 /// start, poll and retire come from one thread at a time; abort from any. Nothing here blocks.
 class Communicator {
@@ -45,40 +45,42 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   [[nodiscard]] virtual bool supports(Reduction reduction) const = 0;
 
-  /// `wake` is called, on any thread and with no lock of the communicator's that start, poll or abort take, when
-  /// poll() may answer something new. Empty: calls nothing from here on.
+  /// Sets the function that is called when the result of poll() may have changed. It is called on any thread, without
+  /// holding a lock that start, poll or abort take. An empty function ends the calls.
   virtual void set_wake(std::function<void()> wake) = 0;
 
-  /// In place: `flat` is size() equal slots, of which slot rank() holds this rank's bytes; all are filled.
+  /// In place: `flat` consists of size() equal slots. Slot rank() holds this rank's bytes; the others are filled with
+  /// those of the peers.
   virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) = 0;
 
   /// In place: slot rank() of `flat` becomes the mean over ranks of that slot. The other slots are undefined
-  /// afterwards. Errors: unsupported, for a reduction that the transport does not have.
+  /// afterwards. Errors: unsupported, for a reduction that the transport does not support.
   virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat,
                                             Reduction reduction) = 0;
 
-  /// Bytes of host memory: all[r] of size() equal slots becomes rank r's `mine`. Both stay alive until poll() has
-  /// returned true, and then `all` is filled.
+  /// An all-gather of host memory: slot r of the size() equal slots of `all` becomes rank r's `mine`. `all` is filled
+  /// when poll() returns true; both spans must stay alive until then.
   virtual Result<void> start_exchange(ConstHostSpan mine, HostSpan all) = 0;
 
-  /// True once everything that this rank must enqueue on the stream for the collective is enqueued there: a wait for
-  /// the stream is a wait for the collective.
+  /// Returns true once this rank has enqueued everything for the collective on its stream: waiting for the stream then
+  /// waits for the collective.
   ///
-  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when the ranks' collectives differ.
+  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when ranks have started different
+  /// collectives.
   [[nodiscard]] virtual Result<bool> poll() = 0;
 
-  /// This rank leaves with `error`; every collective of its peers fails from now on.
+  /// This rank leaves the group with `error`; from now on every collective of its peers fails.
   virtual void abort(const Error& error) noexcept = 0;
 
-  /// This rank takes part in nothing more, and its wake function is not called any more. Once `stream` has passed
-  /// this point, no peer reads or writes its memory, not even in a collective that was aborted.
+  /// Ends this rank's participation, including the calls of its wake function. Once `stream` has reached this point, no
+  /// peer reads or writes its memory any more, not even in an aborted collective.
   virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 
-/// How a rank becomes a member of its group, once its accelerator exists.
+/// The functions with which a rank joins its group after its accelerator was created.
 struct GroupMembership {
   std::function<Result<std::unique_ptr<Communicator>>(tiers::Device&, Compute&)> join;
-  /// The rank could not be made before it joined: the collectives of its peers fail with this cause.
+  /// Called when creating the rank fails before it has joined: the collectives of its peers fail with this cause.
   std::function<void(const Error&)> abandon;
 };
 

@@ -28,7 +28,7 @@ struct OffloadConfig {
 /// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
 struct OptimizerConfig {
   cpu_adam::AdamDecay decay_mode =
-      cpu_adam::AdamDecay::decoupled;  ///< `none` is refused: weight_decay 0 says it
+      cpu_adam::AdamDecay::decoupled;  ///< `none` is refused; set weight_decay to 0 instead
   float learning_rate = 1e-3f;
   std::array<float, 2> betas = {0.9f, 0.999f};
   float epsilon = 1e-8f;
@@ -43,23 +43,23 @@ enum class Integrity : std::uint8_t { off, checksum };
 
 [[nodiscard]] std::string_view to_string(Integrity integrity);
 
-/// Our own block, "penstock": what DeepSpeed has no key for.
+/// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
-  ByteCount host_budget;    ///< of all ranks of the process; 0: as planned
-  ByteCount device_budget;  ///< of each rank; 0: as planned
+  ByteCount host_budget;    ///< total of all ranks of the process; 0: chosen by the plan
+  ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
   std::optional<ElementCount>
-      tile_elements;  ///< a multiple of cpu_adam::block_elements; none: as the state format has it
-  std::uint32_t tiles_in_flight = 4;  ///< tiles read ahead or being written, at most
+      tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default
+  std::uint32_t tiles_in_flight = 4;  ///< maximum number of tiles read ahead, and of tiles being written
   swap::Eviction eviction = swap::Eviction::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
   cpu_adam::StateFormat state_format =
-      cpu_adam::StateFormat::fp32;  ///< of masters and moments; the split ones take bf16 only
+      cpu_adam::StateFormat::fp32;  ///< of masters and moments; split formats support bf16 only
   std::vector<double>
-      path_weights;  ///< of the directories of nvme_path, in their order; empty: measured at start
-  std::vector<std::uint32_t> path_nodes;   ///< the NUMA node of each; empty: as sysfs says
-  std::vector<std::uint32_t> rank_nodes;   ///< that of each rank of the machine; empty: as sysfs says
-  std::uint32_t io_deadline_seconds = 60;  ///< of one request; past it its swap file is used no more
+      path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
+  std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs
+  std::vector<std::uint32_t> rank_nodes;   ///< NUMA node of each rank of the machine; empty: from sysfs
+  std::uint32_t io_deadline_seconds = 60;  ///< of one request; after it the swap file is not used any more
   std::uint32_t threads = 0;               ///< workers of a rank; 0: cores / local ranks
 
   /// Elements of an optimizer tile.
@@ -87,48 +87,48 @@ struct Config {
   DType grad_accum_dtype = DType::bf16;  ///< data_types.grad_accum_dtype; default: dtype
   OffloadConfig offload_param, offload_optimizer;
   OptimizerConfig optimizer;
-  float gradient_clipping = 1.0f;     ///< maximum norm; 0 = off
-  float loss_scale = 1.0f;            ///< static; 1 without fp16
-  ByteCount aio_block_size = 4_MiB;   ///< longest request
-  std::uint32_t aio_queue_depth = 4;  ///< requests of that length in flight; not given: 16 MiB of them
+  float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;           ///< static; 1 without fp16
+  ByteCount aio_block_size = 4_MiB;  ///< longest request
+  std::uint32_t aio_queue_depth =
+      4;  ///< requests of that length in flight; if not given, as many as 16 MiB hold
   PenstockConfig penstock;
-  /// What the reader should know: keys without effect here, defaults that stand for "auto" or for
-  /// DeepSpeed's.
+  /// Notes for the user: keys without effect, defaults used for "auto" or instead of DeepSpeed's.
   std::vector<std::string> notes;
 
-  /// Reads the text only: whether the directories of `nvme_path` can be used is for check_paths().
+  /// Reads only the text; check_paths() checks the directories of `nvme_path`.
   ///
   /// Errors: not_found and permission, of the file; invalid_config, with every error found in its notes;
   /// invalid_argument, when `world_size` is 0.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
-  /// `name` stands for the file in messages.
+  /// `name` is used as the file's name in messages.
   [[nodiscard]] static Result<Config> from_text(std::string_view text, const std::string& name,
                                                 std::uint32_t world_size);
 
-  /// The directories that hold swap files: those of offload_param where it is on nvme, else those of
-  /// offload_optimizer; none where nothing is on nvme.
+  /// The directories of the swap files: those of offload_param if its device is nvme, else those of
+  /// offload_optimizer; empty if neither is on nvme.
   [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
 
-  /// Whether every directory of `nvme_path` exists and can be written by this process, on this machine.
+  /// Checks that every directory of `nvme_path` exists on this machine and is writable by this process.
   ///
   /// Errors: invalid_config, with every directory that cannot be used in its notes.
   [[nodiscard]] Result<void> check_paths() const;
 
-  /// Whether this configuration, read from a file or made in code, can be used: every value is in its range and
-  /// none contradicts another. plan_memory() and Engine::create() ask it.
+  /// Checks that every value of this configuration, from a file or from code, is in its range and that none contradicts
+  /// another. Called by plan_memory() and Engine::create().
   ///
-  /// Errors: invalid_config, with every key that is wrong, what was wanted and got, in its notes.
+  /// Errors: invalid_config, whose notes name every wrong key with the wanted and the actual value.
   [[nodiscard]] Result<void> validate() const;
 
-  /// Whether a rank's host memory, which is one arena, is pinned: where `pin_memory` of an offload in use (whose
-  /// device is not none) says so; where neither is in use, where that of either does.
+  /// Whether a rank's host memory, which is one arena, is pinned: true if pin_memory is set in an offload block whose
+  /// device is not none. If both devices are none, true if pin_memory is set in either block.
   [[nodiscard]] bool pins_host_memory() const;
 
-  /// The effective configuration as JSON, in the keys of ds_config.json. Reading it gives this configuration.
+  /// The effective configuration as JSON with the keys of ds_config.json. from_text() of it gives this configuration.
   [[nodiscard]] std::string to_json() const;
 };
 
-/// What there is to know of one key of ds_config.json, as text for a person.
+/// The documentation of one key of ds_config.json, as text.
 struct ConfigKey {
   std::string path;                  ///< "zero_optimization.offload_param.device"
   std::vector<std::string> aliases;  ///< other paths of the same key
@@ -136,7 +136,7 @@ struct ConfigKey {
   std::string default_value;         ///< as JSON, or in words where it follows from other keys
   std::string status;   ///< "supported", "deprecated", "no effect", "only the default", "removed"
   std::string read_by;  ///< the part of the program that acts on it: "memory plan", "trainer"
-  std::string help;     ///< what it says; why it has no effect or was removed
+  std::string help;     ///< its meaning, or why it has no effect or was removed
 };
 
 /// Every key that is known, in the order of the documentation.

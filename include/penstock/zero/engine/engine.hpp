@@ -20,8 +20,8 @@ namespace penstock::zero {
 
 class Engine;
 
-/// The gathered parameters of a unit, on the device. While it lives they stay and stay put; ended by end()
-/// or on destruction, in the order of the stream it was acquired with. Move-only.
+/// The right to use the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
+/// moved. end() or the destructor ends it, in the order of the stream that it was acquired with. Move-only.
 class UnitLease {
  public:
   UnitLease() = default;
@@ -49,10 +49,10 @@ class UnitLease {
   std::vector<DeviceTensor> parameters_;
 };
 
-/// Where one parameter's gradient goes.
+/// The destination of one parameter's gradient.
 struct GradientSlot {
   DeviceTensor tensor;      ///< of the configuration's dtype
-  bool accumulate = false;  ///< add to what is there; false: overwrite, nothing is there
+  bool accumulate = false;  ///< true: add to the tensor; false: overwrite it, its contents are undefined
 };
 
 /// The full gradient of a unit, to be written by its backward and then handed to reduce().
@@ -70,15 +70,15 @@ struct StepOutcome {
   enum class Kind : std::uint8_t { updated, skipped } kind = Kind::updated;
   std::string skip_reason;   ///< why nothing was updated
   double gradient_norm = 0;  ///< over all ranks, unscaled
-  double clip_factor = 1;    ///< what the gradients were multiplied by
-  std::uint64_t step = 0;    ///< the step that the state stands at now
-  /// How long step(), when last called, waited for gradients that were still being reduced: what backward did
-  /// not hide of it.
+  double clip_factor = 1;    ///< factor that clipped the gradients
+  std::uint64_t step = 0;    ///< step number of the state after this call
+  /// How long the last call of step() waited for gradients that were still being reduced: the part of the reduction
+  /// that did not overlap with backward.
   std::chrono::nanoseconds gradient_wait{0};
 };
 
-/// The ZeRO-3 loop of one rank: gathers units before they are used, reduces their gradients, updates the
-/// shards where they live.
+/// The ZeRO-3 engine of one rank: gathers units before they are used, reduces their gradients, and updates the shards
+/// in the tier where they are kept.
 ///
 ///     engine.begin_step({.micro_batches = 1}).value();
 ///     auto weights = engine.acquire(unit, stream).value();        // enqueue the forward on `stream`
@@ -87,22 +87,22 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// initialize, acquire, gradients, reduce, begin_step, step, digest are collective: every rank calls them in
-/// the same order. They are called from one thread, the trainer's, with one compute stream. All but
-/// begin_step and reduce block. The device budget is planned for one UnitLease at a time.
+/// initialize, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in the same
+/// order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce block.
+/// The device budget is planned for one UnitLease at a time.
 ///
-/// After an error, status() says what can be done:
+/// After an error, status() tells which calls are allowed:
 ///
 /// | status          | what changed                                          | what to call                            |
 /// |-----------------|-------------------------------------------------------|-----------------------------------------|
 /// | ready           | nothing; after initialize(), no parameter has a value | the same call again, or the right one   |
-/// | step_incomplete | some tiles are updated, and keep the step they are at | step() until it succeeds, nothing else  |
-/// | failed          | unknown; the peers are told the cause                 | nothing: destroy the engine             |
+/// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else  |
+/// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine             |
 ///
-/// An error that leaves the engine ready is this rank's alone, such as misuse or a write-behind that failed, whose
-/// bytes stay in memory. Its peers wait in the collective call that this rank makes again.
+/// An error that leaves the engine ready concerns this rank only. Examples are misuse, and a failed write-behind, whose
+/// bytes stay in memory. The peers wait in the collective until this rank repeats the call.
 ///
-/// A destroyed engine has left the group: its communicator serves no other engine.
+/// The destructor leaves the group: the communicator cannot be used by another engine.
 class Engine {
  public:
   struct Options {
@@ -110,52 +110,54 @@ class Engine {
     tiers::Device* device = nullptr;
     Compute* compute = nullptr;            ///< of that device
     Communicator* communicator = nullptr;  ///< of the data-parallel group
-    parallel::Workers* workers = nullptr;  ///< run the updates
+    parallel::Workers* workers = nullptr;  ///< threads of the updates
     Config config;
     ModelLayout model;
-    MemoryPlan plan;                  ///< of plan_memory(), from which the runtime was made
-    std::uint32_t engine_number = 0;  ///< of several engines on one runtime: the owner in their tensors' keys
+    MemoryPlan plan;  ///< from plan_memory(); the runtime was created from it too
+    std::uint32_t engine_number =
+        0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
   };
 
-  /// Takes the room for everything where the plan has it live.
+  /// Reserves the memory and the disk space of all tensors in the tiers that the plan assigns.
   ///
-  /// Errors: invalid_config, of the configuration; invalid_argument, of the layout; budget_too_small, of the device; no_space, when the swap files
-  /// are too small.
+  /// Errors: invalid_config, for the configuration; invalid_argument, for the layout; budget_too_small, for the device;
+  /// no_space, when the swap files are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
-  /// Waits for what is in flight. The streams given to it have passed whatever uses what it handed out.
+  /// Waits for operations in flight. Before, the caller's streams must have executed all work that uses the engine's
+  /// tensors.
   ~Engine();
 
-  /// Writes initial values [first, first + values.size()) of `parameter`, zeros given. Called for this rank's
-  /// shard only, piece by piece.
+  /// Writes initial values [first, first + values.size()) of `parameter` into `values`, which contains zeros. Called for
+  /// this rank's shard only, piece by piece.
   using Fill = std::function<void(ParameterId parameter, std::uint64_t first, std::span<float> values)>;
-  /// Sets every parameter's initial value and clears the moments; step 0. No full model is in memory, ever.
+  /// Sets the initial value of every parameter, clears the moments and sets the step to 0. The full model is never in
+  /// memory.
   Result<void> initialize(const Fill& fill);
 
   struct StepOptions {
     std::uint32_t micro_batches = 1;
-    std::optional<float> learning_rate;  ///< of this step; default: the configuration's
+    std::optional<float> learning_rate;  ///< of this step; default: that of the configuration
   };
-  /// A step begins. Errors: invalid_argument, for no micro-batches; failed_state, in the middle of a step.
+  /// Starts a step. Errors: invalid_argument, for zero micro-batches; failed_state, in the middle of a step.
   Result<void> begin_step(const StepOptions& options);
-  /// The unit's gathered parameters; what is enqueued on `stream` from now on may read them.
+  /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);
-  /// Room for the unit's full gradient; what is enqueued on `stream` from now on may write it.
+  /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
-  /// The gradients are written once `stream` has passed this point: averages them over ranks and adds this
-  /// rank's shard to the micro-batches before. Does not wait for it.
+  /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. The work that
+  /// writes the gradients must be enqueued on `stream` before this call. Does not wait.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
-  /// Clips, and updates every parameter of this rank's shards; or skips, with the reason.
+  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason.
   [[nodiscard]] Result<StepOutcome> step();
 
-  /// XXH3-128 of all master weights, over all ranks, in hexadecimal: the same for equal bits, wherever they
-  /// live.
+  /// XXH3-128 of the master weights of all ranks, in hexadecimal. Independent of the tiers of the weights.
   [[nodiscard]] Result<std::string> digest();
 
   enum class Status : std::uint8_t { ready, step_incomplete, failed };
   [[nodiscard]] Status status() const;
   [[nodiscard]] std::uint64_t current_step() const;
   [[nodiscard]] const ShardLayout& shards() const;
-  /// What was asked for and could not be had, in one line; empty when nothing was.
+  /// Requested features that are not available, in one line; empty if all are.
   [[nodiscard]] const std::string& notes() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a configuration made in code is held against, and that a file is held against the same.
+// The checks of a configuration made in code; a file is checked with the same rules.
 
 #include <penstock/zero/config/config.hpp>
 
@@ -144,7 +144,7 @@ TEST(ConfigCheck, ReportsEverythingThatIsWrongAtOnce) {
   EXPECT_NE(message.find("optimizer.params.eps"), std::string::npos) << message;
 }
 
-TEST(ConfigCheck, HoldsAFileAgainstTheSameAndNamesTheLine) {
+TEST(ConfigCheck, ChecksAFileWithTheSameRulesAndNamesTheLine) {
   const auto refusal = [](const std::string& text) {
     const auto config = Config::from_text("{\"train_batch_size\": 8,\n" + text + "}", "ds_config.json", 1);
     return config ? "accepted" : config.error().message();
@@ -171,7 +171,7 @@ TEST(ConfigCheck, DoesNotReportWhatFollowsFromAnotherErrorOfTheFile) {
   EXPECT_NE(config.error().message().find("2 errors"), std::string::npos) << config.error().message();
 }
 
-TEST(Config, PinsHostMemoryWhereAnOffloadInUseSaysSo) {
+TEST(Config, PinsHostMemoryIfAnOffloadInUseRequiresIt) {
   const auto pins = [](OffloadConfig param, OffloadConfig optimizer) {
     Config config;
     config.offload_param = std::move(param), config.offload_optimizer = std::move(optimizer);

@@ -1,5 +1,5 @@
-// What DeepSpeed did with a set of ds_config files, and what this reader does with them: the same, or more
-// strictly for a reason that stands in a list below.
+// Compares this reader with DeepSpeed on a set of ds_config files: it must behave the same, or be stricter for a reason
+// listed below.
 
 #include <penstock/zero/config/config.hpp>
 
@@ -12,9 +12,9 @@
 namespace penstock::zero {
 namespace {
 
-/// A case that DeepSpeed accepts and this reader refuses, and the key it must blame.
+/// Cases that DeepSpeed accepts and this reader refuses, with the message that the refusal must contain.
 const std::map<std::string, std::string> stricter_on_purpose = {
-    // Misspelled or unknown keys that DeepSpeed drops in silence.
+    // Misspelled or unknown keys, which DeepSpeed silently ignores.
     {"misspelled_top_level", "gradient_cliping, line 3: unknown key"},
     {"aio_old_and_misspelled_keys", "aio.que_depth, line 7: unknown key"},
     {"optimizer_unknown_type_and_keys", "optimizer.type, line 4: not supported yet"},

@@ -119,7 +119,7 @@ TEST(Config, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->optimizer.learning_rate, 1e-3f);
   ASSERT_FALSE(config->notes.empty());
-  EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" stands for the default here");
+  EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" means the default here");
   EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a value"));
 }
 

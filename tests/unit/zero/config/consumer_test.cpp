@@ -1,9 +1,8 @@
-// Every key that is accepted has an effect, or says that it has none.
+// Every accepted key has an effect or produces a note that it has none.
 //
-// Each row of the table is varied in a file, and what the part of the library that the row names makes of the
-// configuration is compared. It would catch: a supported key that no code reads (as offload_optimizer.pin_memory
-// once was), a key that a rule overwrites, a row that names the wrong part, a key called the trainer's that the
-// library acts on, a key accepted with a value that is not supported.
+// The test varies the key of each row of the table in a file, and compares the output of the part of the library that
+// the row names. It detects a supported key that no code reads, a key that a rule overwrites, a row that names the wrong
+// part, a key attributed to the trainer that the library uses, and a key accepted with an unsupported value.
 
 #include "kit/cluster.hpp"
 #include "tiers/memory/numa.hpp"
@@ -42,7 +41,7 @@ const char* const scenarios[] = {
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
-    // Everything in host memory, which nobody asks to be pinned.
+    // Everything in host memory, not pinned.
     R"({"train_micro_batch_size_per_gpu": 2, "fp16": {"loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
@@ -142,7 +141,7 @@ std::string observe_step(const Config& config) {
   return text.str();
 }
 
-/// What the engine keeps, and what of it is sealed in a pass of its own.
+/// The engine's tensors, and which of them are sealed in a separate pass.
 std::string observe_engine(const Config& config) {
   if (config.dtype != DType::bf16) return "the harness computes in bf16";
   std::ostringstream text;
@@ -165,7 +164,7 @@ std::string observe(Consumer consumer, const Config& config) {
     case Consumer::step: return observe_step(config);
     case Consumer::engine: return observe_engine(config);
     case Consumer::trainer: return observe_plan(config) + observe_runtime(config) + observe_step(config);
-    case Consumer::nobody: break;
+    case Consumer::none: break;
   }
   return {};
 }

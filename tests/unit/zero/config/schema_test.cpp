@@ -22,7 +22,7 @@ TEST(ConfigTable, HasCompleteRows) {
     const bool keeps = key.status == Status::supported || key.status == Status::deprecated;
     EXPECT_TRUE(!explains || !key.help.empty()) << key.path;
     EXPECT_TRUE(!keeps || key.field) << key.path;
-    EXPECT_EQ(key.read_by != Consumer::nobody, key.status == Status::supported) << key.path;
+    EXPECT_EQ(key.read_by != Consumer::none, key.status == Status::supported) << key.path;
     if (key.status == Status::no_effect || key.status == Status::removed) {
       EXPECT_FALSE(key.field) << key.path;
     }
