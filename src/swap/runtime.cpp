@@ -140,7 +140,8 @@ void Runtime::cancel(std::optional<RequestId> id, TensorId tensor, Access access
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   PENSTOCK_TRY(check_stores());
-  const RequestId id = ask(tensor, access, use, /*announced=*/false);
+  // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
+  const RequestId id = ask(tensor, access, Use::unrecorded, /*announced=*/false);
   std::optional<Result<void>> outcome;
   std::optional<Error> failed;
   std::unique_lock lock(state_->mutex);
@@ -154,7 +155,14 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     return state_->report_store_error(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();
-  return Lease(*this, tensor, access, state_->moves.payload(tensor));
+  if (use == Use::recorded) {
+    state_->residency.record_use(tensor);
+    state_->advance();
+  }
+  const HostSpan payload = state_->moves.payload(tensor);
+  lock.unlock();
+  state_->wake();
+  return Lease(*this, tensor, access, payload);
 }
 
 void Runtime::end_lease(TensorId tensor, Access access) noexcept {

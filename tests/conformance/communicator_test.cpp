@@ -8,10 +8,13 @@
 #include "kernels/host_compute.hpp"
 
 #include <gtest/gtest.h>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::zero {
@@ -359,6 +362,69 @@ TEST(InProcessGroup, FailsPeersWhenARankWillNeverJoin) {
   communicator.reset();
   stream.reset();
   device.release(memory);
+}
+
+/// Calls a function before each mean().
+class ObservedCompute final : public Compute {
+ public:
+  std::function<void()> before_mean;
+
+ private:
+  Result<void> cast(StreamHandle stream, DeviceTensor from, DeviceTensor to) override {
+    return compute_->cast(stream, from, to);
+  }
+  Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
+    return compute_->scale(stream, x, factor);
+  }
+  Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) override {
+    return compute_->accumulate(stream, x, sum);
+  }
+  Result<void> mean(StreamHandle stream, std::span<const DeviceTensor> x, DeviceTensor out) override {
+    before_mean();
+    return compute_->mean(stream, x, out);
+  }
+  Result<void> square_sums(StreamHandle stream, DeviceTensor x, DeviceSpan partials) override {
+    return compute_->square_sums(stream, x, partials);
+  }
+  std::unique_ptr<Compute> compute_ = kernels::make_host_compute();
+};
+
+TEST(InProcessGroup, RetiresARankOnlyOnceNoPeerReadsItsMemory) {
+  auto group = InProcessGroup::create(2);
+  HostDevice device({.memory = 1_MiB});
+  ObservedCompute compute;
+  std::vector<std::unique_ptr<tiers::Stream>> streams;
+  std::vector<DeviceSpan> flats;
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    streams.push_back(device.create_stream().value());
+    flats.push_back(device.allocate(4_KiB).value());
+    ranks.push_back(group->join(rank, device, compute).value());
+    ASSERT_TRUE(
+        ranks[rank]->start_reduce_scatter(*streams[rank], {flats[rank], DType::bf16}, Reduction::exact));
+  }
+  std::atomic<bool> retired = false;
+  bool retired_during_the_sum = true;
+  std::thread leaver;
+  compute.before_mean = [&] {
+    leaver = std::thread([&] {
+      ranks[1]->abort(Error(ErrorCode::io, "Somewhere"));
+      ranks[1]->retire(*streams[1]);
+      retired = true;
+    });
+    // Long enough for the thread to return from retire() if nothing makes it wait.
+    for (int i = 0; i < 50 && !retired; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    retired_during_the_sum = retired;
+  };
+
+  (void)ranks[0]->poll();
+  leaver.join();
+
+  EXPECT_FALSE(retired_during_the_sum);
+  EXPECT_TRUE(retired);
+  ranks.clear();
+  streams.clear();
+  for (const DeviceSpan flat : flats) device.release(flat);
 }
 
 TEST(InProcessGroup, LetsEachRankJoinOnce) {

@@ -71,7 +71,7 @@ void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
     rank = wanted;
   };
   const std::uint64_t use = use_of(tensor, facts);
-  const bool along = facts.loadable && facts.retained && !facts.awaited && use != AccessTrace::never;
+  const bool along = facts.loadable && facts.retained && use != AccessTrace::never;
   place(along_trace_, entry.along_trace, along ? std::optional(Rank{use, 0, tensor}) : std::nullopt);
   const bool requested = entry.requested && facts.loadable;
   place(requested_, entry.requested,

@@ -45,6 +45,7 @@ void HostResidency::forget(TensorId tensor) {
   evacuation_.forget(tensor);
   std::erase(failed_stores_, tensor);
   load_errors_.erase(tensor);
+  unreadable_.erase(tensor);
   const std::uint64_t revision = trace_.revision();
   trace_.forget(tensor);
   follow_trace(revision);
@@ -72,6 +73,7 @@ bool HostResidency::idle(TensorId tensor) const {
 }
 
 RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
+  unreadable_.erase(tensor);
   if (use == Use::recorded) record_use(tensor);
   const auto id = RequestId(next_request_++);
   requests_.push_back({id, tensor, access});
@@ -81,6 +83,7 @@ RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
 }
 
 void HostResidency::announce(TensorId tensor) {
+  unreadable_.erase(tensor);
   record_use(tensor);
   await(tensor, +1);
 }
@@ -188,6 +191,7 @@ bool HostResidency::discard_if_unwanted(TensorId tensor) {
 }
 
 void HostResidency::prefetch(TensorId tensor) {
+  if (unreadable_.erase(tensor) > 0) refresh(tensor);
   prefetch_.request(tensor);
 }
 
@@ -361,7 +365,7 @@ void HostResidency::refresh(TensorId tensor) {
   prefetch_.update(tensor, {.room = padded_size(tensor),
                             .payload = description.size,
                             .lacks_room = absent && !copy.reservation.held(),
-                            .loadable = absent && store_.stored(tensor),
+                            .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
                             .retained = description.retain,
                             .evictable = evictable && copy.state == CopyState::clean,
                             .awaited = awaited});

@@ -77,6 +77,8 @@ class HostResidency {
 
   /// Requests a lease and records the use. take() returns the result.
   [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
+  /// Records a use, for a request with Use::unrecorded.
+  void record_use(tiers::TensorId tensor);
   /// Records a use whose lease is requested later, with Use::unrecorded. Until that request or retract(), the tensor
   /// counts as the next one used.
   void announce(tiers::TensorId tensor);
@@ -94,7 +96,7 @@ class HostResidency {
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// Loads `tensor` once no request waits for room and the prefetch policy allows it. A request for `tensor` cancels
-  /// the prefetch.
+  /// the prefetch. A tensor whose load fails is not prefetched again before its next use or prefetch().
   void prefetch(tiers::TensorId tensor);
   /// Discards the contents: drops the host copy without a store, after its load or store in flight. The tensor has no
   /// lease.
@@ -148,7 +150,6 @@ class HostResidency {
   [[nodiscard]] Decision grant_overwrite(const Request& request, tiers::Reservation range);
   void finish(const Request& request, Result<void> outcome);
   void await(tiers::TensorId tensor, int change);
-  void record_use(tiers::TensorId tensor);
   void follow_trace(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
 
@@ -191,7 +192,9 @@ class HostResidency {
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
-  std::vector<std::uint32_t> awaited_;            // by tensor: recorded uses and requests without a lease
+  std::vector<std::uint32_t> awaited_;  // by tensor: recorded uses and requests without a lease
+  std::set<tiers::TensorId>
+      unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // to which extent

@@ -42,6 +42,7 @@ void HostResidency::load_failed(TensorId tensor, const Error& cause) {
   evacuation_.note_fault(*description.extent, cause);
   evacuation_.note_unreadable(tensor);
   unwanted_.erase(tensor);
+  unreadable_.insert(tensor);
   effects_.drop(tensor);
   refresh(tensor);
   load_errors_.insert_or_assign(tensor, std::move(error));
@@ -91,6 +92,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const bool last_resort = evacuation_.has_failed_store(tensor);
   if (result) {
     relocate(tensor, place);
+    unreadable_.erase(tensor);
     ledger_.wrote(description.purpose, place.length);
   } else if (unwanted_.contains(tensor)) {
     if (place != *description.extent) extents_.release(place);

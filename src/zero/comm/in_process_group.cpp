@@ -5,6 +5,7 @@
 
 #include <penstock/base/check.hpp>
 
+#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,7 @@ Error left() {
 /// last record. `done` is recorded after all accesses of the rank's stream to memory of its peers.
 struct RankSlot {
   std::uint64_t posted = 0, moved = 0, completed = 0;  // transfers that reached each stage
+  bool reading = false;                                // between readable and release_slices()
   Transfer transfer;
   std::unique_ptr<tiers::Event> ready, done;
 
@@ -61,6 +63,7 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
   std::mutex mutex;  // guards the following members except the wake functions
   std::vector<RankSlot> slots;
   std::optional<Error> failure;
+  std::condition_variable slices_released;
 };
 
 /// Copies bytes from the memory of its peers.
@@ -106,6 +109,8 @@ class InProcessTransport final : public Transport {
   Result<void> release_slices() override {
     {
       const std::lock_guard lock(group_->mutex);
+      mine_.reading = false;
+      group_->slices_released.notify_all();
       PENSTOCK_TRY(mine_.transfer.stream->record(*mine_.done));
       mine_.moved = mine_.posted;
     }
@@ -118,8 +123,10 @@ class InProcessTransport final : public Transport {
   void retire(tiers::Stream& stream) noexcept override {
     set_wake({});
     {
-      const std::lock_guard lock(group_->mutex);
+      std::unique_lock lock(group_->mutex);
       group_->abort_locked(rank_, left());
+      // A peer enqueues its sum without the mutex, which takes no longer than one poll.
+      group_->slices_released.wait(lock, [this] { return no_peer_reads(); });
       // From here on no peer starts to read. Peers that have moved data in this rank's last transfer finish with their
       // event `done`; if that transfer succeeded, this rank's stream waits for it already.
       for (const RankSlot& peer : group_->slots) {
@@ -139,7 +146,10 @@ class InProcessTransport final : public Transport {
       if (!all_reached(&RankSlot::posted)) return TransferState::pending;
       PENSTOCK_TRY(check_equal());
       auto moved = move();
-      if (moved && mine_.transfer.kind == Transfer::Kind::all_to_all) return TransferState::readable;
+      if (moved && mine_.transfer.kind == Transfer::Kind::all_to_all) {
+        mine_.reading = true;
+        return TransferState::readable;
+      }
       mine_.moved = mine_.posted;
       if (!moved) {
         group_->abort_locked(rank_, moved.error());
@@ -159,6 +169,13 @@ class InProcessTransport final : public Transport {
     }
     mine_.completed = mine_.posted;
     return TransferState::complete;
+  }
+
+  bool no_peer_reads() const {
+    for (const RankSlot& peer : group_->slots) {
+      if (&peer != &mine_ && peer.reading) return false;
+    }
+    return true;
   }
 
   bool all_reached(std::uint64_t RankSlot::*stage) const {

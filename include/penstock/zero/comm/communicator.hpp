@@ -33,7 +33,7 @@ enum class Reduction : std::uint8_t {
 /// An implementation may have its own progress thread. The next start or poll() returns an error of that thread; abort()
 /// sets a flag that the thread checks.
 ///
-/// start, poll and retire come from one thread at a time; abort from any. Nothing here blocks.
+/// One thread at a time calls start, poll and retire; any thread may call abort. Only retire may block.
 class Communicator {
  public:
   Communicator() = default;
@@ -73,7 +73,8 @@ class Communicator {
   virtual void abort(const Error& error) noexcept = 0;
 
   /// Ends this rank's participation, including the calls of its wake function. Once `stream` has reached this point, no
-  /// peer reads or writes its memory any more, not even in an aborted collective.
+  /// peer reads or writes its memory any more, not even in an aborted collective. Waits for peers that are enqueuing a
+  /// sum of its memory.
   virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 

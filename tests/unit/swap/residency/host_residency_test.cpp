@@ -318,14 +318,5 @@ TEST_F(HostResidencyTest, LosesNothingWhereAPinnedExtentLeavesNoRoomForTheNextSt
   EXPECT_TRUE(full.tensors.stored(tensor));
 }
 
-TEST_F(HostResidencyTest, KeepsItsInvariantsInAnyOrderOfCallsAndOutcomes) {
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    ResidencyFixture any(
-        {.eviction = seed % 2 == 0 ? Eviction::lru : Eviction::planned,
-         .paths = {{.capacity = 1_MiB, .reserved = 1_MiB}, {.capacity = 1_MiB, .reserved = 0_B}}});
-    any.run_at_random(seed, /*calls=*/400);
-  }
-}
-
 }  // namespace
 }  // namespace penstock::swap

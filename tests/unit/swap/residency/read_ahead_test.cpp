@@ -202,5 +202,62 @@ TEST_F(ReadAhead, SparesWhatIsAnnouncedUntilThatIsRetracted) {
   EXPECT_TRUE(in_memory(last));
 }
 
+TEST_F(ReadAhead, LoadsAnAnnouncedTensorOnceThereIsRoom) {
+  const TensorId now = stored(4_KiB), announced = stored(24_KiB);
+  rehearse({now, announced});
+  const TensorId held = add(44_KiB, {}, /*on_disk=*/false).value();
+  use(now);
+  run();
+  ASSERT_FALSE(in_memory(announced));
+
+  residency.announce(announced);
+  remove(held);
+  run();
+
+  EXPECT_TRUE(in_memory(announced));
+}
+
+TEST_F(ReadAhead, TriesATensorThatCannotBeReadOnceForEachUse) {
+  const TensorId first = stored(4_KiB), unreadable = stored(4_KiB);
+  rehearse({first, unreadable});
+  const auto loads_before = loads(unreadable);
+  const auto fail_load = [&] {
+    residency.advance();
+    ASSERT_EQ(effects.size(), 1u);
+    finish(take_effect(), Error(ErrorCode::deadline_exceeded, "test"));
+  };
+
+  lease(first, Access::read, Use::recorded);
+  fail_load();
+  EXPECT_TRUE(effects.empty());
+  EXPECT_EQ(budget.free(),
+            budget.size() - 8_KiB);  // `first`, and the range that the kernel may still write to
+
+  // Another attempt when the caller names the tensor, or asks for it; then its use is over.
+  residency.prefetch(unreadable);
+  fail_load();
+  const RequestId id = residency.request(unreadable, Access::read, Use::recorded);
+  fail_load();
+  EXPECT_EQ(residency.take(id).value().error().code(), ErrorCode::deadline_exceeded);
+  run();
+  EXPECT_EQ(loads(unreadable), loads_before + 3);
+}
+
+TEST_F(ReadAhead, TakesOneFaultFromABlockThatIsCorrupted) {
+  ResidencyFixture two(
+      {.paths = {{.capacity = 8_MiB, .reserved = 8_MiB}, {.capacity = 8_MiB, .reserved = 8_MiB}}});
+  const TensorId first = two.stored(4_KiB), corrupted = two.stored(4_KiB);
+  two.rehearse({first, corrupted});
+  const std::uint32_t path = two.tensors.description(corrupted).extent->path;
+
+  two.lease(first, Access::read, Use::recorded);
+  two.residency.advance();
+  for (int i = 0; i < 5 && !two.effects.empty(); ++i) {
+    two.finish(two.take_effect(), Error(ErrorCode::corrupted, "test"));
+  }
+
+  EXPECT_EQ(two.extents.fault_count(path), 1u);
+}
+
 }  // namespace
 }  // namespace penstock::swap

@@ -1,7 +1,5 @@
 #include "unit/swap/residency/residency_fixture.hpp"
 
-#include "kit/seeded_random.hpp"
-
 #include <gtest/gtest.h>
 #include <algorithm>
 
@@ -91,82 +89,6 @@ void ResidencyFixture::finish(const Effect& effect, const Result<void>& result) 
 void ResidencyFixture::run() {
   residency.advance();
   while (!effects.empty()) finish(take_effect());
-}
-
-void ResidencyFixture::run_at_random(std::uint64_t seed, int calls) {
-  penstock::test::SeededRandom random(seed);
-  std::vector<TensorId> all;
-  std::map<TensorId, std::uint64_t> written;
-  struct Open {
-    RequestId id;
-    TensorId tensor{};
-    Access access{};
-    bool granted = false;
-  };
-  std::vector<Open> open;
-  for (int i = 0; i < 10; ++i) {
-    all.push_back(add(ByteCount(1 + random.below(20'000)),
-                      {.write_behind = random.below(2) == 0, .retain = random.below(3) != 0})
-                      .value());
-  }
-  for (int i = 0; i < calls; ++i) {
-    const TensorId tensor = all[random.below(all.size())];
-    switch (random.below(8)) {
-      case 0:
-      case 1: {
-        const bool known = written[tensor] > 0;
-        const Access access = !known || random.below(4) == 0 ? Access::overwrite
-                              : random.below(2) == 0         ? Access::modify
-                                                             : Access::read;
-        const bool is_open =
-            std::any_of(open.begin(), open.end(), [&](const Open& o) { return o.tensor == tensor; });
-        if (!is_open) open.push_back({residency.request(tensor, access, Use::recorded), tensor, access});
-        break;
-      }
-      case 2:
-      case 3:
-        if (!open.empty()) {
-          const std::size_t which = random.below(open.size());
-          Open& one = open[which];
-          if (one.granted) {
-            if (one.access != Access::read) ++written[one.tensor];
-            residency.release(one.tensor, one.access);
-            open.erase(open.begin() + static_cast<std::ptrdiff_t>(which));
-          } else if (random.below(6) == 0) {
-            residency.cancel(one.id, one.tensor, one.access);
-            open.erase(open.begin() + static_cast<std::ptrdiff_t>(which));
-          }
-        }
-        break;
-      case 4: residency.prefetch(tensor); break;
-      case 5:
-        if (random.below(4) == 0) residency.end_round();
-        break;
-      default:
-        if (!effects.empty()) {
-          std::swap(effects.front(), effects[random.below(effects.size())]);
-          const Effect effect = take_effect();
-          const bool fails = effect.kind == Effect::Kind::store && random.below(12) == 0;
-          finish(effect, fails ? Result<void>(Error(ErrorCode::io, "test")) : ok());
-        }
-    }
-    residency.advance();
-    if (effects.empty()) residency.fail_starved_request();
-    if (random.below(10) == 0) (void)residency.take_store_error();
-    std::erase_if(open, [&](Open& one) {
-      if (one.granted) return false;
-      const auto outcome = residency.take(one.id);
-      one.granted = outcome && *outcome;
-      return outcome && !*outcome;  // starved
-    });
-    for (const auto& [id, version] : written) {
-      const tiers::HostCopy& copy = tensors.copy(id);
-      ASSERT_TRUE(version == 0 || copy.version == version || tensors.stored(id))
-          << "seed " << seed << " call " << i;
-      ASSERT_TRUE(copy.state != CopyState::dirty || copy.reservation.held());
-    }
-    ASSERT_LE(ledger.peak(tiers::Tier::host), budget.size());
-  }
 }
 
 bool ResidencyFixture::in_memory(TensorId tensor) const {

@@ -53,9 +53,6 @@ class ResidencyFixture : private HostResidency::Effects {
   void finish(const Effect& effect, const Result<void>& result = ok());
   /// Advances, and lets all effects succeed, until there are none.
   void run();
-  /// `calls` calls in an order of `seed`, effects that end late, in any order, some with an error; checks after each
-  /// that nothing is lost: what was written last is dirty in memory, being stored, or stored.
-  void run_at_random(std::uint64_t seed, int calls);
   [[nodiscard]] bool in_memory(tiers::TensorId tensor) const;
   [[nodiscard]] std::uint64_t loads(tiers::TensorId tensor) { return loads_[tensor]; }
 
