@@ -101,24 +101,22 @@ TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
 TEST(Runtime, CountsAnAcquireThatIsRepeatedAfterAFailedStoreAsOneUse) {
   Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
-  const TensorId tensor = add(runtime, 40_KiB), next = add(runtime, 8_KiB), clean = add(runtime, 24_KiB);
-  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
-  for (const TensorId each : {tensor, next, clean}) write(runtime, each, 1);
+  const TensorId tensor = add(runtime, 40_KiB), next = add(runtime, 8_KiB);
+  for (const TensorId each : {tensor, next}) write(runtime, each, 1);
   for (const TensorId each : {tensor, next}) ASSERT_TRUE(holds(runtime, each, 1, Use::recorded));
   runtime.end_round();
+  const TensorId dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
   write(runtime, dirty, 2);
-  ASSERT_TRUE(holds(runtime, clean, 1));
-  ASSERT_TRUE(runtime.flush());
+  (void)add(runtime, 24_KiB, /*on_disk=*/false);  // the rest of the memory
   ASSERT_FALSE(runtime.in_memory(tensor));
   ASSERT_FALSE(runtime.in_memory(next));
   simulation.fail_requests(3);
 
   auto failed = runtime.acquire(tensor, Access::read);
-  auto repeated = runtime.acquire(tensor, Access::read);
+  ASSERT_EQ(failed.error().code(), ErrorCode::io);
+  runtime.acquire(tensor, Access::read).value().end();
   simulation.run();
 
-  EXPECT_EQ(failed.error().code(), ErrorCode::io);
-  ASSERT_TRUE(repeated);
   EXPECT_TRUE(runtime.in_memory(next));  // the order of uses is still the predicted one
 }
 
