@@ -32,10 +32,10 @@ struct PrefetchFacts {
   ByteCount room;  ///< its size in host memory
   ByteCount payload;
   bool lacks_room = false;  ///< it has neither host copy nor reserved range
-  bool loadable = false;    ///< it has no host copy, and its extent contains the newest version and is readable
-  bool retained = false;    ///< it stays in memory after its use, so that it is prefetched along the trace
-  bool evictable = false;   ///< a clean copy that may be dropped
-  bool awaited = false;     ///< its use is recorded, and its lease not granted yet
+  bool loadable = false;  ///< it has no host copy, and its extent contains the newest version and is readable
+  bool retained = false;  ///< it stays in memory after its use, so that it is prefetched along the trace
+  bool evictable = false;  ///< a clean copy that may be dropped
+  bool awaited = false;    ///< its use is recorded, and its lease not granted yet
 
   bool operator==(const PrefetchFacts&) const = default;
 };
