@@ -135,9 +135,9 @@ constexpr Key keys[] = {
     {.path = "penstock.threads",
      .kind = count,
      .help = "workers of a rank; 0: cores / ranks of the machine",
-     .most = 65536,
+     .most = 1024,
      .field = own<&PenstockConfig::threads>,
-     .read_by = trainer},
+     .read_by = rank},
 };
 
 }  // namespace
