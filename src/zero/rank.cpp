@@ -28,6 +28,8 @@ struct Rank::State {
   Result<void> make_workers();
   Result<void> make_runtime();
   Result<void> join();
+  /// The collectives of the peers fail with `cause`. Before the communicator is destroyed, which would be the cause.
+  void leave(const Error& cause);
 
   const Options options;
   MemoryPlan plan;
@@ -42,8 +44,7 @@ struct Rank::State {
 Result<std::unique_ptr<Rank>> Rank::create(Options options) {
   auto state = std::make_unique<State>(std::move(options));
   if (auto opened = state->open(); !opened) {
-    const auto& abandon = state->options.group.abandon;
-    if (state->communicator == nullptr && abandon) abandon(opened.error());
+    state->leave(opened.error());
     return opened.error();
   }
   return std::unique_ptr<Rank>(new Rank(std::move(state)));
@@ -119,17 +120,23 @@ Result<void> Rank::State::join() {
   }
   const GroupMembership membership =
       options.group.join ? options.group : in_process_membership(InProcessGroup::create(1), 0);
-  auto joined = membership.join(*accelerator.device, *accelerator.compute);
-  if (!joined) return joined.error();
-  if ((*joined)->rank() != identity.rank || (*joined)->size() != identity.ranks) {
+  PENSTOCK_TRY_ASSIGN(communicator, membership.join(*accelerator.device, *accelerator.compute));
+  if (communicator->rank() != identity.rank || communicator->size() != identity.ranks) {
     return Error::invalid_argument("Rank::create")
         .object("group")
         .reason("the communicator belongs to another rank")
         .wanted("rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.ranks))
-        .got("rank " + std::to_string((*joined)->rank()) + " of " + std::to_string((*joined)->size()));
+        .got("rank " + std::to_string(communicator->rank()) + " of " + std::to_string(communicator->size()));
   }
-  communicator = std::move(*joined);
   return ok();
+}
+
+void Rank::State::leave(const Error& cause) {
+  if (communicator != nullptr) {
+    communicator->abort(cause);
+  } else if (options.group.abandon) {
+    options.group.abandon(cause);
+  }
 }
 
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
