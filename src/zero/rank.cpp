@@ -53,15 +53,11 @@ Result<std::unique_ptr<Rank>> Rank::create(Options options) {
 Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
-  auto planned = plan_memory(options.config, options.model, identity.ranks, identity.local_ranks);
-  if (!planned) return planned.error();
-  plan = *planned;
+  PENSTOCK_TRY_ASSIGN(plan, plan_memory(options.config, options.model, identity.ranks, identity.local_ranks));
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());
   if (options.make_accelerator) {
-    auto made = options.make_accelerator(plan.device_budget);
-    if (!made) return made.error();
-    accelerator = std::move(*made);
+    PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(plan.device_budget));
   } else {
     accelerator = make_host_accelerator(plan.device_budget);
   }
@@ -81,9 +77,7 @@ Result<void> Rank::State::open() {
                                  .plan = plan,
                                  .engine_number = options.engine_number};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
-  auto made = Engine::create(std::move(engine_options));
-  if (!made) return made.error();
-  engine = std::move(*made);
+  PENSTOCK_TRY_ASSIGN(engine, Engine::create(std::move(engine_options)));
   return ok();
 }
 
@@ -93,9 +87,8 @@ Result<void> Rank::State::make_workers() {
   const std::uint32_t share =
       std::max(1u, std::thread::hardware_concurrency() / options.identity.local_ranks);
   const std::uint32_t threads = options.config.penstock.threads;
-  auto made = parallel::Workers::create({.threads = threads == 0 ? share : threads});
-  if (!made) return made.error();
-  workers = &own_workers.emplace(std::move(*made));
+  PENSTOCK_TRY_ASSIGN(own_workers, parallel::Workers::create({.threads = threads == 0 ? share : threads}));
+  workers = &*own_workers;
   return ok();
 }
 
@@ -103,9 +96,7 @@ Result<void> Rank::State::make_runtime() {
   swap::RuntimeOptions runtime_options = plan.runtime_options(options.config, options.identity.local_rank);
   runtime_options.executor = workers;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
-  auto made = swap::Runtime::create(std::move(runtime_options));
-  if (!made) return made.error();
-  runtime = std::move(*made);
+  PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
   return ok();
 }
 

@@ -62,8 +62,7 @@ class CopyOutHop final : public OrderedHop {
   static Result<void> take(swap::PendingLease& pending, swap::Lease& lease) {
     auto answer = pending.poll();
     if (!answer) return ok();
-    if (!*answer) return answer->error();
-    lease = std::move(**answer);
+    PENSTOCK_TRY_ASSIGN(lease, *std::move(answer));
     return ok();
   }
 
