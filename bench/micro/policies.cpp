@@ -10,21 +10,57 @@ namespace {
 
 using tiers::TensorId;
 
-/// Evicts the copy whose next use is furthest ahead and inserts another one.
-void choose_eviction(benchmark::State& state) {
+/// Evicts the first copy and inserts another one.
+void choose_eviction(benchmark::State& state, Eviction policy) {
   const auto count = static_cast<std::uint32_t>(state.range(0));
-  EvictionOrder order(Eviction::planned);
-  for (std::uint32_t i = 0; i < count; ++i) order.update(TensorId(i), EvictionCandidate{.next_use = i});
+  EvictionOrder order(policy);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    order.update(TensorId(i), EvictionCandidate{.last_use = i, .next_use = i});
+  }
   std::uint64_t position = count;
   for (auto _ : state) {
     const auto victim = order.first();
     benchmark::DoNotOptimize(victim);
     order.update(*victim, std::nullopt);
-    order.update(*victim, EvictionCandidate{.dirty = position % 2 == 0, .next_use = position % count});
+    order.update(
+        *victim,
+        EvictionCandidate{.dirty = position % 2 == 0, .last_use = position, .next_use = position % count});
     ++position;
   }
 }
-BENCHMARK(choose_eviction)->Name("policy/eviction")->RangeMultiplier(10)->Range(1000, 100'000);
+BENCHMARK_CAPTURE(choose_eviction, planned, Eviction::planned)
+    ->Name("policy/eviction/planned")
+    ->RangeMultiplier(10)
+    ->Range(1000, 100'000);
+BENCHMARK_CAPTURE(choose_eviction, lru, Eviction::lru)
+    ->Name("policy/eviction/lru")
+    ->RangeMultiplier(10)
+    ->Range(1000, 100'000);
+
+/// Searches for a clean copy that is used later than a prefetch, which no copy is, while candidates change.
+void choose_eviction_for_prefetch(benchmark::State& state, Eviction policy) {
+  const auto count = static_cast<std::uint32_t>(state.range(0));
+  EvictionOrder order(policy);
+  std::uint64_t position = 0;
+  for (; position < count; ++position) {
+    order.update(TensorId(static_cast<std::uint32_t>(position)),
+                 EvictionCandidate{.last_use = position, .next_use = position});
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(order.first_clean_used_from(position + 1));
+    order.update(TensorId(static_cast<std::uint32_t>(position % count)),
+                 EvictionCandidate{.last_use = position, .next_use = position});
+    ++position;
+  }
+}
+BENCHMARK_CAPTURE(choose_eviction_for_prefetch, planned, Eviction::planned)
+    ->Name("policy/eviction_for_prefetch/planned")
+    ->RangeMultiplier(10)
+    ->Range(1000, 100'000);
+BENCHMARK_CAPTURE(choose_eviction_for_prefetch, lru, Eviction::lru)
+    ->Name("policy/eviction_for_prefetch/lru")
+    ->RangeMultiplier(10)
+    ->Range(1000, 100'000);
 
 /// The trace advances by one use; the next tensor of the window is chosen and loaded, and the used one dropped.
 void choose_prefetch(benchmark::State& state) {

@@ -15,9 +15,8 @@ Accelerator make_host_accelerator(ByteCount memory) {
 #if PENSTOCK_HAS_CUDA
 
 Result<Accelerator> make_cuda_accelerator(int ordinal) {
-  auto device = tiers::create_cuda_device(ordinal);
-  if (!device) return device.error();
-  return Accelerator{.device = std::move(*device), .compute = kernels::make_cuda_compute(ordinal)};
+  PENSTOCK_TRY_ASSIGN(auto device, tiers::create_cuda_device(ordinal));
+  return Accelerator{.device = std::move(device), .compute = kernels::make_cuda_compute(ordinal)};
 }
 
 #else

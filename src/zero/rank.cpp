@@ -28,6 +28,8 @@ struct Rank::State {
   Result<void> make_workers();
   Result<void> make_runtime();
   Result<void> join();
+  /// The collectives of the peers fail with `cause`. Before the communicator is destroyed, which would be the cause.
+  void leave(const Error& cause);
 
   const Options options;
   MemoryPlan plan;
@@ -42,8 +44,7 @@ struct Rank::State {
 Result<std::unique_ptr<Rank>> Rank::create(Options options) {
   auto state = std::make_unique<State>(std::move(options));
   if (auto opened = state->open(); !opened) {
-    const auto& abandon = state->options.group.abandon;
-    if (state->communicator == nullptr && abandon) abandon(opened.error());
+    state->leave(opened.error());
     return opened.error();
   }
   return std::unique_ptr<Rank>(new Rank(std::move(state)));
@@ -52,15 +53,11 @@ Result<std::unique_ptr<Rank>> Rank::create(Options options) {
 Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
-  auto planned = plan_memory(options.config, options.model, identity.ranks, identity.local_ranks);
-  if (!planned) return planned.error();
-  plan = *planned;
+  PENSTOCK_TRY_ASSIGN(plan, plan_memory(options.config, options.model, identity.ranks, identity.local_ranks));
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());
   if (options.make_accelerator) {
-    auto made = options.make_accelerator(plan.device_budget);
-    if (!made) return made.error();
-    accelerator = std::move(*made);
+    PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(plan.device_budget));
   } else {
     accelerator = make_host_accelerator(plan.device_budget);
   }
@@ -80,9 +77,7 @@ Result<void> Rank::State::open() {
                                  .plan = plan,
                                  .engine_number = options.engine_number};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
-  auto made = Engine::create(std::move(engine_options));
-  if (!made) return made.error();
-  engine = std::move(*made);
+  PENSTOCK_TRY_ASSIGN(engine, Engine::create(std::move(engine_options)));
   return ok();
 }
 
@@ -92,9 +87,8 @@ Result<void> Rank::State::make_workers() {
   const std::uint32_t share =
       std::max(1u, std::thread::hardware_concurrency() / options.identity.local_ranks);
   const std::uint32_t threads = options.config.penstock.threads;
-  auto made = parallel::Workers::create({.threads = threads == 0 ? share : threads});
-  if (!made) return made.error();
-  workers = &own_workers.emplace(std::move(*made));
+  PENSTOCK_TRY_ASSIGN(own_workers, parallel::Workers::create({.threads = threads == 0 ? share : threads}));
+  workers = &*own_workers;
   return ok();
 }
 
@@ -102,9 +96,7 @@ Result<void> Rank::State::make_runtime() {
   swap::RuntimeOptions runtime_options = plan.runtime_options(options.config, options.identity.local_rank);
   runtime_options.executor = workers;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
-  auto made = swap::Runtime::create(std::move(runtime_options));
-  if (!made) return made.error();
-  runtime = std::move(*made);
+  PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
   return ok();
 }
 
@@ -119,17 +111,23 @@ Result<void> Rank::State::join() {
   }
   const GroupMembership membership =
       options.group.join ? options.group : in_process_membership(InProcessGroup::create(1), 0);
-  auto joined = membership.join(*accelerator.device, *accelerator.compute);
-  if (!joined) return joined.error();
-  if ((*joined)->rank() != identity.rank || (*joined)->size() != identity.ranks) {
+  PENSTOCK_TRY_ASSIGN(communicator, membership.join(*accelerator.device, *accelerator.compute));
+  if (communicator->rank() != identity.rank || communicator->size() != identity.ranks) {
     return Error::invalid_argument("Rank::create")
         .object("group")
         .reason("the communicator belongs to another rank")
         .wanted("rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.ranks))
-        .got("rank " + std::to_string((*joined)->rank()) + " of " + std::to_string((*joined)->size()));
+        .got("rank " + std::to_string(communicator->rank()) + " of " + std::to_string(communicator->size()));
   }
-  communicator = std::move(*joined);
   return ok();
+}
+
+void Rank::State::leave(const Error& cause) {
+  if (communicator != nullptr) {
+    communicator->abort(cause);
+  } else if (options.group.abandon) {
+    options.group.abandon(cause);
+  }
 }
 
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}

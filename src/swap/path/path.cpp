@@ -35,17 +35,15 @@ namespace {
 
 Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::File::Properties& file) {
   if (!options.make_engine) return tiers::choose_engine(options.engine, queue_depth(options), file);
-  auto made = options.make_engine(file);
-  if (!made) return made.error();
-  return tiers::ChosenEngine{std::move(*made), {}};
+  PENSTOCK_TRY_ASSIGN(auto made, options.make_engine(file));
+  return tiers::ChosenEngine{std::move(made), {}};
 }
 
 }  // namespace
 
 Result<PathReport> probe_path(const PathOptions& options) {
-  auto path = Path::create(options);
-  if (!path) return path.error();
-  return (*path)->report();
+  PENSTOCK_TRY_ASSIGN(const auto path, Path::create(options));
+  return path->report();
 }
 
 PathReport Path::report() const {
@@ -66,27 +64,25 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
   PathOptions options = wanted;
   const ByteCount reserved = options.reserved.value_or(options.capacity);
-  auto file = options.file_system->create_scratch(options.directory, reserved, options.direct_io);
-  if (!file) return file.error();
+  PENSTOCK_TRY_ASSIGN(auto file,
+                      options.file_system->create_scratch(options.directory, reserved, options.direct_io));
   std::string growth_note;
   if (reserved < options.capacity) {
-    if (auto extended = file->extend(options.capacity); !extended) {
+    if (auto extended = file.extend(options.capacity); !extended) {
       growth_note = "may not grow: " + extended.error().message();
       options.capacity = reserved;
     }
   }
-  auto chosen = engine_for(options, file->properties());
-  if (!chosen) return chosen.error();
-  if (options.decorate) chosen->engine = options.decorate(std::move(chosen->engine));
-  auto block_file = BlockFile::create(std::move(*file), *chosen->engine,
-                                      {.size = options.capacity,
-                                       .request_max = options.request_max,
-                                       .in_flight_max = options.in_flight_max,
-                                       .deadline = options.deadline,
-                                       .clock = options.clock});
-  if (!block_file) return block_file.error();
+  PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
+  if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
+  PENSTOCK_TRY_ASSIGN(auto block_file, BlockFile::create(std::move(file), *chosen.engine,
+                                                         {.size = options.capacity,
+                                                          .request_max = options.request_max,
+                                                          .in_flight_max = options.in_flight_max,
+                                                          .deadline = options.deadline,
+                                                          .clock = options.clock}));
   return std::unique_ptr<Path>(
-      new Path(std::move(options), std::move(*chosen), std::move(*block_file), std::move(growth_note)));
+      new Path(std::move(options), std::move(chosen), std::move(block_file), std::move(growth_note)));
 }
 
 Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std::string growth_note)

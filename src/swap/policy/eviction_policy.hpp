@@ -6,9 +6,7 @@
 
 #include <compare>
 #include <cstdint>
-#include <memory_resource>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace penstock::swap {
@@ -45,21 +43,30 @@ class EvictionOrder {
   [[nodiscard]] std::optional<tiers::TensorId> first_clean_used_from(std::uint64_t position) const;
 
  private:
-  struct Entry {
+  // A treap (Seidel and Aragon 1996) in the order of the ranks. A node's number is that of its tensor, so that no call
+  // allocates memory, except for a new tensor.
+  using Link = std::uint32_t;
+  static constexpr Link none = ~Link{0};
+  struct Node {
     EvictionRank rank;
-    tiers::TensorId tensor{};
     std::uint64_t next_use = 0;
-    auto operator<=>(const Entry&) const = default;
-  };
-  struct Place {
-    Entry entry;
     bool dirty = false, held = false;
+    std::optional<std::uint64_t>
+        latest_clean_use;  // the largest next use of a clean candidate in the subtree
+    Link left = none, right = none;
   };
 
+  [[nodiscard]] bool is_before(Link a, Link b) const;
+  [[nodiscard]] bool reaches(Link subtree, std::uint64_t position) const;
+  void refresh(Link root);
+  void split(Link root, Link at, Link& before, Link& after);
+  [[nodiscard]] Link merged(Link before, Link after);
+  void insert(Link& root, Link node);
+  void erase(Link& root, Link node);
+
   Eviction policy_;
-  std::pmr::unsynchronized_pool_resource nodes_;
-  std::pmr::set<Entry> clean_{&nodes_}, dirty_{&nodes_};
-  std::vector<Place> places_;  // by tensor
+  Link root_ = none;
+  std::vector<Node> nodes_;  // by tensor
 };
 
 }  // namespace penstock::swap

@@ -42,7 +42,7 @@ class TransferEngine::DiskHop final : public Hop {
   }
   Result<HopState> poll() override {
     if (!outcome_) return HopState::pending;
-    if (!*outcome_) return outcome_->error();
+    PENSTOCK_TRY(*outcome_);
     return HopState::done;
   }
   static void deliver(tiers::BlockFile::Finished&& finished) {

@@ -138,7 +138,7 @@ class WorkHop final : public Hop {
   }
   [[nodiscard]] Result<HopState> poll() override {
     if (!done_.load(std::memory_order_acquire)) return HopState::pending;
-    if (!result_) return result_.error();
+    PENSTOCK_TRY(result_);
     return HopState::done;
   }
 

@@ -30,6 +30,7 @@ std::string_view to_string(Consumer consumer) {
     case Consumer::runtime: return "runtime";
     case Consumer::step: return "optimizer step";
     case Consumer::engine: return "engine";
+    case Consumer::rank: return "rank";
     case Consumer::trainer: return "trainer";
   }
   return "unknown";

@@ -41,6 +41,7 @@ enum class Consumer : std::uint8_t {
   runtime,  ///< MemoryPlan::runtime_options()
   step,     ///< the arithmetic of Engine::step()
   engine,   ///< other parts of Engine
+  rank,     ///< Rank::create()
   trainer,  ///< only the trainer; the library passes it on
 };
 

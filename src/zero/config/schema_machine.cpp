@@ -78,7 +78,6 @@ constexpr Key keys[] = {
      .help = "relative shares of the bytes, one for each directory of nvme_path",
      .least = 1e-6,
      .most = 1e6,
-     .nullable = true,
      .unset = "measured at start",
      .field = own<&PenstockConfig::path_weights>,
      .read_by = runtime},
@@ -87,7 +86,6 @@ constexpr Key keys[] = {
      .help = "NUMA nodes, one for each directory of nvme_path",
      .most = 1023,
      .whole = true,
-     .nullable = true,
      .unset = "as sysfs says",
      .field = own<&PenstockConfig::path_nodes>,
      .read_by = runtime},
@@ -96,7 +94,6 @@ constexpr Key keys[] = {
      .help = "NUMA nodes, one for each rank of the machine",
      .most = 1023,
      .whole = true,
-     .nullable = true,
      .unset = "as sysfs says",
      .field = own<&PenstockConfig::rank_nodes>,
      .read_by = runtime},
@@ -135,9 +132,9 @@ constexpr Key keys[] = {
     {.path = "penstock.threads",
      .kind = count,
      .help = "workers of a rank; 0: cores / ranks of the machine",
-     .most = 65536,
+     .most = 1024,
      .field = own<&PenstockConfig::threads>,
-     .read_by = trainer},
+     .read_by = rank},
 };
 
 }  // namespace

@@ -22,7 +22,8 @@ std::string Config::to_json() const {
   Json::Value json;
   for (const config::Key& key : config::schema()) {
     if (!key.field || key.status == config::Status::deprecated) continue;
-    at_path(json, key.path) = config::write_value(key, key.field.get(draft));
+    const auto value = key.field.get(draft);
+    if (value) at_path(json, key.path) = config::write_value(key, value);
   }
   return config::write_json(json);
 }

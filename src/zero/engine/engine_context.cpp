@@ -3,22 +3,18 @@
 namespace penstock::zero {
 
 Result<void> EngineContext::open(ByteCount device_budget) {
-  const auto take = [](auto& member, auto&& result) -> Result<void> {
-    if (!result) return result.error();
-    member = std::move(*result);
-    return ok();
-  };
-  for (auto* stream : {&copy_in, &copy_out, &communication})
-    PENSTOCK_TRY(take(*stream, device.create_stream()));
-  PENSTOCK_TRY(take(compute_progress, device.create_event()));
-  PENSTOCK_TRY(take(device_memory, device.allocate(device_budget)));
+  for (auto* stream : {&copy_in, &copy_out, &communication}) {
+    PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
+  }
+  PENSTOCK_TRY_ASSIGN(compute_progress, device.create_event());
+  PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_budget));
   flats.resize(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
     flat.layout = &shards.flats()[f];
     for (auto* event : {&flat.gathered.copied, &flat.gathered.gathered, &flat.grad.written_event,
                         &flat.grad.reduced, &flat.grad.copied_out}) {
-      PENSTOCK_TRY(take(*event, device.create_event()));
+      PENSTOCK_TRY_ASSIGN(*event, device.create_event());
     }
   }
   communicator.set_wake(wake);

@@ -62,8 +62,7 @@ class CopyOutHop final : public OrderedHop {
   static Result<void> take(swap::PendingLease& pending, swap::Lease& lease) {
     auto answer = pending.poll();
     if (!answer) return ok();
-    if (!*answer) return answer->error();
-    lease = std::move(**answer);
+    PENSTOCK_TRY_ASSIGN(lease, *std::move(answer));
     return ok();
   }
 
@@ -102,6 +101,23 @@ Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation 
   return kernels::square_sums(accumulator, accumulator_dtype, flat.grad.square_partials);
 }
 
+/// Runs `work` on a worker. An ordered hop, so that the peers get the cause when it fails.
+class AccumulateHop final : public OrderedHop {
+ public:
+  AccumulateHop(EngineContext& context, std::unique_ptr<swap::Hop> work)
+      : OrderedHop(context.communicator, context.collective_order), work_(std::move(work)) {}
+
+  Result<void> start() override { return work_->start(); }
+  bool wakes_the_mover() const override { return work_->wakes_the_mover(); }
+
+ private:
+  // The worker uses the leases of the hop before it.
+  [[nodiscard]] bool continues_after_failure() const override { return true; }
+  Result<HopState> advance() override { return work_->poll(); }
+
+  std::unique_ptr<swap::Hop> work_;
+};
+
 }  // namespace
 
 swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulation how) {
@@ -111,10 +127,11 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
   move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full, *flat.grad.written_event,
                                     *flat.grad.reduced));
   move.then(std::move(copy_out));
-  move.then(swap::make_work_hop(context.runtime.executor(), context.wake,
-                                [&copied, &flat, how, dtype = context.config.grad_accum_dtype] {
-                                  return accumulate(copied, flat, how, dtype);
-                                }));
+  auto work = swap::make_work_hop(context.runtime.executor(), context.wake,
+                                  [&copied, &flat, how, dtype = context.config.grad_accum_dtype] {
+                                    return accumulate(copied, flat, how, dtype);
+                                  });
+  move.then(std::make_unique<AccumulateHop>(context, std::move(work)));
   return move;
 }
 

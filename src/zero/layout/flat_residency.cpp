@@ -259,7 +259,7 @@ Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units,
   // begins, and from whether it is the last. From the first repetition on, nothing is new.
   std::set<FlatResidency::Places> seen;
   for (std::uint32_t count = 1;; ++count) {
-    if (auto last = rehearse(count, count); !last) return last.error();
+    PENSTOCK_TRY(rehearse(count, count));
     PENSTOCK_TRY_ASSIGN(auto places, rehearse(count, count + 1));
     const bool repeats = !seen.insert(std::move(places)).second;
     if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) break;

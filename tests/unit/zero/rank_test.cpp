@@ -119,38 +119,66 @@ TEST(Rank, RefusesSeveralRanksWithoutAGroup) {
       << rank.error().message();
 }
 
-TEST(Rank, RefusesACommunicatorOfAnotherRank) {
-  auto group = InProcessGroup::create(2);
-  Rank::Options refused = options();
-  refused.identity = RankIdentity::local(0, 2);
-  refused.group = in_process_membership(group, 1);
+/// Rank 0 of a group of two, in which rank 1 fails.
+struct Peer {
+  /// The message of the error that this rank gets in its next collective.
+  std::string failure() {
+    const double mine = 0;
+    std::vector<double> all(2);
+    const auto started =
+        communicator->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
+    if (started) return "no failure";
+    EXPECT_EQ(started.error().code(), ErrorCode::peer_failed);
+    return started.error().message();
+  }
+  Rank::Options options_of_rank_1() const {
+    Rank::Options failing = options();
+    failing.identity = RankIdentity::local(1, 2);
+    failing.group = in_process_membership(group, 1);
+    return failing;
+  }
 
-  const auto rank = Rank::create(std::move(refused));
-
-  ASSERT_FALSE(rank);
-  EXPECT_NE(rank.error().message().find("rank 1 of 2"), std::string::npos) << rank.error().message();
-}
-
-TEST(Rank, TellsThePeersWhenItFailsBeforeItHasJoined) {
-  auto group = InProcessGroup::create(2);
+  std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2);
   Accelerator accelerator = make_host_accelerator(1_MiB);
-  auto peer = group->join(0, *accelerator.device, *accelerator.compute).value();
-  Rank::Options failing = options();
-  failing.identity = RankIdentity::local(1, 2);
-  failing.group = in_process_membership(group, 1);
+  std::unique_ptr<Communicator> communicator =
+      group->join(0, *accelerator.device, *accelerator.compute).value();
+};
+
+TEST(Rank, GivesThePeersTheCauseWhenItFailsBeforeItHasJoined) {
+  Peer peer;
+  Rank::Options failing = peer.options_of_rank_1();
   failing.make_accelerator = [](ByteCount) -> Result<Accelerator> {
     return Error(ErrorCode::no_space, "test").reason("no accelerator");
   };
 
   EXPECT_EQ(Rank::create(std::move(failing)).error().code(), ErrorCode::no_space);
 
-  const double mine = 0;
-  std::vector<double> all(2);
-  const auto started = peer->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
-  ASSERT_FALSE(started);
-  EXPECT_EQ(started.error().code(), ErrorCode::peer_failed);
-  EXPECT_NE(started.error().message().find("no accelerator"), std::string::npos) << started.error().message();
-  peer.reset();
+  const std::string failure = peer.failure();
+  EXPECT_NE(failure.find("no accelerator"), std::string::npos) << failure;
+}
+
+TEST(Rank, RefusesACommunicatorOfAnotherRankAndGivesThePeersTheCause) {
+  Peer peer;
+  Rank::Options refused = peer.options_of_rank_1();
+  refused.identity = RankIdentity::local(0, 2);
+
+  const auto rank = Rank::create(std::move(refused));
+
+  ASSERT_FALSE(rank);
+  EXPECT_NE(rank.error().message().find("rank 1 of 2"), std::string::npos) << rank.error().message();
+  const std::string failure = peer.failure();
+  EXPECT_NE(failure.find("the communicator belongs to another rank"), std::string::npos) << failure;
+}
+
+TEST(Rank, GivesThePeersTheCauseWhenItsEngineIsRefused) {
+  Peer peer;
+  Rank::Options refused = peer.options_of_rank_1();
+  refused.hooks.engine_options = [](Engine::Options& engine) { engine.compute = nullptr; };
+
+  EXPECT_EQ(Rank::create(std::move(refused)).error().code(), ErrorCode::invalid_argument);
+
+  const std::string failure = peer.failure();
+  EXPECT_NE(failure.find("a required object is missing"), std::string::npos) << failure;
 }
 
 TEST(Rank, RefusesAnAcceleratorWithoutItsParts) {

@@ -1,7 +1,10 @@
 #include "swap/policy/eviction_policy.hpp"
 
+#include "kit/seeded_random.hpp"
+
 #include <gtest/gtest.h>
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace penstock::swap {
@@ -50,6 +53,43 @@ TEST(EvictionOrder, FindsTheFirstCleanOneThatIsUsedLateEnough) {
     all.update(TensorId(2), std::nullopt);
     EXPECT_EQ(all.first_clean_used_from(9), TensorId(0));
     EXPECT_FALSE(all.first_clean_used_from(10));  // the one left that is used then is dirty
+  }
+}
+
+TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
+  constexpr std::uint32_t tensors = 40, positions = 12;
+  for (const Eviction policy : {Eviction::lru, Eviction::planned}) {
+    penstock::test::SeededRandom random(7);
+    EvictionOrder all(policy);
+    std::array<std::optional<EvictionCandidate>, tensors> model;
+    /// The first candidate of the model that `accepts`, by rank and then by number.
+    const auto first = [&](const auto& accepts) {
+      std::optional<TensorId> found;
+      for (std::uint32_t i = 0; i < tensors; ++i) {
+        if (!model.at(i) || !accepts(*model.at(i))) continue;
+        const auto rank = [&](TensorId tensor) {
+          return eviction_rank(policy, *model.at(static_cast<std::size_t>(tensor)));
+        };
+        if (!found || rank(TensorId(i)) < rank(*found)) found = TensorId(i);
+      }
+      return found;
+    };
+    for (int change = 0; change < 2000; ++change) {
+      const auto tensor = static_cast<std::uint32_t>(random.below(tensors));
+      auto& candidate = model.at(tensor);
+      candidate.reset();
+      if (random.below(4) != 0) {
+        candidate = {.dirty = random.below(2) == 0,
+                     .last_use = random.below(positions),
+                     .next_use = random.below(3) == 0 ? AccessTrace::never : random.below(positions)};
+      }
+      all.update(TensorId(tensor), candidate);
+
+      const std::uint64_t from = random.below(positions + 2);
+      ASSERT_EQ(all.first(), first([](const EvictionCandidate&) { return true; }));
+      ASSERT_EQ(all.first_clean_used_from(from),
+                first([&](const EvictionCandidate& one) { return !one.dirty && one.next_use >= from; }));
+    }
   }
 }
 

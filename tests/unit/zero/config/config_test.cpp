@@ -133,6 +133,18 @@ TEST(Config, TakesNoAutoWhereDeepSpeedTakesNone) {
   EXPECT_TRUE(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": "auto"}})"));
 }
 
+TEST(Config, RefusesNullForAKeyOfPenstock) {
+  for (const char* key : {"host_budget", "device_budget", "tile_elements", "tiles_in_flight", "path_weights",
+                          "path_nodes", "rank_nodes", "io_deadline_seconds", "unit_elements_max", "eviction",
+                          "io_engine", "integrity", "state_format", "threads"}) {
+    const std::string message =
+        refusal(R"({"train_batch_size": 8, "penstock": {")" + std::string(key) + R"(": null}})");
+    EXPECT_TRUE(contains(message, "penstock." + std::string(key) + ", line 1: ") &&
+                contains(message, "got null"))
+        << message;
+  }
+}
+
 TEST(Config, NotesEveryKeyThatHasNoEffectHere) {
   const auto config = read(R"({"train_batch_size": 8, "steps_per_print": 10,
     "zero_optimization": {"stage": 3, "sub_group_size": 1e9}, "optimizer": {"type": "Adam"}})");
@@ -304,6 +316,16 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
   EXPECT_EQ(again->penstock.path_weights, (std::vector<double>{0.12345678901234568, 1}));
   EXPECT_NE(config->to_json().find("\"betas\": [0.8, 0.95]"), std::string::npos) << config->to_json();
   EXPECT_TRUE(again->notes.empty()) << again->notes.front();
+}
+
+TEST(Config, WritesNoKeyThatHasNoValue) {
+  const auto config = read(R"({"train_batch_size": 8})");
+
+  const auto again = read(config->to_json());
+
+  EXPECT_FALSE(contains(config->to_json(), "null")) << config->to_json();
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(again->to_json(), config->to_json());
 }
 
 TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {

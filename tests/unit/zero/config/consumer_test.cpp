@@ -5,13 +5,13 @@
 // part, a key attributed to the trainer that the library uses, and a key accepted with an unsupported value.
 
 #include "kit/cluster.hpp"
+#include "kit/print.hpp"
 #include "tiers/memory/numa.hpp"
 #include "zero/config/schema.hpp"
 #include "zero/engine/step_arithmetic.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
-
-#include "kit/print.hpp"
+#include <penstock/zero/rank.hpp>
 
 #include <gtest/gtest.h>
 #include <json/json.h>
@@ -36,13 +36,13 @@ const char* const scenarios[] = {
         "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}},
         "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1],
-                     "rank_nodes": [0, 1]}})",
+                     "rank_nodes": [0, 1], "threads": 1}})",
     // The parameters alone on a disk, fp16, L2 decay.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
     // Everything in host memory, not pinned.
-    R"({"train_micro_batch_size_per_gpu": 2, "fp16": {"loss_scale": 64},
+    R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
 };
@@ -141,20 +141,49 @@ std::string observe_step(const Config& config) {
   return text.str();
 }
 
-/// The engine's tensors, and which of them are sealed in a separate pass.
-std::string observe_engine(const Config& config) {
-  if (config.dtype != DType::bf16) return "the harness computes in bf16";
-  std::ostringstream text;
-  test::RunOptions options{.ranks = ranks, .steps = 1, .config = config, .paths = 2};
-  options.before_step = [&](std::uint32_t, std::uint32_t rank, swap::Runtime& runtime) {
-    if (rank != 0) return;
-    for (const tiers::TensorId id : runtime.tensors()) {
-      const tiers::TensorDescription tensor = runtime.describe(id);
-      text << tensor.name << ' ' << tensor.size.value() << ' ' << tensor.sealed_in_pass << '\n';
+/// A rank that trains alone in host memory, with the other settings of `config`.
+Result<std::unique_ptr<Rank>> rank_in_memory(Config config) {
+  config.offload_param = config.offload_optimizer = {.pin_memory = false};
+  config.penstock.path_weights.clear();
+  config.penstock.path_nodes.clear();
+  config.penstock.rank_nodes.clear();
+  return Rank::create({.config = std::move(config), .model = test::small_model()});
+}
+
+/// Reduces the gradients of one micro-batch, without begin_step(), and steps.
+Result<StepOutcome> step_after_one_micro_batch(Rank& rank) {
+  Engine& engine = rank.engine();
+  PENSTOCK_TRY_ASSIGN(auto stream, rank.device().create_stream());
+  PENSTOCK_TRY(engine.initialize([](ParameterId, std::uint64_t, std::span<float>) {}));
+  for (std::uint32_t unit = 0; unit < rank.model().units.size(); ++unit) {
+    PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
+    for (const GradientSlot& slot : gradients.slots()) {
+      PENSTOCK_TRY(rank.device().fill_zero(stream->handle(), slot.tensor.bytes));
     }
-  };
-  const test::RunResult result = test::train(options);
-  return result.error ? result.error->message() : text.str();
+    PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+  }
+  return engine.step();
+}
+
+/// The engine's tensors, which of them are sealed in a separate pass, and whether one micro-batch completes a step.
+std::string observe_engine(const Config& config) {
+  Config on_one_thread = config;
+  on_one_thread.penstock.threads = 1;
+  const auto rank = rank_in_memory(std::move(on_one_thread));
+  if (!rank) return rank.error().message();
+  std::ostringstream text;
+  for (const tiers::TensorId id : (*rank)->runtime().tensors()) {
+    const tiers::TensorDescription tensor = (*rank)->runtime().describe(id);
+    text << tensor.name << ' ' << tensor.size.value() << ' ' << tensor.sealed_in_pass << '\n';
+  }
+  const auto stepped = step_after_one_micro_batch(**rank);
+  text << (stepped ? "updated" : stepped.error().message());
+  return text.str();
+}
+
+std::string observe_rank(const Config& config) {
+  const auto rank = rank_in_memory(config);
+  return rank ? std::to_string((*rank)->workers().threads()) : rank.error().message();
 }
 
 std::string observe(Consumer consumer, const Config& config) {
@@ -163,7 +192,10 @@ std::string observe(Consumer consumer, const Config& config) {
     case Consumer::runtime: return observe_runtime(config);
     case Consumer::step: return observe_step(config);
     case Consumer::engine: return observe_engine(config);
-    case Consumer::trainer: return observe_plan(config) + observe_runtime(config) + observe_step(config);
+    case Consumer::rank: return observe_rank(config);
+    case Consumer::trainer:
+      return observe_plan(config) + observe_runtime(config) + observe_step(config) + observe_engine(config) +
+             observe_rank(config);
     case Consumer::none: break;
   }
   return {};
@@ -229,8 +261,7 @@ TEST(ConfigConsumers, LeaveAloneExactlyTheKeysThatAreTheTrainers) {
     }
     EXPECT_GT(accepted, 0u) << key->path;
   }
-  EXPECT_EQ(of_trainer, (std::set<std::string_view>{"train_batch_size", "train_micro_batch_size_per_gpu",
-                                                    "gradient_accumulation_steps", "penstock.threads"}));
+  EXPECT_EQ(of_trainer, (std::set<std::string_view>{"train_batch_size", "train_micro_batch_size_per_gpu"}));
 }
 
 TEST(ConfigConsumers, MissNothingBecauseOtherValuesOfUnsupportedKeysAreRefusedByName) {
