@@ -28,7 +28,8 @@ class SimNames {
   void rename(const Path& from, const Path& to) { change({normal(from), normal(to), find(from)}); }
   void remove(const Path& path) { change({normal(path), {}, find(path)}); }
 
-  /// Makes the changes in `directory` durable.
+  /// Makes the changes in `directory` durable. A rename between two directories becomes durable when both were synced
+  /// after it, or with a later change of one of its names.
   void sync(const Path& directory);
   /// Keeps the durable names and an arbitrary subset of the other changes; calls SimFile::lose_power() of each file.
   void lose_power(std::uint64_t& random);
@@ -41,9 +42,17 @@ class SimNames {
   struct Change {
     Path from, to;  // empty: the file had no name before, or has none after
     std::shared_ptr<SimFile> file;
+    // Whether the directory of each name was synced after the change.
+    bool from_synced = from.empty(), to_synced = to.empty();
+    bool durable = false;
+
+    [[nodiscard]] bool is_complete() const { return from_synced && to_synced; }
   };
   static void apply(const Change& change, Names& names);
   void change(Change change);
+  /// Makes the complete changes durable, and each older change of the same names: applied after a power cut, it would
+  /// undo the newer one.
+  void make_durable();
 
   std::set<Path> directories_;
   Names names_, durable_;

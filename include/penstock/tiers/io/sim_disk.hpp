@@ -71,9 +71,10 @@ class SimDisk final : public FileSystem {
   ///
   /// Durable bytes and names survive. Of the writes that are not durable, completed or in flight, an arbitrary subset
   /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes; a file's length is one of
-  /// those that it has had since it was durable. Of the names that create, rename and remove have changed since the
-  /// directory was synced, an arbitrary subset survives; a single rename happens wholly or not at all. A flushed
-  /// file is lost if its name is lost. Scratch files and locks do not survive.
+  /// those that it has had since it was durable. Of the changes of names by create, rename and remove after which not
+  /// all of their directories were synced, an arbitrary subset survives; a single rename happens wholly or not at all,
+  /// and a change that is durable is not undone by an older one. A flushed file is lost if its name is lost. Scratch
+  /// files and locks do not survive.
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);

@@ -1,6 +1,7 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 
 #include "kit/pattern.hpp"
+#include "unit/tiers/io/small_disk.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/fault_file_system.hpp>
@@ -20,37 +21,9 @@ namespace penstock::tiers {
 namespace {
 
 using test::Pattern;
-using Names = std::vector<std::string>;
+using Names = SmallDisk::Names;
 
 constexpr std::uint64_t seed_count = 2000;
-
-/// A disk with one directory, "/d", whose files are small texts.
-struct SmallDisk {
-  SmallDisk() { sim.make_directory("/d"); }
-
-  File make(const char* name, const std::string& text) {
-    File file = sim.create(std::string("/d/") + name, 0_B, DirectIo::off).value();
-    write(file, 0, text);
-    return file;
-  }
-  static void write(File& file, std::uint64_t offset, const std::string& text) {
-    file.write(FileOffset(offset), ConstHostSpan(std::span(text))).value();
-  }
-  std::string text_of(const char* name) {
-    const File file = sim.open(std::string("/d/") + name, DirectIo::off).value();
-    std::string text(file.size().value().value(), '\0');
-    file.read(FileOffset(0), HostSpan(std::span(text))).value();
-    return text;
-  }
-  /// None where there is no such name.
-  std::optional<std::string> find(const char* name) {
-    if (!sim.open(std::string("/d/") + name, DirectIo::off)) return std::nullopt;
-    return text_of(name);
-  }
-  Names names() { return sim.list("/d").value(); }
-
-  SimDisk sim{{.capacity = 1_MiB}};
-};
 
 TEST(SimDiskPowerCut, KeepsWhatWasFlushedUnderANameThatWasSynced) {
   for (std::uint64_t seed = 0; seed < seed_count; ++seed) {
