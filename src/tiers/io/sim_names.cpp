@@ -38,12 +38,37 @@ void SimNames::change(Change change) {
 
 void SimNames::sync(const Path& directory) {
   const Path synced = normal(directory);
-  std::erase_if(changes_, [&](const Change& change) {
-    const bool concerned = (!change.from.empty() && change.from.parent_path() == synced) ||
-                           (!change.to.empty() && change.to.parent_path() == synced);
-    if (concerned) apply(change, durable_);
-    return concerned;
-  });
+  for (Change& change : changes_) {
+    change.from_synced |= change.from.parent_path() == synced;
+    change.to_synced |= change.to.parent_path() == synced;
+  }
+  make_durable();
+}
+
+void SimNames::lose_some(const Path& directory, std::uint64_t& random) {
+  const Survival survival = choose_survival(random);
+  std::vector<Change> kept;
+  for (Change& change : changes_) {
+    const bool at_risk = change.needs_sync_of(normal(directory));
+    if (!at_risk || survives(survival, random)) kept.push_back(std::move(change));
+  }
+  changes_ = std::move(kept);
+  sync(directory);
+}
+
+void SimNames::make_durable() {
+  std::set<Path> names;  // of the changes that become durable
+  for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
+    change->durable = change->is_complete() || names.contains(change->from) || names.contains(change->to);
+    if (!change->durable) continue;
+    for (const Path& name : {change->from, change->to}) {
+      if (!name.empty()) names.insert(name);
+    }
+  }
+  for (const Change& change : changes_) {
+    if (change.durable) apply(change, durable_);
+  }
+  std::erase_if(changes_, [](const Change& change) { return change.durable; });
 }
 
 void SimNames::lose_power(std::uint64_t& random) {

@@ -28,8 +28,12 @@ class SimNames {
   void rename(const Path& from, const Path& to) { change({normal(from), normal(to), find(from)}); }
   void remove(const Path& path) { change({normal(path), {}, find(path)}); }
 
-  /// Makes the changes in `directory` durable.
+  /// Makes the changes in `directory` durable. A rename between two directories becomes durable when both were synced
+  /// after it, or with a later change of one of its names.
   void sync(const Path& directory);
+  /// Of the changes that sync() would apply to, loses an arbitrary subset and syncs the others. find() and list() return
+  /// the lost ones until the next power cut.
+  void lose_some(const Path& directory, std::uint64_t& random);
   /// Keeps the durable names and an arbitrary subset of the other changes; calls SimFile::lose_power() of each file.
   void lose_power(std::uint64_t& random);
 
@@ -41,9 +45,21 @@ class SimNames {
   struct Change {
     Path from, to;  // empty: the file had no name before, or has none after
     std::shared_ptr<SimFile> file;
+    // Whether the directory of each name was synced after the change.
+    bool from_synced = from.empty(), to_synced = to.empty();
+    bool durable = false;
+
+    [[nodiscard]] bool is_complete() const { return from_synced && to_synced; }
+    [[nodiscard]] bool needs_sync_of(const Path& directory) const {
+      return (!from_synced && from.parent_path() == directory) ||
+             (!to_synced && to.parent_path() == directory);
+    }
   };
   static void apply(const Change& change, Names& names);
   void change(Change change);
+  /// Makes the complete changes durable, and each older change of the same names: applied after a power cut, it would
+  /// undo the newer one.
+  void make_durable();
 
   std::set<Path> directories_;
   Names names_, durable_;

@@ -1,6 +1,7 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 
 #include "kit/pattern.hpp"
+#include "unit/tiers/io/small_disk.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 #include <penstock/tiers/io/fault_file_system.hpp>
@@ -20,37 +21,9 @@ namespace penstock::tiers {
 namespace {
 
 using test::Pattern;
-using Names = std::vector<std::string>;
+using Names = SmallDisk::Names;
 
 constexpr std::uint64_t seed_count = 2000;
-
-/// A disk with one directory, "/d", whose files are small texts.
-struct SmallDisk {
-  SmallDisk() { sim.make_directory("/d"); }
-
-  File make(const char* name, const std::string& text) {
-    File file = sim.create(std::string("/d/") + name, 0_B, DirectIo::off).value();
-    write(file, 0, text);
-    return file;
-  }
-  static void write(File& file, std::uint64_t offset, const std::string& text) {
-    file.write(FileOffset(offset), ConstHostSpan(std::span(text))).value();
-  }
-  std::string text_of(const char* name) {
-    const File file = sim.open(std::string("/d/") + name, DirectIo::off).value();
-    std::string text(file.size().value().value(), '\0');
-    file.read(FileOffset(0), HostSpan(std::span(text))).value();
-    return text;
-  }
-  /// None where there is no such name.
-  std::optional<std::string> find(const char* name) {
-    if (!sim.open(std::string("/d/") + name, DirectIo::off)) return std::nullopt;
-    return text_of(name);
-  }
-  Names names() { return sim.list("/d").value(); }
-
-  SimDisk sim{{.capacity = 1_MiB}};
-};
 
 TEST(SimDiskPowerCut, KeepsWhatWasFlushedUnderANameThatWasSynced) {
   for (std::uint64_t seed = 0; seed < seed_count; ++seed) {
@@ -261,6 +234,35 @@ TEST_F(SimEnginePowerCut, AWriteInFlightMayHaveReachedTheDiskAndNeverCompletesAf
     std::array<IoCompletion, 1> completion;
     ASSERT_EQ(engine.reap(completion, TimePoint::min()), 1u);
     EXPECT_EQ(completion[0].result, -EBADF);
+  }
+  EXPECT_TRUE(lost && kept);
+}
+
+TEST_F(SimEnginePowerCut, AFlushThatFailsLosesWritesWhateverFlushSucceedsLater) {
+  bool lost = false, kept = false;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SmallDisk disk;
+    SimEngine engine(disk.sim, clock_, seed);
+    const File file = disk.sim.create("/d/swap", 64_KiB, DirectIo::preferred).value();
+    disk.sim.open("/d/swap", DirectIo::off)->sync().value();
+    disk.sim.sync_directory("/d").value();
+    disk.sim.fail_syncs(1, seed);
+    std::vector<std::int64_t> results;
+    for (IoRequest next :
+         {request(IoOperation::write, 1), request(IoOperation::flush, 0), request(IoOperation::flush, 0)}) {
+      next.file = file.handle();
+      ASSERT_EQ(engine.submit({&next, 1}), 1u);
+      clock_.advance_to(engine.next_due());
+      std::array<IoCompletion, 1> completion;
+      ASSERT_EQ(engine.reap(completion, TimePoint::min()), 1u);
+      results.push_back(completion[0].result);
+    }
+
+    disk.sim.power_cut(seed);
+
+    EXPECT_EQ(results, (std::vector<std::int64_t>{4096, -EIO, 0}));
+    EXPECT_EQ(disk.sim.flush_count(), 1u);
+    (has(disk, 1) ? kept : lost) = true;
   }
   EXPECT_TRUE(lost && kept);
 }
