@@ -1,5 +1,7 @@
 #include <penstock/tiers/io/file_system.hpp>
 
+#include <unistd.h>
+
 namespace penstock::tiers {
 
 File::~File() {
@@ -24,6 +26,14 @@ Result<void> File::write(FileOffset offset, ConstHostSpan bytes) {
 
 Result<void> File::sync() {
   return file_system_->sync(properties_);
+}
+
+DirectoryLock::DirectoryLock(File lock_file) : lock_file_(std::move(lock_file)), owner_(::getpid()) {}
+
+DirectoryLock::~DirectoryLock() {
+  if (lock_file_.file_system_ != nullptr && owner_ == ::getpid()) {
+    lock_file_.file_system_->unlock(lock_file_.handle());
+  }
 }
 
 }  // namespace penstock::tiers

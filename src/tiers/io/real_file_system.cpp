@@ -170,11 +170,12 @@ class RealFileSystem final : public FileSystem {
   }
 
  private:
+  // A forked child shares the open file description, to which the lock belongs: closing our descriptor alone would not
+  // end the lock.
+  void unlock(FileHandle handle) noexcept override { ::flock(static_cast<int>(handle), LOCK_UN); }
+
   void close(FileHandle handle) noexcept override {
-    if (handle == FileHandle::none) return;
-    // Unlocks explicitly: a forked child may have the descriptor too, and closing ours would not end the lock.
-    ::flock(static_cast<int>(handle), LOCK_UN);
-    ::close(static_cast<int>(handle));
+    if (handle != FileHandle::none) ::close(static_cast<int>(handle));
   }
 
   Result<ByteCount> size(const File::Properties& file) override {

@@ -71,6 +71,7 @@ class File {
   [[nodiscard]] Result<void> sync();
 
  private:
+  friend class DirectoryLock;
   void swap(File& other) noexcept {
     std::swap(file_system_, other.file_system_);
     std::swap(properties_, other.properties_);
@@ -80,6 +81,9 @@ class File {
 };
 
 /// An exclusive lock on a directory, from FileSystem::lock() until destruction or the end of the process.
+///
+/// A child that was forked without exec has a copy. The lock ends when the process that took it destroys its own, and
+/// not when a child destroys its copy.
 class DirectoryLock {
  public:
   /// The locked file in the directory. It is not removed with the lock: if it were, two processes could hold locks on
@@ -87,11 +91,22 @@ class DirectoryLock {
   static constexpr const char* file_name = "penstock.lock";
 
   DirectoryLock() = default;
-  /// `lock_file` is locked, and unlocked when it is closed.
-  explicit DirectoryLock(File lock_file) : lock_file_(std::move(lock_file)) {}
+  /// This process has locked `lock_file`. A lock that does not end when the file is closed needs FileSystem::unlock().
+  explicit DirectoryLock(File lock_file);
+  DirectoryLock(DirectoryLock&& other) noexcept { swap(other); }
+  DirectoryLock& operator=(DirectoryLock&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DirectoryLock();
 
  private:
+  void swap(DirectoryLock& other) noexcept {
+    std::swap(lock_file_, other.lock_file_);
+    std::swap(owner_, other.owner_);
+  }
   File lock_file_;
+  int owner_ = 0;  // process id
 };
 
 /// The file operations that the library uses. Implementations: the operating system (real_file_system), SimDisk, and
@@ -159,8 +174,8 @@ class FileSystem {
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
 
   /// Locks `directory` exclusively, against other processes of this machine and other callers in this one. Does not
-  /// wait. The kernel releases the lock when the process ends, however it ends; a child that was forked without exec
-  /// and outlives its parent keeps the lock.
+  /// wait. The kernel releases the lock when the process ends, however it ends; if it ends without destroying the
+  /// DirectoryLock, a child that was forked without exec and outlives it keeps the lock.
   ///
   /// Errors: in_use, naming the holding process if it is known; not_found and permission, of the directory; no_space, for
   /// the lock file; invalid_argument, if the lock file's name is a link.
@@ -175,6 +190,9 @@ class FileSystem {
 
  private:
   friend class File;
+  friend class DirectoryLock;
+  // Called by DirectoryLock before close(), in the process that took the lock.
+  virtual void unlock(FileHandle) noexcept {}
   // Called by the members of File. Each error names the file.
   virtual void close(FileHandle handle) noexcept = 0;
   virtual Result<ByteCount> size(const File::Properties& file) = 0;

@@ -262,5 +262,20 @@ TEST(RealFileSystem, EndsALockThatAForkedChildHasInheritedToo) {
   ::waitpid(child, nullptr, 0);
 }
 
+TEST(RealFileSystem, KeepsTheLockOfAParentWhoseForkedChildDestroysItsCopy) {
+  const test::ScratchDirectory directory;
+  std::optional<DirectoryLock> lock = real_file_system().lock(directory.path()).value();
+
+  const int result = test::in_child([&] {
+    lock.reset();
+    return real_file_system().lock(directory.path()) ? 1 : 0;
+  });
+
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(real_file_system().lock(directory.path()).error().code(), ErrorCode::in_use);
+  lock.reset();
+  EXPECT_TRUE(real_file_system().lock(directory.path()));
+}
+
 }  // namespace
 }  // namespace penstock::tiers
