@@ -84,6 +84,10 @@ Result<void> SimDisk::sync_directory(const std::filesystem::path& directory) {
   if (!state_->names.is_directory(directory)) {
     return file_error("FileSystem::sync_directory", directory.string(), ENOENT);
   }
+  if (state_->next_sync_fails()) {
+    state_->names.lose_some(directory, state_->sync_random);
+    return sync_error("FileSystem::sync_directory", directory.string(), EIO);
+  }
   state_->names.sync(directory);
   return ok();
 }
@@ -107,6 +111,11 @@ Result<ByteCount> SimDisk::free_space(const std::filesystem::path&) {
 
 void SimDisk::make_directory(const std::filesystem::path& directory) {
   state_->names.make_directory(directory);
+}
+
+void SimDisk::fail_syncs(std::uint64_t count, std::uint64_t seed) {
+  state_->syncs_to_fail = count;
+  state_->sync_random = seed;
 }
 
 void SimDisk::power_cut(std::uint64_t seed) {
@@ -159,8 +168,8 @@ Result<void> SimDisk::write(const File::Properties& file, FileOffset offset, Con
 
 Result<void> SimDisk::sync(const File::Properties& file) {
   SimFile* const found = state_->find(file.handle);
-  if (found == nullptr) return sync_error("File::sync", file.name, EBADF);
-  found->make_durable(found->change_count());
+  const int error = found != nullptr ? state_->sync(*found, found->change_count()) : EBADF;
+  if (error != 0) return sync_error("File::sync", file.name, error);
   return ok();
 }
 

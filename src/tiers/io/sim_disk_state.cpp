@@ -48,4 +48,13 @@ std::int64_t SimDiskState::write_at(FileHandle handle, FileOffset offset, ConstH
   return static_cast<std::int64_t>(bytes.size().value());
 }
 
+int SimDiskState::sync(SimFile& file, std::uint64_t changes) noexcept {
+  if (next_sync_fails()) {
+    file.lose_some(changes, sync_random);
+    return EIO;
+  }
+  file.make_durable(changes);
+  return 0;
+}
+
 }  // namespace penstock::tiers

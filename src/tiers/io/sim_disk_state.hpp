@@ -27,9 +27,16 @@ struct SimDiskState {
   [[nodiscard]] std::int64_t read_at(FileHandle handle, FileOffset offset, HostSpan into) const noexcept;
   [[nodiscard]] std::int64_t write_at(FileHandle handle, FileOffset offset, ConstHostSpan bytes) noexcept;
 
+  /// Whether this sync fails, and counts it.
+  [[nodiscard]] bool next_sync_fails() noexcept { return syncs_to_fail > 0 && syncs_to_fail-- > 0; }
+  /// Makes the first `changes` of `file` durable. 0, or the errno of a sync that fails.
+  [[nodiscard]] int sync(SimFile& file, std::uint64_t changes) noexcept;
+
   const SimDisk::Options options;
   ByteCount used;  // files add their reserved bytes, so that it outlives them
   std::uint64_t flush_count = 0;
+  std::uint64_t syncs_to_fail = 0;
+  std::uint64_t sync_random = 0;  // chooses what they lose
   SimNames names;
   int next_handle = 1000;          // far from real descriptors, so that a mix-up fails
   int first_handle = next_handle;  // older ones were open at the last power cut

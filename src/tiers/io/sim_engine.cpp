@@ -35,8 +35,9 @@ std::int64_t SimEngine::State::perform(const Pending& completed) noexcept {
   SimFile* const file = disk.find(request.file);
   if (file == nullptr) return -EBADF;
   if (request.operation == IoOperation::flush) {
-    file->make_durable(completed.changes);
-    return ++disk.flush_count, 0;
+    const int error = disk.sync(*file, completed.changes);
+    if (error == 0) ++disk.flush_count;
+    return -error;
   }
   if (disk.misaligned(request.offset, request.buffer)) return -EINVAL;
   const HostSpan bytes = request.buffer.subspan(0_B, std::min(request.buffer.size(), request_max));

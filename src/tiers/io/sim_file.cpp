@@ -4,8 +4,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 namespace penstock::tiers {
+
+namespace {
+
+void put(std::span<const std::byte> sectors, std::uint64_t begin, std::vector<std::byte>& bytes) {
+  std::copy(sectors.begin(), sectors.end(), bytes.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
+}  // namespace
 
 SimFile::SimFile(ByteCount size, bool named, ByteCount& used) : reserved_(size), used_(used), named_(named) {
   used_ += size;
@@ -29,56 +39,63 @@ void SimFile::write(FileOffset offset, ConstHostSpan bytes) {
     return;
   }
   Change change{.begin = offset.value() / sector * sector, .size_after = bytes_.size()};
-  const auto first = bytes_.begin() + static_cast<std::ptrdiff_t>(change.begin);
-  const auto last = bytes_.begin() + static_cast<std::ptrdiff_t>(
-                                         std::min<std::uint64_t>(round_up(end, sector), bytes_.size()));
-  change.before.assign(first, last);
   std::memcpy(bytes_.data() + offset.value(), bytes.data(), bytes.size().value());
-  change.after.assign(first, last);
+  change.sectors.assign(bytes_.begin() + static_cast<std::ptrdiff_t>(change.begin),
+                        bytes_.begin() + static_cast<std::ptrdiff_t>(
+                                             std::min<std::uint64_t>(round_up(end, sector), bytes_.size())));
   changes_.push_back(std::move(change));
 }
 
-void SimFile::make_durable(std::uint64_t count) {
-  while (durable_count_ < count) {
-    durable_size_ = changes_.front().size_after;
+SimFile::Changes SimFile::take_changes(std::uint64_t count) {
+  Changes taken;
+  for (; dropped_count_ < count; ++dropped_count_) {
+    taken.push_back(std::move(changes_.front()));
     changes_.pop_front();
-    ++durable_count_;
+  }
+  return taken;
+}
+
+void SimFile::make_durable(std::uint64_t count) {
+  for (const Change& change : take_changes(count)) {
+    durable_.resize(std::max(durable_.size(), change.size_after));
+    put(change.sectors, change.begin, durable_);
   }
 }
 
-void SimFile::put(std::uint64_t begin, const std::vector<std::byte>& sectors) {
-  std::copy(sectors.begin(), sectors.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(begin));
+void SimFile::lose_some(std::uint64_t count, std::uint64_t& random) {
+  Changes changes = take_changes(count);
+  const Survival survival = choose_survival(random);
+  if (survival == Survival::some) {
+    for (std::size_t i = changes.size(); i > 1; --i) {
+      std::swap(changes[i - 1], changes[splitmix64_next(random) % i]);
+    }
+  }
+  std::size_t size = durable_.size();
+  for (const Change& change : changes) {
+    // Length and bytes reach the disk separately: the file may be extended but without its bytes.
+    if (survives(survival, random)) size = std::max(size, change.size_after);
+    durable_.resize(std::max(durable_.size(), change.size_after));
+    const bool torn = survival == Survival::some && splitmix64_next(random) % 2 == 0;
+    if (torn) {
+      tear(change, random);
+    } else if (survives(survival, random)) {
+      put(change.sectors, change.begin, durable_);
+    }
+  }
+  durable_.resize(size);
+}
+
+void SimFile::tear(const Change& change, std::uint64_t& random) {
+  const std::span<const std::byte> sectors(change.sectors);
+  for (std::size_t at = 0; at < sectors.size(); at += sector) {
+    if (splitmix64_next(random) % 2 == 0) continue;
+    put(sectors.subspan(at, std::min<std::size_t>(sector, sectors.size() - at)), change.begin + at, durable_);
+  }
 }
 
 void SimFile::lose_power(std::uint64_t& random) {
-  for (auto change = changes_.rbegin(); change != changes_.rend(); ++change)
-    put(change->begin, change->before);
-  const Survival survival = choose_survival(random);
-  if (survival == Survival::some) {
-    for (std::size_t i = changes_.size(); i > 1; --i) {
-      std::swap(changes_[i - 1], changes_[splitmix64_next(random) % i]);
-    }
-  }
-  std::size_t size = durable_size_;
-  for (const Change& change : changes_) {
-    // Length and bytes reach the disk separately: the file may be extended but without its bytes.
-    if (survives(survival, random)) size = std::max(size, change.size_after);
-    const bool torn = survival == Survival::some && splitmix64_next(random) % 2 == 0;
-    if (!torn) {
-      if (survives(survival, random)) put(change.begin, change.after);
-      continue;
-    }
-    for (std::size_t at = 0; at < change.after.size(); at += sector) {
-      if (splitmix64_next(random) % 2 == 0) continue;
-      const auto from = change.after.begin() + static_cast<std::ptrdiff_t>(at);
-      const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(sector, change.after.size() - at));
-      std::copy(from, from + count, bytes_.begin() + static_cast<std::ptrdiff_t>(change.begin + at));
-    }
-  }
-  bytes_.resize(size);
-  durable_size_ = size;
-  durable_count_ += changes_.size();
-  changes_.clear();
+  lose_some(change_count(), random);
+  bytes_ = durable_;
 }
 
 }  // namespace penstock::tiers

@@ -45,6 +45,17 @@ void SimNames::sync(const Path& directory) {
   make_durable();
 }
 
+void SimNames::lose_some(const Path& directory, std::uint64_t& random) {
+  const Survival survival = choose_survival(random);
+  std::vector<Change> kept;
+  for (Change& change : changes_) {
+    const bool at_risk = change.needs_sync_of(normal(directory));
+    if (!at_risk || survives(survival, random)) kept.push_back(std::move(change));
+  }
+  changes_ = std::move(kept);
+  sync(directory);
+}
+
 void SimNames::make_durable() {
   std::set<Path> names;  // of the changes that become durable
   for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {

@@ -49,6 +49,9 @@ using FaultPlan = std::vector<Fault>;
 ///
 ///     FaultEngine engine(std::move(real_engine), {Fault::fail(IoOperation::read, 10, EIO)});
 ///
+/// A flush that it fails loses nothing: the next flush makes the same writes durable. On a disk, they may be lost;
+/// SimDisk::fail_syncs() simulates that.
+///
 /// Thread rules: those of the wrapped engine.
 class FaultEngine final : public IoEngine {
  public:

@@ -57,6 +57,9 @@ using FileSystemFaultPlan = std::vector<FileSystemFault>;
 ///
 ///     FaultFileSystem files(real_file_system(), {FileSystemFault::fail(FileSystemFault::Operation::open, 0, EIO)});
 ///
+/// A sync() or sync_directory() that it fails loses nothing: the next one makes the same changes durable. On a disk,
+/// they may be lost; SimDisk::fail_syncs() simulates that.
+///
 /// Safe from any thread, if the wrapped file system is. Outlives its files; a lock belongs to the wrapped file
 /// system.
 class FaultFileSystem final : public FileSystem {

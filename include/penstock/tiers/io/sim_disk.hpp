@@ -28,7 +28,8 @@ class SimClock final : public Clock {
 
 struct SimDiskState;
 
-/// A file system in memory with a simulated speed and simulated power cuts. Outlives its files and its engines.
+/// A file system in memory with a simulated speed, simulated power cuts and failed syncs. Outlives its files and its
+/// engines.
 ///
 ///     SimDisk disk({.capacity = 1_GiB});
 ///     disk.make_directory("/checkpoints");
@@ -37,8 +38,8 @@ struct SimDiskState;
 ///     disk.power_cut(/*seed=*/7);      // file.sync() was not called: any part of `bytes` may be left
 ///
 /// A write is durable after File::sync(), or after an engine's flush that was submitted after the write completed.
-/// power_cut() needs the old and the new bytes of a write that is not durable: both are kept for files with a name.
-/// A scratch file needs no more memory than its bytes.
+/// A file with a name takes memory for its current bytes, its durable bytes, and those of each write that is not
+/// durable; a scratch file for its current bytes only.
 ///
 /// Used by one thread at a time.
 class SimDisk final : public FileSystem {
@@ -79,11 +80,20 @@ class SimDisk final : public FileSystem {
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);
 
+  /// The next `count` syncs fail with EIO: calls of File::sync() and sync_directory(), and flushes of engines. `seed`
+  /// chooses what they lose. Replaces what is left of an earlier call.
+  ///
+  /// Of the changes that a failed sync should have made durable, an arbitrary subset is durable, by sectors as after
+  /// power_cut(). The others never become durable, whatever sync succeeds later, as on ext4 and XFS, where a page that
+  /// failed to be written counts as clean. Reads, list() and open() return them until the power cut. A write
+  /// of any part of a lost sector writes the sector whole: the next sync makes all of it durable.
+  void fail_syncs(std::uint64_t count, std::uint64_t seed);
+
   /// The bytes of an open file, which a test may read or corrupt. Valid until the file grows.
   [[nodiscard]] HostSpan bytes(FileHandle file);
   [[nodiscard]] const Options& options() const;
   [[nodiscard]] std::size_t open_file_count() const;
-  /// Flushes that engines have completed.
+  /// Flushes that engines have completed without error.
   [[nodiscard]] std::uint64_t flush_count() const;
 
  private:

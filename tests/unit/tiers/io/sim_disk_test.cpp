@@ -238,6 +238,35 @@ TEST_F(SimEnginePowerCut, AWriteInFlightMayHaveReachedTheDiskAndNeverCompletesAf
   EXPECT_TRUE(lost && kept);
 }
 
+TEST_F(SimEnginePowerCut, AFlushThatFailsLosesWritesWhateverFlushSucceedsLater) {
+  bool lost = false, kept = false;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SmallDisk disk;
+    SimEngine engine(disk.sim, clock_, seed);
+    const File file = disk.sim.create("/d/swap", 64_KiB, DirectIo::preferred).value();
+    disk.sim.open("/d/swap", DirectIo::off)->sync().value();
+    disk.sim.sync_directory("/d").value();
+    disk.sim.fail_syncs(1, seed);
+    std::vector<std::int64_t> results;
+    for (IoRequest next :
+         {request(IoOperation::write, 1), request(IoOperation::flush, 0), request(IoOperation::flush, 0)}) {
+      next.file = file.handle();
+      ASSERT_EQ(engine.submit({&next, 1}), 1u);
+      clock_.advance_to(engine.next_due());
+      std::array<IoCompletion, 1> completion;
+      ASSERT_EQ(engine.reap(completion, TimePoint::min()), 1u);
+      results.push_back(completion[0].result);
+    }
+
+    disk.sim.power_cut(seed);
+
+    EXPECT_EQ(results, (std::vector<std::int64_t>{4096, -EIO, 0}));
+    EXPECT_EQ(disk.sim.flush_count(), 1u);
+    (has(disk, 1) ? kept : lost) = true;
+  }
+  EXPECT_TRUE(lost && kept);
+}
+
 TEST_F(SimEnginePowerCut, AFlushThatADriveOnlyReportsKeepsNothing) {
   bool lost = false;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {

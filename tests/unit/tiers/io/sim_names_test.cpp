@@ -109,6 +109,12 @@ class NamesModel {
   void sync(const Path& directory) {
     for (auto& unsynced : changes_) unsynced.erase(directory);
   }
+  /// Changes that this sync may lose never count as durable.
+  void fail_sync(const Path& directory) {
+    for (auto& unsynced : changes_) {
+      if (unsynced.contains(directory)) unsynced.insert("lost");
+    }
+  }
   [[nodiscard]] bool may_have(const Path& path, const SimFile* file) const {
     const auto found = history_.find(path);
     if (found == history_.end()) return file == nullptr;
@@ -132,6 +138,7 @@ TEST(SimNames, LeavesNoOlderFileUnderANameThanItsLastDurableOne) {
   const std::array<SimNames::Path, 4> paths{"/a/x", "/a/y", "/b/x", "/b/y"};
   for (std::uint64_t seed = 0; seed < 4 * seed_count; ++seed) {
     test::SeededRandom random(seed);
+    std::uint64_t lost = ~seed;
     ByteCount used;
     std::vector<std::shared_ptr<SimFile>> files;  // kept, so that no address is used twice
     SimNames names;
@@ -140,7 +147,10 @@ TEST(SimNames, LeavesNoOlderFileUnderANameThanItsLastDurableOne) {
       const SimNames::Path &path = paths[random.below(4)], &other = paths[random.below(4)];
       const auto file = names.find(path);
       const std::uint64_t action = random.below(4);
-      if (action == 0) {
+      if (action == 0 && random.below(4) == 0) {
+        names.lose_some(path.parent_path(), lost);
+        model.fail_sync(path.parent_path());
+      } else if (action == 0) {
         names.sync(path.parent_path());
         model.sync(path.parent_path());
       } else if (!file) {
