@@ -82,8 +82,8 @@ class File {
 
 /// An exclusive lock on a directory, from FileSystem::lock() until destruction or the end of the process.
 ///
-/// A child that was forked without exec has a copy. The lock ends when the process that took it destroys its own; a child
-/// that destroys its copy does not end the lock.
+/// A child that was forked without exec has a copy. The lock ends when the process that took it destroys its own, and
+/// not when a child destroys its copy.
 class DirectoryLock {
  public:
   /// The locked file in the directory. It is not removed with the lock: if it were, two processes could hold locks on

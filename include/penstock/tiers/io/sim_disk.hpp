@@ -28,7 +28,8 @@ class SimClock final : public Clock {
 
 struct SimDiskState;
 
-/// A file system in memory with a simulated speed, simulated power cuts and failed syncs. Outlives its files and its engines.
+/// A file system in memory with a simulated speed, simulated power cuts and failed syncs. Outlives its files and its
+/// engines.
 ///
 ///     SimDisk disk({.capacity = 1_GiB});
 ///     disk.make_directory("/checkpoints");
@@ -84,8 +85,8 @@ class SimDisk final : public FileSystem {
   ///
   /// Of the changes that a failed sync should have made durable, an arbitrary subset is durable, by sectors as after
   /// power_cut(). The others never become durable, whatever sync succeeds later, as on ext4 and XFS, where a page that
-  /// failed to be written counts as clean. Reads, list() and open() return them until the power cut. A lost sector
-  /// becomes durable when it is written and synced again.
+  /// failed to be written counts as clean. Reads, list() and open() return them until the power cut. A write
+  /// of any part of a lost sector writes the sector whole: the next sync makes all of it durable.
   void fail_syncs(std::uint64_t count, std::uint64_t seed);
 
   /// The bytes of an open file, which a test may read or corrupt. Valid until the file grows.
