@@ -54,7 +54,7 @@ Runtime::~Runtime() {
     const std::lock_guard lock(state_->mutex);
     state_->residency.stop();
   }
-  // flush() has reported failed stores; a caller that did not call it abandons the run.
+  // Ignores failed stores: a caller that needs their errors calls flush() before.
   wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
   {
     const std::lock_guard lock(state_->mutex);
@@ -93,11 +93,11 @@ void Runtime::remove(TensorId tensor) {
   State& s = *state_;
   {
     std::unique_lock lock(s.mutex);
-    s.residency.forget(tensor);  // before the wait, during which a prefetch could start
+    s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
     s.drive_until(lock, [&] { return s.residency.idle(tensor); });
-    s.residency.forget(tensor);
+    s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
     (void)s.residency.remove(tensor);
-    s.advance();  // other requests may wait for its room, or for the error of its failed store to be taken
+    s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
   }
   wake();
 }
@@ -150,8 +150,8 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     return outcome || (failed = state_->residency.take_store_error());
   });
   if (failed) {
-    state_->residency.cancel(id, tensor,
-                             access);  // with the same lock held: it must not be granted after that
+    // Before the lock is released, because the request could be granted then.
+    state_->residency.cancel(id, tensor, access);
     return state_->report_store_error(lock, std::move(failed)).error();
   }
   if (!*outcome) return outcome->error();

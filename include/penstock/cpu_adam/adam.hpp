@@ -35,7 +35,7 @@ struct AdamSegment {
 
 /// One tile in host memory, with its gradient and its output, the parameter. Spans are owned by the caller, do not
 /// overlap, and are aligned to their element (`state` to state_alignment). Spans that start and end at cache lines
-/// are fastest; the bits do not depend on it.
+/// are fastest; the result does not depend on the alignment.
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
@@ -47,13 +47,13 @@ struct AdamTile {
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
   /// The number of the tile's first element among all elements of one trainer. Together with the step it seeds the
-  /// stochastic rounding of split_bf16 and split_q8. A tile divided in two between blocks gives the same bits.
+  /// stochastic rounding of split_bf16 and split_q8. Dividing a tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
 };
 
-/// Is called with each block of a tile's state just before and just after its update, on the worker that updates
-/// it, while the block is in that core's L2: the place to verify and to compute checksums. Called from several
-/// threads at once, for different blocks.
+/// Receives each block of a tile's state just before and just after its update, on the worker that updates it. The
+/// block is in that core's L2 cache then, so that checksums can be verified and computed without reading memory
+/// again. Called from several threads at once, for different blocks.
 class BlockObserver {
  public:
   BlockObserver() = default;
@@ -93,7 +93,7 @@ struct AdamOutcome {
 ///     initialize_tile(initial_values, DType::fp32, tile).value();                     // step 0
 ///     AdamOutcome outcome = adam_step({.learning_rate = 1e-3f}, /*step=*/1, /*gradient_factor=*/1, tile).value();
 ///
-/// Blocks. Does not check the step number against the tile; the tile's owner keeps track of it.
+/// Returns when the tile is updated. Does not check the step number against the tile; the caller records it.
 /// Errors, all before anything is written: invalid_argument, naming the argument: step 0; a beta outside [0, 1),
 /// epsilon not above 0, a negative learning rate or weight decay, a value that is not finite; lengths that do not
 /// fit `elements`; spans that overlap or are misaligned; a parameter dtype that the format does not take.
@@ -116,7 +116,7 @@ struct AdamOutcome {
 /// Fills a tile for step 0: master = initial, m = v = 0; and writes the parameter. tile.gradient is ignored.
 /// `initial` holds tile.elements elements of `initial_dtype` and does not overlap state or parameter.
 ///
-/// Blocks. Errors: as adam_step.
+/// Returns when the tile is filled. Errors: as adam_step.
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
                              parallel::Workers* workers = nullptr);
 

@@ -16,8 +16,8 @@ class Runtime;
 /// `overwrite` does not load the tensor: bytes that the holder does not write are undefined.
 enum class Access : std::uint8_t { read, modify, overwrite };
 
-/// Whether the trace of uses records a request. Prefetch and eviction predict the next round from the trace, so that
-/// uses that do not recur, such as those of a digest over all tensors, should not be recorded.
+/// Whether the trace of uses records a request. Prefetch and eviction predict the next round from the trace. Do not
+/// record uses that do not recur in every round, such as those of a digest over all tensors.
 enum class Use : std::uint8_t { recorded, unrecorded };
 
 /// Identifies a request of one runtime.
@@ -68,7 +68,7 @@ class Lease {
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
 ///     while (true) {
-///       if (auto lease = pending.poll()) return std::move(*lease);   // Result<Lease>: granted, or why it never will be
+///       if (auto lease = pending.poll()) return std::move(*lease);  // Result<Lease>: granted, or why it never will be
 ///       …                                                            // other work
 ///     }
 class PendingLease {

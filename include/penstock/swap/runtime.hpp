@@ -32,11 +32,11 @@ struct Move;
 ///     lease.end();                            // evicted to the swap file when another tensor needs the room
 ///
 /// One thread, the *mover*, advances the transfers: the runtime's own or, with an idle handler, the thread that waits.
-/// Each path has its own driver thread. A zero::Engine that uses a runtime is destroyed before it.
+/// Each path has its own driver thread. Destroy a zero::Engine before the runtime that it uses.
 ///
 /// A write-behind that fails on one path is repeated on another path that has room. If there is none, the tensor stays
 /// dirty in memory, and the next call of acquire, flush, wait_until or check_stores returns the error, once. Until
-/// that call, requests that need room wait; after it the tensor is stored again, and the caller may repeat the call.
+/// that call, requests that need room wait. That call also queues the store again, and the caller may repeat the call.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and the calls named wait block.
 class Runtime {
@@ -53,13 +53,13 @@ class Runtime {
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero;
   /// no_space, when no path has room (wanted, free); budget_too_small, when host memory has no room.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
-  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight. It has no lease and no
-  /// pending request.
+  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight. Precondition: the
+  /// tensor has no lease and no pending request.
   void remove(tiers::TensorId tensor);
 
   /// Blocks until the lease is granted.
   ///
-  /// Errors: budget_too_small, when no transfer in flight will free enough room, with all leased tensors;
+  /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
   /// invalid_argument, for reading a tensor that was never written; corrupted, truncated, io and deadline_exceeded, of
   /// the load; the error of a failed write-behind.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
@@ -71,9 +71,10 @@ class Runtime {
 
   /// Ends a round of uses, such as a training step. The order of uses of one round predicts that of the next.
   void end_round();
-  /// Loads the tensor before its use is requested, if there is room that no tensor used sooner needs.
+  /// Hints that the tensor is used soon. Loads it once host memory has room for it and for every absent tensor that the
+  /// trace predicts to be used before it. A request that waits for room cancels the hint.
   void prefetch(tiers::TensorId tensor);
-  /// Discards the contents, in memory and on disk. The tensor has no lease.
+  /// Discards the contents, in memory and on disk. Precondition: the tensor has no lease.
   void discard(tiers::TensorId tensor);
 
   /// Waits until at most `count` write-behinds are pending. The next acquire() returns the error of a failed one.
@@ -91,17 +92,17 @@ class Runtime {
   /// Ends the pins of `generation`. Frees the extents that no other generation pins and no tensor uses.
   void release_generation(std::uint64_t generation);
 
-  /// Events since the last call that were not returned as errors, one line each: stores moved to another path, paths
-  /// retired and evacuated.
+  /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
+  /// to another path, paths retired and evacuated.
   [[nodiscard]] std::vector<std::string> take_messages();
 
-  /// Reports that a block does not verify, for a tensor that is sealed_in_pass. Returns the error for the caller's
-  /// caller.
+  /// For a tensor that is sealed_in_pass, whose blocks the caller verifies: counts a block that does not match its
+  /// checksum as a fault of its path. Returns the error, for the caller to return.
   [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block);
   /// The checksums of a tensor that is sealed_in_pass. The reference is valid until remove().
   [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor);
 
-  /// Starts a move of the caller on the mover.
+  /// Starts `move`, a sequence of asynchronous operations ("hops") such as gather and copy. The mover runs it.
   void start(Move move);
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
   void wake() noexcept;
@@ -118,8 +119,8 @@ class Runtime {
   Result<void> wait_for(const tiers::Event& event);
   /// Polls all moves once, for an idle handler. True if any of them advanced.
   bool poll();
-  /// The earliest deadline of a request in flight, when an idle handler with simulated time must call poll(); forever
-  /// when there is none.
+  /// The earliest deadline of a request in flight; forever when no request is in flight. An idle handler with simulated
+  /// time must call poll() at that time.
   [[nodiscard]] TimePoint next_deadline() const;
 
   // Inspection.

@@ -36,15 +36,16 @@ struct Accelerator {
   std::unique_ptr<tiers::Device> device;
   std::unique_ptr<Compute> compute;
 };
-/// Creates an accelerator that is `memory` bytes of host memory.
+/// Creates an accelerator that uses `memory` bytes of host memory as its device memory.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);
-/// Creates the accelerator of CUDA device number `ordinal`. Errors: unsupported, if this build has no CUDA or the machine
-/// has no such device.
+/// Creates the accelerator of CUDA device number `ordinal`. Errors: unsupported, if this build has no CUDA or the
+/// machine has no such device.
 [[nodiscard]] Result<Accelerator> make_cuda_accelerator(int ordinal);
 
 /// Functions with which a test changes a rank's parts. Each may be empty.
 struct RankHooks {
-  /// Called last to change the runtime's options: file systems, engines and faults of its paths, an idle handler.
+  /// Changes the options with which the rank is about to create its runtime: file systems, I/O engines and faults of
+  /// the paths, an idle handler.
   std::function<void(swap::RuntimeOptions&)> runtime_options;
   std::function<void(Engine::Options&)> engine_options;
   /// Called after the engine is destroyed and before its runtime is.
@@ -77,8 +78,8 @@ class Rank {
     std::function<Result<Accelerator>(ByteCount engine_budget)> make_accelerator;
     /// Empty: a group of one rank, which is an error for identity.ranks > 1. See in_process_membership().
     GroupMembership group;
-    /// Runs updates and checksums; must outlive the rank. Null: the rank creates its own, penstock.threads of them, or
-    /// by default as many as cores divided by the ranks of this machine.
+    /// Runs updates and checksums; must outlive the rank. Null: the rank creates its own workers. Their number is
+    /// penstock.threads; if that is 0, the cores of this machine divided by its ranks.
     parallel::Workers* workers = nullptr;
     RankHooks hooks;
     std::uint32_t engine_number = 0;  ///< see Engine::Options

@@ -105,7 +105,8 @@ void PrefetchPolicy::rebuild() {
 void PrefetchPolicy::advance(TensorId used) {
   if (!trace_.known()) return;
   const std::uint64_t now = trace_.position();
-  // The trace also skips tensors that were removed: then the window sum is recomputed.
+  // Starts a new window unless the position advanced by exactly one within the window. It advances by more when the
+  // trace skips removed tensors.
   if (now == window_begin_ + 1 && window_end_ >= now) {
     window_bytes_ -= entry(used).facts.payload;
   } else if (now != window_begin_) {

@@ -50,7 +50,7 @@ void HostResidency::forget(TensorId tensor) {
   trace_.forget(tensor);
   follow_trace(revision);
   refresh(tensor);
-  // The failed stores of other tensors are repeated, and their errors reported, separately.
+  // Discards the error, and queues the failed stores of other tensors again. If one fails again, its error is reported.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
 }
 
@@ -111,7 +111,7 @@ void HostResidency::end_round() {
   follow_trace(revision);
 }
 
-/// A new recording changes the next use of every tensor.
+/// Updates the policies for all tensors if the trace's revision has changed, and with it every tensor's next use.
 void HostResidency::follow_trace(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();
@@ -137,7 +137,7 @@ void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
     effects_.drop(tensor);
     return refresh(tensor);
   }
-  // start_stores() skips copies that are leased exclusively.
+  // Queue the store again: start_stores() may have removed it from the queue, because the copy was leased exclusively.
   const auto& description = store_.description(tensor);
   if (description.write_behind && description.extent) to_store_.push_back(tensor);
   after_lease(tensor);
@@ -159,7 +159,8 @@ void HostResidency::release(TensorId tensor, Access access) {
   after_lease(tensor);
 }
 
-/// Drops a copy that is not retained.
+/// Called when a lease has ended. Without further leases: discards a transient tensor; queues a clean copy on a retired
+/// path to be moved; drops a clean copy that is not retained.
 void HostResidency::after_lease(TensorId tensor) {
   const auto& description = store_.description(tensor);
   store_.touch(tensor);
@@ -288,7 +289,8 @@ HostResidency::Decision HostResidency::grant_overwrite(const Request& request, t
   return Decision::granted;
 }
 
-/// The room of the tensor in memory: transfers move whole blocks of the file system.
+/// The bytes that the tensor occupies in memory: the length of its extent, if it has one, because transfers move whole
+/// blocks of the file system.
 ByteCount HostResidency::padded_size(TensorId tensor) const {
   const auto& description = store_.description(tensor);
   return description.extent ? description.extent->length : description.size;
@@ -323,7 +325,8 @@ bool HostResidency::evict_one() {
   return false;
 }
 
-/// For a prefetch: evicts only clean copies whose next use is at `evict_from` or later; none: evicts nothing.
+/// An address range for a prefetch. Evicts only clean copies whose next use is at position `evict_from` or later; if
+/// `evict_from` is empty, evicts nothing.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor,
                                                                std::optional<std::uint64_t> evict_from) {
   while (true) {

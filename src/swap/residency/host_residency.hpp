@@ -29,7 +29,7 @@ namespace penstock::swap {
 /// chooses the copy to evict; a dirty copy is stored first. PrefetchPolicy chooses what to prefetch. PathEvacuation
 /// decides what happens after the failure of a path.
 ///
-/// Pure: it knows no disk, lock, thread or clock. It asks Effects to carry decisions out, and the caller reports the
+/// Does no I/O and uses no lock, thread or clock. It asks Effects to carry decisions out, and the caller reports the
 /// results by finish_load() and finish_store(). HostMoves implements Effects for the runtime; tests record the calls;
 /// a simulator adds their costs.
 ///
@@ -38,7 +38,7 @@ namespace penstock::swap {
 ///     residency.finish_load(tensor, ok());                      // the bytes arrived
 ///     residency.advance();                                      // grants the request: take() returns ok
 ///
-/// Owned by the thread that holds the runtime's lock. Nothing here blocks.
+/// Not thread-safe: the runtime calls it with its lock held. No member blocks.
 class HostResidency {
  public:
   /// Carries decisions out. Called by the members of HostResidency; must not call them.
@@ -64,11 +64,12 @@ class HostResidency {
                 tiers::Ledger& ledger, Effects& effects, Options options);
 
   /// Registers a tensor that was added to the store, with its extent allocated. A tensor that stays in memory gets its
-  /// range now and keeps it until remove(); clean copies are evicted for it.
+  /// range now and keeps it until remove(); clean copies are evicted if necessary.
   ///
-  /// Errors: budget_too_small, when no range is free even so.
+  /// Errors: budget_too_small, when no range is large enough after all clean copies are evicted.
   Result<void> add(tiers::TensorId tensor);
-  /// Cancels the prefetch, queued store and unreported store error of a tensor that will be removed. It has no lease.
+  /// Cancels the prefetch, queued store and unreported store error of a tensor that will be removed. Precondition: it
+  /// has no lease.
   void forget(tiers::TensorId tensor);
   /// Removes the tensor from the store and frees its memory and extent. Requires forget() before, and idle().
   tiers::TensorDescription remove(tiers::TensorId tensor);
@@ -79,14 +80,14 @@ class HostResidency {
   [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
   /// Records a use, for a request with Use::unrecorded.
   void record_use(tiers::TensorId tensor);
-  /// Records a use whose lease is requested later, with Use::unrecorded. Until that request or retract(), the tensor
-  /// counts as the next one used.
+  /// Records a use whose lease is requested later, with Use::unrecorded. Until retract(), the tensor counts as the next
+  /// one used. The caller must call retract() once, after that request or instead of it.
   void announce(tiers::TensorId tensor);
   void retract(tiers::TensorId tensor);
-  /// Returns nothing while the request waits, then once ok or the error.
+  /// Returns nothing while the request waits. Then the first call returns ok or the error; later calls return nothing.
   ///
-  /// Errors: budget_too_small, with all leased tensors; invalid_argument, for reading a tensor that was never written;
-  /// those of the load.
+  /// Errors: budget_too_small, naming all leased tensors; invalid_argument, for reading a tensor that was never
+  /// written; those of the load.
   [[nodiscard]] std::optional<Result<void>> take(RequestId id);
   /// Withdraws the request. If its lease was granted and not taken, the lease ends.
   void cancel(RequestId id, tiers::TensorId tensor, Access access);
@@ -95,11 +96,11 @@ class HostResidency {
 
   /// Ends a round of uses; the next one begins.
   void end_round();
-  /// Loads `tensor` once no request waits for room and the prefetch policy allows it. A request for `tensor` cancels
-  /// the prefetch. A tensor whose load fails is not prefetched again before its next use or prefetch().
+  /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
+  /// cancels the prefetch. A tensor whose load fails is not prefetched again before its next use or prefetch().
   void prefetch(tiers::TensorId tensor);
-  /// Discards the contents: drops the host copy without a store, after its load or store in flight. The tensor has no
-  /// lease.
+  /// Discards the contents: drops the host copy without storing it. If a load or store is in flight, drops it when that
+  /// ends. Precondition: the tensor has no lease.
   void discard(tiers::TensorId tensor);
 
   /// Grants requests where possible, and starts loads and stores.
@@ -129,7 +130,7 @@ class HostResidency {
   /// Whether a write-behind failed and take_store_error() was not called since. Until that call no request gets room:
   /// freeing room may require the failed store.
   [[nodiscard]] bool store_failed() const { return store_error_.has_value(); }
-  /// Returns the error once, and queues the store again. The tensor is still dirty in memory.
+  /// Returns the first error, once, and queues all failed stores again. Their tensors are still dirty in memory.
   [[nodiscard]] std::optional<Error> take_store_error();
 
   /// Events of the paths since the last call, one line each.
@@ -188,7 +189,7 @@ class HostResidency {
   PrefetchPolicy prefetch_;
   PathEvacuation evacuation_;
 
-  // Keeps the memory of nodes that are allocated and freed with each transfer.
+  // Pool for the nodes of the containers below, which are inserted and erased with each transfer.
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
@@ -197,7 +198,7 @@ class HostResidency {
       unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
-  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // to which extent
+  std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
   std::vector<tiers::Reservation>

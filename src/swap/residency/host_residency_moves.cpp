@@ -36,7 +36,7 @@ void HostResidency::load_failed(TensorId tensor, const Error& cause) {
   if (error.code() == ErrorCode::deadline_exceeded) {
     quarantined_.push_back(store_.take_load_range(tensor));
     error = std::move(error).note("memory  " + to_string(quarantined_.back().size()) +
-                                  " are kept from use: the kernel may still write there");
+                                  " are not reused: the kernel may still write there");
   }
   store_.finish_load(tensor, false);
   evacuation_.note_fault(*description.extent, cause);
@@ -63,7 +63,7 @@ void HostResidency::start_stores() {
   }
 }
 
-/// False when no path has room. For a dirty copy that is an error, which the next call of the trainer returns.
+/// False when no path has room. For a dirty copy that is an error, which take_store_error() returns.
 bool HostResidency::start_store(TensorId tensor) {
   const auto place = evacuation_.place_for(tensor);
   if (!place) {
@@ -110,17 +110,16 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
 }
 
-/// The contents of the tensor are stored at `place`.
+/// Makes `place`, where the contents are stored now, the extent of the tensor, and frees the old extent.
 void HostResidency::relocate(TensorId tensor, const Extent& place) {
   evacuation_.store_ended(tensor);
   const auto& description = store_.description(tensor);
   if (place == *description.extent) return;
   const Extent old = store_.relocate(tensor, place);
   ledger_.hold(tiers::Tier::nvme, description.purpose, place.length);
-  release_extent(
-      old,
-      description
-          .purpose);  // a write that hangs may still reach it; its path is retired, so that no tensor gets the extent
+  // A write that hangs may still modify the old extent. That is harmless: its path is retired, so that no other tensor
+  // gets the extent.
+  release_extent(old, description.purpose);
   evacuation_.left(tensor, old.path, old.length);
 }
 
@@ -141,9 +140,10 @@ bool HostResidency::store_elsewhere(TensorId tensor, const Extent& place, const 
   return true;
 }
 
-/// Moves tensors off retired paths, one at a time, as memory allows. Clean copies may be evicted for it, except those
-/// used sooner. A dirty tensor moves with its next store; one that is being loaded or stored, or is leased for writing,
-/// is queued again when that ends.
+/// Moves tensors off retired paths, one at a time, while memory has room. May evict clean copies whose next use is
+/// later than that of the tensor. Removes a tensor from the queue without moving it in two cases: if its copy is dirty,
+/// because its next store uses another path; and if its copy is in a transfer or leased exclusively, because it is
+/// queued again, or is dirty, when the transfer or lease ends.
 void HostResidency::evacuate_paths() {
   while (const auto next = evacuation_.next()) {
     const tiers::HostCopy& copy = store_.copy(*next);
@@ -165,7 +165,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
     relocate(tensor, *place);  // never written: nothing to lose
     return true;
   }
-  // A tensor without a known next use may evict only copies without one.
+  // A tensor whose next use is unknown may evict only copies whose next use is unknown too.
   auto reservation = reserve_early(tensor, prefetch_.evicts_from(tensor).value_or(AccessTrace::never));
   if (!reservation) {
     extents_.release(*place);
@@ -176,7 +176,8 @@ bool HostResidency::start_evacuation(TensorId tensor) {
   return true;
 }
 
-/// Moves a tensor with a clean, idle host copy off a retired path: now, or after those queued before it.
+/// Moves a tensor with a clean host copy off a retired path. If the copy was loaded for that purpose, stores it now;
+/// otherwise queues the tensor.
 void HostResidency::leave_retired_path(TensorId tensor) {
   if (!evacuation_.on_retired_path(tensor)) return;
   if (!evacuation_.end(tensor)) return evacuation_.queue(tensor);

@@ -26,9 +26,9 @@ Error truncated(IoOperation operation, ByteCount moved) {
     return std::move(error).reason("the device takes no more bytes").got(moved);
   }
   return std::move(error)
-      .reason("the file ends before the bytes that were written to it")
+      .reason("the file is shorter than the data that was written to it")
       .got(moved)
-      .advice("something has cut the swap file off; the run cannot go on without these bytes");
+      .advice("the swap file was truncated; the run cannot continue without these bytes");
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ Result<void> BlockFile::check(IoOperation operation, FileOffset offset, HostSpan
         .reason("beyond the end of the file")
         .object(properties().name)
         .at(offset)
-        .wanted(options_.size)
+        .wanted("a range within " + to_string(options_.size))
         .got(buffer.size());
   }
   return ok();
@@ -170,8 +170,8 @@ TimePoint BlockFile::next_deadline() const noexcept {
   return queues_->submissions.front().submitted + options_.deadline;
 }
 
-/// Ends the transfers of requests past their deadline. True if there were any: waiting parts can be submitted or
-/// refused then.
+/// Fails the transfers of requests past their deadline, without waiting for those requests. True if there were any:
+/// then the caller submits or refuses the waiting parts.
 bool BlockFile::end_overdue_parts() noexcept {
   const TimePoint now = options_.clock->now();
   const std::uint32_t before = overdue_count_;
@@ -203,7 +203,8 @@ bool BlockFile::end_overdue_parts() noexcept {
   return overdue_count_ > before;
 }
 
-/// Each batch is one call of the engine; with io_uring, one system call.
+/// Submits waiting parts until none is left, in_flight_max is reached, or the engine's queue is full. Each batch is one
+/// call of IoEngine::submit().
 void BlockFile::submit_parts() noexcept {
   std::array<IoRequest, 64> batch;
   while (true) {
@@ -232,7 +233,7 @@ void BlockFile::submit_parts() noexcept {
 std::size_t BlockFile::next_batch(std::span<IoRequest> batch) noexcept {
   std::size_t count = 0;
   ByteCount in_flight = in_flight_;
-  // By index: a part that ends here may append a flush to the queue.
+  // Iterates by index, because end_part() may append a flush to the queue and so invalidate iterators.
   for (std::size_t at = 0; at < queues_->waiting.size() && count < batch.size();) {
     const std::uint32_t index = queues_->waiting[at];
     const Part& part = parts_[index];
@@ -290,7 +291,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   }
   if (transfer.operation == IoOperation::flush) return end_part(index);
   if (completion.result == 0) {
-    // A read at the end of the file, or a write without progress, which would repeat forever.
+    // A read at the end of the file, or a write without progress. Repeating it could go on forever.
     fail(transfer, truncated(transfer.operation, ByteCount(0)), part);
     return end_part(index);
   }
@@ -340,7 +341,8 @@ void BlockFile::fail(Transfer& transfer, Error error, const Part& part) noexcept
   transfer.error = std::move(error);
 }
 
-/// Refuses writes from now on: the kernel reports lost writes once, so that a later flush proves nothing.
+/// Refuses writes and flushes from now on: the kernel reports lost writes only once; therefore a later flush may
+/// succeed although data is lost.
 void BlockFile::fail_flush(Transfer& transfer, Error error, const Part& part) noexcept {
   fail(transfer,
        std::move(error)

@@ -37,7 +37,7 @@ namespace penstock::tiers {
 
 namespace {
 
-// liburing keeps ~0 for its own timeouts.
+// liburing reserves the tag ~0 for its own timeouts.
 constexpr std::uint64_t wake_tag = ~0ull - 2;
 constexpr std::uint64_t cancel_tag = ~0ull - 1;
 // Far below the limit of the kernel's 32-bit length.
@@ -59,7 +59,7 @@ int init_ring(io_uring& ring, unsigned entries, unsigned flags) noexcept {
   return ::io_uring_queue_init_params(entries, &ring, &parameters);
 }
 
-/// By system call: Debian 12's liburing declares io_uring_enable_rings and does not export it.
+/// Makes the system call itself: Debian 12's liburing declares io_uring_enable_rings and does not export it.
 int enable_ring(const io_uring& ring) noexcept {
   const long result =
       ::syscall(__NR_io_uring_register, ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
@@ -72,8 +72,8 @@ __kernel_timespec time_left(TimePoint deadline) noexcept {
   return {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
 }
 
-/// Reads from an eventfd through a temporary ring. Returns 0 or the errno: a seccomp filter may allow set-up and refuse
-/// to enable or to submit, and an old kernel may not support the read.
+/// Reads from an eventfd through a temporary ring. Returns 0 or a negative errno. Successful set-up is not sufficient:
+/// a seccomp filter may still refuse to enable the ring or to submit, and an old kernel may not support the read.
 int probe_ring(unsigned flags) noexcept {
   const OwnedFd event(::eventfd(1, EFD_CLOEXEC));
   if (!event.is_open()) return -errno;
@@ -178,7 +178,8 @@ class UringEngine final : public IoEngine {
 
   void attach(FileHandle file, HostSpan buffers) noexcept override {
     if (!open_) return;
-    // Does not enable the ring: any thread may register with a disabled ring, and the driver must own it.
+    // Does not enable the ring, because the thread that does so owns it, and that must be the driver. A disabled ring
+    // accepts registrations from any thread.
     if (file != FileHandle::none && options_.register_files) register_file(file);
     if (!buffers.empty() && options_.register_buffers) register_slabs(buffers);
   }
@@ -192,8 +193,8 @@ class UringEngine final : public IoEngine {
       ::io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
       sqe->user_data = cancel_tag;
     }
-    // io_uring_queue_exit does not wait for requests in flight: the kernel would still write into their buffers, and
-    // for the read that wake() completes into a member of this object.
+    // io_uring_queue_exit does not wait for requests in flight. Without this wait, the kernel could still write into
+    // their buffers, and into wake_value_, the buffer of the read that wake() completes.
     if (wake_armed_) wake();
     while (with_kernel() > 0 || wake_armed_) {
       wait(deadline);
@@ -203,7 +204,8 @@ class UringEngine final : public IoEngine {
         return false;
       }
     }
-    // Nor does it wait for registrations to end: memory would stay locked, and the space of an unlinked file allocated.
+    // io_uring_queue_exit does not wait for registrations to end either: memory could stay locked, and the space of an
+    // unlinked file allocated, after this call.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) ::io_uring_unregister_files(&ring_);
     ::io_uring_queue_exit(&ring_);
@@ -228,7 +230,7 @@ class UringEngine final : public IoEngine {
     if (disabled_) broken_ = enable_ring(ring_);
   }
 
-  /// Submits the prepared requests. The kernel stops at each invalid request, so that this repeats the call.
+  /// Submits the prepared requests. Repeats the call, because the kernel stops at each invalid request.
   void send() noexcept {
     while (broken_ == 0 && ::io_uring_sq_ready(&ring_) > 0) {
       const int result = ::io_uring_submit(&ring_);
@@ -257,7 +259,7 @@ class UringEngine final : public IoEngine {
     PENSTOCK_CHECK(broken_ == 0 || with_kernel() == 0);
   }
 
-  /// Completes the prepared requests that the kernel has not accepted with `result`.
+  /// Removes the prepared requests that the kernel has not accepted from the ring, and completes them with `result`.
   void take_back_prepared(int result) noexcept {
     io_uring_sq& queue = ring_.sq;
     const unsigned head = *queue.khead;

@@ -49,7 +49,7 @@ constexpr Key keys[] = {
     {.path = "penstock", .kind = block},
     {.path = "penstock.host_budget",
      .kind = bytes,
-     .help = "host memory of all ranks of the process; 0: chosen by the plan",
+     .help = "host memory of all ranks of the machine; 0: chosen by the plan",
      .field = own<&PenstockConfig::host_budget>,
      .read_by = plan},
     {.path = "penstock.device_budget",

@@ -181,7 +181,7 @@ Result<void> Engine::State::between_steps(const char* operation) const {
   return ok();
 }
 
-/// The check of every call except step() and initialize().
+/// The check of every call except initialize() and a step() that continues an incomplete step.
 Result<void> Engine::State::ready(const char* operation) const {
   PENSTOCK_TRY(usable(operation));
   if (!initialized_) {
@@ -197,8 +197,8 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
   return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
 }
 
-/// A step as simulated by the plan never lacks device memory. If the trainer holds more at a time, no rank can continue,
-/// so the engine fails.
+/// Fails the engine if device memory is too small. The plan provides enough for a trainer that holds one UnitLease at a
+/// time. If this trainer holds more, the rank cannot take part in the collective, and no peer can continue.
 Result<void> Engine::State::fail_unless_planned(Result<void> decided) {
   if (!decided && decided.error().code() == ErrorCode::budget_too_small)
     return context_.fail(decided.error());

@@ -9,8 +9,8 @@ using swap::HopState;
 
 namespace {
 
-/// Copies this rank's slot of the reduced gradient to host memory: into the accumulator, or into a buffer from which it
-/// is accumulated.
+/// Copies this rank's slot of the reduced gradient to host memory: directly into the accumulator in the first
+/// micro-batch if both have the same dtype, else into a buffer, which AccumulateHop writes or adds to the accumulator.
 class CopyOutHop final : public OrderedHop {
  public:
   CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
@@ -111,7 +111,7 @@ class AccumulateHop final : public OrderedHop {
   bool wakes_the_mover() const override { return work_->wakes_the_mover(); }
 
  private:
-  // The worker uses the leases of the hop before it.
+  // Waits for the worker even after a failure, because the worker uses the leases of the previous hop.
   [[nodiscard]] bool continues_after_failure() const override { return true; }
   Result<HopState> advance() override { return work_->poll(); }
 

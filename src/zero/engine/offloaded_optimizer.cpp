@@ -30,7 +30,7 @@ Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
     const std::uint64_t got = runtime.blocks(tile.tensor).step();
     if (got == wanted) continue;
     return Error(ErrorCode::corrupted, "OffloadedOptimizer")
-        .reason("the upper and lower halves of its masters are of different steps")
+        .reason("the upper and lower halves of the master weights are from different steps")
         .object(runtime.name(tile.tensor))
         .wanted("step " + std::to_string(wanted) + ", as " + runtime.name(flat.shard))
         .got("step " + std::to_string(got));
@@ -133,7 +133,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   if (outcome.first_rejected_block) return runtime.corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
-        .reason("a master weight or a moment has become non-finite")
+        .reason("a master weight or a second moment has become non-finite")
         .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome.first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }

@@ -16,7 +16,7 @@ Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_
   if (local_ranks == 0 || ranks < local_ranks) {
     return Error::invalid_argument("plan_memory")
         .object("local_ranks")
-        .wanted("from 1 to " + std::to_string(ranks) + ", all ranks")
+        .wanted("from 1 to " + std::to_string(ranks) + ", the number of all ranks")
         .got(local_ranks);
   }
   const std::size_t nodes = config.penstock.rank_nodes.size();
@@ -60,8 +60,8 @@ Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
 
 /// The needs of host memory that do not depend on the budget.
 struct HostNeed {
-  bool tiles_on_disk = false;  ///< those that have no room in host memory
-  bool may_spill = false;      ///< gradients may, when the budget is short
+  bool tiles_on_disk = false;  ///< tiles are on disk unless host memory has room for them
+  bool may_spill = false;      ///< gradients are on disk if host memory has no room for them
   StreamedSizes streamed;
   ByteCount ring;      ///< for the tiles in flight
   ByteCount resident;  ///< tensors that are not offloaded to disk
@@ -87,7 +87,8 @@ HostNeed host_need(const Config& config, const RankBytes& rank) {
   return need;
 }
 
-/// Sets the configured budget, or the sum of all that is not offloaded to disk.
+/// Sets host_staging, host_minimum and host_budget. The budget is this rank's part of the configured one. If none is
+/// configured, it is the sum of staging, tile ring, resident tensors and all gradients.
 Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
                               const HostNeed& need) {
   plan.host_staging = host_staging(need.streamed);
@@ -113,12 +114,14 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
   const auto limited = [&](std::uint64_t tiles) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(tiles, at_most));
   };
-  // Shard and gradient are leased, and each can fragment the room of one tile; one more tile is being updated.
+  // The update leases one shard and one gradient. Each of these leases can split the free memory so that one tile less
+  // fits. One more tile is being updated.
   const std::uint64_t fragmented =
       (largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u);
   const std::uint64_t slots = (room - largest.shard - largest.gradient) / largest.tile;
   plan.tiles_ahead = limited(slots > fragmented + 1 ? slots - fragmented - 1 : 0);
-  // Each tile of a later flat leaves one more gap, in which that flat's shard or gradient may not fit.
+  // A prefetched tile of a later flat splits the free memory into one more gap. That gap may be too small for the later
+  // flat's shard or gradient, so that each such tile needs room for itself and for a gap of that size.
   const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
   const ByteCount without = largest.shard + largest.gradient + need * 3;
   plan.tiles_ahead_next_flats =
@@ -160,7 +163,8 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   return bytes;
 }
 
-/// Upper bounds: copies stay in memory while there is room.
+/// Sets upper bounds of the bytes in each tier. Host copies of tensors on disk count too: they stay in memory while
+/// there is room.
 void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need) {
   plan.host_tiles = need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host + need.ring : rank.tiles;
   plan.host_shards = rank.shards;
@@ -179,9 +183,10 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
       cpu_adam::is_split(config.penstock.state_format) ? plan.disk_shards : ByteCount();
 }
 
-/// After plan_device().
+/// Limits the host figures to the host budget. Requires device_gradients, which plan_device() sets.
 void bound_by_budget(MemoryPlan& plan, const ShardLayout& shards, const RankBytes& rank) {
-  // An incoming gradient exists only while its full gradient is on the device. Its shard is padded to a block.
+  // An incoming gradient exists only while its full gradient is on the device. Its size is one rank's part of the full
+  // gradient, rounded up to whole blocks.
   plan.host_incoming = std::min(rank.shards, plan.device_gradients / shards.ranks() +
                                                  ByteCount(extent_alignment.bytes()) * shards.flats().size());
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {

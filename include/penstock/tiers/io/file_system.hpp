@@ -66,8 +66,8 @@ class File {
   [[nodiscard]] Result<void> write(FileOffset offset, ConstHostSpan bytes);
   /// Makes all writes and the file's length durable; sync_directory() makes its name durable.
   ///
-  /// After an error, any write since the last successful sync() may be lost. The kernel reports lost writes once, so
-  /// that a later sync() that succeeds proves nothing: write the data to another file.
+  /// After an error, any write since the last successful sync() may be lost. The kernel reports lost writes only once;
+  /// therefore a later sync() may succeed although data is lost. Write the data to another file.
   [[nodiscard]] Result<void> sync();
 
  private:
@@ -82,8 +82,8 @@ class File {
 
 /// An exclusive lock on a directory, from FileSystem::lock() until destruction or the end of the process.
 ///
-/// A child that was forked without exec has a copy. The lock ends when the process that took it destroys its own, and
-/// not when a child destroys its copy.
+/// A child that was forked without exec inherits a copy of this object. Destroying the copy does not release the lock;
+/// destroying the original in the process that took the lock does.
 class DirectoryLock {
  public:
   /// The locked file in the directory. It is not removed with the lock: if it were, two processes could hold locks on
@@ -91,7 +91,8 @@ class DirectoryLock {
   static constexpr const char* file_name = "penstock.lock";
 
   DirectoryLock() = default;
-  /// This process has locked `lock_file`. A lock that does not end when the file is closed needs FileSystem::unlock().
+  /// Takes ownership of `lock_file`, which this process has locked. Before it closes the file, the destructor calls
+  /// FileSystem::unlock(), because closing may not release the lock.
   explicit DirectoryLock(File lock_file);
   DirectoryLock(DirectoryLock&& other) noexcept { swap(other); }
   DirectoryLock& operator=(DirectoryLock&& other) noexcept {
@@ -130,8 +131,8 @@ class FileSystem {
   virtual ~FileSystem() = default;
 
   /// Opens a file without a name in `directory` (O_TMPFILE, else unlinked right after creation), so that the kernel
-  /// removes it however the process ends. Mode 0600. Reserves `size` bytes; where the file system cannot reserve, they
-  /// must be free. The alignment comes from the file system and is verified by a read.
+  /// removes it however the process ends. Mode 0600. Reserves `size` bytes; if the file system cannot reserve space, it
+  /// only checks that `size` bytes are free. The alignment comes from the file system and is verified by a read.
   ///
   /// Errors: not_found and permission, of the directory; no_space (wanted, free); unsupported, for
   /// DirectIo::required on a file system without direct I/O.
@@ -174,11 +175,11 @@ class FileSystem {
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
 
   /// Locks `directory` exclusively, against other processes of this machine and other callers in this one. Does not
-  /// wait. The kernel releases the lock when the process ends, however it ends; if it ends without destroying the
-  /// DirectoryLock, a child that was forked without exec and outlives it keeps the lock.
+  /// wait. If the process ends without destroying the DirectoryLock, for example by a signal, the kernel releases the
+  /// lock, but only after all children that were forked without exec have ended or destroyed their copies.
   ///
-  /// Errors: in_use, naming the holding process if it is known; not_found and permission, of the directory; no_space, for
-  /// the lock file; invalid_argument, if the lock file's name is a link.
+  /// Errors: in_use, naming the process that holds the lock if it is known; not_found and permission, of the directory;
+  /// no_space, for the lock file; invalid_argument, if the lock file's name is a link.
   virtual Result<DirectoryLock> lock(const std::filesystem::path& directory) = 0;
 
   /// Bytes that an unprivileged process can still write under `directory`; the maximum file length where the

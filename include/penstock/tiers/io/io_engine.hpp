@@ -48,9 +48,9 @@ struct IoLimits {
 ///     const IoRequest request{.operation = IoOperation::read, .file = handle, .buffer = block, .tag = 1};
 ///     if (engine.submit({&request, 1}) == 1) count = engine.reap(completions, deadline);
 ///
-/// Contract of every engine: each accepted request completes exactly once, on failure and on close() too. When the
-/// queue is full, submit() accepts a shorter prefix. Results are not interpreted; the caller checks them. A completion
-/// is reported only after the kernel has finished with the buffer.
+/// Contract of every engine: each accepted request completes exactly once, even if it fails or close() cancels it. When
+/// the queue is full, submit() accepts a shorter prefix. The engine does not interpret results; the caller checks them.
+/// A completion is reported only after the kernel has finished with the buffer.
 ///
 /// submit(), reap(), attach() and close() are called by one thread at a time, the path's driver; wake() by any thread.
 /// Only reap() and close() block.
@@ -59,7 +59,7 @@ class IoEngine {
   IoEngine() = default;
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
-  /// Calls close() without a deadline if the caller has not closed the engine.
+  /// The destructor of each implementation calls close(forever) if the caller has not closed the engine.
   virtual ~IoEngine() = default;
 
   /// Accepts a prefix of `requests` and returns its length, 0 when the queue is full.

@@ -23,15 +23,15 @@ enum class Reduction : std::uint8_t {
 
 /// One rank's interface to the collectives of a data-parallel group.
 ///
-/// Every rank starts the same collectives in the same order, one at a time: the next one after poll() has returned true
-/// for the last. A rank that fails calls abort(), and poll() returns the cause to its peers.
+/// Every rank starts the same collectives in the same order, one at a time: it starts a collective only after poll()
+/// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error.
 ///
 ///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat));
 ///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called
 ///     // work that is enqueued on `stream` from here on sees all slots
 ///
-/// An implementation may have its own progress thread. The next start or poll() returns an error of that thread; abort()
-/// sets a flag that the thread checks.
+/// An implementation may have its own progress thread. The next start or poll() returns an error of that thread;
+/// abort() sets a flag that the thread checks.
 ///
 /// One thread at a time calls start, poll and retire; any thread may call abort. Only retire may block.
 class Communicator {
@@ -72,9 +72,9 @@ class Communicator {
   /// This rank leaves the group with `error`; from now on every collective of its peers fails.
   virtual void abort(const Error& error) noexcept = 0;
 
-  /// Ends this rank's participation, including the calls of its wake function. Once `stream` has reached this point, no
-  /// peer reads or writes its memory any more, not even in an aborted collective. Waits for peers that are enqueuing a
-  /// sum of its memory.
+  /// Ends this rank's participation and the calls of its wake function. Once `stream` has executed the waits that this
+  /// call enqueues, no peer reads or writes this rank's memory any more, even if a collective was aborted. Blocks while
+  /// a peer enqueues a reduction that reads this rank's memory.
   virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 

@@ -45,7 +45,7 @@ enum class Integrity : std::uint8_t { off, checksum };
 
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
-  ByteCount host_budget;    ///< total of all ranks of the process; 0: chosen by the plan
+  ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
   ByteCount device_budget;  ///< of each rank; 0: chosen by the plan
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default
@@ -59,7 +59,7 @@ struct PenstockConfig {
       path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs
   std::vector<std::uint32_t> rank_nodes;   ///< NUMA node of each rank of the machine; empty: from sysfs
-  std::uint32_t io_deadline_seconds = 60;  ///< of one request; after it the swap file is not used any more
+  std::uint32_t io_deadline_seconds = 60;  ///< of one request; if exceeded, writes to the swap file stop
   std::uint32_t threads = 0;               ///< workers of a rank; 0: cores / local ranks
 
   /// Elements of an optimizer tile.
@@ -76,8 +76,8 @@ struct PenstockConfig {
 ///
 /// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
 /// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
-/// DeepSpeed's own implementation are accepted and listed in `notes`. JSON with comments (`//`, `#` and
-/// C's), trailing commas and integral floats (5e8); "auto" means the default. A value type.
+/// DeepSpeed's own implementation are accepted and listed in `notes`. The JSON may contain comments (`//`, `#`,
+/// `/* */`), trailing commas and integers written as floats (5e8); "auto" means the default. A value type.
 struct Config {
   std::uint32_t train_batch_size = 1;
   std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
@@ -90,8 +90,8 @@ struct Config {
   float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off
   float loss_scale = 1.0f;           ///< static; 1 without fp16
   ByteCount aio_block_size = 4_MiB;  ///< longest request
-  std::uint32_t aio_queue_depth =
-      4;  ///< requests of that length in flight; if not given, as many as 16 MiB hold
+  /// aio_block_size * aio_queue_depth is the maximum number of bytes in flight on each path. Default: 16 MiB in flight.
+  std::uint32_t aio_queue_depth = 4;
   PenstockConfig penstock;
   /// Notes for the user: keys without effect, defaults used for "auto" or instead of DeepSpeed's.
   std::vector<std::string> notes;
@@ -132,7 +132,7 @@ struct Config {
 struct ConfigKey {
   std::string path;                  ///< "zero_optimization.offload_param.device"
   std::vector<std::string> aliases;  ///< other paths of the same key
-  std::string takes;                 ///< "an integer from 1 to 4096"; empty: nothing
+  std::string takes;                 ///< "an integer from 1 to 4096"; empty: the key takes no value
   std::string default_value;         ///< as JSON, or in words where it follows from other keys
   std::string status;   ///< "supported", "deprecated", "no effect", "only the default", "removed"
   std::string read_by;  ///< the part of the program that acts on it: "memory plan", "trainer"

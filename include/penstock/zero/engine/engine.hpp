@@ -72,8 +72,8 @@ struct StepOutcome {
   double gradient_norm = 0;  ///< over all ranks, unscaled
   double clip_factor = 1;    ///< factor that clipped the gradients
   std::uint64_t step = 0;    ///< step number of the state after this call
-  /// How long the last call of step() waited for gradients that were still being reduced: the part of the reduction
-  /// that did not overlap with backward.
+  /// How long step() waited for gradients that were still being reduced: the part of the reduction that did not overlap
+  /// with backward. If step() is repeated in status step_incomplete, this is the wait of the first of these calls.
   std::chrono::nanoseconds gradient_wait{0};
 };
 
@@ -87,20 +87,20 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// initialize, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in the same
-/// order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce block.
-/// The device budget is planned for one UnitLease at a time.
+/// initialize, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in the
+/// same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
+/// block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
-/// | status          | what changed                                          | what to call                            |
-/// |-----------------|-------------------------------------------------------|-----------------------------------------|
-/// | ready           | nothing; after initialize(), no parameter has a value | the same call again, or the right one   |
-/// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else  |
-/// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine             |
+/// | status          | what changed                                          | what to call                           |
+/// |-----------------|-------------------------------------------------------|----------------------------------------|
+/// | ready           | nothing; a failed initialize() may unset parameters   | the same call, or the correct one      |
+/// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else |
+/// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine            |
 ///
-/// An error that leaves the engine ready concerns this rank only. Examples are misuse, and a failed write-behind, whose
-/// bytes stay in memory. The peers wait in the collective until this rank repeats the call.
+/// An error that leaves the engine ready concerns this rank only. Examples: an invalid argument; a failed write-behind,
+/// whose bytes stay in memory. The peers wait in the collective until a call of this rank succeeds.
 ///
 /// The destructor leaves the group: the communicator cannot be used by another engine.
 class Engine {
@@ -123,12 +123,12 @@ class Engine {
   /// Errors: invalid_config, for the configuration; invalid_argument, for the layout; budget_too_small, for the device;
   /// no_space, when the swap files are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
-  /// Waits for operations in flight. Before, the caller's streams must have executed all work that uses the engine's
+  /// Waits for operations in flight. Precondition: the caller's streams have executed all work that uses the engine's
   /// tensors.
   ~Engine();
 
-  /// Writes initial values [first, first + values.size()) of `parameter` into `values`, which contains zeros. Called for
-  /// this rank's shard only, piece by piece.
+  /// Writes initial values [first, first + values.size()) of `parameter` into `values`, which contains zeros. Called
+  /// for this rank's shard only, piece by piece.
   using Fill = std::function<void(ParameterId parameter, std::uint64_t first, std::span<float> values)>;
   /// Sets the initial value of every parameter, clears the moments and sets the step to 0. The full model is never in
   /// memory.
