@@ -66,9 +66,6 @@ Result<StepOutcome> Engine::step() {
 Result<std::string> Engine::digest() {
   return state_->digest();
 }
-const ShardLayout& Engine::shards() const {
-  return state_->shards();
-}
 Engine::Status Engine::status() const {
   return state_->status();
 }

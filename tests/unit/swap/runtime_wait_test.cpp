@@ -1,7 +1,10 @@
+#include "swap/transfer/transfer_engine.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <atomic>
 #include <functional>
+#include <memory>
 
 namespace penstock::swap {
 namespace {
@@ -50,6 +53,46 @@ TEST_F(RuntimeWait, KeepsTheErrorForTheNextCallIfItIgnoresStores) {
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::io);
   EXPECT_TRUE(runtime.check_stores());
+}
+
+TEST_F(RuntimeWait, CountsAsStallTime) {
+  EXPECT_EQ(runtime.stall_time(), TimePoint{});
+
+  EXPECT_FALSE(runtime.flush());  // waits for the store that fails
+
+  EXPECT_GT(runtime.stall_time(), TimePoint{});
+}
+
+TEST(RuntimeWake, MakesTheMoverPollAMove) {
+  std::atomic<bool> polled = false, may_end = false;
+  class WaitingHop final : public Hop {
+   public:
+    WaitingHop(std::atomic<bool>& polled, const std::atomic<bool>& may_end)
+        : polled_(polled), may_end_(may_end) {}
+    Result<void> start() override { return ok(); }
+    Result<HopState> poll() override {
+      const bool ends = may_end_;
+      polled_ = true;
+      polled_.notify_one();
+      return ends ? HopState::done : HopState::pending;
+    }
+
+   private:
+    std::atomic<bool>& polled_;
+    const std::atomic<bool>& may_end_;
+  };
+  auto runtime = Runtime::create({.host_budget = 2_MiB}).value();
+  bool done = false;
+  Move move;
+  move.then(std::make_unique<WaitingHop>(polled, may_end));
+  move.on_event = [&](HopState, const Result<void>&) { done = true; };
+  runtime->start(std::move(move));
+  polled.wait(false);
+
+  may_end = true;
+  runtime->wake();
+
+  EXPECT_TRUE(runtime->wait_until([&] { return done; }));
 }
 
 TEST(RuntimeExecutor, IsTheOneOfTheOptions) {

@@ -52,6 +52,15 @@ struct SmallDisk {
   SimDisk sim{{.capacity = 1_MiB}};
 };
 
+TEST(SimDisk, HasTheAlignmentOfItsOptions) {
+  SimDisk disk({.alignment = Alignment(512)});
+
+  const File file = disk.create_scratch("/", 1_KiB, DirectIo::preferred).value();
+
+  EXPECT_EQ(disk.options().alignment, Alignment(512));
+  EXPECT_EQ(file.properties().alignment, disk.options().alignment);
+}
+
 TEST(SimDiskPowerCut, KeepsWhatWasFlushedUnderANameThatWasSynced) {
   for (std::uint64_t seed = 0; seed < seed_count; ++seed) {
     SmallDisk disk;

@@ -6,6 +6,7 @@
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <fstream>
 
 namespace penstock::zero {
@@ -39,6 +40,28 @@ TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {
   for (const FlatSlot& slot : block.slots) covered += slot.count;
   for (const FlatSlot& gap : block.gaps()) covered += gap.count;
   EXPECT_EQ(covered, block.length);
+}
+
+TEST(ShardLayout, PlacesEachParameterInTheSlotOfItsFlat) {
+  const ModelLayout model = test::small_model();
+  const ShardLayout shards(model, 3);
+  for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    for (std::uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      const ParameterId id{unit, i};
+
+      const ShardLayout::Place place = shards.place(id);
+
+      EXPECT_EQ(place.count, model.parameter(id).count);
+      const FlatLayout& flat = shards.flats()[place.flat];
+      EXPECT_EQ(flat.unit, unit);
+      EXPECT_EQ(flat.group, model.parameter(id).group);
+      EXPECT_EQ(std::count_if(flat.slots.begin(), flat.slots.end(),
+                              [&](const FlatSlot& slot) {
+                                return slot.begin == place.begin && slot.count == place.count;
+                              }),
+                1);
+    }
+  }
 }
 
 TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
