@@ -16,7 +16,7 @@
 
 namespace penstock::swap::test {
 
-/// Host residency over no memory and no disk: its effects are recorded, and end when the test says so.
+/// Host residency without memory and disk: effects are recorded, and the test finishes them.
 class ResidencyFixture : private HostResidency::Effects {
  public:
   struct Options {
@@ -54,7 +54,7 @@ class ResidencyFixture : private HostResidency::Effects {
   /// Advances, and lets all effects succeed, until there are none.
   void run();
   /// `calls` calls in an order of `seed`, effects that end late, in any order, some with an error; checks after each
-  /// that nothing is lost: what was written last is dirty in memory, being stored, or stored.
+  /// that nothing is lost: the last contents are dirty in memory, being stored, or stored.
   void run_at_random(std::uint64_t seed, int calls);
   [[nodiscard]] bool in_memory(tiers::TensorId tensor) const;
   [[nodiscard]] std::uint64_t loads(tiers::TensorId tensor) { return loads_[tensor]; }

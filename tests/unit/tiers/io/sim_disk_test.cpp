@@ -318,7 +318,7 @@ Result<void> replace_manifest(FileSystem& files, const std::string& text, LeftOu
 }
 
 /// The power fails while manifest 'a' is replaced by 'b', before the call number `calls` of the protocol. True when
-/// the disk has the old or the new one then, and the new one if the protocol had come to its end.
+/// the disk has the old or the new one then, and the new one if the protocol had ended.
 bool leaves_old_or_new(LeftOut left_out, std::uint64_t calls, std::uint64_t seed) {
   const std::string before(3000, 'a'), after(3000, 'b');
   SmallDisk disk;

@@ -12,7 +12,7 @@
 namespace penstock::zero {
 namespace {
 
-TEST(ModelLayout, RefusesWhatCannotBe) {
+TEST(ModelLayout, RefusesAnInvalidLayout) {
   const auto refused = [](auto spoil) {
     ModelLayout model = test::small_model();
     spoil(model);
@@ -64,7 +64,7 @@ TEST(ShardLayout, PlacesEachParameterInTheSlotOfItsFlat) {
   }
 }
 
-TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
+TEST(ShardLayout, LetsAUnitNeedTheFlatsOfItsSharedParameters) {
   const ShardLayout shards(test::small_model(), 2);
 
   EXPECT_EQ(std::vector<std::uint32_t>(shards.needed_by(2).begin(), shards.needed_by(2).end()),
@@ -174,7 +174,7 @@ TEST(MemoryPlan, RefusesAConfigurationThatCannotBeUsedAndNoRanks) {
   EXPECT_EQ(code(2, 1), ErrorCode::invalid_config);
 }
 
-TEST(MemoryPlan, PinsTheArenaAsTheOffloadsSay) {
+TEST(MemoryPlan, PinsTheArenaAsTheOffloadBlocksRequire) {
   Config config = test::RunOptions::default_config();
   config.offload_optimizer = {.device = OffloadDevice::cpu, .pin_memory = false};
   const auto pinning = [&] {
