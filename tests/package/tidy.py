@@ -19,20 +19,6 @@ import subprocess
 import sys
 
 FUNCTION_LINES_MAX = 70
-# With these functions zero waits for moves that it starts itself; a storage-only user calls acquire(). The tests of
-# zero::Engine cover them.
-FOR_ZERO = "for zero"
-# Public functions without a caller outside the library, with the reason.
-UNCALLED = {
-    "check_failed": "behind PENSTOCK_CHECK",
-    "PendingLease::ask": FOR_ZERO,
-    "PendingLease::pending": FOR_ZERO,
-    "Runtime::check_stores": FOR_ZERO,
-    "Runtime::executor": FOR_ZERO,
-    "Runtime::wait_ignoring_stores": FOR_ZERO,
-    "Runtime::wait_until": FOR_ZERO,
-    "Engine::current_step": "StepOutcome::step contains it after each step",
-}
 
 SUFFIXES = {".cpp", ".hpp", ".cu", ".inl"}
 CANNOT_CHECK = 77
@@ -145,25 +131,46 @@ def public_functions(root):
         for owner, statement in declarations(code_of(path)):
             found = re.search(r"([~\w]+)\s*\(", re.sub(r"\b(requires|noexcept|alignas|explicit)\s*\([^()]*\)", "", statement))
             name = found.group(1) if found else None
-            if not name or name == owner or name.startswith("~") or "operator" in statement:
+            # std::function<void()> is no function named void.
+            if not name or name in (owner, "void") or name.startswith("~") or "operator" in statement:
                 continue
             yield path, owner, name, bool(re.match(r".*\b(virtual|override)\b", statement))
 
 
+def included_files(root):
+    """A function from a file to the set of files of the tree that it includes, directly or not, and itself."""
+    folders = [root / "include", root / "src", root / "tests", root]
+    known = {}
+
+    def files_of(path):
+        if path not in known:
+            known[path] = found = {path}
+            for name in re.findall(r'^#include [<"]([^">]+)[">]', path.read_text(), re.M):
+                file = next((f / name for f in [path.parent, *folders] if (f / name).is_file()), None)
+                if file:
+                    found |= files_of(file.resolve())
+        return known[path]
+
+    return lambda path: files_of(path.resolve())
+
+
 def check_callers(root):
-    outside = "\n".join(map(code_of, sources(root, ["tests", "tools", "bench", "examples"])))
-    called = set(re.findall(r"\b(\w+)(?:<[\w:]+>)?\(", outside)) | set(re.findall(r"&(?:\w+::)*(\w+)", outside))
+    """A file calls a function if it uses the name and includes the header; a member, if the name follows . -> :: or &."""
+    files_of = included_files(root)
+    callers = []
+    for path in sources(root, ["tests", "tools", "bench", "examples"]):
+        code = code_of(path)
+        functions = set(re.findall(r"\b(\w+)(?:<[\w:]+>)?\(", code)) | set(re.findall(r"&(?:\w+::)*(\w+)", code))
+        callers.append((files_of(path), functions, set(re.findall(r"(?:\.|->|::|&)(\w+)", code))))
     # An interface is called by the library itself.
     within = set(re.findall(r"(?:\.|->)(\w+)\(", "\n".join(map(code_of, sources(root, ["src", "kernels"])))))
-    excused = set(UNCALLED)
     for path, owner, name, is_virtual in public_functions(root):
-        if name in called or (is_virtual and name in within):
+        called = any(path.resolve() in files and name in (members if owner else functions)
+                     for files, functions, members in callers)
+        if called or (is_virtual and name in within):
             continue
         known = f"{owner}::{name}" if owner else name
-        excused.discard(known)
-        if known not in UNCALLED:
-            yield f"{path.relative_to(root)}: {known}() has no caller in tests, tools, bench or examples"
-    yield from (f"UNCALLED names {one}, which has a caller or is gone" for one in sorted(excused))
+        yield f"{path.relative_to(root)}: {known}() has no caller in tests, tools, bench or examples"
 
 
 RULES = {"format": check_format, "functions": check_functions, "callers": check_callers}

@@ -66,12 +66,6 @@ Result<StepOutcome> Engine::step() {
 Result<std::string> Engine::digest() {
   return state_->digest();
 }
-std::uint64_t Engine::current_step() const {
-  return state_->current_step;
-}
-const ShardLayout& Engine::shards() const {
-  return state_->shards();
-}
 Engine::Status Engine::status() const {
   return state_->status();
 }

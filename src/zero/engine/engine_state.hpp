@@ -32,7 +32,6 @@ class Engine::State : private FlatResidency::Effects {
   Result<StepOutcome> step();
   Result<std::string> digest();
   [[nodiscard]] Status status() const;
-  [[nodiscard]] const ShardLayout& shards() const { return context_.shards; }
 
   std::uint64_t current_step = 0;
   std::string notes;

@@ -47,7 +47,7 @@ TEST_F(DiskBenchmarkTest, WritesEveryByteBeforeTheFirstRun) {
   EXPECT_EQ(load->paths()[0].counters.bytes_written, 4_MiB);
 }
 
-TEST_F(DiskBenchmarkTest, SwapsWhatItHasReadThroughTheCallersHands) {
+TEST_F(DiskBenchmarkTest, PassesTheBytesThatItReadsToTheCallerAndWritesThemBack) {
   std::atomic<std::uint64_t> calls = 0;
   const auto between = [&](const DiskBenchmark::Piece& piece) -> Result<void> {
     EXPECT_EQ(piece.bytes.size(), 128_KiB);
@@ -62,7 +62,7 @@ TEST_F(DiskBenchmarkTest, SwapsWhatItHasReadThroughTheCallersHands) {
   EXPECT_EQ(swapped.moved.bytes_read, 128_KiB * calls);
 }
 
-TEST_F(DiskBenchmarkTest, HandsEachPieceOverAsItStandsInItsFile) {
+TEST_F(DiskBenchmarkTest, PassesEachPieceToTheCallerWithTheContentsOfTheFile) {
   const auto identity = [](const DiskBenchmark::Piece& piece) {
     return piece.path * 1'000'000'000 + piece.offset.value();
   };
@@ -80,7 +80,7 @@ TEST_F(DiskBenchmarkTest, HandsEachPieceOverAsItStandsInItsFile) {
       DiskBenchmark::create({.paths = {path(), path()}, .initial = initial, .between = between}).value();
 
   load->run(BenchmarkPattern::swap, briefly).value();
-  load->run(BenchmarkPattern::swap, briefly).value();  // what was written back stands where it came from
+  load->run(BenchmarkPattern::swap, briefly).value();  // each piece was written back to its place
 
   EXPECT_GT(seen, 0u);
 }

@@ -55,7 +55,7 @@ class FailingPath : public testing::Test {
     const TensorId there = runtime_.tensors_on_path(0).back();
     for (int i = 0; i < 3; ++i) (void)runtime_.corrupted(there, 0);
   }
-  bool told(std::string_view words) {
+  bool reported(std::string_view words) {
     for (std::string& line : runtime_.take_messages()) messages_ += line.append("\n");
     return messages_.find(words) != std::string::npos;
   }
@@ -66,25 +66,26 @@ class FailingPath : public testing::Test {
   std::string messages_;
 };
 
-TEST_F(FailingPath, HasAStoreThatFailedGoToAnotherPath) {
+TEST_F(FailingPath, StoresATensorOnAnotherPathAfterAFailure) {
   inject(tiers::IoOperation::write, Effect::fail, 1);
 
   write_all(2);
 
-  EXPECT_TRUE(told("tensor is stored elsewhere: input/output error: simulated file in disk1")) << messages_;
-  EXPECT_FALSE(told("out of use"));
+  EXPECT_TRUE(reported("tensor is stored elsewhere: input/output error: simulated file in disk1"))
+      << messages_;
+  EXPECT_FALSE(reported("out of use"));
   EXPECT_GE(on_path(0), 7u);
   EXPECT_TRUE(all_hold(2));
 }
 
-TEST_F(FailingPath, IsTakenOutAndEvacuatedWhenItKeepsFailing) {
+TEST_F(FailingPath, IsRetiredAndEvacuatedAfterRepeatedFaults) {
   inject(tiers::IoOperation::write, Effect::fail);
 
   write_all(2);
   simulation_.run();
 
-  EXPECT_TRUE(told("simulated file in disk1 is out of use, at its fault number 3")) << messages_;
-  EXPECT_TRUE(told("simulated file in disk1 is evacuated")) << messages_;
+  EXPECT_TRUE(reported("simulated file in disk1 is out of use, at its fault number 3")) << messages_;
+  EXPECT_TRUE(reported("simulated file in disk1 is evacuated")) << messages_;
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(all_hold(2));
   const std::uint64_t writes = accepted(0, tiers::IoOperation::write);
@@ -93,7 +94,7 @@ TEST_F(FailingPath, IsTakenOutAndEvacuatedWhenItKeepsFailing) {
   EXPECT_TRUE(all_hold(3));
 }
 
-TEST_F(FailingPath, IsEvacuatedOfWhatNobodyTouches) {
+TEST_F(FailingPath, IsEvacuatedOfTensorsThatAreNotUsed) {
   inject(tiers::IoOperation::write, Effect::fail);
   std::vector<TensorId> extra;
   for (int i = 0; i < 6; ++i) write(runtime_, extra.emplace_back(add(runtime_, 4_KiB)), 1);
@@ -102,11 +103,11 @@ TEST_F(FailingPath, IsEvacuatedOfWhatNobodyTouches) {
   simulation_.run();
 
   EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is evacuated: ")) << messages_;
+  EXPECT_TRUE(reported("is evacuated: ")) << messages_;
   EXPECT_TRUE(all_hold(1));
 }
 
-TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
+TEST_F(FailingPath, IsRetiredWhenAWriteHangsButIsStillRead) {
   inject(tiers::IoOperation::write, Effect::hang);
 
   write(runtime_, tensors_[0], 2);
@@ -114,14 +115,14 @@ TEST_F(FailingPath, IsTakenOutAtTheFirstWriteThatHangsAndReadStill) {
   EXPECT_TRUE(runtime_.flush());
   simulation_.run();
 
-  EXPECT_TRUE(told("did not complete in time")) << messages_;
-  EXPECT_TRUE(told("is evacuated")) << messages_;
+  EXPECT_TRUE(reported("did not complete in time")) << messages_;
+  EXPECT_TRUE(reported("is evacuated")) << messages_;
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(holds(runtime_, tensors_[0], 2) && holds(runtime_, tensors_[1], 2));
   EXPECT_TRUE(holds(runtime_, tensors_[2], 1) && holds(runtime_, tensors_[3], 1));
 }
 
-TEST_F(FailingPath, NamesWhatCannotBeReadAnyMoreAndGoesOnWithTheRest) {
+TEST_F(FailingPath, NamesTensorsThatCannotBeReadAndEvacuatesTheOthers) {
   inject(tiers::IoOperation::read, Effect::fail);
   std::size_t lost = 0;
   for (const TensorId tensor : tensors_) {
@@ -133,9 +134,9 @@ TEST_F(FailingPath, NamesWhatCannotBeReadAnyMoreAndGoesOnWithTheRest) {
   simulation_.run();
 
   EXPECT_GE(lost, 3u);
-  EXPECT_TRUE(told("is out of use")) << messages_;
-  EXPECT_TRUE(told("cannot be read: tensor")) << messages_;
-  write_all(2);  // what is written anew needs the path no more
+  EXPECT_TRUE(reported("is out of use")) << messages_;
+  EXPECT_TRUE(reported("cannot be read: tensor")) << messages_;
+  write_all(2);  // new contents do not need the path
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(all_hold(2));
 }
@@ -149,16 +150,16 @@ TEST_F(FailingPath, CountsABlockThatDoesNotVerifyAsAFault) {
   }
 
   EXPECT_GE(corrupted, 3u);
-  EXPECT_TRUE(told("is out of use, at its fault number 3")) << messages_;
+  EXPECT_TRUE(reported("is out of use, at its fault number 3")) << messages_;
 }
 
-TEST_F(FailingPath, HearsOfWhatDoesNotVerifyInACallersPass) {
+TEST_F(FailingPath, CountsABlockThatACallerReportsAsCorruptedAsAFault) {
   for (const TensorId tensor : runtime_.tensors_on_path(0)) (void)runtime_.corrupted(tensor, 0);
 
-  EXPECT_TRUE(told("is out of use, at its fault number 3")) << messages_;
+  EXPECT_TRUE(reported("is out of use, at its fault number 3")) << messages_;
 }
 
-TEST_F(FailingPath, IsEvacuatedWhileTheTrainerMovesMostOfItItself) {
+TEST_F(FailingPath, IsEvacuatedWhileTheTrainerLoadsItsTensors) {
   retire_first_path();
   for (int round = 0; round < 3; ++round) {
     for (const TensorId tensor : tensors_) EXPECT_TRUE(holds(runtime_, tensor, 1));
@@ -166,10 +167,10 @@ TEST_F(FailingPath, IsEvacuatedWhileTheTrainerMovesMostOfItItself) {
   simulation_.run();
 
   EXPECT_EQ(on_path(0), 0u);
-  EXPECT_TRUE(told("is evacuated")) << messages_;
+  EXPECT_TRUE(reported("is evacuated")) << messages_;
 }
 
-TEST_F(FailingPath, NamesWhatWasBeingReadWhenItWasTakenOutAndCouldNotBe) {
+TEST_F(FailingPath, NamesATensorWhoseLoadFailsAfterThePathWasRetired) {
   const TensorId there = runtime_.tensors_on_path(0).front();
   simulation_.faults(0).add({.operation = tiers::IoOperation::read,
                              .occurrence = accepted(0, tiers::IoOperation::read),
@@ -180,22 +181,22 @@ TEST_F(FailingPath, NamesWhatWasBeingReadWhenItWasTakenOutAndCouldNotBe) {
   simulation_.run();
 
   EXPECT_FALSE(pending.poll().value());
-  EXPECT_TRUE(told("cannot be read: tensor")) << messages_;
+  EXPECT_TRUE(reported("cannot be read: tensor")) << messages_;
   EXPECT_EQ(on_path(0), 1u);
 }
 
-TEST_F(FailingPath, DoesNotKeepTheRunFromEnding) {
+TEST_F(FailingPath, DoesNotBlockTheDestructorOfTheRuntime) {
   retire_first_path();
   while (runtime_.poll()) {
   }
   const TimePoint before = simulation_.clock.now();
   simulation_.runtime.reset();
 
-  // The one under way is read and stored; all eight would take 1.5 ms.
+  // The tensor in flight is loaded and stored; all eight would take 1.5 ms.
   EXPECT_LT(simulation_.clock.now() - before, std::chrono::microseconds(600));
 }
 
-TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
+TEST_F(FailingPath, VerifiesEvacuatedTensorsThatAreSealedInAPass) {
   const TensorId sealed = runtime_
                               .add({.name = "tile",
                                     .key = test::next_key(),
@@ -217,7 +218,7 @@ TEST_F(FailingPath, VerifiesWhatItMovesEvenWhereAPassWould) {
   retire_first_path();
   simulation_.run();
 
-  EXPECT_TRUE(told("cannot be read: tile")) << messages_;
+  EXPECT_TRUE(reported("cannot be read: tile")) << messages_;
   EXPECT_EQ(runtime_.describe(sealed).extent->path, 0u);
 }
 

@@ -48,7 +48,7 @@ class Simulation final : public IdleHandler {
   Runtime* driven_ = nullptr;  // while `runtime` is destroyed too
 
  public:
-  std::unique_ptr<Runtime> runtime;  // goes first: it drives until nothing is in flight
+  std::unique_ptr<Runtime> runtime;  // destroyed first: its destructor drives until nothing is in flight
 };
 
 /// A key that no other tensor of the process has.

@@ -38,7 +38,7 @@ TEST(RuntimePaths, MoveAtTheSumOfTheirSpeedsWhenTheirWeightsAreTheirSpeeds) {
   }
 }
 
-TEST(RuntimePaths, DealExtentsWhereThereIsRoom) {
+TEST(RuntimePaths, AllocateExtentsWhereThereIsRoom) {
   penstock::test::ScratchDirectory one, two;
   auto runtime = Runtime::create({.host_budget = 2_MiB,
                                   .paths = {{.directory = one.path(), .capacity = 1_MiB},
@@ -57,7 +57,7 @@ TEST(RuntimePaths, DealExtentsWhereThereIsRoom) {
   EXPECT_EQ(runtime->add({.name = "one more", .size = 1_MiB}, true).error().code(), ErrorCode::no_space);
 }
 
-TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
+TEST(RuntimePaths, KeepTheirTensorsWhenTheDisksOfOtherPathsAreFull) {
   Simulation full({.host_budget = 64_KiB,
                    .bandwidths = {1, 1},
                    .capacity = 8_MiB,
@@ -67,7 +67,8 @@ TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
   std::vector<TensorId> tensors;
   for (int i = 0; i < 10; ++i) write(runtime, tensors.emplace_back(add(runtime, 16_KiB)), 1);
   ASSERT_TRUE(runtime.flush());
-  for (int i = 0; i < 3; ++i) (void)runtime.corrupted(runtime.tensors_on_path(0).front(), 0);  // taken out
+  for (int i = 0; i < 3; ++i)
+    (void)runtime.corrupted(runtime.tensors_on_path(0).front(), 0);  // retires the path
   full.run();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     for (const TensorId tensor : tensors) EXPECT_TRUE(holds(runtime, tensor, generation));
@@ -79,7 +80,7 @@ TEST(RuntimePaths, GoOnWhereTheyWereWhenTheOthersDisksAreFull) {
   EXPECT_LE(runtime.take_messages().size(), 3u);
 }
 
-TEST(RuntimePaths, AreReadWhenWritesThatHangHaveTakenTheWholeQueue) {
+TEST(RuntimePaths, AreReadWhenHangingWritesFillTheWholeQueue) {
   Simulation simulation({.host_budget = 192_KiB, .bandwidths = {1, 1}, .in_flight_max = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId kept = add(runtime, 16_KiB), other = add(runtime, 16_KiB);

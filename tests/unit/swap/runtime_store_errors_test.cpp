@@ -19,7 +19,7 @@ using test::Simulation;
 using test::write;
 using tiers::TensorId;
 
-TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
+TEST(Runtime, ReturnsTheErrorOfAFailedStoreOnceAndStoresTheTensorAgain) {
   Simulation simulation({.host_budget = 96_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId tensor = add(runtime, 40_KiB), other = add(runtime, 80_KiB);
@@ -38,7 +38,7 @@ TEST(Runtime, TellsOfAStoreThatFailedOnceAndStoresAgain) {
   EXPECT_TRUE(holds(runtime, tensor, 1));
 }
 
-TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
+TEST(Runtime, ReturnsTheErrorOfAFailedStoreBeforeItGrantsALease) {
   Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId tensor = add(runtime, 4_KiB);
@@ -50,7 +50,7 @@ TEST(Runtime, AcquiresNothingWhileAFailedStoreIsUnheardOf) {
   EXPECT_TRUE(holds(runtime, tensor, 1));
 }
 
-TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
+TEST(Runtime, StoresATensorAgainAfterAnotherFailedTensorWasRemoved) {
   penstock::test::ScratchDirectory directory;
   const auto make_engine = [](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
     return std::make_unique<tiers::FaultEngine>(
@@ -64,7 +64,7 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
           .value();
   const TensorId removed = add(*runtime, 4_KiB), stays = add(*runtime, 4_KiB);
   {
-    // Both before either has failed: an acquire would be told of it.
+    // Both are acquired before a store has failed: an acquire would return its error.
     Lease first = runtime->acquire(removed, Access::overwrite).value();
     Lease second = runtime->acquire(stays, Access::overwrite).value();
     for (const auto& [tensor, lease] : {std::pair(removed, &first), std::pair(stays, &second)}) {
@@ -75,12 +75,12 @@ TEST(Runtime, StoresWhatFailedBesideWhatWasRemovedWithThreadsOfItsOwn) {
 
   runtime->remove(removed);
 
-  (void)runtime->flush();  // it may have failed after the removal, and is then told once
+  (void)runtime->flush();  // the store may have failed after the removal; its error is returned once
   EXPECT_TRUE(runtime->flush());
   EXPECT_TRUE(holds(*runtime, stays, 1));
 }
 
-TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
+TEST(Runtime, ChangesNothingInAnAcquireThatReturnsTheErrorOfAFailedStore) {
   Simulation simulation({.host_budget = 64_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId tensor = add(runtime, 40_KiB), dirty = add(runtime, 40_KiB, true, /*write_behind=*/false);
@@ -89,7 +89,8 @@ TEST(Runtime, ChangesNothingInAnAcquireThatIsToldOfAFailedStore) {
   write(runtime, dirty, 2);  // evicts it
   simulation.fail_requests(3);
 
-  auto failed = runtime.acquire(tensor, Access::overwrite);  // needs the room of what cannot be stored
+  auto failed =
+      runtime.acquire(tensor, Access::overwrite);  // needs the memory of the tensor that cannot be stored
 
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::io);

@@ -71,7 +71,7 @@ TEST(Runtime, NeverAcceptsBytesThatChangedOnDisk) {
   EXPECT_TRUE(holds(runtime, other, 1));
 }
 
-TEST(Runtime, GivesBackWhatATensorHeldWhenItIsRemoved) {
+TEST(Runtime, FreesMemoryAndExtentOfARemovedTensor) {
   Simulation simulation({.host_budget = 96_KiB});
   Runtime& runtime = *simulation.runtime;
   const TensorId stays = add(runtime, 8_KiB, /*on_disk=*/false);
@@ -107,7 +107,7 @@ TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
       write(*runtime, tensor, 1, Use::recorded);
     }
     runtime->end_round();
-    // The whole round is looked ahead to, the last stores are under way, and each removal makes room.
+    // The lookahead covers the round, the last stores are in flight, and each removal frees memory.
     for (const TensorId tensor : tensors) (void)runtime->announce(tensor, Access::read);
     for (const TensorId tensor : tensors) runtime->prefetch(tensor);
     for (const TensorId tensor : tensors) runtime->remove(tensor);
@@ -136,7 +136,7 @@ TEST(Runtime, KeepsTheContentsWhenAGrantedLeaseIsCancelled) {
   EXPECT_EQ(runtime.acquire(never_written, Access::read).error().code(), ErrorCode::invalid_argument);
 }
 
-TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
+TEST(Runtime, KeepsEveryByteOnARealDiskWithItsOwnThreads) {
   for (const auto engine :
        {tiers::EngineChoice::automatic, tiers::EngineChoice::libaio, tiers::EngineChoice::threads}) {
     penstock::test::ScratchDirectory directory;
@@ -161,7 +161,7 @@ TEST(Runtime, LosesNothingWithThreadsOfItsOwnOnARealDisk) {
   }
 }
 
-TEST(Runtime, ComesBackFromARequestThatHangsAndFromItsOwnEnd) {
+TEST(Runtime, ReturnsFromAHangingRequestAndFromItsDestructor) {
   for (const auto make : {+[] { return tiers::create_uring_engine({}); },
                           +[] { return tiers::create_thread_pool_engine({}); }}) {
     if (!make()) continue;  // no io_uring here

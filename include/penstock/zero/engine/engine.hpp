@@ -155,8 +155,6 @@ class Engine {
 
   enum class Status : std::uint8_t { ready, step_incomplete, failed };
   [[nodiscard]] Status status() const;
-  [[nodiscard]] std::uint64_t current_step() const;
-  [[nodiscard]] const ShardLayout& shards() const;
   /// Requested features that are not available, in one line; empty if all are.
   [[nodiscard]] const std::string& notes() const;
 

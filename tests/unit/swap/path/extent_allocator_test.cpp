@@ -26,7 +26,7 @@ TEST(ExtentAllocator, GivesEachPathItsShareOfTheBytes) {
   EXPECT_EQ(allocate(all, 60), (std::array<int, 3>{10, 10, 40}));
 }
 
-TEST(ExtentAllocator, RoundsUpToTheBlockAndNeverDealsTwice) {
+TEST(ExtentAllocator, RoundsUpToTheBlockAndAllocatesNoRangeTwice) {
   ExtentAllocator one = extents({1}, 16_KiB);
   const tiers::Extent first = one.allocate(5000_B).value(), second = one.allocate(1_B).value();
 
@@ -38,7 +38,7 @@ TEST(ExtentAllocator, RoundsUpToTheBlockAndNeverDealsTwice) {
   EXPECT_TRUE(one.allocate(8_KiB));
 }
 
-TEST(ExtentAllocator, DealsFromThePathThatHasRoomWhenAnotherHasNone) {
+TEST(ExtentAllocator, AllocatesFromAPathWithRoomIfAnotherIsFull) {
   const std::array<ExtentAllocator::PathRoom, 2> paths = {
       {{.weight = 9, .capacity = 8_KiB}, {.capacity = 64_KiB}}};
   ExtentAllocator two(paths, block);
@@ -61,7 +61,7 @@ TEST(ExtentAllocator, LowersAWeightAtEachFaultAndEndsThePathsUseAtTheLast) {
   EXPECT_FALSE(two.note_fault(1) || two.note_fault(1) || two.note_fault(1));  // the last one stays
 }
 
-TEST(ExtentAllocator, AllocatesWhatIsReservedBeforeAnythingElse) {
+TEST(ExtentAllocator, AllocatesReservedSpaceFirst) {
   const std::array<ExtentAllocator::PathRoom, 2> paths = {
       {{.capacity = 64_KiB, .reserved = 8_KiB}, {.capacity = 64_KiB, .reserved = 32_KiB}}};
   ExtentAllocator two(paths, block);
@@ -70,14 +70,14 @@ TEST(ExtentAllocator, AllocatesWhatIsReservedBeforeAnythingElse) {
   EXPECT_EQ(allocate(two, 6), (std::array<int, 3>{6, 0, 0}));  // by weight again
 }
 
-TEST(ExtentAllocator, AvoidsWhatItIsToldToAvoid) {
+TEST(ExtentAllocator, AvoidsThePathsThatTheCallerExcludes) {
   ExtentAllocator two = extents({8, 1});
 
   EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t path) { return path == 0; }).value().path, 1u);
   EXPECT_EQ(two.allocate(4_KiB, [](std::uint32_t) { return true; }).error().code(), ErrorCode::no_space);
 }
 
-TEST(ExtentAllocator, FreesAPinnedExtentOnceItsTensorAndEveryGenerationHaveLeftIt) {
+TEST(ExtentAllocator, FreesAPinnedExtentOnceItsTensorAndEveryGenerationReleasedIt) {
   const std::array<ExtentAllocator::PathRoom, 1> path = {{{.capacity = 8_KiB, .reserved = 8_KiB}}};
   ExtentAllocator one(path, block);
   const tiers::Extent pinned = one.allocate(4_KiB).value(), current = one.allocate(4_KiB).value();

@@ -74,7 +74,7 @@ TEST_P(PathTest, ReturnsTheRefusalOfATransferThatCannotStart) {
 }
 
 TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
-  constexpr std::uint64_t posters = 4, each = 300;  // more than a BlockFile takes at a time
+  constexpr std::uint64_t posters = 4, each = 300;  // more than a BlockFile has slots for
   for (const auto operation : {IoOperation::write, IoOperation::read}) {
     for (std::uint64_t i = 0; i < posters * each; ++i) {
       Pattern{.tensor = i, .generation = operation == IoOperation::write ? 1u : 2u}.fill(page(i));
@@ -96,7 +96,7 @@ TEST_P(PathTest, LosesNoTransferOfManyThatSeveralThreadsPostAtOnce) {
   }
 }
 
-TEST(Path, RefusesAWeightThatIsNone) {
+TEST(Path, RefusesAnInvalidWeight) {
   const test::ScratchDirectory directory;
   for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     auto path = Path::create({.directory = directory.path(), .capacity = 64_KiB, .weight = weight});
@@ -119,7 +119,7 @@ class FileLengthLimit {
   rlimit before_{};
 };
 
-TEST(Path, HasWhatIsReservedWhereItsFileMayNotGrow) {
+TEST(Path, HasTheReservedCapacityIfItsFileCannotGrow) {
   const test::ScratchDirectory directory;
   const FileLengthLimit limit(4_MiB);
 

@@ -36,7 +36,7 @@ TEST_F(SizeSwapFiles, ReservesByWeightAndLetsEachPathGrowToHoldAll) {
   for (const PathOptions& each : paths_) EXPECT_GE(each.capacity, 400_MiB);
 }
 
-TEST_F(SizeSwapFiles, GivesTheOthersWhatOnePathHasNoRoomFor) {
+TEST_F(SizeSwapFiles, ReservesOnOtherPathsTheBytesForWhichOnePathHasNoRoom) {
   path(1, 10_MiB);
   path(1, 1_GiB);
   path(2, 1_GiB);
@@ -49,7 +49,7 @@ TEST_F(SizeSwapFiles, GivesTheOthersWhatOnePathHasNoRoomFor) {
   EXPECT_EQ(paths_[2].reserved, 264_MiB);
 }
 
-TEST_F(SizeSwapFiles, LeavesAPathOutThatHasNoRoomForOneTensor) {
+TEST_F(SizeSwapFiles, DoesNotUseAPathWithoutRoomForOneTensor) {
   path(1, 1_MiB);
   path(1, 1_GiB);
   path(1, 1_GiB);
@@ -63,7 +63,7 @@ TEST_F(SizeSwapFiles, LeavesAPathOutThatHasNoRoomForOneTensor) {
   EXPECT_EQ(paths_[0].directory, "disk2");
 }
 
-TEST_F(SizeSwapFiles, RefusesAWeightThatIsNoneBeforeItCountsWithIt) {
+TEST_F(SizeSwapFiles, RefusesAnInvalidWeight) {
   for (const double weight : {-1.0, std::nan("")}) {
     paths_.clear();
     path(weight, 1_GiB);
@@ -76,7 +76,7 @@ TEST_F(SizeSwapFiles, RefusesAWeightThatIsNoneBeforeItCountsWithIt) {
   }
 }
 
-TEST(SizeSwapFilesOfOneFileSystem, CountsWhatIsFreeOnce) {
+TEST(SizeSwapFilesOfOneFileSystem, CountsTheFreeSpaceOnce) {
   const test::ScratchDirectory one, two;
   std::vector<PathOptions> paths = {{.directory = one.path()}, {.directory = two.path()}};
   const ByteCount free = tiers::real_file_system().free_space(one.path()).value();
@@ -84,7 +84,7 @@ TEST(SizeSwapFilesOfOneFileSystem, CountsWhatIsFreeOnce) {
   EXPECT_FALSE(size_swap_files({.total = free + free / 2, .tensor_max = 2_MiB}, paths));
 }
 
-TEST_F(SizeSwapFiles, SaysWhatIsFreeWhereWhenItDoesNotFit) {
+TEST_F(SizeSwapFiles, ReportsTheFreeSpaceOfEachPathWhenTheNeedDoesNotFit) {
   path(1, 100_MiB);
   path(1, 200_MiB);
 
@@ -107,7 +107,7 @@ TEST_F(SizeSwapFiles, ReservesAllOnAnOnlyPath) {
   EXPECT_EQ(paths_[0].weight, 1);
 }
 
-TEST(Weights, TakesSpeedsForEqualThatDifferByLessThanAQuarter) {
+TEST(Weights, AreEqualForSpeedsThatDifferByLessThanAQuarter) {
   EXPECT_EQ(weights_of(std::array{1.0, 1.2}), (std::vector<double>{1, 1}));
   EXPECT_EQ(weights_of(std::array{6.0, 2.0, 3.0}), (std::vector<double>{3, 1, 1.5}));
 }

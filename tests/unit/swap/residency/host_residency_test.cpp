@@ -108,7 +108,7 @@ TEST_F(HostResidencyTest, CountsReadersAndKeepsAModifyOut) {
   EXPECT_FALSE(residency.take(reader));
 }
 
-TEST_F(HostResidencyTest, GivesRoomInTheOrderOfTheRequests) {
+TEST_F(HostResidencyTest, GrantsMemoryInTheOrderOfTheRequests) {
   const TensorId held = dirty(48_KiB), large = stored(40_KiB, false), small = stored(8_KiB, false);
   lease(held);
   const RequestId first = request(large, Access::read), second = request(small, Access::read);
@@ -203,7 +203,7 @@ TEST_F(HostResidencyTest, RefusesATensorThatIsToStayWhereOnlyDirtyOnesCouldMakeR
   EXPECT_EQ(tensors.tensors().size(), 1u);
 }
 
-TEST_F(HostResidencyTest, KeepsTheRangeOfWhatStaysInMemoryWhateverBecomesOfItsContents) {
+TEST_F(HostResidencyTest, KeepsTheRangeOfAMemoryOnlyTensorWhenItsContentsChange) {
   const TensorId stays = add(40_KiB, {}, /*on_disk=*/false).value();
   for (int i = 0; i < 2; ++i) {
     acquire(stays, Access::overwrite);
@@ -247,7 +247,7 @@ TEST_F(HostResidencyTest, ReportsAFailedStoreOnceAndStoresAgain) {
   EXPECT_TRUE(tensors.stored(tensor));
 }
 
-TEST_F(HostResidencyTest, HandsOutNoRoomUntilTheErrorOfAFailedStoreWasTaken) {
+TEST_F(HostResidencyTest, GrantsNoMemoryUntilTheErrorOfAFailedStoreWasTaken) {
   const TensorId old = dirty(40_KiB), next = add(40_KiB).value();
   const RequestId id = request(next, Access::overwrite);
   finish(take_effect(), failure());

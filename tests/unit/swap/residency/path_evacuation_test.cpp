@@ -73,7 +73,7 @@ TEST_F(PathEvacuationTest, RetiresAPathAtItsThirdFaultAndMovesWhatIsThereOneAtAT
   EXPECT_TRUE(on(0).empty());
   EXPECT_TRUE(reported("out of use, at its fault number 3"));
   EXPECT_TRUE(reported("is evacuated: 32.0 KiB moved")) << messages;
-  EXPECT_EQ(budget.free(), budget.size());  // what was moved does not stay in memory
+  EXPECT_EQ(budget.free(), budget.size());  // an evacuated tensor does not stay in memory
 }
 
 TEST_F(PathEvacuationTest, RetiresAPathAtOnceWhenAWriteHangs) {
@@ -132,7 +132,7 @@ TEST_F(PathEvacuationTest, NamesWhatCannotBeReadAndMovesTheRest) {
 
   EXPECT_EQ(on(0), std::vector{lost});
   EXPECT_TRUE(reported("cannot be read: " + name)) << messages;
-  write(lost, 0);  // what is written anew does not need the path
+  write(lost, 0);  // new contents do not need the path
   EXPECT_TRUE(on(0).empty());
 }
 

@@ -22,13 +22,13 @@ class ReadAhead : public testing::Test, protected ResidencyFixture {
   }
 };
 
-TEST_F(ReadAhead, IsVoidOnceTheTensorIsAskedFor) {
+TEST_F(ReadAhead, EndsOnceTheTensorIsRequested) {
   const TensorId held = add(32_KiB).value(), large = stored(40_KiB), tensor = stored(24_KiB),
                  other = stored(24_KiB);
   lease(held, Access::overwrite);
   acquire(other);
-  residency.prefetch(large);   // finds no room,
-  residency.prefetch(tensor);  // and this comes after it
+  residency.prefetch(large);   // finds no room
+  residency.prefetch(tensor);  // waits behind it
   acquire(tensor);
   acquire(other);
   ASSERT_FALSE(in_memory(tensor));
@@ -95,7 +95,7 @@ TEST_F(ReadAhead, NeedsNoRoomForWhatHasItsOwn) {
   EXPECT_TRUE(in_memory(next));
 }
 
-TEST_F(ReadAhead, EvictsNothingWhereThatWouldNotDo) {
+TEST_F(ReadAhead, EvictsNothingIfThatWouldNotSuffice) {
   std::vector<TensorId> order;
   for (int i = 0; i < 10; ++i) order.push_back(stored(8_KiB, false));
   const TensorId far = stored(8_KiB, false), kept = stored(40_KiB);
@@ -118,7 +118,7 @@ TEST_F(ReadAhead, DoesNotCountTheRoomOfWhatIsUsedSooner) {
   acquire(later);
   lease(now, Access::read, Use::recorded);
 
-  residency.prefetch(wanted);  // 16 KiB are free, and 4 are those of what is used later
+  residency.prefetch(wanted);  // 16 KiB are free, and 4 belong to a tensor that is used later
   run();
 
   EXPECT_FALSE(in_memory(wanted));
@@ -140,7 +140,7 @@ TEST_F(ReadAhead, FollowsTheOrderFromWhenItIsKnown) {
   EXPECT_FALSE(in_memory(third));
 }
 
-TEST_F(ReadAhead, SparesWhatIsUsedAndNotAskedForYet) {
+TEST_F(ReadAhead, DoesNotEvictATensorThatIsUsedAndNotRequestedYet) {
   const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
   rehearse({used, next, last});
   for (const TensorId tensor : {used, next}) acquire(tensor);
@@ -158,7 +158,7 @@ TEST_F(ReadAhead, SparesWhatIsUsedAndNotAskedForYet) {
   EXPECT_TRUE(in_memory(last));
 }
 
-TEST_F(ReadAhead, LeavesRoomForWhatIsUsedAndNotAskedForYet) {
+TEST_F(ReadAhead, LeavesRoomForATensorThatIsUsedAndNotRequestedYet) {
   const TensorId used = stored(40_KiB), next = stored(40_KiB, false);
   rehearse({used, next});
 
@@ -169,7 +169,7 @@ TEST_F(ReadAhead, LeavesRoomForWhatIsUsedAndNotAskedForYet) {
   EXPECT_FALSE(in_memory(next));
 }
 
-TEST_F(ReadAhead, SparesWhatWasAskedForBeforeItsUseNoLongerThanItsLease) {
+TEST_F(ReadAhead, MayEvictATensorRequestedBeforeItsUseOnceItsLeaseEnds) {
   const TensorId used = stored(24_KiB), next = stored(24_KiB), last = stored(24_KiB);
   rehearse({used, next, last});
   acquire(next);
@@ -184,7 +184,7 @@ TEST_F(ReadAhead, SparesWhatWasAskedForBeforeItsUseNoLongerThanItsLease) {
   EXPECT_TRUE(in_memory(last));
 }
 
-TEST_F(ReadAhead, SparesWhatIsAnnouncedUntilThatIsRetracted) {
+TEST_F(ReadAhead, DoesNotEvictAnAnnouncedTensorUntilThatIsRetracted) {
   const TensorId next = stored(24_KiB), last = stored(24_KiB), used = stored(24_KiB);
   rehearse({next, last, used});
   for (const TensorId tensor : {next, last}) use(tensor);

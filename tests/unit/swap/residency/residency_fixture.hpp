@@ -16,7 +16,7 @@
 
 namespace penstock::swap::test {
 
-/// Host residency over no memory and no disk: its effects are recorded, and end when the test says so.
+/// Host residency without memory and disk: effects are recorded, and the test finishes them.
 class ResidencyFixture : private HostResidency::Effects {
  public:
   struct Options {

@@ -16,7 +16,7 @@ namespace {
 
 using test::Pattern;
 
-/// A hop that goes on when it is told to, and writes down what is asked of it.
+/// A hop that advances when the test lets it, and records the calls.
 class ScriptedHop final : public Hop {
  public:
   struct Script {
@@ -67,7 +67,7 @@ class TransferEngineTest : public testing::Test {
     Move move;
     for (auto* script : scripts) move.then(std::make_unique<ScriptedHop>(*script));
     move.on_event = [this](HopState state, const Result<void>& result) {
-      log_.push_back(std::string(state == HopState::ordered ? "told ordered" : "told done") +
+      log_.push_back(std::string(state == HopState::ordered ? "reported ordered" : "reported done") +
                      (result ? "" : ", failed"));
     };
     return move;
@@ -76,7 +76,7 @@ class TransferEngineTest : public testing::Test {
     transfers_.announce();
     transfers_.start(std::move(move));
   }
-  /// One poll, and its events told as the runtime tells them.
+  /// One poll, after which the events are reported as by the runtime.
   bool poll() {
     std::vector<MoveEvent> events;
     const bool moved = transfers_.poll(events);
@@ -102,11 +102,11 @@ TEST_F(TransferEngineTest, EndsAMoveWithoutHopsAtOnce) {
 
   EXPECT_TRUE(poll());
 
-  EXPECT_EQ(log_, std::vector<std::string>{"told done"});
+  EXPECT_EQ(log_, std::vector<std::string>{"reported done"});
   EXPECT_EQ(transfers_.active(), 0u);
 }
 
-TEST_F(TransferEngineTest, RunsHopsOneAfterTheOtherAndTellsTheEndOnce) {
+TEST_F(TransferEngineTest, RunsHopsOneAfterTheOtherAndReportsDoneOnce) {
   ScriptedHop::Script first{.name = "first", .log = &log_}, second{.name = "second", .log = &log_};
   begin(move_of({&first, &second}));
 
@@ -121,12 +121,12 @@ TEST_F(TransferEngineTest, RunsHopsOneAfterTheOtherAndTellsTheEndOnce) {
   poll();
 
   EXPECT_EQ(log_, (std::vector<std::string>{"first started", "second started", "first gone", "second gone",
-                                            "told done"}));
+                                            "reported done"}));
   EXPECT_EQ(transfers_.active(), 0u);
   EXPECT_FALSE(poll());
 }
 
-TEST_F(TransferEngineTest, TellsOrderedOfTheLastHopAlone) {
+TEST_F(TransferEngineTest, ReportsOrderedOnlyOfTheLastHop) {
   ScriptedHop::Script first{.name = "first", .log = &log_}, second{.name = "second", .log = &log_};
   first.state = HopState::ordered;
   begin(move_of({&first, &second}));
@@ -135,12 +135,12 @@ TEST_F(TransferEngineTest, TellsOrderedOfTheLastHopAlone) {
   first.state = HopState::done;
   second.state = HopState::ordered;
   poll();
-  EXPECT_EQ(log_.back(), "told ordered");
+  EXPECT_EQ(log_.back(), "reported ordered");
   EXPECT_FALSE(poll());  // once
   second.state = HopState::done;
   poll();
 
-  EXPECT_EQ(log_.back(), "told done");
+  EXPECT_EQ(log_.back(), "reported done");
 }
 
 TEST_F(TransferEngineTest, EndsAMoveWithTheFirstErrorAndStartsNothingAfterIt) {
@@ -152,12 +152,12 @@ TEST_F(TransferEngineTest, EndsAMoveWithTheFirstErrorAndStartsNothingAfterIt) {
 
   poll();
 
-  EXPECT_EQ(std::count(log_.begin(), log_.end(), "told done, failed"), 2);
+  EXPECT_EQ(std::count(log_.begin(), log_.end(), "reported done, failed"), 2);
   EXPECT_EQ(std::count(log_.begin(), log_.end(), "never started"), 0);
   EXPECT_EQ(transfers_.active(), 0u);
 }
 
-TEST_F(TransferEngineTest, SaysWhetherMovesAreBlockedAndWhoMustLookAgain) {
+TEST_F(TransferEngineTest, ReportsBlockedMovesAndWhetherItNeedsPolling) {
   ScriptedHop::Script waits{.name = "waits", .log = &log_, .blocked = true};
   ScriptedHop::Script works{.name = "works", .log = &log_};
   begin(move_of({&waits}));
@@ -239,7 +239,7 @@ TEST_F(TransferEngineTest, FlushesAPathAfterTheWritesThatWereStartedBefore) {
   EXPECT_EQ(disk_.flush_count(), 1u);
 }
 
-/// Runs what was posted when it is told to.
+/// Runs posted tasks when the test calls it.
 class LaterExecutor final : public Executor {
  public:
   void post(std::function<void()> task) override { tasks.push_back(std::move(task)); }

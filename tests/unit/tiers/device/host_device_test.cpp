@@ -6,7 +6,7 @@
 namespace penstock::tiers {
 namespace {
 
-TEST(HostDevice, HandsOutNoMoreThanItsMemory) {
+TEST(HostDevice, AllocatesNoMoreThanItsMemory) {
   HostDevice device({.memory = 8_MiB});
 
   auto span = device.allocate(6_MiB).value();
@@ -28,7 +28,7 @@ TEST(HostDevice, RunsAnEagerStreamAtOnce) {
   EXPECT_EQ(ran, 1);
 }
 
-TEST(HostDevice, DefersUntilSomebodyWaitsAndKeepsTheOrderThatEventsAsk) {
+TEST(HostDevice, DefersUntilAThreadWaitsAndKeepsTheOrderOfEvents) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     HostDevice device({.memory = 4_MiB, .mode = HostDevice::Mode::deferred, .seed = seed});

@@ -84,7 +84,7 @@ class BlockFileFlush : public testing::Test {
     const TimePoint due = std::min({sim_->next_due(), faults_->next_due(), file_->next_deadline()});
     if (due != forever) clock_.advance_to(due);
   }
-  /// What finishes until nothing is under way, in order.
+  /// The transfers in the order in which they finish, until none is in flight.
   std::vector<BlockFile::Finished> run() {
     std::vector<BlockFile::Finished> all;
     while (file_->busy()) {
@@ -105,7 +105,7 @@ class BlockFileFlush : public testing::Test {
   std::optional<BlockFile> file_;
 };
 
-TEST_F(BlockFileFlush, SubmitsEachFlushOnceAllThatWasStartedBeforeHasComeToRest) {
+TEST_F(BlockFileFlush, SubmitsEachFlushOnceAllEarlierTransfersHaveCompleted) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     test::SeededRandom random(seed);
     make({}, seed);
@@ -139,7 +139,7 @@ TEST_F(BlockFileFlush, SubmitsEachFlushOnceAllThatWasStartedBeforeHasComeToRest)
   }
 }
 
-TEST_F(BlockFileFlush, HoldsUpNothingThatIsStartedAfterIt) {
+TEST_F(BlockFileFlush, DelaysNoTransferThatIsStartedAfterIt) {
   make({{.effect = Fault::Effect::delay, .delay = std::chrono::seconds(1)}});
   write(0, 4_KiB, 1);
   flush(2);
@@ -154,7 +154,7 @@ TEST_F(BlockFileFlush, HoldsUpNothingThatIsStartedAfterIt) {
   EXPECT_EQ(order, (std::vector<std::uint64_t>{3, 1, 2}));
 }
 
-TEST_F(BlockFileFlush, CompletesAsAFlushWhenNothingIsUnderWay) {
+TEST_F(BlockFileFlush, CompletesAsAFlushWhenNothingIsInFlight) {
   make({});
   flush(7);
 
@@ -167,7 +167,7 @@ TEST_F(BlockFileFlush, CompletesAsAFlushWhenNothingIsUnderWay) {
   EXPECT_EQ(disk_.flush_count(), 1u);
 }
 
-TEST_F(BlockFileFlush, SucceedsAfterAWriteThatFailedAndToldItsOwnCaller) {
+TEST_F(BlockFileFlush, SucceedsAfterAWriteWhoseErrorWasReturned) {
   make({Fault::fail(IoOperation::write, 0, ENODEV)});
   write(0, 4_KiB, 1);
   flush(2);
@@ -216,7 +216,7 @@ TEST_F(BlockFileFlush, RetriesATransientErrorABoundedNumberOfTimes) {
   EXPECT_EQ(run().at(0).result.error().os_error(), EINTR);
 }
 
-TEST_F(BlockFileFlush, GivesAFlushUpThatNeverCompletes) {
+TEST_F(BlockFileFlush, FailsAFlushThatNeverCompletes) {
   make({{.operation = IoOperation::flush, .effect = Fault::Effect::hang}});
   flush(1);
 

@@ -48,7 +48,7 @@ class BlockFileSubdivision : public testing::TestWithParam<IoOperation> {
   ScriptedEngine engine_;
 };
 
-TEST_P(BlockFileSubdivision, NamesTheOneBlockThatCannotBeMovedWithinTwiceTheLogarithmOfItsLength) {
+TEST_P(BlockFileSubdivision, NamesTheFailingBlockAfterAtMostTwiceTheLogarithmOfTheLengthInRequests) {
   for (const std::uint64_t blocks : {1u, 2u, 3u, 31u, 32u, 33u, 56u}) {
     for (std::uint64_t bad = 0; bad < blocks; ++bad) {
       engine_.script = unreadable((8 + bad) * block + 512, 512);  // a sector within
@@ -72,7 +72,7 @@ TEST_P(BlockFileSubdivision, NamesTheOneBlockThatCannotBeMovedWithinTwiceTheLoga
   }
 }
 
-TEST_P(BlockFileSubdivision, BringsEveryByteThroughADriveThatTakesOnlyShortRequests) {
+TEST_P(BlockFileSubdivision, TransfersEveryByteOnADriveThatAcceptsOnlyShortRequests) {
   for (const std::uint64_t longest : {1u, 3u, 16u}) {
     engine_.script = nullptr;
     BlockFile file = make(engine_);
@@ -118,14 +118,14 @@ TEST_P(BlockFileSubdivision, SurvivesOneErrorThatDoesNotComeAgain) {
   EXPECT_EQ(file.counters().requests, 3u);
 }
 
-TEST_P(BlockFileSubdivision, MovesNothingFurtherOnceOneBlockHasFailed) {
+TEST_P(BlockFileSubdivision, TransfersNothingMoreOnceOneBlockHasFailed) {
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -EIO; };
   BlockFile file = make(engine_, 64_KiB);
 
   auto result = run(file, 0, bytes(256_KiB));
 
   ASSERT_FALSE(result);
-  // One part at a time is in flight here, and the three behind the first are never asked for.
+  // One part at a time is in flight here, and the three after the first are never requested.
   EXPECT_EQ(engine_.count, 5u);  // 64, 32, 16, 8, 4 KiB
   EXPECT_EQ(engine_.in_flight(), 0u);
   engine_.script = nullptr;
@@ -145,7 +145,7 @@ TEST_P(BlockFileSubdivision, IsForThatErrorAlone) {
   }
 }
 
-TEST_P(BlockFileSubdivision, GoesTogetherWithShortTransfersAndTransientErrors) {
+TEST_P(BlockFileSubdivision, WorksWithShortTransfersAndTransientErrors) {
   engine_.script = [](const IoRequest& request, std::size_t index) -> std::optional<std::int64_t> {
     if (request.buffer.size() > 16_KiB) return -EIO;
     if (index % 3 == 0) return -EAGAIN;

@@ -105,7 +105,7 @@ TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
   EXPECT_FALSE(run(IoOperation::write, 0, bytes(4_KiB)));
 }
 
-TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
+TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasCompleted) {
   engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
     if (index == 1) return -ENODEV;
     return std::nullopt;
@@ -122,7 +122,7 @@ TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasComeToRest) {
   EXPECT_TRUE(run(IoOperation::write, 8192, bytes(64_KiB)));
 }
 
-TEST_F(BlockFileTest, CallsAReadThatFindsTheEndTruncated) {
+TEST_F(BlockFileTest, ReportsAReadBeyondTheEndAsTruncated) {
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 0; };
 
   auto result = run(IoOperation::read, 0, bytes(4_KiB));
@@ -142,7 +142,7 @@ TEST_F(BlockFileTest, RefusesMisalignedTransfersAndThoseBeyondTheEnd) {
   EXPECT_EQ(engine_.count, 0u);
 }
 
-TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
+TEST_F(BlockFileTest, RefusesATransferWhenAllSlotsAreInUse) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(file_.start(IoOperation::read, FileOffset(0), bytes(4_KiB), i));
   }
@@ -151,7 +151,7 @@ TEST_F(BlockFileTest, PushesBackWhenItsTransfersAreTaken) {
             ErrorCode::would_block);
 }
 
-TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
+TEST(BlockFileDeadline, FailsARequestThatNeverCompletesAndWritesNoMore) {
   SimDisk disk({});
   SimClock clock;
   auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
@@ -202,7 +202,7 @@ TEST(BlockFileDeadline, GivesARequestUpThatNeverCompletesAndWritesNoMore) {
   EXPECT_FALSE(engine.close(clock.now()));
 }
 
-TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
+TEST(BlockFileDeadline, IsReportedEvenIfAnotherPartFailedBefore) {
   SimDisk disk({});
   SimClock clock;
   auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);
@@ -233,12 +233,12 @@ TEST(BlockFileDeadline, SaysSoEvenWhenAnotherPartFailedBefore) {
   }
 
   EXPECT_EQ(codes[1], ErrorCode::deadline_exceeded);  // the owner of the buffer must know
-  // What was moved before is whole; what the file then refused is no buffer that the kernel has.
+  // The earlier bytes are complete. The kernel has none of the buffers of the refused transfers.
   EXPECT_NE(codes[2], ErrorCode::deadline_exceeded);
   EXPECT_TRUE(file.refuses(IoOperation::read) && file.refuses(IoOperation::write));
 }
 
-TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine) {
+TEST(BlockFileDeadline, RefusesReadsOnceHungWritesOccupyEverySlotOfTheEngine) {
   SimDisk disk({});
   SimClock clock;
   FaultEngine engine(std::make_unique<SimEngine>(disk, clock, /*seed=*/1, /*depth=*/4),
@@ -262,7 +262,7 @@ TEST(BlockFileDeadline, RefusesReadsOnceHungWritesHaveTakenEverySlotOfTheEngine)
   EXPECT_FALSE(engine.close(clock.now()));
 }
 
-TEST(BlockFileDeadline, LetsWhatIsOnlySlowComplete) {
+TEST(BlockFileDeadline, LetsASlowRequestComplete) {
   SimDisk disk({});
   SimClock clock;
   auto sim = std::make_unique<SimEngine>(disk, clock, /*seed=*/1);

@@ -13,7 +13,7 @@ namespace penstock::tiers {
 namespace {
 
 /// Which engine is chosen for a file with or without direct I/O in a process that is refused these system
-/// calls, and what is said of it: 0 when it is `expected` and the reason names every one of `words`.
+/// calls, and the reported reason: 0 if it is `expected` and the reason contains all of `words`.
 int choice_without(std::initializer_list<long> refused, DirectIo direct, const char* expected,
                    std::initializer_list<const char*> words) {
   return test::in_child([&] {
@@ -65,7 +65,7 @@ TEST(ChooseEngine, PassesOverLibaioWithoutDirectIo) {
   EXPECT_CHOICE({SYS_io_uring_setup}, DirectIo::off, "threads", {"threads, since", "io_uring is refused"});
 }
 
-TEST(ChooseEngine, RefusesWhatWasAskedForByNameAndDoesNotWork) {
+TEST(ChooseEngine, RefusesAnEngineRequestedByNameThatDoesNotWork) {
   const int result = test::in_child([] {
     const test::ScratchDirectory directory;
     const File file = real_file_system().create_scratch(directory.path(), 64_KiB, DirectIo::off).value();
@@ -80,7 +80,7 @@ TEST(ChooseEngine, RefusesWhatWasAskedForByNameAndDoesNotWork) {
   EXPECT_EQ(result, 0);
 }
 
-TEST(ChooseEngine, SaysWhatTheFileRefused) {
+TEST(ChooseEngine, ReportsTheOptionsThatTheFileRefused) {
   File::Properties gone{
       .handle = FileHandle(987654), .name = "a file that is closed", .alignment = Alignment(4096)};
 

@@ -33,7 +33,7 @@ class FaultEngineTest : public testing::Test {
     const IoRequest request{operation, file_.handle(), FileOffset(offset), buffer, tag};
     return engine_->submit({&request, 1}) == 1;
   }
-  /// Results by tag of what completes while time goes on until nothing is due any more.
+  /// Advances time until nothing is due; the results of the completed requests by tag.
   std::map<std::uint64_t, std::int64_t> run() {
     std::map<std::uint64_t, std::int64_t> results;
     std::array<IoCompletion, 8> completions;
@@ -61,7 +61,7 @@ class FaultEngineTest : public testing::Test {
   SimEngine* sim_ = nullptr;
 };
 
-TEST_F(FaultEngineTest, StrikesTheRequestsThatItsPlanNamesAndNoOthers) {
+TEST_F(FaultEngineTest, InjectsFaultsIntoThePlannedRequestsOnly) {
   plan({Fault::fail(IoOperation::write, 1, ENOSPC), Fault::fail(IoOperation::read, 0, EIO, 2)});
 
   EXPECT_EQ(transfer(IoOperation::write, 0, block(0)), 4096);
@@ -75,7 +75,7 @@ TEST_F(FaultEngineTest, StrikesTheRequestsThatItsPlanNamesAndNoOthers) {
   EXPECT_EQ(engine_->accepted(IoOperation::write), 3u);
 }
 
-TEST_F(FaultEngineTest, ShortensATransferAndSaysSo) {
+TEST_F(FaultEngineTest, ShortensATransferAndReportsTheLength) {
   plan({{.operation = IoOperation::write, .effect = Effect::shorten, .length = ByteCount(4096)},
         {.operation = IoOperation::read, .effect = Effect::shorten, .length = ByteCount(0)}});
   const HostSpan two(block(0).data(), 8_KiB);
@@ -124,7 +124,7 @@ TEST_F(FaultEngineTest, FailsOrLosesAFlushAndCutsNone) {
   }
 }
 
-TEST_F(FaultEngineTest, ReportsOfAWriteBeyondTheLimitNoMoreThanThat) {
+TEST_F(FaultEngineTest, ReportsTheLimitAsTheLengthOfAWriteBeyondIt) {
   plan({{.effect = Effect::lose}, {.occurrence = 1, .effect = Effect::tear}});
   const HostSpan too_long(memory_.get(), 3_GiB);  // nothing looks at its bytes
 
@@ -161,7 +161,7 @@ TEST_F(FaultEngineTest, DelaysOneCompletionAndLetsOthersPass) {
   EXPECT_GE(clock_.now(), late);
 }
 
-TEST_F(FaultEngineTest, NeverCompletesWhatHangsUntilItIsClosed) {
+TEST_F(FaultEngineTest, CompletesAHangingRequestOnlyWhenItIsClosed) {
   plan({{.effect = Effect::hang}});
   ASSERT_TRUE(submit(IoOperation::read, 0, block(0), 1));
   EXPECT_TRUE(run().empty());
@@ -173,7 +173,7 @@ TEST_F(FaultEngineTest, NeverCompletesWhatHangsUntilItIsClosed) {
   EXPECT_EQ(engine_->in_flight(), 0u);
 }
 
-TEST_F(FaultEngineTest, SaysEachTimeThatItWasNotAtRestWhenItWasClosed) {
+TEST_F(FaultEngineTest, ReportsRequestsInFlightEachTimeItIsClosed) {
   plan({{.effect = Effect::hang}});
   ASSERT_TRUE(submit(IoOperation::read, 0, block(0), 1));
 
@@ -181,7 +181,7 @@ TEST_F(FaultEngineTest, SaysEachTimeThatItWasNotAtRestWhenItWasClosed) {
   EXPECT_FALSE(engine_->close(forever));
 }
 
-TEST_F(FaultEngineTest, TakesFurtherFaultsWhileItRuns) {
+TEST_F(FaultEngineTest, AcceptsFurtherFaultsWhileItRuns) {
   plan({});
   EXPECT_EQ(transfer(IoOperation::read, 0, block(0)), 4096);
 

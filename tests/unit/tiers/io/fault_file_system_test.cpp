@@ -25,7 +25,7 @@ class FaultFileSystemTest : public testing::Test {
   SimDisk disk_{{.capacity = 1_MiB}};
 };
 
-TEST_F(FaultFileSystemTest, StrikesTheCallsThatItsPlanNamesAndNoOthers) {
+TEST_F(FaultFileSystemTest, InjectsFaultsIntoThePlannedCallsOnly) {
   FaultFileSystem file_system(
       disk_, {FileSystemFault::fail(Operation::create_scratch, 1, ENOSPC, 2),
               FileSystemFault::fail(Operation::free_space, 0, EACCES), FileSystemFault::fail({}, 5, EIO)});
@@ -43,7 +43,7 @@ TEST_F(FaultFileSystemTest, StrikesTheCallsThatItsPlanNamesAndNoOthers) {
   EXPECT_EQ(disk_.open_file_count(), 0u);
 }
 
-TEST_F(FaultFileSystemTest, FailsInTheWordsOfTheFileSystemWithin) {
+TEST_F(FaultFileSystemTest, FailsWithTheErrorsOfTheWrappedFileSystem) {
   FaultFileSystem file_system(real_file_system(), {FileSystemFault::fail({}, 0, ENOSPC)});
   const test::ScratchDirectory directory;
   const ByteCount far_too_much = real_file_system().free_space(directory.path()).value() * 2;
@@ -52,7 +52,8 @@ TEST_F(FaultFileSystemTest, FailsInTheWordsOfTheFileSystemWithin) {
   const Error real = file_system.create_scratch(directory.path(), far_too_much, DirectIo::off).error();
 
   EXPECT_EQ(injected.os_error(), ENOSPC);
-  for (const Error& error : {injected, real}) {  // others use that disk too: what is free may differ
+  for (const Error& error :
+       {injected, real}) {  // other programs use that disk too, so the free space may differ
     EXPECT_EQ(error.code(), ErrorCode::no_space);
     for (const std::string& words :
          {"no space: " + directory.path().string() + ", wanted " + to_string(far_too_much),
@@ -63,7 +64,7 @@ TEST_F(FaultFileSystemTest, FailsInTheWordsOfTheFileSystemWithin) {
   }
 }
 
-TEST_F(FaultFileSystemTest, FindsNoDirectIoAndSaysSoWhereItWasAskedFor) {
+TEST_F(FaultFileSystemTest, RefusesDirectIoAndReportsItWhereItWasRequested) {
   FaultFileSystem file_system(disk_, {{.count = 3, .effect = Effect::buffered}});
 
   const File preferred = create(file_system, DirectIo::preferred).value();
@@ -82,14 +83,14 @@ TEST_F(FaultFileSystemTest, FindsNoDirectIoAndSaysSoWhereItWasAskedFor) {
   EXPECT_TRUE(after.properties().direct);
 }
 
-TEST_F(FaultFileSystemTest, LeavesAskingForFreeSpaceToFaultsThatConcernIt) {
+TEST_F(FaultFileSystemTest, FailsFreeSpaceQueriesOnlyForTheirOwnFaults) {
   FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
 
   EXPECT_TRUE(file_system.free_space("sim"));
   EXPECT_EQ(file_system.injected(), 0u);
 }
 
-TEST_F(FaultFileSystemTest, ClosesItsFilesWithTheFileSystemWithin) {
+TEST_F(FaultFileSystemTest, ClosesItsFilesInTheWrappedFileSystem) {
   FaultFileSystem file_system(disk_, {{.effect = Effect::buffered}});
   File file = create(file_system).value();
   EXPECT_EQ(disk_.open_file_count(), 1u);
@@ -99,7 +100,7 @@ TEST_F(FaultFileSystemTest, ClosesItsFilesWithTheFileSystemWithin) {
   EXPECT_EQ(disk_.open_file_count(), 0u);
 }
 
-/// What each operation comes to, on files of its own.
+/// The result of each operation, on its own files.
 struct EachOperation {
   Operation operation;
   const char* name;

@@ -65,7 +65,7 @@ TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
   EXPECT_EQ(::fstat(descriptor, &status), -1);
 }
 
-TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
+TEST(RealFileSystem, ReportsTheWantedAndTheFreeBytes) {
   test::ScratchDirectory directory;
   const ByteCount free = real_file_system().free_space(directory.path()).value();
 
@@ -77,7 +77,7 @@ TEST(RealFileSystem, SaysHowMuchWasWantedAndIsFree) {
   EXPECT_EQ(directory.entry_count(), 0u);
 }
 
-TEST(RealFileSystem, SaysThatNothingIsReservedWhereThatCannotBeAndTakesNoMoreThanIsFree) {
+TEST(RealFileSystem, ReportsThatNothingIsReservedWhereThatIsUnsupportedAndUsesOnlyFreeSpace) {
   const test::MountedFileSystem ext2(test::MountedFileSystem::Kind::ext2);
   if (!ext2.skip_reason().empty()) GTEST_SKIP() << ext2.skip_reason();
   const ByteCount free = real_file_system().free_space(ext2.path()).value();
@@ -97,7 +97,7 @@ TEST(RealFileSystem, SaysThatNothingIsReservedWhereThatCannotBeAndTakesNoMoreTha
   }
 }
 
-TEST(RealFileSystem, TakesAFileSystemThatHasNoLimitAtItsWord) {
+TEST(RealFileSystem, AcceptsAFileSystemThatReportsNoLimit) {
   const test::MountedFileSystem tmpfs(test::MountedFileSystem::Kind::tmpfs);
   if (!tmpfs.skip_reason().empty()) GTEST_SKIP() << tmpfs.skip_reason();
   ASSERT_EQ(::mount(nullptr, tmpfs.path().c_str(), nullptr, MS_REMOUNT, "size=0"), 0);
@@ -128,7 +128,7 @@ TEST(RealFileSystem, NamesADirectoryThatDoesNotExist) {
   EXPECT_NE(file.error().message().find("/nonexistent/penstock"), std::string::npos);
 }
 
-TEST(RealFileSystem, FallsBackToBufferedAndSaysWhyOrRefusesWhenDirectIsRequired) {
+TEST(RealFileSystem, FallsBackToBufferedWithAReasonOrRefusesWhenDirectIsRequired) {
   // /proc has no direct I/O and no files of ours either; a tmpfs answers differently by kernel.
   auto preferred = real_file_system().create_scratch("/dev/shm", 4_KiB, DirectIo::preferred);
   if (!preferred) GTEST_SKIP() << preferred.error().message();
@@ -194,7 +194,7 @@ TEST(RealFileSystem, OpensRegularFilesOnly) {
   EXPECT_EQ(file.error().message(), "not a regular file: " + pipe.string() + " [FileSystem::open]");
 }
 
-TEST(RealFileSystem, SaysOfAFileThatItOpensThatNotAllOfItIsReserved) {
+TEST(RealFileSystem, ReportsThatAnOpenedFileIsNotWhollyReserved) {
   const test::ScratchDirectory directory;
   const auto path = directory.path() / "swap";
   real_file_system().create(path, 1_MiB, DirectIo::off)->extend(2_MiB).value();

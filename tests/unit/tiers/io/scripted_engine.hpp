@@ -10,7 +10,7 @@
 
 namespace penstock::tiers {
 
-/// Answers requests from memory at once, except where the test says otherwise.
+/// Completes requests from memory at once, except those that the test scripts.
 class ScriptedEngine final : public IoEngine {
  public:
   using Script = std::function<std::optional<std::int64_t>(const IoRequest&, std::size_t index)>;

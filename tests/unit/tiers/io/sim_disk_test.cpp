@@ -25,6 +25,15 @@ using Names = SmallDisk::Names;
 
 constexpr std::uint64_t seed_count = 2000;
 
+TEST(SimDisk, HasTheAlignmentOfItsOptions) {
+  SimDisk disk({.alignment = Alignment(512)});
+
+  const File file = disk.create_scratch("/", 1_KiB, DirectIo::preferred).value();
+
+  EXPECT_EQ(disk.options().alignment, Alignment(512));
+  EXPECT_EQ(file.properties().alignment, disk.options().alignment);
+}
+
 TEST(SimDiskPowerCut, KeepsWhatWasFlushedUnderANameThatWasSynced) {
   for (std::uint64_t seed = 0; seed < seed_count; ++seed) {
     SmallDisk disk;
@@ -311,7 +320,7 @@ Result<void> replace_manifest(FileSystem& files, const std::string& text, LeftOu
 }
 
 /// The power fails while manifest 'a' is replaced by 'b', before the call number `calls` of the protocol. True when
-/// the disk has the old or the new one then, and the new one if the protocol had come to its end.
+/// the disk has the old or the new one then, and the new one if the protocol had ended.
 bool leaves_old_or_new(LeftOut left_out, std::uint64_t calls, std::uint64_t seed) {
   const std::string before(3000, 'a'), after(3000, 'b');
   SmallDisk disk;

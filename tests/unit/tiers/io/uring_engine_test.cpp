@@ -51,7 +51,7 @@ class UringEngine : public testing::Test {
   HostArena arena_ = HostArena::create({.size = 64_MiB}).value();
 };
 
-TEST_F(UringEngine, GivesBackEveryRequestWhenClosedWithMoreInFlightThanABatch) {
+TEST_F(UringEngine, CompletesEveryRequestWhenClosedWithMoreInFlightThanABatch) {
   auto engine = create_uring_engine({.depth = 64}).value();
   const File file = scratch(64_MiB);
   std::vector<IoRequest> reads;
@@ -73,7 +73,7 @@ TEST_F(UringEngine, GivesBackEveryRequestWhenClosedWithMoreInFlightThanABatch) {
   EXPECT_EQ(engine->in_flight(), 0u);
 }
 
-TEST_F(UringEngine, CompletesRequestsWithTheErrnoOfAKernelThatTakesNoMore) {
+TEST_F(UringEngine, CompletesRequestsWithTheErrnoWhenTheKernelAcceptsNoMore) {
   const File file = scratch(1_MiB);
   const int failed_line = test::in_child([&] {
     auto engine = create_uring_engine({.depth = 4}).value();
@@ -161,8 +161,8 @@ TEST_F(UringEngine, WritesToTheFileThatADescriptorNamesNow) {
 }
 
 TEST_F(UringEngine, ReturnsFromCloseAtItsDeadlineWhenTheKernelDoesNotFinish) {
-  // A pipe that nobody writes to: a read of it that has begun on a worker of the kernel's may not be cancelled
-  // in time, and with a poll it is; either way close comes back.
+  // A pipe without a writer. A read that has begun on a kernel worker may not be cancelled
+  // in time; with a poll it is. In both cases close returns.
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   auto engine = create_uring_engine({.depth = 4});

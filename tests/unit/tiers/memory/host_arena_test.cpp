@@ -5,7 +5,7 @@
 namespace penstock::tiers {
 namespace {
 
-TEST(HostArena, IsAlignedExactAndSaysWhatPagesItGot) {
+TEST(HostArena, IsAlignedAndExactAndReportsItsPages) {
   auto arena = HostArena::create({.size = 5_MiB}).value();
 
   EXPECT_EQ(arena.bytes().size(), 6_MiB);
@@ -14,7 +14,7 @@ TEST(HostArena, IsAlignedExactAndSaysWhatPagesItGot) {
   arena.bytes().data()[(6_MiB).value() - 1] = std::byte{1};
 }
 
-TEST(HostArena, RefusesWhatTheMachineDoesNotHave) {
+TEST(HostArena, RefusesMoreMemoryThanTheMachineHas) {
   auto arena = HostArena::create({.size = available_host_memory() * 2});
 
   ASSERT_FALSE(arena);

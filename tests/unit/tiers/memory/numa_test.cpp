@@ -57,7 +57,7 @@ TEST_F(NumaTopologyTest, FindsTheNodeOfADrivesController) {
   EXPECT_EQ(topology_.node_of_device(makedev(253, 0)), 1u);  // of a mapping
 }
 
-TEST_F(NumaTopologyTest, SaysNothingOfADriveThatHasNoNodeOrIsNotThere) {
+TEST_F(NumaTopologyTest, KnowsNoNodeOfADriveWithoutOneOrOfAMissingDrive) {
   EXPECT_EQ(topology_.node_of_device(makedev(254, 0)), std::nullopt);
   EXPECT_EQ(topology_.node_of_device(makedev(99, 0)), std::nullopt);
   EXPECT_EQ(topology_.node_of_directory("/proc"), std::nullopt);
@@ -87,7 +87,7 @@ TEST(NumaTopology, ReadsThisMachine) {
   EXPECT_FALSE(allowed_cpus().empty());
 }
 
-TEST(PathsOfNode, AreThoseOnItAndThoseOfWhichNothingIsKnown) {
+TEST(PathsOfNode, AreThoseOnItAndThoseWithoutAKnownNode) {
   const Nodes nodes = {0u, 1u, std::nullopt, 1u};
 
   EXPECT_EQ(paths_of_node(nodes, 0u), (std::vector<std::size_t>{0, 2}));

@@ -10,7 +10,7 @@
 namespace penstock::tiers {
 namespace {
 
-TEST(Ledger, CountsWhatIsHeldAndItsPeaksLikeAModel) {
+TEST(Ledger, CountsHeldBytesAndPeaksLikeAModel) {
   test::SeededRandom random(5);
   Ledger ledger;
   std::array<std::array<std::vector<std::uint64_t>, purpose_count>, tier_count> held;
@@ -59,7 +59,7 @@ TEST(Ledger, AddsUpPredictionsOfSeveralEnginesAndTrafficOfAllPurposes) {
   EXPECT_EQ(ledger.traffic().written, 5_KiB);
 }
 
-TEST(Ledger, LosesNothingOfSeveralThreads) {
+TEST(Ledger, CountsExactlyWithSeveralThreads) {
   Ledger ledger;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

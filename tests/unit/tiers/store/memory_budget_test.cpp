@@ -5,7 +5,7 @@
 namespace penstock::tiers {
 namespace {
 
-TEST(MemoryBudget, HandsOutRangesAndTakesThemBack) {
+TEST(MemoryBudget, AllocatesAndFreesRanges) {
   Ledger ledger;
   MemoryBudget budget(Tier::host, 64_KiB, ledger);
   {

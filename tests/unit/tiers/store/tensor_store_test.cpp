@@ -51,7 +51,7 @@ TEST_F(TensorStoreTest, KeepsAFailedStoreDirtyAndForgetsAFailedLoad) {
   EXPECT_EQ(budget_.free(), 64_KiB);
 }
 
-TEST_F(TensorStoreTest, MakesNoVersionOfWhatNobodyWrote) {
+TEST_F(TensorStoreTest, MakesNoVersionOfAnUnwrittenTensor) {
   store_.begin_overwrite(tensor_, range());
   store_.cancel_exclusive(tensor_);
   EXPECT_EQ(store_.copy(tensor_).state, CopyState::absent);
@@ -89,7 +89,7 @@ TEST_F(TensorStoreTest, KeepsAPinnedRangeUntilTheTensorIsRemoved) {
   EXPECT_FALSE(store_.stored(stays));
 }
 
-TEST_F(TensorStoreTest, ForgetsTheStoredCopyOfWhatIsDiscarded) {
+TEST_F(TensorStoreTest, DropsTheStoredCopyOfADiscardedTensor) {
   store_.begin_overwrite(tensor_, range());
   store_.end_exclusive(tensor_);
   store_.begin_store(tensor_);

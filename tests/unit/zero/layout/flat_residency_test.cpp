@@ -9,7 +9,7 @@
 namespace penstock::zero {
 namespace {
 
-/// Writes down what was decided, and fails once, at effect number `fail_at`.
+/// Records the decisions, and fails once, at effect number `fail_at`.
 class Recorder final : public FlatResidency::Effects {
  public:
   explicit Recorder(std::uint64_t fail_at) : fail_at_(fail_at) {}
@@ -58,7 +58,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
   return recorder;
 }
 
-TEST(FlatResidency, ComesToTheSameDecisionsWhenACallIsMadeAgain) {
+TEST(FlatResidency, MakesTheSameDecisionsWhenACallIsRepeated) {
   const ModelLayout model = test::deep_model();
   ByteCount budget = 4_KiB;
   while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, 2, budget)) budget += 4_KiB;
@@ -70,7 +70,7 @@ TEST(FlatResidency, ComesToTheSameDecisionsWhenACallIsMadeAgain) {
   }
 }
 
-TEST(FlatResidency, DropsWhatIsNeededLastAndNeverWhatIsNeededNext) {
+TEST(FlatResidency, DropsTheFlatNeededLastAndNeverTheOneNeededNext) {
   ModelLayout model;
   for (int i = 0; i < 4; ++i) model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
   const ShardLayout shards(model, 2);
@@ -106,7 +106,7 @@ TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
   EXPECT_FALSE(residency.is_gathered(0));
 }
 
-TEST(FlatResidency, SaysWhenItsBudgetDoesNotDo) {
+TEST(FlatResidency, ReportsABudgetThatIsTooSmall) {
   ModelLayout model;
   model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
   const ShardLayout shards(model, 2);

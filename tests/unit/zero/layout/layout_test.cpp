@@ -6,12 +6,13 @@
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <fstream>
 
 namespace penstock::zero {
 namespace {
 
-TEST(ModelLayout, RefusesWhatCannotBe) {
+TEST(ModelLayout, RefusesAnInvalidLayout) {
   const auto refused = [](auto spoil) {
     ModelLayout model = test::small_model();
     spoil(model);
@@ -41,7 +42,29 @@ TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {
   EXPECT_EQ(covered, block.length);
 }
 
-TEST(ShardLayout, LetsAUnitNeedTheFlatOfWhatItShares) {
+TEST(ShardLayout, PlacesEachParameterInTheSlotOfItsFlat) {
+  const ModelLayout model = test::small_model();
+  const ShardLayout shards(model, 3);
+  for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    for (std::uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      const ParameterId id{unit, i};
+
+      const ShardLayout::Place place = shards.place(id);
+
+      EXPECT_EQ(place.count, model.parameter(id).count);
+      const FlatLayout& flat = shards.flats()[place.flat];
+      EXPECT_EQ(flat.unit, unit);
+      EXPECT_EQ(flat.group, model.parameter(id).group);
+      EXPECT_EQ(std::count_if(flat.slots.begin(), flat.slots.end(),
+                              [&](const FlatSlot& slot) {
+                                return slot.begin == place.begin && slot.count == place.count;
+                              }),
+                1);
+    }
+  }
+}
+
+TEST(ShardLayout, LetsAUnitNeedTheFlatsOfItsSharedParameters) {
   const ShardLayout shards(test::small_model(), 2);
 
   EXPECT_EQ(std::vector<std::uint32_t>(shards.needed_by(2).begin(), shards.needed_by(2).end()),
@@ -151,7 +174,7 @@ TEST(MemoryPlan, RefusesAConfigurationThatCannotBeUsedAndNoRanks) {
   EXPECT_EQ(code(2, 1), ErrorCode::invalid_config);
 }
 
-TEST(MemoryPlan, PinsTheArenaAsTheOffloadsSay) {
+TEST(MemoryPlan, PinsTheArenaAsTheOffloadBlocksRequire) {
   Config config = test::RunOptions::default_config();
   config.offload_optimizer = {.device = OffloadDevice::cpu, .pin_memory = false};
   const auto pinning = [&] {

@@ -1,0 +1,107 @@
+#include "unit/swap/runtime_fixture.hpp"
+
+#include <gtest/gtest.h>
+#include <utility>
+
+namespace penstock::swap {
+namespace {
+
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
+using tiers::TensorId;
+
+/// Host memory for two tensors of this size.
+constexpr ByteCount size = 24_KiB;
+
+struct PendingLeases : testing::Test {
+  TensorId written() {
+    const TensorId tensor = add(runtime, size);
+    write(runtime, tensor, 1);
+    return tensor;
+  }
+
+  Simulation simulation{{.host_budget = size * 2}};
+  Runtime& runtime = *simulation.runtime;
+};
+
+TEST_F(PendingLeases, AreNotGrantedBeforeTheyAreAsked) {
+  const TensorId tensor = written();
+  PendingLease pending = runtime.announce(tensor, Access::modify);
+  simulation.run();
+
+  EXPECT_FALSE(pending.poll());
+  EXPECT_TRUE(runtime.acquire(tensor, Access::modify));  // an announcement excludes no other lease
+
+  pending.ask();
+  simulation.run();
+  const auto lease = pending.poll();
+  ASSERT_TRUE(lease && *lease);
+  EXPECT_EQ((*lease)->bytes().size(), size);
+}
+
+TEST_F(PendingLeases, AskOnce) {
+  const TensorId tensor = written();
+  PendingLease announced = runtime.announce(tensor, Access::modify);
+  PendingLease requested = runtime.request(tensor, Access::read);
+  requested.ask();
+  simulation.run();
+  EXPECT_TRUE(requested.poll().value());  // ended at once: it is a temporary
+
+  announced.ask();
+  announced.ask();
+  simulation.run();
+  EXPECT_TRUE(announced.poll().value());
+
+  EXPECT_TRUE(holds(runtime, tensor, 1));  // no other lease is held
+  PendingLease().ask();
+}
+
+TEST_F(PendingLeases, ArePendingUntilTheyHaveAResultOrAreCancelled) {
+  const TensorId tensor = written(), never_written = add(runtime, size);
+  EXPECT_FALSE(PendingLease().pending());
+
+  PendingLease granted = runtime.announce(tensor, Access::read);
+  EXPECT_TRUE(granted.pending());
+  granted.ask();
+  simulation.run();
+  EXPECT_TRUE(granted.pending());
+  EXPECT_TRUE(granted.poll().value());
+  EXPECT_FALSE(granted.pending());
+  EXPECT_FALSE(granted.poll());
+
+  PendingLease failed = runtime.request(never_written, Access::read);
+  simulation.run();
+  EXPECT_EQ(failed.poll().value().error().code(), ErrorCode::invalid_argument);
+  EXPECT_FALSE(failed.pending());
+
+  PendingLease cancelled = runtime.announce(tensor, Access::read);
+  PendingLease moved = std::move(cancelled);
+  EXPECT_FALSE(cancelled.pending());
+  EXPECT_TRUE(moved.pending());
+  moved.cancel();
+  EXPECT_FALSE(moved.pending());
+}
+
+TEST_F(PendingLeases, KeepAnAnnouncedTensorInMemoryUntilTheyAreCancelled) {
+  const TensorId announced = written(), other = written();
+  ASSERT_TRUE(runtime.flush());
+  {
+    const PendingLease pending = runtime.announce(announced, Access::read);
+
+    const TensorId third = written();
+
+    EXPECT_TRUE(runtime.in_memory(announced));  // although it was used before `other`
+    EXPECT_FALSE(runtime.in_memory(other));
+    EXPECT_TRUE(runtime.in_memory(third));
+    EXPECT_TRUE(runtime.flush());
+  }
+
+  (void)written();
+
+  EXPECT_FALSE(runtime.in_memory(announced));
+}
+
+}  // namespace
+}  // namespace penstock::swap

@@ -1,0 +1,52 @@
+#include "unit/swap/runtime_fixture.hpp"
+
+#include <gtest/gtest.h>
+
+namespace penstock::swap {
+namespace {
+
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
+using tiers::TensorId;
+
+TEST(RuntimeContents, AreGoneAfterDiscard) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB);
+  write(runtime, tensor, 1);
+  ASSERT_TRUE(runtime.flush());
+
+  runtime.discard(tensor);
+
+  EXPECT_FALSE(runtime.in_memory(tensor));
+  EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);
+  write(runtime, tensor, 2);
+  EXPECT_TRUE(holds(runtime, tensor, 2));
+}
+
+TEST(RuntimeContents, StayInAPinnedExtentUntilItsGenerationIsReleased) {
+  constexpr ByteCount size = 4_KiB;
+  Simulation simulation({.host_budget = 64_KiB, .capacity = size * 2});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, size);
+  const auto add_another = [&] {
+    return runtime.add({.name = "another", .key = test::next_key(), .size = size}, true);
+  };
+  write(runtime, tensor, 1);
+  EXPECT_EQ(runtime.pin_extent(tensor, 1).error().code(), ErrorCode::invalid_argument);  // not stored yet
+  ASSERT_TRUE(runtime.flush());
+
+  ASSERT_TRUE(runtime.pin_extent(tensor, 1));
+  write(runtime, tensor, 2);
+  ASSERT_TRUE(runtime.flush());  // to the other extent
+
+  EXPECT_EQ(add_another().error().code(), ErrorCode::no_space);
+  runtime.release_generation(1);
+  EXPECT_TRUE(add_another());
+  EXPECT_TRUE(holds(runtime, tensor, 2));
+}
+
+}  // namespace
+}  // namespace penstock::swap

@@ -1,0 +1,126 @@
+#include "swap/transfer/transfer_engine.hpp"
+#include "unit/swap/runtime_fixture.hpp"
+
+#include <gtest/gtest.h>
+#include <atomic>
+#include <functional>
+#include <memory>
+
+namespace penstock::swap {
+namespace {
+
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
+using tiers::TensorId;
+
+/// A runtime in which the first store of `tensor` fails.
+struct RuntimeWait : testing::Test {
+  RuntimeWait() {
+    simulation.fail_requests(1);
+    write(runtime, tensor, 1);
+  }
+
+  Simulation simulation{{.host_budget = 64_KiB}};
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB);
+};
+
+TEST_F(RuntimeWait, ReturnsTheErrorOfAFailedStoreOnce) {
+  const auto failed = runtime.wait_until([] { return false; });
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  EXPECT_TRUE(runtime.check_stores());
+  EXPECT_TRUE(runtime.flush());  // the tensor is stored again
+  EXPECT_TRUE(holds(runtime, tensor, 1));
+}
+
+TEST_F(RuntimeWait, ReturnsNoErrorIfItsConditionHolds) {
+  simulation.run();
+
+  EXPECT_TRUE(runtime.wait_until([] { return true; }));
+
+  EXPECT_FALSE(runtime.check_stores());
+}
+
+TEST_F(RuntimeWait, KeepsTheErrorForTheNextCallIfItIgnoresStores) {
+  runtime.wait_ignoring_stores([&] { return runtime.store_failed(); });
+
+  const auto failed = runtime.check_stores();
+
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::io);
+  EXPECT_TRUE(runtime.check_stores());
+}
+
+TEST_F(RuntimeWait, CountsAsStallTime) {
+  EXPECT_EQ(runtime.stall_time(), TimePoint{});
+
+  EXPECT_FALSE(runtime.flush());  // waits for the store that fails
+
+  EXPECT_GT(runtime.stall_time(), TimePoint{});
+}
+
+TEST(RuntimeWake, MakesTheMoverPollAMove) {
+  std::atomic<bool> polled = false, may_end = false;
+  class WaitingHop final : public Hop {
+   public:
+    WaitingHop(std::atomic<bool>& polled, const std::atomic<bool>& may_end)
+        : polled_(polled), may_end_(may_end) {}
+    Result<void> start() override { return ok(); }
+    Result<HopState> poll() override {
+      const bool ends = may_end_;
+      polled_ = true;
+      polled_.notify_one();
+      return ends ? HopState::done : HopState::pending;
+    }
+
+   private:
+    std::atomic<bool>& polled_;
+    const std::atomic<bool>& may_end_;
+  };
+  auto runtime = Runtime::create({.host_budget = 2_MiB}).value();
+  bool done = false;
+  Move move;
+  move.then(std::make_unique<WaitingHop>(polled, may_end));
+  move.on_event = [&](HopState, const Result<void>&) { done = true; };
+  runtime->start(std::move(move));
+  polled.wait(false);
+
+  may_end = true;
+  runtime->wake();
+
+  EXPECT_TRUE(runtime->wait_until([&] { return done; }));
+}
+
+TEST(RuntimeExecutor, IsTheOneOfTheOptions) {
+  class Counting final : public Executor {
+   public:
+    void post(std::function<void()> task) override {
+      ++posted;
+      task();
+    }
+    int posted = 0;
+  } executor;
+  auto runtime = Runtime::create({.host_budget = 2_MiB, .executor = &executor}).value();
+  bool ran = false;
+
+  runtime->executor().post([&] { ran = true; });
+
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(executor.posted, 1);
+}
+
+TEST(RuntimeExecutor, RunsTasksAtOnceIfTheOptionsHaveNone) {
+  auto runtime = Runtime::create({.host_budget = 2_MiB}).value();
+  bool ran = false;
+
+  runtime->executor().post([&] { ran = true; });
+
+  EXPECT_TRUE(ran);
+}
+
+}  // namespace
+}  // namespace penstock::swap
