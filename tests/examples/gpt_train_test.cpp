@@ -182,9 +182,9 @@ TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
   process.kill(SIGCONT);
 
   const Outcome outcome = process.finish();
-  expect_stopped(outcome, {swap().c_str(), "at offset", "the run cannot go on"});
+  expect_stopped(outcome, {swap().c_str(), "at offset", "the run cannot continue"});
   // A write that was on its way makes the file long again, with a hole where bytes were.
-  EXPECT_TRUE(outcome.output.find("the file ends before") != std::string::npos ||
+  EXPECT_TRUE(outcome.output.find("the file is shorter than the data") != std::string::npos ||
               outcome.output.find("bytes read back differ") != std::string::npos)
       << outcome.output;
 }

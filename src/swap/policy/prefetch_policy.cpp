@@ -55,7 +55,7 @@ void PrefetchPolicy::count(const Entry& entry, int sign) {
   if (facts.evictable) evictable_.add(entry.use, bytes);
 }
 
-void PrefetchPolicy::remove(Queue& queue, std::optional<Rank>& rank) {
+void PrefetchPolicy::remove(Queue& queue, std::optional<QueueRank>& rank) {
   if (!rank) return;
   queue.erase(*rank);
   rank.reset();
@@ -64,7 +64,8 @@ void PrefetchPolicy::remove(Queue& queue, std::optional<Rank>& rank) {
 /// Updates the tensor's entries in the queues.
 void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
   const PrefetchFacts& facts = entry.facts;
-  const auto place = [&](Queue& queue, std::optional<Rank>& rank, const std::optional<Rank>& wanted) {
+  const auto place = [&](Queue& queue, std::optional<QueueRank>& rank,
+                         const std::optional<QueueRank>& wanted) {
     if (rank == wanted) return;
     remove(queue, rank);
     if (wanted) queue.insert(*wanted);
@@ -72,10 +73,10 @@ void PrefetchPolicy::enqueue(TensorId tensor, Entry& entry) {
   };
   const std::uint64_t use = use_of(tensor, facts);
   const bool along = facts.loadable && facts.retained && use != AccessTrace::never;
-  place(along_trace_, entry.along_trace, along ? std::optional(Rank{use, 0, tensor}) : std::nullopt);
+  place(along_trace_, entry.along_trace, along ? std::optional(QueueRank{use, 0, tensor}) : std::nullopt);
   const bool requested = entry.requested && facts.loadable;
   place(requested_, entry.requested,
-        requested ? std::optional(Rank{use, entry.requested->sequence, tensor}) : std::nullopt);
+        requested ? std::optional(QueueRank{use, entry.requested->sequence, tensor}) : std::nullopt);
 }
 
 void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
@@ -130,7 +131,7 @@ void PrefetchPolicy::extend_window() {
 void PrefetchPolicy::request(TensorId tensor) {
   Entry& known = entry(tensor);
   if (known.requested || !known.facts.loadable) return;
-  known.requested = Rank{use_of(tensor, known.facts), next_sequence_++, tensor};
+  known.requested = QueueRank{use_of(tensor, known.facts), next_sequence_++, tensor};
   requested_.insert(*known.requested);
 }
 
@@ -139,13 +140,13 @@ void PrefetchPolicy::withdraw(TensorId tensor) {
 }
 
 void PrefetchPolicy::withdraw_all() {
-  for (const Rank& rank : requested_) entry(rank.tensor).requested.reset();
+  for (const QueueRank& rank : requested_) entry(rank.tensor).requested.reset();
   requested_.clear();
 }
 
 std::optional<TensorId> PrefetchPolicy::next() const {
-  const Rank* const requested = requested_.empty() ? nullptr : &*requested_.begin();
-  const Rank* along = along_trace_.empty() ? nullptr : &*along_trace_.begin();
+  const QueueRank* const requested = requested_.empty() ? nullptr : &*requested_.begin();
+  const QueueRank* along = along_trace_.empty() ? nullptr : &*along_trace_.begin();
   if (along && along->use >= window_end_) along = nullptr;
   if (!requested && !along) return std::nullopt;
   if (!requested || (along && *along < *requested)) return along->tensor;

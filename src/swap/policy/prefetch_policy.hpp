@@ -76,24 +76,24 @@ class PrefetchPolicy {
 
  private:
   /// Rank in a queue: the position of use, then the order of the requests.
-  struct Rank {
+  struct QueueRank {
     std::uint64_t use = 0, sequence = 0;
     tiers::TensorId tensor{};
-    auto operator<=>(const Rank&) const = default;
+    auto operator<=>(const QueueRank&) const = default;
   };
   struct Entry {
     PrefetchFacts facts;
     std::uint64_t use = AccessTrace::never;  // position counted in the sums; never: not counted
-    std::optional<Rank> along_trace, requested;
+    std::optional<QueueRank> along_trace, requested;
   };
-  using Queue = std::pmr::set<Rank>;
+  using Queue = std::pmr::set<QueueRank>;
 
   [[nodiscard]] Entry& entry(tiers::TensorId tensor);
   [[nodiscard]] std::uint64_t use_of(tiers::TensorId tensor, const PrefetchFacts& facts) const;
   void count(const Entry& entry, int sign);
   void enqueue(tiers::TensorId tensor, Entry& entry);
   void extend_window();
-  static void remove(Queue& queue, std::optional<Rank>& rank);
+  static void remove(Queue& queue, std::optional<QueueRank>& rank);
 
   const AccessTrace& trace_;
   ByteCount lookahead_;

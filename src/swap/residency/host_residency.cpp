@@ -20,17 +20,17 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
 
 Result<void> HostResidency::add(TensorId tensor) {
   const auto number = static_cast<std::size_t>(tensor);
-  if (number >= awaited_.size()) awaited_.resize(number + 1);
+  if (number >= pending_uses_.size()) pending_uses_.resize(number + 1);
   const auto& description = store_.description(tensor);
   if (!description.stays_in_memory()) {
     if (description.extent) ledger_.hold(tiers::Tier::nvme, description.purpose, description.extent->length);
-    refresh(tensor);
+    update_policies(tensor);
     return ok();
   }
   while (true) {
     if (auto range = reserve_free(tensor)) {
       store_.pin_range(tensor, std::move(*range));
-      refresh(tensor);
+      update_policies(tensor);
       return ok();
     }
     const auto victim = eviction_.first_clean_used_from(0);
@@ -48,8 +48,8 @@ void HostResidency::forget(TensorId tensor) {
   unreadable_.erase(tensor);
   const std::uint64_t revision = trace_.revision();
   trace_.forget(tensor);
-  follow_trace(revision);
-  refresh(tensor);
+  refresh_after_trace_change(revision);
+  update_policies(tensor);
   // Discards the error, and queues the failed stores of other tensors again. If one fails again, its error is reported.
   if (store_error_ && store_error_->tensor == tensor) (void)take_store_error();
 }
@@ -61,7 +61,7 @@ tiers::TensorDescription HostResidency::remove(TensorId tensor) {
     release_extent(*extent, description.purpose);
     evacuation_.left(tensor, extent->path, ByteCount());
   }
-  awaited_[static_cast<std::size_t>(tensor)] = 0;
+  pending_uses_[static_cast<std::size_t>(tensor)] = 0;
   eviction_.update(tensor, std::nullopt);
   prefetch_.update(tensor, {});
   return description;
@@ -78,44 +78,44 @@ RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
   const auto id = RequestId(next_request_++);
   requests_.push_back({id, tensor, access});
   prefetch_.withdraw(tensor);  // this use needs no prefetch any more
-  await(tensor, +1);
+  count_pending_use(tensor, +1);
   return id;
 }
 
 void HostResidency::announce(TensorId tensor) {
   unreadable_.erase(tensor);
   record_use(tensor);
-  await(tensor, +1);
+  count_pending_use(tensor, +1);
 }
 
 void HostResidency::retract(TensorId tensor) {
-  await(tensor, -1);
+  count_pending_use(tensor, -1);
 }
 
-void HostResidency::await(TensorId tensor, int change) {
-  awaited_[static_cast<std::size_t>(tensor)] += static_cast<std::uint32_t>(change);
-  refresh(tensor);
+void HostResidency::count_pending_use(TensorId tensor, int change) {
+  pending_uses_[static_cast<std::size_t>(tensor)] += static_cast<std::uint32_t>(change);
+  update_policies(tensor);
 }
 
 void HostResidency::record_use(TensorId tensor) {
   const std::uint64_t revision = trace_.revision();
   trace_.use(tensor);
-  follow_trace(revision);
-  refresh(tensor);
+  refresh_after_trace_change(revision);
+  update_policies(tensor);
   prefetch_.advance(tensor);
 }
 
 void HostResidency::end_round() {
   const std::uint64_t revision = trace_.revision();
   trace_.end_round();
-  follow_trace(revision);
+  refresh_after_trace_change(revision);
 }
 
 /// Updates the policies for all tensors if the trace's revision has changed, and with it every tensor's next use.
-void HostResidency::follow_trace(std::uint64_t revision_before) {
+void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();
-  for (std::size_t i = 0; i < awaited_.size(); ++i) refresh(TensorId(i));
+  for (std::size_t i = 0; i < pending_uses_.size(); ++i) update_policies(TensorId(i));
 }
 
 std::optional<Result<void>> HostResidency::take(RequestId id) {
@@ -128,14 +128,14 @@ std::optional<Result<void>> HostResidency::take(RequestId id) {
 
 void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
   const auto removed = std::erase_if(requests_, [&](const Request& request) { return request.id == id; });
-  if (removed > 0) return await(tensor, -1);
+  if (removed > 0) return count_pending_use(tensor, -1);
   const auto outcome = take(id);
   if (!outcome || !*outcome) return;
   if (access == Access::read) return release(tensor, access);
   store_.cancel_exclusive(tensor);
   if (store_.copy(tensor).state == CopyState::absent) {
     effects_.drop(tensor);
-    return refresh(tensor);
+    return update_policies(tensor);
   }
   // Queue the store again: start_stores() may have removed it from the queue, because the copy was leased exclusively.
   const auto& description = store_.description(tensor);
@@ -145,7 +145,7 @@ void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
 
 void HostResidency::finish(const Request& request, Result<void> outcome) {
   outcomes_.emplace(request.id, std::move(outcome));
-  await(request.tensor, -1);
+  count_pending_use(request.tensor, -1);
 }
 
 void HostResidency::release(TensorId tensor, Access access) {
@@ -167,9 +167,9 @@ void HostResidency::after_lease(TensorId tensor) {
   const tiers::HostCopy& copy = store_.copy(tensor);
   if (copy.leased()) return;
   if (description.transient) return discard(tensor);
-  if (copy.state == CopyState::clean) leave_retired_path(tensor);
+  if (copy.state == CopyState::clean) move_off_retired_path(tensor);
   if (!description.retain && description.extent && copy.state == CopyState::clean) return drop(tensor);
-  refresh(tensor);
+  update_policies(tensor);
 }
 
 void HostResidency::discard(TensorId tensor) {
@@ -182,7 +182,7 @@ void HostResidency::discard(TensorId tensor) {
   store_.discard(tensor);
   effects_.drop(tensor);
   evacuation_.end(tensor);
-  refresh(tensor);
+  update_policies(tensor);
 }
 
 bool HostResidency::discard_if_unwanted(TensorId tensor) {
@@ -192,7 +192,7 @@ bool HostResidency::discard_if_unwanted(TensorId tensor) {
 }
 
 void HostResidency::prefetch(TensorId tensor) {
-  if (unreadable_.erase(tensor) > 0) refresh(tensor);
+  if (unreadable_.erase(tensor) > 0) update_policies(tensor);
   prefetch_.request(tensor);
 }
 
@@ -349,14 +349,14 @@ void HostResidency::start_prefetches() {
 void HostResidency::drop(TensorId tensor) {
   store_.drop(tensor);
   effects_.drop(tensor);
-  refresh(tensor);
+  update_policies(tensor);
 }
 
 /// Updates the policies' view of `tensor`. Called after every change of its copy, its requests and its next use.
-void HostResidency::refresh(TensorId tensor) {
+void HostResidency::update_policies(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const tiers::HostCopy& copy = store_.copy(tensor);
-  const bool awaited = awaited_[static_cast<std::size_t>(tensor)] > 0;
+  const bool awaited = pending_uses_[static_cast<std::size_t>(tensor)] > 0;
   const bool evictable = description.extent && !copy.leased() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;

@@ -150,8 +150,8 @@ class HostResidency {
   [[nodiscard]] Decision grant_resident(const Request& request);
   [[nodiscard]] Decision grant_overwrite(const Request& request, tiers::Reservation range);
   void finish(const Request& request, Result<void> outcome);
-  void await(tiers::TensorId tensor, int change);
-  void follow_trace(std::uint64_t revision_before);
+  void count_pending_use(tiers::TensorId tensor, int change);
+  void refresh_after_trace_change(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
 
   // Room.
@@ -162,7 +162,7 @@ class HostResidency {
                                                                 std::optional<std::uint64_t> evict_from);
   [[nodiscard]] bool evict_one();
   void drop(tiers::TensorId tensor);
-  void refresh(tiers::TensorId tensor);
+  void update_policies(tiers::TensorId tensor);
 
   // Loads and stores (host_residency_moves.cpp).
   void start_load(tiers::TensorId tensor, tiers::Reservation reservation, bool verify);
@@ -176,7 +176,7 @@ class HostResidency {
   void start_prefetches();
   void evacuate_paths();
   [[nodiscard]] bool start_evacuation(tiers::TensorId tensor);
-  void leave_retired_path(tiers::TensorId tensor);
+  void move_off_retired_path(tiers::TensorId tensor);
   [[nodiscard]] bool discard_if_unwanted(tiers::TensorId tensor);
 
   tiers::TensorStore& store_;
@@ -193,7 +193,7 @@ class HostResidency {
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
   std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
-  std::vector<std::uint32_t> awaited_;  // by tensor: recorded uses and requests without a lease
+  std::vector<std::uint32_t> pending_uses_;  // by tensor: recorded uses and requests without a lease
   std::set<tiers::TensorId>
       unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load

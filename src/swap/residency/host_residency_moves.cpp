@@ -13,7 +13,7 @@ using tiers::TensorId;
 void HostResidency::start_load(TensorId tensor, tiers::Reservation reservation, bool verify) {
   load_errors_.erase(tensor);
   store_.begin_load(tensor, std::move(reservation));
-  refresh(tensor);
+  update_policies(tensor);
   effects_.load(tensor, verify || !store_.description(tensor).sealed_in_pass);
 }
 
@@ -22,8 +22,8 @@ void HostResidency::finish_load(TensorId tensor, const Result<void>& result) {
     ledger_.read(store_.description(tensor).purpose, store_.description(tensor).extent->length);
     store_.finish_load(tensor, true);
     store_.touch(tensor);
-    refresh(tensor);
-    if (!discard_if_unwanted(tensor)) leave_retired_path(tensor);
+    update_policies(tensor);
+    if (!discard_if_unwanted(tensor)) move_off_retired_path(tensor);
     return;
   }
   load_failed(tensor, result.error());
@@ -44,7 +44,7 @@ void HostResidency::load_failed(TensorId tensor, const Error& cause) {
   unwanted_.erase(tensor);
   unreadable_.insert(tensor);
   effects_.drop(tensor);
-  refresh(tensor);
+  update_policies(tensor);
   load_errors_.insert_or_assign(tensor, std::move(error));
 }
 
@@ -73,7 +73,7 @@ bool HostResidency::start_store(TensorId tensor) {
   }
   store_.begin_store(tensor);
   storing_.emplace(tensor, *place);
-  refresh(tensor);
+  update_policies(tensor);
   effects_.store(tensor, *place);
   return true;
 }
@@ -89,7 +89,7 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   const Extent place = storing_.extract(tensor).mapped();
   store_.finish_store(tensor, result.has_value());
   const auto& description = store_.description(tensor);
-  const bool last_resort = evacuation_.has_failed_store(tensor);
+  const bool had_failed_store = evacuation_.has_failed_store(tensor);
   if (result) {
     relocate(tensor, place);
     unreadable_.erase(tensor);
@@ -100,12 +100,12 @@ void HostResidency::finish_store(TensorId tensor, const Result<void>& result) {
   } else if (store_elsewhere(tensor, place, result.error())) {
     return;
   }
-  refresh(tensor);
+  update_policies(tensor);
   if (discard_if_unwanted(tensor)) return;
   const tiers::HostCopy& copy = store_.copy(tensor);
   const bool evacuated = evacuation_.end(tensor);
   if (copy.state == CopyState::dirty) return fail_store(tensor, result.error());
-  if (result && !last_resort) leave_retired_path(tensor);
+  if (result && !had_failed_store) move_off_retired_path(tensor);
   const bool kept = description.retain && !evacuated;
   if (!kept && !copy.leased() && copy.state == CopyState::clean) drop(tensor);
 }
@@ -147,10 +147,10 @@ bool HostResidency::store_elsewhere(TensorId tensor, const Extent& place, const 
 void HostResidency::evacuate_paths() {
   while (const auto next = evacuation_.next()) {
     const tiers::HostCopy& copy = store_.copy(*next);
-    const bool there = evacuation_.on_retired_path(*next);
-    if (there && copy.state == CopyState::clean && !copy.exclusive) {
+    const bool on_retired_path = evacuation_.on_retired_path(*next);
+    if (on_retired_path && copy.state == CopyState::clean && !copy.exclusive) {
       if (start_store(*next)) evacuation_.begin(*next, std::nullopt);
-    } else if (there && copy.state == CopyState::absent) {
+    } else if (on_retired_path && copy.state == CopyState::absent) {
       if (!start_evacuation(*next)) return;
     }
     evacuation_.remove_next();
@@ -178,7 +178,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
 
 /// Moves a tensor with a clean host copy off a retired path. If the copy was loaded for that purpose, stores it now;
 /// otherwise queues the tensor.
-void HostResidency::leave_retired_path(TensorId tensor) {
+void HostResidency::move_off_retired_path(TensorId tensor) {
   if (!evacuation_.on_retired_path(tensor)) return;
   if (!evacuation_.end(tensor)) return evacuation_.queue(tensor);
   if (start_store(tensor)) evacuation_.begin(tensor, std::nullopt);

@@ -67,7 +67,7 @@ Error HostMoves::corrupted(const tiers::TensorDescription& description, std::siz
   Error error = Error(ErrorCode::corrupted, "Runtime::load")
                     .reason("bytes read back differ from the bytes written")
                     .object(description.name + ", block " + std::to_string(block))
-                    .advice("check the drive and its cabling; the run cannot go on with these bytes");
+                    .advice("check the drive and its cabling; the run cannot continue with these bytes");
   if (!description.extent) return error;
   return std::move(error)
       .at(description.extent->offset + description.block * block)

@@ -254,13 +254,13 @@ class UringEngine final : public IoEngine {
     } else {
       broken_ = result;
     }
-    take_back_prepared(result);
+    complete_prepared(result);
     // If the ring is broken, requests that the kernel holds never complete, and their buffers can never be freed.
     PENSTOCK_CHECK(broken_ == 0 || with_kernel() == 0);
   }
 
   /// Removes the prepared requests that the kernel has not accepted from the ring, and completes them with `result`.
-  void take_back_prepared(int result) noexcept {
+  void complete_prepared(int result) noexcept {
     io_uring_sq& queue = ring_.sq;
     const unsigned head = *queue.khead;
     for (unsigned at = head; at != queue.sqe_tail; ++at) {

@@ -149,7 +149,7 @@ void Engine::State::predict() {
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
 }
 
-Result<void> Engine::State::usable(const char* operation) const {
+Result<void> Engine::State::check_not_failed(const char* operation) const {
   if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the engine failed earlier and cannot continue")
@@ -183,7 +183,7 @@ Result<void> Engine::State::between_steps(const char* operation) const {
 
 /// The check of every call except initialize() and a step() that continues an incomplete step.
 Result<void> Engine::State::ready(const char* operation) const {
-  PENSTOCK_TRY(usable(operation));
+  PENSTOCK_TRY(check_not_failed(operation));
   if (!initialized_) {
     return Error::invalid_argument(operation)
         .reason("the parameters have no values yet")
@@ -199,14 +199,14 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
 
 /// Fails the engine if device memory is too small. The plan provides enough for a trainer that holds one UnitLease at a
 /// time. If this trainer holds more, the rank cannot take part in the collective, and no peer can continue.
-Result<void> Engine::State::fail_unless_planned(Result<void> decided) {
+Result<void> Engine::State::fail_if_out_of_memory(Result<void> decided) {
   if (!decided && decided.error().code() == ErrorCode::budget_too_small)
     return context_.fail(decided.error());
   return decided;
 }
 
 Result<void> Engine::State::initialize(const Fill& fill) {
-  PENSTOCK_TRY(usable("Engine::initialize"));
+  PENSTOCK_TRY(check_not_failed("Engine::initialize"));
   PENSTOCK_TRY(step_complete("Engine::initialize"));
   PENSTOCK_TRY(between_steps("Engine::initialize"));
   initialized_ = false;
@@ -245,7 +245,7 @@ Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tie
   PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
-  PENSTOCK_TRY(fail_unless_planned(residency_->acquire(unit, *this)));
+  PENSTOCK_TRY(fail_if_out_of_memory(residency_->acquire(unit, *this)));
   auto views = gathers_.views(unit, stream);
   if (views) residency_->lease(unit);
   return views;
@@ -261,7 +261,7 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   PENSTOCK_TRY(gradients_.check_not_complete(unit));
   gradient_stream_ = &stream;
-  PENSTOCK_TRY(fail_unless_planned(residency_->open_gradients(unit, *this)));
+  PENSTOCK_TRY(fail_if_out_of_memory(residency_->open_gradients(unit, *this)));
   return gradients_.slots(unit);
 }
 
@@ -282,7 +282,7 @@ Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
 }
 
 Result<StepOutcome> Engine::State::step() {
-  PENSTOCK_TRY(usable("Engine::step"));
+  PENSTOCK_TRY(check_not_failed("Engine::step"));
   if (!step_.incomplete()) {
     PENSTOCK_TRY(ready("Engine::step"));
     PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));

@@ -43,12 +43,12 @@ class Engine::State : private FlatResidency::Effects {
   void predict();
 
   // Check whether a call is allowed now. They change nothing.
-  [[nodiscard]] Result<void> usable(const char* operation) const;
+  [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
-  Result<void> fail_unless_planned(Result<void> decided);
+  Result<void> fail_if_out_of_memory(Result<void> decided);
 
   // FlatResidency::Effects
   Result<void> gather(std::uint32_t flat) override;

@@ -93,9 +93,9 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
                               const HostNeed& need) {
   plan.host_staging = host_staging(need.streamed);
   plan.host_minimum = plan.host_staging + need.resident + (need.may_spill ? ByteCount() : rank.gradients);
-  const ByteCount comfortable = plan.host_staging + need.ring + need.resident + rank.gradients;
+  const ByteCount everything = plan.host_staging + need.ring + need.resident + rank.gradients;
   const ByteCount given = config.penstock.host_budget;
-  const ByteCount budget = given.is_zero() ? comfortable : given / plan.local_ranks;
+  const ByteCount budget = given.is_zero() ? everything : given / plan.local_ranks;
   plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
   if (plan.host_budget >= plan.host_minimum) return ok();
   return Error(ErrorCode::budget_too_small, "plan_memory")
@@ -123,9 +123,9 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
   // A prefetched tile of a later flat splits the free memory into one more gap. That gap may be too small for the later
   // flat's shard or gradient, so that each such tile needs room for itself and for a gap of that size.
   const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
-  const ByteCount without = largest.shard + largest.gradient + need * 3;
+  const ByteCount reserved = largest.shard + largest.gradient + need * 3;
   plan.tiles_ahead_next_flats =
-      room > without ? std::min(plan.tiles_ahead, limited((room - without) / (largest.tile + need))) : 0;
+      room > reserved ? std::min(plan.tiles_ahead, limited((room - reserved) / (largest.tile + need))) : 0;
 }
 
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
