@@ -38,7 +38,7 @@ void exchange(benchmark::State& state) {
   const HostSpan to(all.data(), ByteCount(all.size()));
 
   for (auto _ : state) {
-    for (const auto& member : members) member->start_exchange(from, to).value();
+    for (const auto& member : members) member->start_exchange(from, to, {}).value();
     for (const auto& member : members) benchmark::DoNotOptimize(member->poll().value());
     for (const auto& member : members) benchmark::DoNotOptimize(member->poll().value());
   }

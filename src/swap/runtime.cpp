@@ -1,6 +1,7 @@
 #include <penstock/swap/runtime.hpp>
 
 #include "swap/path/size_swap_files.hpp"
+#include "swap/runtime_internals.hpp"
 #include "swap/runtime_state.hpp"
 
 #include <algorithm>
@@ -14,11 +15,20 @@ void Lease::end() noexcept {
 }
 
 void PendingLease::ask() {
-  if (runtime_ == nullptr || request_) return;
-  request_ = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+  if (runtime_ == nullptr || request_ || refusal_) return;
+  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+  if (request) {
+    request_ = *request;
+  } else {
+    refusal_ = request.error();
+  }
 }
 
 std::optional<Result<Lease>> PendingLease::poll() {
+  if (runtime_ != nullptr && refusal_) {
+    runtime_ = nullptr;
+    return *std::exchange(refusal_, std::nullopt);
+  }
   if (runtime_ == nullptr || !request_) return std::nullopt;
   auto lease = runtime_->take(*request_, tensor_, access_);
   if (lease) runtime_ = nullptr;
@@ -26,7 +36,9 @@ std::optional<Result<Lease>> PendingLease::poll() {
 }
 
 void PendingLease::cancel() noexcept {
-  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->cancel(request_, tensor_, access_);
+  Runtime* const runtime = std::exchange(runtime_, nullptr);
+  if (runtime != nullptr && !refusal_) runtime->cancel(request_, tensor_, access_);
+  refusal_.reset();
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
@@ -55,12 +67,12 @@ Runtime::~Runtime() {
     state_->residency.stop();
   }
   // Ignores failed stores: a caller that needs their errors calls flush() before.
-  wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
+  RuntimeInternals(*this).wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopping = true;
   }
-  wake();
+  state_->wake();
   if (state_->mover.joinable()) state_->mover.join();
   bool released = true;
   for (const auto& path : state_->paths) released &= path->stop_driver();
@@ -89,22 +101,28 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
   return *tensor;
 }
 
-void Runtime::remove(TensorId tensor) {
+Result<void> Runtime::remove(TensorId tensor) {
   State& s = *state_;
   {
     std::unique_lock lock(s.mutex);
+    PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
     s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
     s.drive_until(lock, [&] { return s.residency.idle(tensor); });
     s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
     (void)s.residency.remove(tensor);
     s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
   }
-  wake();
+  state_->wake();
+  return ok();
 }
 
-RequestId Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
-  RequestId id;
+Result<RequestId> Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
+  Result<RequestId> id = RequestId();
   state_->change([&] {
+    if (auto known = state_->check_known("Runtime::request", tensor); !known) {
+      id = known.error();
+      return;
+    }
     id = state_->residency.request(tensor, access, use);
     if (announced) state_->residency.retract(tensor);
   });
@@ -112,11 +130,18 @@ RequestId Runtime::ask(TensorId tensor, Access access, Use use, bool announced) 
 }
 
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
-  return {*this, tensor, access, ask(tensor, access, use, /*announced=*/false)};
+  auto id = ask(tensor, access, use, /*announced=*/false);
+  if (!id) return PendingLease(*this, id.error());
+  return {*this, tensor, access, *id};
 }
 
 PendingLease Runtime::announce(TensorId tensor, Access access) {
-  state_->change([&] { state_->residency.announce(tensor); });
+  Result<void> known;
+  state_->change([&] {
+    known = state_->check_known("Runtime::announce", tensor);
+    if (known) state_->residency.announce(tensor);
+  });
+  if (!known) return PendingLease(*this, known.error());
   return {*this, tensor, access, std::nullopt};
 }
 
@@ -141,7 +166,7 @@ void Runtime::cancel(std::optional<RequestId> id, TensorId tensor, Access access
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   PENSTOCK_TRY(check_stores());
   // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
-  const RequestId id = ask(tensor, access, Use::unrecorded, /*announced=*/false);
+  PENSTOCK_TRY_ASSIGN(const RequestId id, ask(tensor, access, Use::unrecorded, /*announced=*/false));
   std::optional<Result<void>> outcome;
   std::optional<Error> failed;
   std::unique_lock lock(state_->mutex);
@@ -174,32 +199,37 @@ void Runtime::end_round() {
   state_->residency.end_round();
 }
 
-void Runtime::prefetch(TensorId tensor) {
+Result<void> Runtime::prefetch(TensorId tensor) {
   {
     const std::lock_guard lock(state_->mutex);
+    PENSTOCK_TRY(state_->check_known("Runtime::prefetch", tensor));
     state_->residency.prefetch(tensor);
   }
-  wake();
+  state_->wake();
+  return ok();
 }
 
-void Runtime::discard(TensorId tensor) {
+Result<void> Runtime::discard(TensorId tensor) {
   {
     const std::lock_guard lock(state_->mutex);
+    PENSTOCK_TRY(state_->check_unused("Runtime::discard", tensor));
     state_->residency.discard(tensor);
   }
-  wake();
+  state_->wake();
+  return ok();
 }
 
 void Runtime::wait_for_stores(std::size_t count) {
-  wait_ignoring_stores([&] { return state_->residency.stores_pending() <= count; });
+  RuntimeInternals(*this).wait_ignoring_stores([&] { return state_->residency.stores_pending() <= count; });
 }
 
 Result<void> Runtime::flush() {
-  return wait_until([this] { return state_->residency.all_stored(); });
+  return RuntimeInternals(*this).wait_until([this] { return state_->residency.all_stored(); });
 }
 
 Result<void> Runtime::pin_extent(TensorId tensor, std::uint64_t generation) {
   const std::lock_guard lock(state_->mutex);
+  PENSTOCK_TRY(state_->check_known("Runtime::pin_extent", tensor));
   return state_->residency.pin_extent(tensor, generation);
 }
 
@@ -212,62 +242,9 @@ std::vector<std::string> Runtime::take_messages() {
   return state_->residency.take_messages();
 }
 
-Error Runtime::corrupted(TensorId tensor, std::size_t block) {
-  const std::lock_guard lock(state_->mutex);
-  Error error = state_->moves.corrupted(state_->store.description(tensor), block);
-  state_->residency.note_corrupted(tensor, error);
-  return error;
-}
-
-tiers::BlockTable& Runtime::blocks(TensorId tensor) {
-  const std::lock_guard lock(state_->mutex);
-  return state_->store.blocks(tensor);
-}
-
 Result<void> Runtime::check_stores() {
   std::unique_lock lock(state_->mutex);
   return state_->report_store_error(lock, state_->residency.take_store_error());
-}
-
-void Runtime::start(Move move) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->transfers.announce();
-    state_->starting.push_back(std::move(move));
-  }
-  wake();
-}
-
-void Runtime::wake() noexcept {
-  state_->wake();
-}
-
-Result<void> Runtime::wait_until(const std::function<bool()>& done) {
-  std::unique_lock lock(state_->mutex);
-  std::optional<Error> failed;
-  state_->drive_until(lock,
-                      [&] { return done() || (failed = state_->residency.take_store_error()).has_value(); });
-  return state_->report_store_error(lock, std::move(failed));
-}
-
-void Runtime::wait_ignoring_stores(const std::function<bool()>& done) {
-  std::unique_lock lock(state_->mutex);
-  state_->drive_until(lock, done);
-}
-
-bool Runtime::store_failed() const {
-  return state_->residency.store_failed();
-}
-
-Result<void> Runtime::wait_for(const tiers::Event& event) {
-  IdleHandler* const idle_handler = state_->options.idle_handler;
-  if (idle_handler == nullptr) return event.synchronize();
-  while (true) {
-    auto passed = event.query();
-    if (!passed) return passed.error();
-    if (*passed) return ok();
-    if (!poll()) idle_handler->idle();
-  }
 }
 
 bool Runtime::poll() {
@@ -281,7 +258,7 @@ std::vector<TensorId> Runtime::tensors() const {
 
 tiers::TensorDescription Runtime::describe(TensorId tensor) const {
   const std::lock_guard lock(state_->mutex);
-  return state_->store.description(tensor);
+  return state_->store.contains(tensor) ? state_->store.description(tensor) : tiers::TensorDescription{};
 }
 
 std::string Runtime::name(TensorId tensor) const {
@@ -290,7 +267,7 @@ std::string Runtime::name(TensorId tensor) const {
 
 bool Runtime::in_memory(TensorId tensor) const {
   const std::lock_guard lock(state_->mutex);
-  return state_->store.copy(tensor).state != tiers::CopyState::absent;
+  return state_->store.contains(tensor) && state_->store.copy(tensor).state != tiers::CopyState::absent;
 }
 
 std::vector<TensorId> Runtime::tensors_on_path(std::uint32_t path) const {
@@ -306,9 +283,6 @@ HostSpan Runtime::host_memory() const {
 }
 tiers::Ledger& Runtime::ledger() {
   return state_->ledger;
-}
-Executor& Runtime::executor() {
-  return *state_->executor;
 }
 TimePoint Runtime::stall_time() const {
   return TimePoint(state_->stall_ns.load());

@@ -65,6 +65,22 @@ Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lo
   return *store_error;
 }
 
+Result<void> Runtime::State::check_known(const char* operation, tiers::TensorId tensor) const {
+  if (store.contains(tensor)) return ok();
+  return Error::invalid_argument(operation)
+      .object("tensor " + std::to_string(static_cast<std::uint32_t>(tensor)))
+      .reason("this runtime has no such tensor: it was removed, or add() of this runtime did not return it");
+}
+
+Result<void> Runtime::State::check_unused(const char* operation, tiers::TensorId tensor) const {
+  PENSTOCK_TRY(check_known(operation, tensor));
+  if (!residency.in_use(tensor)) return ok();
+  return Error::invalid_argument(operation)
+      .object(store.description(tensor).name)
+      .reason("the tensor has a lease or a pending request")
+      .advice("end the Lease, and cancel the PendingLease, before this call");
+}
+
 void Runtime::State::wake() noexcept {
   if (options.idle_handler != nullptr) return;
   {

@@ -31,6 +31,10 @@ struct Runtime::State {
     if (transfers.active() <= transfers.blocked()) residency.fail_starved_request();
   }
   void wake() noexcept;
+  /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
+  [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
+  /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
+  [[nodiscard]] Result<void> check_unused(const char* operation, tiers::TensorId tensor) const;
   bool poll();
   void run_mover();
   template <class Done>

@@ -135,7 +135,7 @@ TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStrea
       // In stream order alone: nothing here waits for the collective before.
       fill_own_slots(generation);
       for (std::uint32_t r = 0; r < size(); ++r) {
-        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
       }
       finish();
       for (std::uint32_t r = 0; r < size(); ++r) {
@@ -169,7 +169,7 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
     }
     for (std::uint32_t r = 0; r < size(); ++r) {
       ASSERT_TRUE(
-          rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype), Reduction::exact));
+          rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype), Reduction::exact, {}));
     }
     finish();
     drain();
@@ -202,7 +202,7 @@ TEST_P(CommunicatorConformance, ExchangesHostBytes) {
   for (std::uint32_t r = 0; r < size(); ++r) {
     mine[r] = 100 + r;
     ASSERT_TRUE(rank(r).communicator->start_exchange(
-        ConstHostSpan(std::span<const std::uint32_t>(&mine[r], 1)), HostSpan(std::span(all[r]))));
+        ConstHostSpan(std::span<const std::uint32_t>(&mine[r], 1)), HostSpan(std::span(all[r])), {}));
   }
 
   finish();
@@ -212,26 +212,26 @@ TEST_P(CommunicatorConformance, ExchangesHostBytes) {
 
 TEST_P(CommunicatorConformance, RefusesWhatCannotBeCutIntoSlots) {
   std::uint32_t mine = 0;
-  EXPECT_EQ(
-      rank(0)
-          .communicator->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)), HostSpan())
-          .error()
-          .code(),
-      ErrorCode::invalid_argument);
+  EXPECT_EQ(rank(0)
+                .communicator
+                ->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)), HostSpan(), {})
+                .error()
+                .code(),
+            ErrorCode::invalid_argument);
   if (size() == 1) return;
-  EXPECT_EQ(
-      rank(0)
-          .communicator->start_all_gather(*rank(0).stream, rank(0).memory.subspan(0_B, 2_B * size() + 2_B))
-          .error()
-          .code(),
-      ErrorCode::invalid_argument);
+  EXPECT_EQ(rank(0)
+                .communicator
+                ->start_all_gather(*rank(0).stream, rank(0).memory.subspan(0_B, 2_B * size() + 2_B), {})
+                .error()
+                .code(),
+            ErrorCode::invalid_argument);
 }
 
 TEST_P(CommunicatorConformance, ReportsARanksErrorToItsPeers) {
   if (size() == 1) GTEST_SKIP() << "one rank has no peers";
   const std::uint32_t failing = size() - 1;
   for (std::uint32_t r = 0; r < failing; ++r) {
-    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
     EXPECT_FALSE(rank(r).communicator->poll().value());
   }
 
@@ -249,9 +249,9 @@ TEST_P(CommunicatorConformance, ReportsARanksErrorToItsPeers) {
 
 TEST_P(CommunicatorConformance, NamesTheRanksWhoseCollectivesDiffer) {
   if (size() == 1) GTEST_SKIP() << "one rank has no peers";
-  ASSERT_TRUE(rank(0).communicator->start_reduce_scatter(*rank(0).stream, flat(0), Reduction::exact));
+  ASSERT_TRUE(rank(0).communicator->start_reduce_scatter(*rank(0).stream, flat(0), Reduction::exact, {}));
   for (std::uint32_t r = 1; r < size(); ++r) {
-    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
   }
 
   auto differs = rank(0).communicator->poll();
@@ -266,13 +266,13 @@ TEST_P(CommunicatorConformance, SaysWhichReductionsItHas) {
   EXPECT_TRUE(communicator.supports(Reduction::exact));
   if (communicator.supports(Reduction::native)) return;
 
-  const auto refused = communicator.start_reduce_scatter(*rank(0).stream, flat(0), Reduction::native);
+  const auto refused = communicator.start_reduce_scatter(*rank(0).stream, flat(0), Reduction::native, {});
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
   // Nothing was started: the next collective is the first.
   for (std::uint32_t r = 0; r < size(); ++r) {
-    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
   }
   finish();
   drain();
@@ -285,7 +285,7 @@ TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
     rank(r).communicator->set_wake([&woken, r] { ++woken[r]; });
   }
   fill_own_slots(1);
-  ASSERT_TRUE(rank(0).communicator->start_all_gather(*rank(0).stream, flat(0).bytes));
+  ASSERT_TRUE(rank(0).communicator->start_all_gather(*rank(0).stream, flat(0).bytes, {}));
   // Rank 0 sleeps whenever it has nothing to do, and looks again only when it is woken.
   bool through = rank(0).communicator->poll().value();
   int seen = woken[0];
@@ -293,7 +293,7 @@ TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
   for (int turn = 0; turn < 100 && !through; ++turn) {
     for (std::uint32_t r = 1; r < size(); ++r) {
       if (!started[r]) {
-        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+        ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
         started[r] = true;
       } else if (!ended[r]) {
         ended[r] = rank(r).communicator->poll().value();
@@ -319,7 +319,7 @@ TEST_P(CommunicatorConformance, ReleasesARanksMemoryOnlyAfterPeersHaveReadIt) {
   if (size() < 3) GTEST_SKIP() << "needs a rank that leaves, one that reads and one that fails";
   fill_own_slots(1);
   for (std::uint32_t r = 0; r < size(); ++r) {
-    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes));
+    ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
   }
   EXPECT_FALSE(rank(1).communicator->poll().value());  // reads of rank 0's memory are on its stream
   rank(2).communicator->abort(Error(ErrorCode::io, "Somewhere"));
@@ -353,7 +353,7 @@ TEST(InProcessGroup, FailsPeersWhenARankWillNeverJoin) {
   const auto memory = device.allocate(4_KiB).value();
   auto group = InProcessGroup::create(2);
   auto communicator = group->join(0, device, *compute).value();
-  ASSERT_TRUE(communicator->start_all_gather(*stream, memory));
+  ASSERT_TRUE(communicator->start_all_gather(*stream, memory, {}));
   EXPECT_FALSE(communicator->poll().value());
 
   group->abort(1, Error(ErrorCode::permission, "Somewhere"));
@@ -401,7 +401,7 @@ TEST(InProcessGroup, RetiresARankOnlyOnceNoPeerReadsItsMemory) {
     flats.push_back(device.allocate(4_KiB).value());
     ranks.push_back(group->join(rank, device, compute).value());
     ASSERT_TRUE(
-        ranks[rank]->start_reduce_scatter(*streams[rank], {flats[rank], DType::bf16}, Reduction::exact));
+        ranks[rank]->start_reduce_scatter(*streams[rank], {flats[rank], DType::bf16}, Reduction::exact, {}));
   }
   std::atomic<bool> retired = false;
   bool retired_during_the_sum = true;

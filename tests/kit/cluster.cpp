@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "swap/runtime_internals.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include "kernels/host_compute.hpp"
@@ -222,7 +223,7 @@ class SimulatedRank final : public swap::IdleHandler {
   /// Waits until the stream has run; other ranks run meanwhile.
   Result<void> finish_stream() {
     PENSTOCK_TRY(stream_->record(*done_));
-    return runtime_->wait_for(*done_);
+    return swap::RuntimeInternals(*runtime_).wait_for(*done_);
   }
 
   void compare_with_prediction(RunResult& result) const {

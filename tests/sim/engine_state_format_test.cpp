@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
 
 #include <gtest/gtest.h>
@@ -118,8 +119,8 @@ TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
       if (step != 2 || rank != 1) return;
       for (const tiers::TensorId tensor : runtime.tensors()) {
         if (runtime.name(tensor).find(half) == std::string::npos) continue;
-        EXPECT_EQ(runtime.blocks(tensor).step(), 2u);
-        return runtime.blocks(tensor).stamp(1);
+        EXPECT_EQ(swap::RuntimeInternals(runtime).blocks(tensor).step(), 2u);
+        return swap::RuntimeInternals(runtime).blocks(tensor).stamp(1);
       }
     };
     const RunResult result = train(options);

@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
 
 #include "zero/estimate/estimate.hpp"
@@ -320,7 +321,8 @@ TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenVerifiesNone) {
       const tiers::TensorDescription description = runtime.describe(tensor);
       if (description.purpose != tiers::Purpose::optimizer_tile || !description.extent) continue;
       // Changes the checksum instead of the bytes, so that both runs compute the same.
-      runtime.blocks(tensor) = tiers::BlockTable(0, description.size, description.block);
+      swap::RuntimeInternals(runtime).blocks(tensor) =
+          tiers::BlockTable(0, description.size, description.block);
     }
   };
   options.before_step = spoil;

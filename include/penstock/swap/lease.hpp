@@ -97,17 +97,20 @@ class PendingLease {
 
   PendingLease(Runtime& runtime, tiers::TensorId tensor, Access access, std::optional<RequestId> request)
       : runtime_(&runtime), tensor_(tensor), access_(access), request_(request) {}
+  PendingLease(Runtime& runtime, Error refusal) : runtime_(&runtime), refusal_(std::move(refusal)) {}
   void swap(PendingLease& other) noexcept {
     std::swap(runtime_, other.runtime_);
     std::swap(tensor_, other.tensor_);
     std::swap(access_, other.access_);
     std::swap(request_, other.request_);
+    std::swap(refusal_, other.refusal_);
   }
 
   Runtime* runtime_ = nullptr;
   tiers::TensorId tensor_{};
   Access access_{};
   std::optional<RequestId> request_;  // none: announced only
+  std::optional<Error> refusal_;      // of a tensor that the runtime does not have
 };
 
 }  // namespace penstock::swap

@@ -1,26 +1,16 @@
 #pragma once
 
-#include <penstock/base/executor.hpp>
 #include <penstock/swap/lease.hpp>
 #include <penstock/swap/runtime_options.hpp>
-#include <penstock/tiers/device/device.hpp>
 #include <penstock/tiers/store/ledger.hpp>
 #include <penstock/tiers/store/tensor.hpp>
 
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-namespace penstock::tiers {
-class BlockTable;
-}
-
 namespace penstock::swap {
-
-struct Move;
 
 /// Keeps the tensors of one rank in host memory and in swap files, and moves them between the two.
 ///
@@ -35,7 +25,7 @@ struct Move;
 /// Each path has its own driver thread. Destroy a zero::Engine before the runtime that it uses.
 ///
 /// A write-behind that fails on one path is repeated on another path that has room. If there is none, the tensor stays
-/// dirty in memory, and the next call of acquire, flush, wait_until or check_stores returns the error, once. Until
+/// dirty in memory, and the next call of acquire, flush or check_stores returns the error, once. Until
 /// that call, requests that need room wait. That call also queues the store again, and the caller may repeat the call.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and the calls named wait block.
@@ -53,14 +43,15 @@ class Runtime {
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero;
   /// no_space, when no path has room (wanted, free); budget_too_small, when host memory has no room.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
-  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight. Precondition: the
-  /// tensor has no lease and no pending request.
-  void remove(tiers::TensorId tensor);
+  /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
+  ///
+  /// Errors: invalid_argument, for a tensor that this runtime does not have, or that has a lease or a pending request.
+  Result<void> remove(tiers::TensorId tensor);
 
   /// Blocks until the lease is granted.
   ///
   /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
-  /// invalid_argument, for reading a tensor that was never written; corrupted, truncated, io and deadline_exceeded, of
+  /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written; corrupted, truncated, io and deadline_exceeded, of
   /// the load; the error of a failed write-behind.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
@@ -72,10 +63,13 @@ class Runtime {
   /// Ends a round of uses, such as a training step. The order of uses of one round predicts that of the next.
   void end_round();
   /// Hints that the tensor is used soon. Loads it once host memory has room for it and for every absent tensor that the
-  /// trace predicts to be used before it. A request that waits for room cancels the hint.
-  void prefetch(tiers::TensorId tensor);
-  /// Discards the contents, in memory and on disk. Precondition: the tensor has no lease.
-  void discard(tiers::TensorId tensor);
+  /// trace predicts to be used before it; evicts clean copies that are used later for it, and for a tensor that the trace
+  /// does not know, those that it does not know either. A request that waits for room cancels the hint.
+  ///
+  /// Errors: invalid_argument, for a tensor that this runtime does not have.
+  Result<void> prefetch(tiers::TensorId tensor);
+  /// Discards the contents, in memory and on disk. Errors: as for remove().
+  Result<void> discard(tiers::TensorId tensor);
 
   /// Waits until at most `count` write-behinds are pending. The next acquire() returns the error of a failed one.
   void wait_for_stores(std::size_t count);
@@ -96,27 +90,6 @@ class Runtime {
   /// to another path, paths retired and evacuated.
   [[nodiscard]] std::vector<std::string> take_messages();
 
-  /// For a tensor that is sealed_in_pass, whose blocks the caller verifies: counts a block that does not match its
-  /// checksum as a fault of its path. Returns the error, for the caller to return.
-  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block);
-  /// The checksums of a tensor that is sealed_in_pass. The reference is valid until remove().
-  [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor);
-
-  /// Starts `move`, a sequence of asynchronous operations ("hops") such as gather and copy. The mover runs it.
-  void start(Move move);
-  /// Makes the mover poll its moves. Safe from any thread, including executor threads.
-  void wake() noexcept;
-
-  /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. Errors: that of a failed
-  /// write-behind, if `done()` is still false.
-  Result<void> wait_until(const std::function<bool()>& done);
-  /// The same, but does not return errors of write-behinds.
-  void wait_ignoring_stores(const std::function<bool()>& done);
-  /// Whether the error of a failed write-behind is still to be returned. Called with the lock held, by the predicate of
-  /// wait_until().
-  [[nodiscard]] bool store_failed() const;
-  /// Blocks until the stream has passed the last record of `event`.
-  Result<void> wait_for(const tiers::Event& event);
   /// Polls all moves once, for an idle handler. True if any of them advanced.
   bool poll();
   /// The earliest deadline of a request in flight; forever when no request is in flight. An idle handler with simulated
@@ -125,6 +98,7 @@ class Runtime {
 
   // Inspection.
   [[nodiscard]] std::vector<tiers::TensorId> tensors() const;
+  /// A default description for a tensor that this runtime does not have.
   [[nodiscard]] tiers::TensorDescription describe(tiers::TensorId tensor) const;
   [[nodiscard]] std::string name(tiers::TensorId tensor) const;
   /// Whether host memory contains a copy, or a load is in flight.
@@ -135,18 +109,18 @@ class Runtime {
   [[nodiscard]] HostSpan host_memory() const;
   [[nodiscard]] tiers::Ledger& ledger();
   [[nodiscard]] std::vector<PathReport> paths() const;
-  [[nodiscard]] Executor& executor();
   /// Requested options that are not in effect, with reasons, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Total time that callers have waited in acquire(), wait_until() and wait_ignoring_stores().
+  /// Total time that callers have waited in acquire(), flush() and an engine's calls.
   [[nodiscard]] TimePoint stall_time() const;
 
  private:
   friend class Lease;
   friend class PendingLease;
+  friend class RuntimeInternals;
   struct State;
   explicit Runtime(std::unique_ptr<State> state);
-  [[nodiscard]] RequestId ask(tiers::TensorId tensor, Access access, Use use, bool announced);
+  [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced);
   [[nodiscard]] std::optional<Result<Lease>> take(RequestId id, tiers::TensorId tensor, Access access);
   void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
   void end_lease(tiers::TensorId tensor, Access access) noexcept;

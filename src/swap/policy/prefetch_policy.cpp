@@ -155,22 +155,22 @@ std::optional<TensorId> PrefetchPolicy::next() const {
 
 bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
   const Entry& known = entries_[static_cast<std::size_t>(tensor)];
-  const auto from = evicts_from(tensor);
-  if (!from) return known.facts.room <= free;
-  const std::uint64_t now = trace_.position();
-  const ByteCount room = free + evictable_total_ - evictable_.sum(now, *from);
+  const std::uint64_t now = trace_.position(), from = evicts_from(tensor);
+  const ByteCount room = free + evictable_total_ - evictable_.sum(now, from);
+  // No other use is known to be sooner than that of a tensor without a known use.
+  if (from == AccessTrace::never) return room >= known.facts.room + awaited_lacking_;
   ByteCount needed = known.facts.room + awaited_lacking_;
   if (known.facts.awaited) {
     if (known.facts.lacks_room) needed -= known.facts.room;  // `needed` includes the tensor itself
   } else {
-    needed += lacking_.sum(now, *from - 1);
+    needed += lacking_.sum(now, from - 1);
   }
   return room >= needed;
 }
 
-std::optional<std::uint64_t> PrefetchPolicy::evicts_from(TensorId tensor) const {
+std::uint64_t PrefetchPolicy::evicts_from(TensorId tensor) const {
   const std::uint64_t use = use_of(tensor, entries_[static_cast<std::size_t>(tensor)].facts);
-  return use == AccessTrace::never ? std::nullopt : std::optional(use + 1);
+  return use == AccessTrace::never ? use : use + 1;
 }
 
 }  // namespace penstock::swap

@@ -71,8 +71,9 @@ class PrefetchPolicy {
   [[nodiscard]] std::optional<tiers::TensorId> next() const;
   /// Whether `tensor` may be loaded into `free` bytes plus the bytes of clean copies that are used later.
   [[nodiscard]] bool has_room(tiers::TensorId tensor, ByteCount free) const;
-  /// The first position of next use at which copies may be evicted for `tensor`; none: no copy may be.
-  [[nodiscard]] std::optional<std::uint64_t> evicts_from(tiers::TensorId tensor) const;
+  /// The first position of next use at which copies may be evicted for `tensor`. For a tensor without a known use:
+  /// never, so that only copies without a known use may be.
+  [[nodiscard]] std::uint64_t evicts_from(tiers::TensorId tensor) const;
 
  private:
   /// Rank in a queue: the position of use, then the order of the requests.

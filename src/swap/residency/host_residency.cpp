@@ -46,6 +46,7 @@ void HostResidency::forget(TensorId tensor) {
   std::erase(failed_stores_, tensor);
   load_errors_.erase(tensor);
   unreadable_.erase(tensor);
+  prefetched_.erase(tensor);
   const std::uint64_t revision = trace_.revision();
   trace_.forget(tensor);
   refresh_after_trace_change(revision);
@@ -72,8 +73,13 @@ bool HostResidency::idle(TensorId tensor) const {
   return state != CopyState::loading && state != CopyState::storing;
 }
 
+bool HostResidency::in_use(TensorId tensor) const {
+  return store_.copy(tensor).leased() || pending_uses_[static_cast<std::size_t>(tensor)] > 0;
+}
+
 RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
   unreadable_.erase(tensor);
+  prefetched_.erase(tensor);
   if (use == Use::recorded) record_use(tensor);
   const auto id = RequestId(next_request_++);
   requests_.push_back({id, tensor, access});
@@ -84,6 +90,7 @@ RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
 
 void HostResidency::announce(TensorId tensor) {
   unreadable_.erase(tensor);
+  prefetched_.erase(tensor);
   record_use(tensor);
   count_pending_use(tensor, +1);
 }
@@ -192,7 +199,9 @@ bool HostResidency::discard_if_unwanted(TensorId tensor) {
 }
 
 void HostResidency::prefetch(TensorId tensor) {
-  if (unreadable_.erase(tensor) > 0) update_policies(tensor);
+  unreadable_.erase(tensor);
+  prefetched_.insert(tensor);
+  update_policies(tensor);
   prefetch_.request(tensor);
 }
 
@@ -325,13 +334,11 @@ bool HostResidency::evict_one() {
   return false;
 }
 
-/// An address range for a prefetch. Evicts only clean copies whose next use is at position `evict_from` or later; if
-/// `evict_from` is empty, evicts nothing.
-std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor,
-                                                               std::optional<std::uint64_t> evict_from) {
+/// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or later.
+std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
   while (true) {
     if (auto reservation = reserve_free(tensor)) return reservation;
-    const auto victim = evict_from ? eviction_.first_clean_used_from(*evict_from) : std::nullopt;
+    const auto victim = eviction_.first_clean_used_from(evict_from);
     if (!victim) return std::nullopt;
     drop(*victim);
   }
@@ -349,6 +356,7 @@ void HostResidency::start_prefetches() {
 void HostResidency::drop(TensorId tensor) {
   store_.drop(tensor);
   effects_.drop(tensor);
+  prefetched_.erase(tensor);
   update_policies(tensor);
 }
 
@@ -360,17 +368,21 @@ void HostResidency::update_policies(TensorId tensor) {
   const bool evictable = description.extent && !copy.leased() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;
-  eviction_.update(
-      tensor, evictable ? std::optional(EvictionCandidate{.dirty = copy.state == CopyState::dirty,
-                                                          .last_use = copy.last_use,
-                                                          .next_use = awaited ? 0 : trace_.next_use(tensor)})
-                        : std::nullopt);
+  // prefetch() says that the tensor is used soon, even where the trace does not know it.
+  std::uint64_t next_use = awaited ? 0 : trace_.next_use(tensor);
+  const bool prefetched = next_use == AccessTrace::never && prefetched_.contains(tensor);
+  if (prefetched) next_use = 0;
+  eviction_.update(tensor, evictable
+                               ? std::optional(EvictionCandidate{.dirty = copy.state == CopyState::dirty,
+                                                                 .last_use = copy.last_use,
+                                                                 .next_use = next_use})
+                               : std::nullopt);
   prefetch_.update(tensor, {.room = padded_size(tensor),
                             .payload = description.size,
                             .lacks_room = absent && !copy.reservation.held(),
                             .loadable = absent && store_.stored(tensor) && !unreadable_.contains(tensor),
                             .retained = description.retain,
-                            .evictable = evictable && copy.state == CopyState::clean,
+                            .evictable = evictable && !prefetched && copy.state == CopyState::clean,
                             .awaited = awaited});
 }
 

@@ -75,6 +75,8 @@ class HostResidency {
   tiers::TensorDescription remove(tiers::TensorId tensor);
   /// Whether no load or store of `tensor` is in flight.
   [[nodiscard]] bool idle(tiers::TensorId tensor) const;
+  /// Whether a lease of `tensor` exists, or a use of it is announced or requested.
+  [[nodiscard]] bool in_use(tiers::TensorId tensor) const;
 
   /// Requests a lease and records the use. take() returns the result.
   [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
@@ -97,7 +99,8 @@ class HostResidency {
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
-  /// cancels the prefetch. A tensor whose load fails is not prefetched again before its next use or prefetch().
+  /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use,
+  /// those without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next use or prefetch().
   void prefetch(tiers::TensorId tensor);
   /// Discards the contents: drops the host copy without storing it. If a load or store is in flight, drops it when that
   /// ends. Precondition: the tensor has no lease.
@@ -159,7 +162,7 @@ class HostResidency {
   [[nodiscard]] std::optional<tiers::Reservation> reserve_free(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve(tiers::TensorId tensor);
   [[nodiscard]] std::optional<tiers::Reservation> reserve_early(tiers::TensorId tensor,
-                                                                std::optional<std::uint64_t> evict_from);
+                                                                std::uint64_t evict_from);
   [[nodiscard]] bool evict_one();
   void drop(tiers::TensorId tensor);
   void update_policies(tiers::TensorId tensor);
@@ -199,6 +202,7 @@ class HostResidency {
   std::map<tiers::TensorId, Error> load_errors_;  // for the requests that wait for the load
   std::pmr::deque<tiers::TensorId> to_store_{&nodes_};
   std::pmr::map<tiers::TensorId, tiers::Extent> storing_{&nodes_};  // the extent that each store writes
+  std::pmr::set<tiers::TensorId> prefetched_{&nodes_};              // by prefetch(), and not used since
   std::pmr::set<tiers::TensorId> unwanted_{&nodes_};  // discarded after their load or store in flight
   std::vector<tiers::TensorId> failed_stores_;        // stored again after take_store_error()
   std::vector<tiers::Reservation>

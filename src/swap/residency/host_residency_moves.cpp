@@ -165,8 +165,7 @@ bool HostResidency::start_evacuation(TensorId tensor) {
     relocate(tensor, *place);  // never written: nothing to lose
     return true;
   }
-  // A tensor whose next use is unknown may evict only copies whose next use is unknown too.
-  auto reservation = reserve_early(tensor, prefetch_.evicts_from(tensor).value_or(AccessTrace::never));
+  auto reservation = reserve_early(tensor, prefetch_.evicts_from(tensor));
   if (!reservation) {
     extents_.release(*place);
     return false;

@@ -2,6 +2,8 @@
 #include <penstock/tiers/store/ledger.hpp>
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 
 namespace penstock::tiers {
 
@@ -14,63 +16,73 @@ constexpr std::size_t at(Purpose purpose) {
 }
 }  // namespace
 
+struct Ledger::State {
+  mutable std::mutex mutex{};
+  std::array<std::array<Line, purpose_count>, tier_count> lines{};
+  std::array<Traffic, purpose_count> traffic{};
+  std::array<ByteCount, tier_count> held{}, peak{};
+};
+
+Ledger::Ledger() : state_(std::make_unique<State>()) {}
+Ledger::~Ledger() = default;
+
 void Ledger::predict(Tier tier, Purpose purpose, ByteCount bytes) {
-  const std::lock_guard lock(mutex_);
-  lines_[at(tier)][at(purpose)].predicted += bytes;
+  const std::lock_guard lock(state_->mutex);
+  state_->lines[at(tier)][at(purpose)].predicted += bytes;
 }
 
 void Ledger::predict_traffic(Purpose purpose, ByteCount read, ByteCount written) {
-  const std::lock_guard lock(mutex_);
-  traffic_[at(purpose)].predicted_read += read;
-  traffic_[at(purpose)].predicted_written += written;
+  const std::lock_guard lock(state_->mutex);
+  state_->traffic[at(purpose)].predicted_read += read;
+  state_->traffic[at(purpose)].predicted_written += written;
 }
 
 void Ledger::hold(Tier tier, Purpose purpose, ByteCount bytes) {
-  const std::lock_guard lock(mutex_);
-  Line& line = lines_[at(tier)][at(purpose)];
+  const std::lock_guard lock(state_->mutex);
+  Line& line = state_->lines[at(tier)][at(purpose)];
   line.held += bytes;
   line.peak = std::max(line.peak, line.held);
-  held_[at(tier)] += bytes;
-  peak_[at(tier)] = std::max(peak_[at(tier)], held_[at(tier)]);
+  state_->held[at(tier)] += bytes;
+  state_->peak[at(tier)] = std::max(state_->peak[at(tier)], state_->held[at(tier)]);
 }
 
 void Ledger::give_back(Tier tier, Purpose purpose, ByteCount bytes) {
-  const std::lock_guard lock(mutex_);
-  Line& line = lines_[at(tier)][at(purpose)];
+  const std::lock_guard lock(state_->mutex);
+  Line& line = state_->lines[at(tier)][at(purpose)];
   PENSTOCK_CHECK(bytes <= line.held);
   line.held -= bytes;
-  held_[at(tier)] -= bytes;
+  state_->held[at(tier)] -= bytes;
 }
 
 void Ledger::read(Purpose purpose, ByteCount bytes) {
-  const std::lock_guard lock(mutex_);
-  traffic_[at(purpose)].read += bytes;
+  const std::lock_guard lock(state_->mutex);
+  state_->traffic[at(purpose)].read += bytes;
 }
 
 void Ledger::wrote(Purpose purpose, ByteCount bytes) {
-  const std::lock_guard lock(mutex_);
-  traffic_[at(purpose)].written += bytes;
+  const std::lock_guard lock(state_->mutex);
+  state_->traffic[at(purpose)].written += bytes;
 }
 
 Ledger::Line Ledger::line(Tier tier, Purpose purpose) const {
-  const std::lock_guard lock(mutex_);
-  return lines_[at(tier)][at(purpose)];
+  const std::lock_guard lock(state_->mutex);
+  return state_->lines[at(tier)][at(purpose)];
 }
 
 Ledger::Traffic Ledger::traffic(Purpose purpose) const {
-  const std::lock_guard lock(mutex_);
-  return traffic_[at(purpose)];
+  const std::lock_guard lock(state_->mutex);
+  return state_->traffic[at(purpose)];
 }
 
 ByteCount Ledger::peak(Tier tier) const {
-  const std::lock_guard lock(mutex_);
-  return peak_[at(tier)];
+  const std::lock_guard lock(state_->mutex);
+  return state_->peak[at(tier)];
 }
 
 Ledger::Traffic Ledger::traffic() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   Traffic total;
-  for (const Traffic& one : traffic_) {
+  for (const Traffic& one : state_->traffic) {
     total.read += one.read;
     total.written += one.written;
     total.predicted_read += one.predicted_read;

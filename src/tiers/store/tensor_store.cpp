@@ -35,6 +35,13 @@ Result<TensorId> TensorStore::add(TensorDescription description) {
   return id;
 }
 
+bool TensorStore::contains(TensorId id) const {
+  const auto slot = static_cast<std::size_t>(id);
+  if (slot >= tensors_.size()) return false;
+  const auto found = ids_.find(tensors_[slot].description.key);
+  return found != ids_.end() && found->second == id;
+}
+
 TensorDescription TensorStore::remove(TensorId id) {
   const HostCopy& copy = at(id).copy;
   PENSTOCK_CHECK(!copy.leased() && copy.state != CopyState::loading && copy.state != CopyState::storing);

@@ -37,6 +37,8 @@ class TensorStore {
  public:
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero.
   [[nodiscard]] Result<TensorId> add(TensorDescription description);
+  /// Whether `id` is that of a tensor that was added and not removed.
+  [[nodiscard]] bool contains(TensorId id) const;
   /// Removes the tensor and its copies, which are not leased and not in flight. The id may be reused.
   TensorDescription remove(TensorId id);
 

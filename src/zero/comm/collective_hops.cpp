@@ -44,7 +44,7 @@ class GatherHop final : public CollectiveHop {
       case Phase::order:
         if (!is_head()) return HopState::pending;
         PENSTOCK_TRY(context_.communication.wait(*target_.copied));
-        PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat));
+        PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat, target_.signature));
         phase_ = Phase::gather;
         [[fallthrough]];
       case Phase::gather: {
@@ -84,9 +84,9 @@ class GatherHop final : public CollectiveHop {
 
 class ReduceScatterHop final : public CollectiveHop {
  public:
-  ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const tiers::Event& written,
-                   tiers::Event& reduced)
-      : CollectiveHop(context), flat_(flat), written_(written), reduced_(reduced) {}
+  ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const CollectiveSignature& signature,
+                   const tiers::Event& written, tiers::Event& reduced)
+      : CollectiveHop(context), flat_(flat), signature_(signature), written_(written), reduced_(reduced) {}
   bool is_blocked() const override { return !started_ && !is_head(); }
 
  private:
@@ -94,7 +94,8 @@ class ReduceScatterHop final : public CollectiveHop {
     if (!is_head()) return HopState::pending;
     if (!started_) {
       PENSTOCK_TRY(context_.communication.wait(written_));
-      PENSTOCK_TRY(communicator_.start_reduce_scatter(context_.communication, flat_, Reduction::exact));
+      PENSTOCK_TRY(
+          communicator_.start_reduce_scatter(context_.communication, flat_, Reduction::exact, signature_));
       started_ = true;
     }
     PENSTOCK_TRY_ASSIGN(auto summed, communicator_.poll());
@@ -105,6 +106,7 @@ class ReduceScatterHop final : public CollectiveHop {
   }
 
   const DeviceTensor flat_;
+  const CollectiveSignature signature_;
   const tiers::Event& written_;
   tiers::Event& reduced_;
   bool started_ = false;
@@ -112,15 +114,16 @@ class ReduceScatterHop final : public CollectiveHop {
 
 class ExchangeHop final : public CollectiveHop {
  public:
-  ExchangeHop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all)
-      : CollectiveHop(context), mine_(mine), all_(all) {}
+  ExchangeHop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all,
+              const CollectiveSignature& signature)
+      : CollectiveHop(context), mine_(mine), all_(all), signature_(signature) {}
   bool is_blocked() const override { return !is_head(); }
 
  private:
   Result<HopState> advance() override {
     if (!is_head()) return HopState::pending;
     if (!started_) {
-      PENSTOCK_TRY(communicator_.start_exchange(mine_, all_));
+      PENSTOCK_TRY(communicator_.start_exchange(mine_, all_, signature_));
       started_ = true;
     }
     PENSTOCK_TRY_ASSIGN(auto exchanged, communicator_.poll());
@@ -131,6 +134,7 @@ class ExchangeHop final : public CollectiveHop {
 
   const ConstHostSpan mine_;
   const HostSpan all_;
+  const CollectiveSignature signature_;
   bool started_ = false;
 };
 
@@ -142,13 +146,14 @@ std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, con
 }
 
 std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context, DeviceTensor flat,
+                                                   const CollectiveSignature& signature,
                                                    const tiers::Event& written, tiers::Event& reduced) {
-  return std::make_unique<ReduceScatterHop>(context, flat, written, reduced);
+  return std::make_unique<ReduceScatterHop>(context, flat, signature, written, reduced);
 }
 
 std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,
-                                             HostSpan all) {
-  return std::make_unique<ExchangeHop>(context, mine, all);
+                                             HostSpan all, const CollectiveSignature& signature) {
+  return std::make_unique<ExchangeHop>(context, mine, all, signature);
 }
 
 }  // namespace penstock::zero

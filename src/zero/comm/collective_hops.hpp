@@ -67,6 +67,7 @@ class CollectiveHop : public OrderedHop {
 /// The destination of a gathered shard and the events of the gather.
 struct GatherTarget {
   tiers::TensorId shard{};
+  CollectiveSignature signature;
   DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
   const tiers::Event* writable;  ///< after this event the range of `flat` may be written
@@ -82,11 +83,13 @@ struct GatherTarget {
 /// After the event `written`, reduces this rank's slot to the mean over ranks; then records `reduced`.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,
                                                                  DeviceTensor flat,
+                                                                 const CollectiveSignature& signature,
                                                                  const tiers::Event& written,
                                                                  tiers::Event& reduced);
 
 /// Exchanges a few bytes of host memory. Both spans must stay alive until the hop is done.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context,
-                                                           ConstHostSpan mine, HostSpan all);
+                                                           ConstHostSpan mine, HostSpan all,
+                                                           const CollectiveSignature& signature);
 
 }  // namespace penstock::zero

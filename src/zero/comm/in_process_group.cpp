@@ -189,18 +189,21 @@ class InProcessTransport final : public Transport {
     const Transfer& mine = mine_.transfer;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
       const Transfer& other = group_->slots[peer].transfer;
-      if (other.kind == mine.kind && other.flat.bytes.size() == mine.flat.bytes.size() &&
-          other.flat.dtype == mine.flat.dtype && other.mine.size() == mine.mine.size()) {
+      if (other.kind == mine.kind && other.signature == mine.signature &&
+          other.flat.bytes.size() == mine.flat.bytes.size() && other.flat.dtype == mine.flat.dtype &&
+          other.mine.size() == mine.mine.size()) {
         continue;
       }
       const auto describe = [](const Transfer& one) {
-        return std::string(to_string(one.kind)) + " of " + to_string(one.flat.bytes.size() + one.mine.size());
+        return std::string(to_string(one.kind)) + " of " +
+               to_string(one.flat.bytes.size() + one.mine.size()) + ", " + to_string(one.signature);
       };
       return Error::invalid_argument("Communicator")
           .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) +
                   " call different collectives")
           .wanted(describe(mine))
-          .got(describe(other));
+          .got(describe(other))
+          .advice("call acquire, gradients, reduce, step and digest in the same order on every rank");
     }
     return ok();
   }

@@ -3,6 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/comm/communicator.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@ struct Transfer {
     exchange,    ///< slot r of every rank's `all` becomes rank r's `mine`
   };
   Kind kind{};
+  CollectiveSignature signature{};
   tiers::Stream* stream = nullptr;  ///< of all but exchange
   DeviceTensor flat{};
   ConstHostSpan mine{};

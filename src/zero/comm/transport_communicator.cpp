@@ -2,28 +2,34 @@
 
 namespace penstock::zero {
 
-Result<void> TransportCommunicator::start_all_gather(tiers::Stream& stream, DeviceSpan flat) {
-  return start({.kind = Transfer::Kind::all_gather, .stream = &stream, .flat = {flat, DType::bf16}});
+Result<void> TransportCommunicator::start_all_gather(tiers::Stream& stream, DeviceSpan flat,
+                                                     const CollectiveSignature& signature) {
+  return start({.kind = Transfer::Kind::all_gather,
+                .signature = signature,
+                .stream = &stream,
+                .flat = {flat, DType::bf16}});
 }
 
 Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat,
-                                                         Reduction reduction) {
+                                                         Reduction reduction,
+                                                         const CollectiveSignature& signature) {
   if (!supports(reduction)) {
     return Error::unsupported("Communicator::start_reduce_scatter")
         .reason("this transport supports only the exact reduction")
         .wanted("reduction exact")
         .got(std::string(to_string(reduction)));
   }
-  return start({.kind = Transfer::Kind::all_to_all, .stream = &stream, .flat = flat});
+  return start({.kind = Transfer::Kind::all_to_all, .signature = signature, .stream = &stream, .flat = flat});
 }
 
-Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all) {
+Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all,
+                                                   const CollectiveSignature& signature) {
   if (all.size() != mine.size() * size()) {
     return Error::invalid_argument("Communicator::start_exchange")
         .wanted(mine.size() * size())
         .got(all.size());
   }
-  return start({.kind = Transfer::Kind::exchange, .mine = mine, .all = all});
+  return start({.kind = Transfer::Kind::exchange, .signature = signature, .mine = mine, .all = all});
 }
 
 Result<void> TransportCommunicator::start(const Transfer& transfer) {

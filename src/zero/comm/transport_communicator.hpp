@@ -23,9 +23,12 @@ class TransportCommunicator final : public Communicator {
   bool supports(Reduction reduction) const override { return reduction == Reduction::exact; }
   void set_wake(std::function<void()> wake) override { transport_->set_wake(std::move(wake)); }
 
-  Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) override;
-  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction) override;
-  Result<void> start_exchange(ConstHostSpan mine, HostSpan all) override;
+  Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,
+                                const CollectiveSignature& signature) override;
+  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
+                                    const CollectiveSignature& signature) override;
+  Result<void> start_exchange(ConstHostSpan mine, HostSpan all,
+                              const CollectiveSignature& signature) override;
   Result<bool> poll() override;
   void abort(const Error& error) noexcept override { transport_->abort(error); }
   void retire(tiers::Stream& stream) noexcept override { transport_->retire(stream); }

@@ -1,10 +1,43 @@
 #include "zero/engine/engine_state.hpp"
+#include "zero/layout/plan_fingerprint.hpp"
 
 namespace penstock::zero {
 
 void UnitLease::end() noexcept {
   if (engine_ != nullptr) std::exchange(engine_, nullptr)->state_->release(unit_);
 }
+
+namespace {
+
+/// Checks that plan and runtime are those of the other options.
+Result<void> check_plan(const Engine::Options& options) {
+  const std::uint32_t ranks = options.communicator->size();
+  const auto refused = [](const char* object) {
+    return Error::invalid_argument("Engine::create").object(object);
+  };
+  if (options.plan.fingerprint == 0) {
+    return refused("plan")
+        .wanted("the result of plan_memory()")
+        .got("a default MemoryPlan")
+        .advice(
+            "call plan_memory(config, model, ranks, local_ranks), and create the runtime from its plan too");
+  }
+  if (options.plan.fingerprint != plan_fingerprint(options.config, options.model, ranks)) {
+    return refused("plan")
+        .wanted("the plan of this configuration and layout for " + std::to_string(ranks) + " ranks")
+        .got("the plan of another configuration, layout or number of ranks")
+        .advice("call plan_memory() again after changing the configuration or the layout");
+  }
+  const ByteCount memory = options.runtime->host_memory().size();
+  if (memory >= options.plan.host_budget) return ok();
+  return refused("runtime")
+      .reason("the runtime has less host memory than the plan")
+      .wanted(options.plan.host_budget)
+      .got(memory)
+      .advice("create the runtime with the options that the plan's runtime_options() returns");
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   const auto missing = [](const char* name) -> Result<std::unique_ptr<Engine>> {
@@ -14,11 +47,13 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.device == nullptr) return missing("device");
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
+  if (options.workers == nullptr) return missing("workers");
   Communicator& communicator = *options.communicator;
   std::unique_ptr<State> state;
   const auto open = [&]() -> Result<void> {
     PENSTOCK_TRY(options.config.validate());
     PENSTOCK_TRY(options.model.validate());
+    PENSTOCK_TRY(check_plan(options));
     state = std::make_unique<State>(std::move(options));
     return state->open();
   };
@@ -51,12 +86,19 @@ Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
 Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients(unit, stream));
   UnitGradients gradients;
+  gradients.engine_ = this;
   gradients.unit_ = unit;
   gradients.slots_ = std::move(slots);
   return gradients;
 }
 
 Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
+  if (gradients.engine_ != this) {
+    return Error::invalid_argument("Engine::reduce")
+        .object("gradients")
+        .wanted("what gradients() of this engine returned, passed on by std::move")
+        .got(gradients.engine_ == nullptr ? "an empty or moved-from object" : "gradients of another engine");
+  }
   return state_->reduce(gradients.unit_, stream);
 }
 

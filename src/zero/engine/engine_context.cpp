@@ -49,14 +49,23 @@ Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
   return for_good ? fail(stores.error()) : stores;
 }
 
-Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all) {
+CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subject,
+                                             const FlatState& flat) const {
+  return {.subject = subject,
+          .unit = flat.layout->unit,
+          .group = flat.layout->group,
+          .micro_batch = flat.grad.reduced_count,
+          .step = completed_steps + 1};
+}
+
+Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject) {
   MoveProgress progress = MoveProgress::begun();
   swap::Move move;
-  move.then(make_exchange_hop(collectives(), mine, all));
+  move.then(make_exchange_hop(collectives(), mine, all, {.subject = subject, .step = completed_steps + 1}));
   move.on_event = [&](swap::HopState state, const Result<void>& result) { progress.report(state, result); };
-  runtime.start(std::move(move));
+  internals.start(std::move(move));
   // The exchange will become the head of the order, because the caller has waited for every gather before it.
-  runtime.wait_ignoring_stores([&] { return progress.done; });
+  internals.wait_ignoring_stores([&] { return progress.done; });
   if (progress.error) return fail(*progress.error);
   return ok();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "swap/runtime_internals.hpp"
 #include "zero/comm/collective_hops.hpp"
 #include "zero/comm/hop_order.hpp"
 #include "zero/engine/flat_state.hpp"
@@ -39,15 +40,20 @@ struct EngineContext {
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file is out of use; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
+  /// The signature of a collective of `flat` in the step in progress.
+  [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
+                                              const FlatState& flat) const;
   /// Exchanges host bytes with all ranks. Blocks. An error fails the engine.
-  Result<void> exchange(ConstHostSpan mine, HostSpan all);
+  Result<void> exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject);
 
   swap::Runtime& runtime;
+  const swap::RuntimeInternals internals{runtime};
   tiers::Device& device;
   Communicator& communicator;
   const Config& config;
   const ModelLayout& model;
   const ShardLayout shards;
+  std::uint64_t completed_steps = 0;
 
   DeviceSpan device_memory;
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
@@ -56,7 +62,7 @@ struct EngineContext {
   HopOrder
       accumulation_order;  ///< order in which gradient moves take leases: only one hop at a time holds some and waits for more
   std::vector<FlatState> flats;
-  const std::function<void()> wake = [this] { runtime.wake(); };  ///< wakes the mover
+  const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
 };
 

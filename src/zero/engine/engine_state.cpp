@@ -1,10 +1,28 @@
 #include "zero/engine/engine_state.hpp"
 
-#include "zero/engine/digest.hpp"
+#include "zero/engine/parameter_digest.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::zero {
+
+namespace {
+
+/// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of a
+/// flat, without the padding.
+template <class T, class Visit>
+void for_each_parameter(const FlatLayout& flat, ElementCount first, std::span<T> values, const Visit& visit) {
+  const ElementCount last = first + ElementCount(values.size());
+  for (const FlatSlot& slot : flat.slots) {
+    const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
+    if (begin >= end) continue;
+    visit(slot.parameter, (begin - slot.begin).value(),
+          values.subspan((begin - first).value(), (end - begin).value()));
+  }
+}
+
+}  // namespace
 
 Engine::State::State(Options options)
     : options_(std::move(options)),
@@ -29,12 +47,13 @@ Engine::State::~State() {
   // Operations in flight write into the engine's memory, so wait for them. They fail instead of finishing if peers are
   // gone, or if they wait for memory that is held by a tensor whose store failed.
   swap::Runtime& runtime = context_.runtime;
+  const swap::RuntimeInternals& internals = context_.internals;
   const auto idle = [this] { return gathers_.idle() && gradients_.idle(); };
   bool finished = false;
-  runtime.wait_ignoring_stores([&] { return (finished = idle()) || runtime.store_failed(); });
+  internals.wait_ignoring_stores([&] { return (finished = idle()) || internals.store_failed(); });
   if (!finished) {
     (void)context_.fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed"));
-    runtime.wait_ignoring_stores(idle);
+    internals.wait_ignoring_stores(idle);
   }
   // After an aborted collective a peer's stream may still read this rank's memory.
   if (context_.communication) context_.communicator.retire(*context_.communication);
@@ -42,11 +61,11 @@ Engine::State::~State() {
   for (auto* stream : {context_.copy_in.get(), context_.communication.get(), context_.copy_out.get()}) {
     auto event = context_.device.create_event();
     if (stream == nullptr || !event || !stream->record(**event)) continue;
-    (void)runtime.wait_for(**event);  // if it fails, the device has failed and nothing is in flight
+    (void)internals.wait_for(**event);  // if it fails, the device has failed and nothing is in flight
   }
   residency_.reset();
   context_.flats.clear();
-  for (const tiers::TensorId tensor : tensors_) runtime.remove(tensor);
+  for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (!context_.device_memory.empty()) context_.device.release(context_.device_memory);
   if (pinned_) context_.device.unpin(runtime.host_memory());
 }
@@ -197,14 +216,6 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
   return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
 }
 
-/// Fails the engine if device memory is too small. The plan provides enough for a trainer that holds one UnitLease at a
-/// time. If this trainer holds more, the rank cannot take part in the collective, and no peer can continue.
-Result<void> Engine::State::fail_if_out_of_memory(Result<void> decided) {
-  if (!decided && decided.error().code() == ErrorCode::budget_too_small)
-    return context_.fail(decided.error());
-  return decided;
-}
-
 Result<void> Engine::State::initialize(const Fill& fill) {
   PENSTOCK_TRY(check_not_failed("Engine::initialize"));
   PENSTOCK_TRY(step_complete("Engine::initialize"));
@@ -212,19 +223,13 @@ Result<void> Engine::State::initialize(const Fill& fill) {
   initialized_ = false;
   PENSTOCK_TRY(residency_->drop_all(*this));
   const auto fill_flat = [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
-    const ElementCount last = first + ElementCount(values.size());
-    for (const FlatSlot& slot : flat.slots) {
-      const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
-      if (begin >= end) continue;
-      fill(slot.parameter, (begin - slot.begin).value(),
-           values.subspan((begin - first).value(), (end - begin).value()));
-    }
+    for_each_parameter(flat, first, values, fill);
   };
   PENSTOCK_TRY(optimizer_.initialize(context_.flats, context_.communicator.rank(), fill_flat));
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
-  current_step = 0;
+  context_.completed_steps = 0;
   initialized_ = true;
   return ok();
 }
@@ -234,6 +239,13 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
   if (step.micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
+  }
+  if (step.learning_rate && (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0)) {
+    return Error::invalid_argument("Engine::begin_step")
+        .object("learning_rate")
+        .wanted("a finite number, 0 or more")
+        .got(std::to_string(*step.learning_rate))
+        .advice("check what the learning-rate schedule passes in StepOptions");
   }
   gradients_.set_micro_batches(step.micro_batches);
   residency_->expect(unit_order(options_.model.units.size(), step.micro_batches));
@@ -245,7 +257,7 @@ Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tie
   PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
-  PENSTOCK_TRY(fail_if_out_of_memory(residency_->acquire(unit, *this)));
+  PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
   if (views) residency_->lease(unit);
   return views;
@@ -261,7 +273,7 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   PENSTOCK_TRY(gradients_.check_not_complete(unit));
   gradient_stream_ = &stream;
-  PENSTOCK_TRY(fail_if_out_of_memory(residency_->open_gradients(unit, *this)));
+  PENSTOCK_TRY(residency_->open_gradients(unit, *this));
   return gradients_.slots(unit);
 }
 
@@ -291,10 +303,10 @@ Result<StepOutcome> Engine::State::step() {
     const TimePoint waited = Clock::steady().now() - began;
     PENSTOCK_TRY(gradients_.check_complete());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
-    PENSTOCK_TRY(step_.begin(waited));
+    PENSTOCK_TRY(step_.begin(gradients_.micro_batches(), waited));
   }
-  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(current_step + 1, gradients_.micro_batches()));
-  current_step = outcome.step;
+  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches()));
+  context_.completed_steps = outcome.step;
   gradients_.end_step();
   context_.runtime.end_round();
   residency_->end_step();
@@ -305,11 +317,30 @@ Result<std::string> Engine::State::digest() {
   PENSTOCK_TRY(ready("Engine::digest"));
   // Wait for gathers in flight: the exchange comes after them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(*this));
-  PENSTOCK_TRY_ASSIGN(auto digest, compute_digest(context_, optimizer_));
+  ParameterDigest digest(options_.model);
+  PENSTOCK_TRY(optimizer_.visit_masters(
+      context_.flats, [&](const FlatState& flat, ElementCount first, std::span<const float> masters) {
+        for_each_parameter(*flat.layout, flat.layout->shard * context_.communicator.rank() + first, masters,
+                           [&](ParameterId id, std::uint64_t begin, std::span<const float> values) {
+                             digest.add(id, begin, values);
+                           });
+      }));
+  PENSTOCK_TRY(add_sums_of_peers(digest));
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
   ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});
-  return digest;
+  return digest.to_string();
+}
+
+Result<void> Engine::State::add_sums_of_peers(ParameterDigest& digest) {
+  const ParameterDigest::Sum mine = digest.sum();
+  std::vector<ParameterDigest::Sum> of_ranks(context_.communicator.size());
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
+                                 CollectiveSignature::Subject::digest));
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (rank != context_.communicator.rank()) digest.add(of_ranks[rank]);
+  }
+  return ok();
 }
 
 Result<void> Engine::State::gather(std::uint32_t flat) {

@@ -5,6 +5,7 @@
 #include "zero/engine/gradient_pipeline.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
+#include "zero/engine/parameter_digest.hpp"
 #include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
@@ -33,7 +34,6 @@ class Engine::State : private FlatResidency::Effects {
   Result<std::string> digest();
   [[nodiscard]] Status status() const;
 
-  std::uint64_t current_step = 0;
   std::string notes;
 
  private:
@@ -41,6 +41,7 @@ class Engine::State : private FlatResidency::Effects {
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
+  Result<void> add_sums_of_peers(ParameterDigest& digest);
 
   // Check whether a call is allowed now. They change nothing.
   [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
@@ -48,7 +49,6 @@ class Engine::State : private FlatResidency::Effects {
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
-  Result<void> fail_if_out_of_memory(Result<void> decided);
 
   // FlatResidency::Effects
   Result<void> gather(std::uint32_t flat) override;

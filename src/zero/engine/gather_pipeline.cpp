@@ -7,13 +7,14 @@ namespace penstock::zero {
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
-  context_.runtime.wait_ignoring_stores([&] { return gathered.gather.done; });
+  context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
   gathered.parameters = context_.at(range, flat.layout->length);
   gathered.waited_for = false;
   gathered.gather = MoveProgress::begun();
 
   const ElementCount shard = flat.layout->shard;
   const GatherTarget target{.shard = flat.shard,
+                            .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
                             .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
                             .flat = gathered.parameters.bytes,
                             .writable = context_.compute_progress.get(),
@@ -25,14 +26,14 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   move.on_event = [&gathered](swap::HopState state, const Result<void>& result) {
     gathered.gather.report(state, result);
   };
-  context_.runtime.start(std::move(move));
+  context_.internals.start(std::move(move));
   return ok();
 }
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   const MoveProgress& gather = flat.gathered.gather;
   PENSTOCK_TRY(context_.fail_unless_retryable(
-      context_.runtime.wait_until([&] { return gather.ordered || gather.error; })));
+      context_.internals.wait_until([&] { return gather.ordered || gather.error; })));
   if (gather.error) return context_.fail(*gather.error);
   return ok();
 }
@@ -41,7 +42,7 @@ Result<void> GatherPipeline::finish_use(FlatState& flat) {
   if (flat.gathered.waited_for) return ok();
   // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
   PENSTOCK_TRY(wait_for_gather(flat));
-  if (auto passed = context_.runtime.wait_for(*flat.gathered.gathered); !passed) {
+  if (auto passed = context_.internals.wait_for(*flat.gathered.gathered); !passed) {
     return context_.fail(passed.error());
   }
   return ok();

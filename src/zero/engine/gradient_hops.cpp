@@ -124,10 +124,11 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
   auto copy_out = std::make_unique<CopyOutHop>(context, flat, how);
   const CopyOutHop& copied = *copy_out;
   swap::Move move;
-  move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full, *flat.grad.written_event,
-                                    *flat.grad.reduced));
+  move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full,
+                                    context.signature(CollectiveSignature::Subject::gradients, flat),
+                                    *flat.grad.written_event, *flat.grad.reduced));
   move.then(std::move(copy_out));
-  auto work = swap::make_work_hop(context.runtime.executor(), context.wake,
+  auto work = swap::make_work_hop(context.internals.executor(), context.wake,
                                   [&copied, &flat, how, dtype = context.config.grad_accum_dtype] {
                                     return accumulate(copied, flat, how, dtype);
                                   });

@@ -46,20 +46,19 @@ Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stre
   GradientFlat& grad = flat.grad;
   if (auto recorded = stream.record(*grad.written_event); !recorded) return context_.fail(recorded.error());
   const Accumulation how{.first = grad.reduced_count == 0, .last = grad.reduced_count + 1 == micro_batches_};
+  swap::Move move = make_gradient_move(context_, flat, how);
   ++grad.reduced_count;
   grad.reduction = MoveProgress::begun();
-
-  swap::Move move = make_gradient_move(context_, flat, how);
   move.on_event = [&grad](swap::HopState state, const Result<void>& result) {
     grad.reduction.report(state, result);
   };
-  context_.runtime.start(std::move(move));
+  context_.internals.start(std::move(move));
   return ok();
 }
 
 Result<void> GradientPipeline::wait_for_reduce(FlatState& flat) {
   const MoveProgress& reduction = flat.grad.reduction;
-  PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.wait_until([&] { return reduction.done; })));
+  PENSTOCK_TRY(context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.done; })));
   if (reduction.error) return context_.fail(*reduction.error);
   return ok();
 }

@@ -25,9 +25,9 @@ cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan stat
 Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
   if (!cpu_adam::is_split(options_.format)) return ok();
   swap::Runtime& runtime = *options_.runtime;
-  const std::uint64_t wanted = runtime.blocks(flat.shard).step();
+  const std::uint64_t wanted = internals().blocks(flat.shard).step();
   for (const TileState& tile : flat.tiles) {
-    const std::uint64_t got = runtime.blocks(tile.tensor).step();
+    const std::uint64_t got = internals().blocks(tile.tensor).step();
     if (got == wanted) continue;
     return Error(ErrorCode::corrupted, "OffloadedOptimizer")
         .reason("the upper and lower halves of the master weights are from different steps")
@@ -53,8 +53,8 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
       fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
       PENSTOCK_TRY(cpu_adam::initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
                                              view(tile, lease.bytes(), shard.bytes(), {}), options_.workers));
-      if (tile.on_disk) runtime.blocks(tile.tensor).seal_all(lease.bytes(), 0);
-      runtime.blocks(tile.tensor).stamp(0);
+      if (tile.on_disk) internals().blocks(tile.tensor).seal_all(lease.bytes(), 0);
+      internals().blocks(tile.tensor).stamp(0);
     }
   }
   return runtime.flush();
@@ -63,7 +63,7 @@ Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uin
 /// Prefetches the current tile first; otherwise the later ones could take its memory.
 void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const {
   std::uint32_t ahead = 0, limit = options_.tiles_ahead;
-  if (flats[flat].tiles[tile].on_disk) options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
+  if (flats[flat].tiles[tile].on_disk) (void)options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
   while (ahead < limit) {
     if (++tile >= flats[flat].tiles.size()) {
       if (++flat == flats.size()) return;
@@ -72,7 +72,7 @@ void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t f
       if (ahead >= limit) return;
     }
     if (!flats[flat].tiles[tile].on_disk) continue;
-    options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
+    (void)options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
     ++ahead;
   }
 }
@@ -82,7 +82,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
     const auto pending = [&](const TileState& tile) {
-      return runtime.blocks(tile.tensor).step() != step.number;
+      return internals().blocks(tile.tensor).step() != step.number;
     };
     if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
 
@@ -97,7 +97,7 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       PENSTOCK_TRY_ASSIGN(auto shard,
                           runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
                                           reads ? swap::Use::recorded : swap::Use::unrecorded));
-      if (reads && f + 1 < flats.size()) runtime.prefetch(flats[f + 1].shard);
+      if (reads && f + 1 < flats.size()) (void)runtime.prefetch(flats[f + 1].shard);
       flat.open_shard = std::move(shard);
     }
     for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
@@ -105,10 +105,10 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       prefetch_from(flats, f, t);
       PENSTOCK_TRY(update_tile(flat, flat.tiles[t], step));
     }
-    runtime.blocks(flat.shard).stamp(step.number);
+    internals().blocks(flat.shard).stamp(step.number);
     flat.open_gradient.end();
     flat.open_shard.end();
-    runtime.discard(flat.gradient);
+    PENSTOCK_TRY(runtime.discard(flat.gradient));
   }
   return ok();
 }
@@ -121,7 +121,7 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
                       runtime.acquire(tile.tensor, swap::Access::modify,
                                       tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded));
 
-  BlockSeal seal(runtime.blocks(tile.tensor), step.number);
+  BlockSeal seal(internals().blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
   PENSTOCK_TRY_ASSIGN(
       auto outcome,
@@ -130,19 +130,18 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
                           {.workers = options_.workers,
                            .observer = check ? &seal : nullptr,
                            .nontemporal_parameter = !options_.shards_on_disk}));
-  if (outcome.first_rejected_block) return runtime.corrupted(tile.tensor, *outcome.first_rejected_block);
+  if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) {
     return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
         .reason("a master weight or a second moment has become non-finite")
         .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome.first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
-  runtime.blocks(tile.tensor).stamp(step.number);
+  internals().blocks(tile.tensor).stamp(step.number);
   return ok();
 }
 
-Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
-                                               const std::function<void(std::span<const float>)>& visit) {
+Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats, const MasterVisitor& visit) {
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> masters;
   for (FlatState& flat : flats) {
@@ -156,17 +155,17 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats,
     for (TileState& tile : flat.tiles) {
       PENSTOCK_TRY_ASSIGN(auto lease,
                           runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded));
-      const tiers::BlockTable& blocks = runtime.blocks(tile.tensor);
+      const tiers::BlockTable& blocks = internals().blocks(tile.tensor);
       const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
         if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease.bytes()), i))) {
-          return runtime.corrupted(tile.tensor, i);
+          return internals().corrupted(tile.tensor, i);
         }
         const ElementCount first = cpu_adam::block_elements * i;
         masters.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
         PENSTOCK_TRY(cpu_adam::read_masters(
             view(tile, lease.bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), first, masters));
-        visit(masters);
+        visit(flat, tile.range.begin + first, masters);
       }
     }
   }

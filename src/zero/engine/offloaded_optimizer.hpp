@@ -4,9 +4,9 @@
 
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/parallel/workers.hpp>
-#include <penstock/swap/runtime.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+#include "swap/runtime_internals.hpp"
 
 #include <functional>
 #include <span>
@@ -54,12 +54,14 @@ class OffloadedOptimizer {
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
   /// Calls `visit` with the master weights of each block of each tile, in order.
-  Result<void> visit_masters(std::span<FlatState> flats,
-                             const std::function<void(std::span<const float>)>& visit);
+  using MasterVisitor =
+      std::function<void(const FlatState& flat, ElementCount first, std::span<const float> masters)>;
+  Result<void> visit_masters(std::span<FlatState> flats, const MasterVisitor& visit);
 
  private:
   /// Split formats: checks that the parameters are of the same step as the tiles.
   [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
+  [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,

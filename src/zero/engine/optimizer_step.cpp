@@ -1,48 +1,62 @@
 #include "zero/engine/optimizer_step.hpp"
 
+#include "zero/engine/step_settings.hpp"
+
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
 namespace penstock::zero {
 
-Result<void> OptimizerStep::begin(TimePoint waited) {
-  PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm());
+Result<void> OptimizerStep::begin(std::uint32_t micro_batches, TimePoint waited) {
+  PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm(micro_batches));
   norm_ = norm;
   norm_->waited = waited;
   return ok();
 }
 
 /// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
-Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm() {
+Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm(std::uint32_t micro_batches) {
   std::vector<double> of_flats;
   for (const FlatState& flat : context_.flats) of_flats.push_back(sum_tree(flat.grad.square_partials));
-  const double mine = sum_tree(of_flats);
-  std::vector<double> of_ranks(context_.communicator.size());
-  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks))));
-
+  struct OfRank {
+    double squares = 0;
+    StepSettings settings;
+  };
+  const OfRank mine{.squares = sum_tree(of_flats),
+                    .settings = step_settings(context_.config, context_.model, context_.completed_steps + 1,
+                                              micro_batches, learning_rate_)};
+  std::vector<OfRank> of_ranks(context_.communicator.size());
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
+                                 CollectiveSignature::Subject::gradient_norm));
+  std::vector<double> squares_of_ranks;
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    squares_of_ranks.push_back(of_ranks[rank].squares);
+    if (auto same = check_same_settings(of_ranks[0].settings, of_ranks[rank].settings, rank); !same) {
+      return context_.fail(same.error()).error();
+    }
+  }
   GlobalNorm result;
-  const double squares = sum_tree(of_ranks);
-  result.finite = std::isfinite(squares);
+  const double squares = sum_tree(squares_of_ranks);
   result.gradients = gradient_norm(context_.config, squares);
+  result.skip_reason = reason_to_skip(context_.config, result.gradients);
   return result;
 }
 
-Result<StepOutcome> OptimizerStep::finish(std::uint64_t number, std::uint32_t micro_batches) {
+Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches) {
   StepOutcome outcome{.gradient_norm = norm_->gradients.norm,
                       .clip_factor = norm_->gradients.clip_factor,
-                      .step = number,
+                      .step = context_.completed_steps + 1,
                       .gradient_wait = norm_->waited};
-  if (!norm_->finite) {
+  if (!norm_->skip_reason.empty()) {
     outcome.kind = StepOutcome::Kind::skipped;
-    outcome.skip_reason = "the gradient norm is not finite";
-    outcome.step = number - 1;
-    for (FlatState& flat : context_.flats) context_.runtime.discard(flat.gradient);
+    outcome.skip_reason = norm_->skip_reason;
+    outcome.step = context_.completed_steps;
+    for (FlatState& flat : context_.flats) PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
     norm_.reset();
     return outcome;
   }
-  PENSTOCK_TRY(update(number));
+  PENSTOCK_TRY(update());
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard,
@@ -52,9 +66,9 @@ Result<StepOutcome> OptimizerStep::finish(std::uint64_t number, std::uint32_t mi
   return outcome;
 }
 
-Result<void> OptimizerStep::update(std::uint64_t number) {
+Result<void> OptimizerStep::update() {
   const auto updated = optimizer_.update(
-      context_.flats, {.number = number,
+      context_.flats, {.number = context_.completed_steps + 1,
                        .gradient_factor = gradient_factor(context_.config, norm_->gradients.clip_factor),
                        .config = [this](std::uint32_t group) {
                          return adam_config(context_.config.optimizer,
@@ -74,7 +88,8 @@ Result<void> OptimizerStep::update(std::uint64_t number) {
 Result<void> OptimizerStep::exchange_outcomes(const Result<void>& mine) {
   const std::uint8_t failed = mine ? 0 : 1;
   std::vector<std::uint8_t> of_ranks(context_.communicator.size());
-  auto exchanged = context_.exchange(ConstHostSpan(std::span(&failed, 1)), HostSpan(std::span(of_ranks)));
+  auto exchanged = context_.exchange(ConstHostSpan(std::span(&failed, 1)), HostSpan(std::span(of_ranks)),
+                                     CollectiveSignature::Subject::step_outcome);
   if (!mine) return mine;
   if (!exchanged) return exchanged;
   const auto rank = std::find(of_ranks.begin(), of_ranks.end(), 1);

@@ -8,6 +8,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <optional>
+#include <string>
 
 namespace penstock::zero {
 
@@ -24,20 +25,21 @@ class OptimizerStep {
   /// Whether the norm of a step is known and its update is not complete.
   [[nodiscard]] bool incomplete() const { return norm_.has_value(); }
 
-  /// Computes the norm; every gradient must be accumulated. `waited` is the time that the caller waited for that.
-  Result<void> begin(TimePoint waited);
-  /// Updates every tile that is not at step `number` yet, or skips the step. After an error incomplete() tells whether it
-  /// may be called again.
-  Result<StepOutcome> finish(std::uint64_t number, std::uint32_t micro_batches);
+  /// Computes the norm and compares the settings of all ranks; every gradient must be accumulated. `waited` is the time
+  /// that the caller waited for that.
+  Result<void> begin(std::uint32_t micro_batches, TimePoint waited);
+  /// Updates every tile that the step in progress has not updated yet, or skips the step. After an error incomplete()
+  /// tells whether it may be called again.
+  Result<StepOutcome> finish(std::uint32_t micro_batches);
 
  private:
   struct GlobalNorm {
     GradientNorm gradients;
-    bool finite = true;
+    std::string skip_reason;  // empty: the step updates
     TimePoint waited{0};
   };
-  Result<GlobalNorm> compute_global_norm();
-  Result<void> update(std::uint64_t number);
+  Result<GlobalNorm> compute_global_norm(std::uint32_t micro_batches);
+  Result<void> update();
   Result<void> exchange_outcomes(const Result<void>& mine);
 
   EngineContext& context_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace penstock::zero {
 
@@ -15,6 +16,15 @@ GradientNorm gradient_norm(const Config& config, double squares) {
 
 float gradient_factor(const Config& config, double clip_factor) {
   return static_cast<float>(clip_factor / config.loss_scale);
+}
+
+std::string reason_to_skip(const Config& config, const GradientNorm& gradients) {
+  if (!std::isfinite(gradients.norm)) return "the gradient norm is not finite";
+  const double update_norm =
+      gradients.norm * config.loss_scale * gradient_factor(config, gradients.clip_factor);
+  if (update_norm * update_norm <= std::numeric_limits<float>::max()) return {};
+  return "the gradient norm " + std::to_string(gradients.norm) +
+         " is so large that the square of a gradient may overflow fp32";
 }
 
 cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,

@@ -4,6 +4,7 @@
 #include <penstock/zero/config/config.hpp>
 
 #include <optional>
+#include <string>
 
 namespace penstock::zero {
 
@@ -20,6 +21,10 @@ struct GradientNorm {
 
 /// The factor by which Adam multiplies each gradient first: clip factor / loss scale.
 [[nodiscard]] float gradient_factor(const Config& config, double clip_factor);
+
+/// Why the step must be skipped; empty if it need not be. A gradient whose square is not finite in fp32 would make the
+/// second moment infinite: none has one if the square of the norm, after clipping, is finite in fp32.
+[[nodiscard]] std::string reason_to_skip(const Config& config, const GradientNorm& gradients);
 
 /// The hyperparameters of an optimizer group. `learning_rate` is that of this step, if the trainer has set one.
 [[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,

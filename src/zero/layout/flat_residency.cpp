@@ -47,16 +47,36 @@ std::uint64_t FlatResidency::uses_until_needed(std::uint32_t flat) const {
   return next == uses.end() ? std::numeric_limits<std::uint64_t>::max() : *next - position_;
 }
 
-void FlatResidency::note_use(std::uint32_t unit) {
-  if (std::exchange(acquiring_, unit) == unit) return;
+FlatResidency::NotedUse FlatResidency::note_use(std::uint32_t unit) {
+  NotedUse use{.acquiring_before = std::exchange(acquiring_, unit), .order_before = {}};
+  use.repeated = use.acquiring_before == unit;
+  if (use.repeated) return use;
   recording_.push_back(unit);
   // An order that differs from the prediction is followed from the next step on.
-  if (position_ < order_.size() && order_[position_] != unit) set_order({});
+  if (position_ < order_.size() && order_[position_] != unit) {
+    use.order_before = order_;
+    set_order({});
+  }
   ++position_;
+  return use;
+}
+
+void FlatResidency::undo(NotedUse use) {
+  if (use.repeated) return;
+  acquiring_ = use.acquiring_before;
+  recording_.pop_back();
+  --position_;
+  if (use.order_before) set_order(std::move(*use.order_before));
 }
 
 Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
-  note_use(unit);
+  NotedUse use = note_use(unit);
+  auto gathered = gather_unit(unit, effects);
+  if (!gathered) undo(std::move(use));
+  return gathered;
+}
+
+Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
     PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::gathered_flat, unit, effects));
@@ -117,9 +137,21 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
     }
     PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, effects));
     if (dropped) continue;
-    if (reducing_.empty()) return budget_.too_small(size);
+    if (reducing_.empty()) return out_of_memory(size);
     PENSTOCK_TRY(finish_oldest_gradient(effects));
   }
+}
+
+Error FlatResidency::out_of_memory(ByteCount size) const {
+  Error error = budget_.too_small(size).advice(
+      "end a UnitLease, or pass open gradients to reduce(), then repeat the call; or raise "
+      "penstock.device_budget");
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
+    const std::string& name = shards_.flats()[flat].name;
+    if (places_[flat].leases > 0) error = std::move(error).note("leased  " + name);
+    if (is_open(flat)) error = std::move(error).note("open    gradient of " + name);
+  }
+  return error;
 }
 
 /// Of the gathered flats that are not leased and neither `for_unit` nor the unit after it needs, drops the one
@@ -158,11 +190,16 @@ Result<void> FlatResidency::drop_all(Effects& effects) {
 }
 
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
+  // All ranges first: none is in use when there is no room for one of them.
+  std::vector<std::pair<std::uint32_t, Reservation>> ranges;
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still has its range until it is accumulated.
     while (places_[flat].gradient.held()) PENSTOCK_TRY(finish_oldest_gradient(effects));
     PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::full_gradient, unit, effects));
+    ranges.emplace_back(flat, std::move(range));
+  }
+  for (auto& [flat, range] : ranges) {
     places_[flat].gradient = std::move(range);
     if (auto opened = effects.open_gradient(flat); !opened) {
       places_[flat].gradient = {};

@@ -45,7 +45,8 @@ class FlatResidency {
   /// Gathers the flats of `unit` and, as far as there is room without dropping a flat that is needed sooner, those of
   /// the next unit. Calling it again before lease() counts as the same use.
   ///
-  /// Errors: budget_too_small; those of `effects`.
+  /// Errors: budget_too_small, naming the leased units and the open gradients, when ending some of them would make room;
+  /// those of `effects`. A call that fails is no use.
   Result<void> acquire(std::uint32_t unit, Effects& effects);
   /// Keeps the unit's flats gathered until release(). Ends the unit's acquire().
   void lease(std::uint32_t unit);
@@ -82,11 +83,20 @@ class FlatResidency {
     std::uint32_t pending_users = 0;  // units of this backward that have still to reduce; 0: none is open
   };
 
+  /// The changes of note_use().
+  struct NotedUse {
+    bool repeated = false;
+    std::optional<std::uint32_t> acquiring_before;
+    std::optional<std::vector<std::uint32_t>> order_before;
+  };
   void set_order(std::vector<std::uint32_t> units);
-  void note_use(std::uint32_t unit);
+  [[nodiscard]] NotedUse note_use(std::uint32_t unit);
+  void undo(NotedUse use);
+  Result<void> gather_unit(std::uint32_t unit, Effects& effects);
   Result<void> gather_next(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
+  [[nodiscard]] Error out_of_memory(ByteCount size) const;
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
   Result<bool> drop_furthest(std::uint32_t for_unit, Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects);

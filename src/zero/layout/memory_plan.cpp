@@ -1,6 +1,7 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/plan_fingerprint.hpp"
 #include "zero/layout/tiles.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -206,6 +207,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   const HostNeed need = host_need(config, rank);
 
   MemoryPlan plan;
+  plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.local_ranks = local_ranks;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
   plan.tiles = rank.tile_count;

@@ -18,7 +18,7 @@ TEST(RuntimeContents, AreGoneAfterDiscard) {
   write(runtime, tensor, 1);
   ASSERT_TRUE(runtime.flush());
 
-  runtime.discard(tensor);
+  runtime.discard(tensor).value();
 
   EXPECT_FALSE(runtime.in_memory(tensor));
   EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);

@@ -1,3 +1,4 @@
+#include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
@@ -28,7 +29,7 @@ class FailingPath : public testing::Test {
     for (int i = 0; i < 16; ++i) tensors_.push_back(add(runtime_, 16_KiB));
     write_all(1);
     const TensorId large = add(runtime_, 64_KiB, /*on_disk=*/false);  // evicts them all
-    runtime_.remove(large);
+    runtime_.remove(large).value();
     ASSERT_EQ(on_path(0), 8u);
   }
   void write_all(std::uint64_t generation) {
@@ -53,7 +54,7 @@ class FailingPath : public testing::Test {
   }
   void retire_first_path() {
     const TensorId there = runtime_.tensors_on_path(0).back();
-    for (int i = 0; i < 3; ++i) (void)runtime_.corrupted(there, 0);
+    for (int i = 0; i < 3; ++i) (void)RuntimeInternals(runtime_).corrupted(there, 0);
   }
   bool reported(std::string_view words) {
     for (std::string& line : runtime_.take_messages()) messages_ += line.append("\n");
@@ -154,7 +155,8 @@ TEST_F(FailingPath, CountsABlockThatDoesNotVerifyAsAFault) {
 }
 
 TEST_F(FailingPath, CountsABlockThatACallerReportsAsCorruptedAsAFault) {
-  for (const TensorId tensor : runtime_.tensors_on_path(0)) (void)runtime_.corrupted(tensor, 0);
+  for (const TensorId tensor : runtime_.tensors_on_path(0))
+    (void)RuntimeInternals(runtime_).corrupted(tensor, 0);
 
   EXPECT_TRUE(reported("is out of use, at its fault number 3")) << messages_;
 }
@@ -211,7 +213,7 @@ TEST_F(FailingPath, VerifiesEvacuatedTensorsThatAreSealedInAPass) {
   {
     Lease lease = runtime_.acquire(sealed, Access::overwrite).value();
     penstock::test::Pattern{.tensor = 99}.fill(lease.bytes());
-    runtime_.blocks(sealed).seal_all(lease.bytes(), 1);
+    RuntimeInternals(runtime_).blocks(sealed).seal_all(lease.bytes(), 1);
   }
   ASSERT_TRUE(runtime_.flush());
   simulation_.file(0).data()[runtime_.describe(sealed).extent->offset.value() + 9000] ^= std::byte{1};
@@ -243,7 +245,7 @@ TEST_F(FailingPath, LosesNoByteInAnyOrderOfUses) {
       }
       const std::size_t which = random.below(tensors.size());
       if (random.below(16) == 0) {
-        runtime.remove(tensors[which]);
+        runtime.remove(tensors[which]).value();
         tensors[which] = add(runtime, ByteCount(1 + random.below(30'000)), true, random.below(2) == 0);
         generations[which] = 0;
       }

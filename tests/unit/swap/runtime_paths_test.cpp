@@ -1,3 +1,4 @@
+#include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/scratch_directory.hpp"
@@ -68,7 +69,7 @@ TEST(RuntimePaths, KeepTheirTensorsWhenTheDisksOfOtherPathsAreFull) {
   for (int i = 0; i < 10; ++i) write(runtime, tensors.emplace_back(add(runtime, 16_KiB)), 1);
   ASSERT_TRUE(runtime.flush());
   for (int i = 0; i < 3; ++i)
-    (void)runtime.corrupted(runtime.tensors_on_path(0).front(), 0);  // retires the path
+    (void)RuntimeInternals(runtime).corrupted(runtime.tensors_on_path(0).front(), 0);  // retires the path
   full.run();
   for (std::uint64_t generation = 1; generation <= 3; ++generation) {
     for (const TensorId tensor : tensors) EXPECT_TRUE(holds(runtime, tensor, generation));
@@ -88,7 +89,7 @@ TEST(RuntimePaths, AreReadWhenHangingWritesFillTheWholeQueue) {
   write(runtime, other, 1);
   ASSERT_TRUE(runtime.flush());
   ASSERT_EQ(runtime.describe(kept).extent->path, 0u);
-  runtime.remove(add(runtime, 192_KiB, /*on_disk=*/false));  // evicts it
+  runtime.remove(add(runtime, 192_KiB, /*on_disk=*/false)).value();  // evicts it
   const TensorId large = add(runtime, 128_KiB);
   ASSERT_EQ(runtime.describe(large).extent->path, 0u);
   simulation.faults(0).add({.operation = tiers::IoOperation::write,

@@ -73,7 +73,7 @@ TEST(Runtime, StoresATensorAgainAfterAnotherFailedTensorWasRemoved) {
   }
   runtime->wait_for_stores(0);  // both have failed
 
-  runtime->remove(removed);
+  runtime->remove(removed).value();
 
   (void)runtime->flush();  // the store may have failed after the removal; its error is returned once
   EXPECT_TRUE(runtime->flush());

@@ -36,7 +36,7 @@ TEST(Runtime, KeepsEveryTensorsBytesThroughAnyOrderOfUses) {
     for (int i = 0; i < 150; ++i) {
       const std::size_t which = random.below(tensors.size());
       if (random.below(8) == 0) runtime.end_round();
-      if (random.below(4) == 0) runtime.prefetch(tensors[random.below(tensors.size())]);
+      if (random.below(4) == 0) runtime.prefetch(tensors[random.below(tensors.size())]).value();
       if (generations[which] == 0 || random.below(3) == 0) {
         write(runtime, tensors[which], ++generations[which], Use::recorded);
       } else {
@@ -84,8 +84,8 @@ TEST(Runtime, FreesMemoryAndExtentOfARemovedTensor) {
       EXPECT_TRUE(runtime.flush());
     }
     (void)runtime.announce(tensor, Access::read);
-    runtime.remove(in_memory);
-    runtime.remove(tensor);
+    runtime.remove(in_memory).value();
+    runtime.remove(tensor).value();
   }
 
   EXPECT_TRUE(holds(runtime, stays, 1));
@@ -109,8 +109,8 @@ TEST(Runtime, RemovesTensorsWhileTheyAreBeingStoredAndPrefetched) {
     runtime->end_round();
     // The lookahead covers the round, the last stores are in flight, and each removal frees memory.
     for (const TensorId tensor : tensors) (void)runtime->announce(tensor, Access::read);
-    for (const TensorId tensor : tensors) runtime->prefetch(tensor);
-    for (const TensorId tensor : tensors) runtime->remove(tensor);
+    for (const TensorId tensor : tensors) runtime->prefetch(tensor).value();
+    for (const TensorId tensor : tensors) runtime->remove(tensor).value();
     ASSERT_EQ(runtime->tensors().size(), 0u);
   }
   EXPECT_TRUE(runtime->flush());

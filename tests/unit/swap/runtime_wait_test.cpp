@@ -1,3 +1,4 @@
+#include "swap/runtime_internals.hpp"
 #include "swap/transfer/transfer_engine.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
@@ -28,7 +29,7 @@ struct RuntimeWait : testing::Test {
 };
 
 TEST_F(RuntimeWait, ReturnsTheErrorOfAFailedStoreOnce) {
-  const auto failed = runtime.wait_until([] { return false; });
+  const auto failed = RuntimeInternals(runtime).wait_until([] { return false; });
 
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::io);
@@ -40,13 +41,13 @@ TEST_F(RuntimeWait, ReturnsTheErrorOfAFailedStoreOnce) {
 TEST_F(RuntimeWait, ReturnsNoErrorIfItsConditionHolds) {
   simulation.run();
 
-  EXPECT_TRUE(runtime.wait_until([] { return true; }));
+  EXPECT_TRUE(RuntimeInternals(runtime).wait_until([] { return true; }));
 
   EXPECT_FALSE(runtime.check_stores());
 }
 
 TEST_F(RuntimeWait, KeepsTheErrorForTheNextCallIfItIgnoresStores) {
-  runtime.wait_ignoring_stores([&] { return runtime.store_failed(); });
+  RuntimeInternals(runtime).wait_ignoring_stores([&] { return RuntimeInternals(runtime).store_failed(); });
 
   const auto failed = runtime.check_stores();
 
@@ -86,13 +87,13 @@ TEST(RuntimeWake, MakesTheMoverPollAMove) {
   Move move;
   move.then(std::make_unique<WaitingHop>(polled, may_end));
   move.on_event = [&](HopState, const Result<void>&) { done = true; };
-  runtime->start(std::move(move));
+  RuntimeInternals(*runtime).start(std::move(move));
   polled.wait(false);
 
   may_end = true;
-  runtime->wake();
+  RuntimeInternals(*runtime).wake();
 
-  EXPECT_TRUE(runtime->wait_until([&] { return done; }));
+  EXPECT_TRUE(RuntimeInternals(*runtime).wait_until([&] { return done; }));
 }
 
 TEST(RuntimeExecutor, IsTheOneOfTheOptions) {
@@ -107,7 +108,7 @@ TEST(RuntimeExecutor, IsTheOneOfTheOptions) {
   auto runtime = Runtime::create({.host_budget = 2_MiB, .executor = &executor}).value();
   bool ran = false;
 
-  runtime->executor().post([&] { ran = true; });
+  RuntimeInternals(*runtime).executor().post([&] { ran = true; });
 
   EXPECT_TRUE(ran);
   EXPECT_EQ(executor.posted, 1);
@@ -117,7 +118,7 @@ TEST(RuntimeExecutor, RunsTasksAtOnceIfTheOptionsHaveNone) {
   auto runtime = Runtime::create({.host_budget = 2_MiB}).value();
   bool ran = false;
 
-  runtime->executor().post([&] { ran = true; });
+  RuntimeInternals(*runtime).executor().post([&] { ran = true; });
 
   EXPECT_TRUE(ran);
 }

@@ -55,8 +55,8 @@ class SteadyState : public testing::TestWithParam<EngineChoice> {
 
   void round() {
     for (std::size_t i = 0; i < tiles_.size(); ++i) {
-      runtime_->prefetch(tiles_[i]);
-      runtime_->prefetch(tiles_[(i + 1) % tiles_.size()]);
+      (void)runtime_->prefetch(tiles_[i]);
+      (void)runtime_->prefetch(tiles_[(i + 1) % tiles_.size()]);
       runtime_->wait_for_stores(2);
       const Lease shard = runtime_->acquire(shards_[i], i % 3 == 0 ? Access::modify : Access::read).value();
       Lease tile = runtime_->acquire(tiles_[i], Access::modify, Use::unrecorded).value();

@@ -96,6 +96,47 @@ TEST(Rank, TrainsWithSeveralRanksInThreads) {
   EXPECT_EQ(directory.entry_count(), 0u);
 }
 
+/// The digest that every one of `ranks` ranks computes of a model whose values depend on their parameter's name and
+/// place alone.
+std::string digest_of(const ModelLayout& model, std::uint32_t ranks) {
+  auto group = InProcessGroup::create(ranks);
+  std::vector<std::string> digests(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options mine{.config = {}, .model = model};
+      mine.config.penstock.tile_elements = ElementCount(16'384);
+      mine.identity = RankIdentity::local(r, ranks);
+      mine.group = in_process_membership(group, r);
+      auto rank = Rank::create(std::move(mine)).value();
+      rank->engine()
+          .initialize([&](ParameterId id, std::uint64_t first, std::span<float> values) {
+            const char name = model.units[id.unit].parameters[id.index].name[0];
+            for (float& value : values) value = static_cast<float>(name) + static_cast<float>(first++);
+          })
+          .value();
+      digests[r] = rank->engine().digest().value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::count(digests.begin(), digests.end(), digests[0]), ranks);
+  return digests[0];
+}
+
+TEST(Rank, ComputesOneDigestForAnyNumberOfRanksAndDivisionIntoUnits) {
+  const ParameterLayout a{"a", ElementCount(20'001), 0}, b{"b", ElementCount(130), 0},
+      c{"c", ElementCount(17'000), 0};
+  const ModelLayout model{
+      .units = {{.name = "first", .parameters = {a}}, {.name = "second", .parameters = {b, c}}}};
+  const ModelLayout one_unit{.units = {{.name = "all", .parameters = {a, b, c}}}};
+
+  const std::string digest = digest_of(model, 1);
+
+  EXPECT_EQ(digest_of(model, 2), digest);
+  EXPECT_EQ(digest_of(model, 4), digest);
+  EXPECT_EQ(digest_of(one_unit, 3), digest);
+}
+
 TEST(Rank, RefusesAnIdentityThatIsNone) {
   for (const RankIdentity& wrong :
        {RankIdentity{.rank = 1}, RankIdentity{.ranks = 0}, RankIdentity{.local_rank = 2, .local_ranks = 2},
@@ -126,7 +167,7 @@ struct Peer {
     const double mine = 0;
     std::vector<double> all(2);
     const auto started =
-        communicator->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)));
+        communicator->start_exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(all)), {});
     if (started) return "no failure";
     EXPECT_EQ(started.error().code(), ErrorCode::peer_failed);
     return started.error().message();

@@ -3,8 +3,7 @@
 #include <penstock/base/units.hpp>
 #include <penstock/tiers/tier.hpp>
 
-#include <array>
-#include <mutex>
+#include <memory>
 
 namespace penstock::tiers {
 
@@ -12,8 +11,17 @@ namespace penstock::tiers {
 /// planner and runtime share it, so that a report can print predicted and actual values side by side.
 ///
 /// Safe from any thread. Does not block.
+///
+///     Ledger ledger;
+///     ledger.hold(Tier::host, Purpose::optimizer_tile, 64_MiB);
+///     ledger.line(Tier::host, Purpose::optimizer_tile).peak;      // 64 MiB, also after give_back()
 class Ledger {
  public:
+  Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+  ~Ledger();
+
   struct Line {
     ByteCount predicted;  ///< the planner's prediction of `peak`
     ByteCount held;       ///< held now
@@ -40,10 +48,8 @@ class Ledger {
   [[nodiscard]] Traffic traffic() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::array<std::array<Line, purpose_count>, tier_count> lines_{};
-  std::array<Traffic, purpose_count> traffic_{};
-  std::array<ByteCount, tier_count> held_{}, peak_{};
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace penstock::tiers

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace penstock::zero {
@@ -21,12 +22,26 @@ enum class Reduction : std::uint8_t {
   return reduction == Reduction::exact ? "exact" : "native";
 }
 
+/// The place of a collective in a training step. Ranks start collectives with equal signatures in the same order; units
+/// of equal size differ in nothing else.
+struct CollectiveSignature {
+  enum class Subject : std::uint8_t { parameters, gradients, gradient_norm, step_outcome, digest };
+  Subject subject{};
+  std::uint32_t unit = 0, group = 0;  ///< of the flat; 0 for an exchange
+  std::uint32_t micro_batch = 0;      ///< number of the flat's gradients that this step has reduced before
+  std::uint64_t step = 0;             ///< number of the step in progress
+
+  bool operator==(const CollectiveSignature&) const = default;
+};
+/// "gradients of unit 3, optimizer group 0, micro-batch 1 of step 5".
+[[nodiscard]] std::string to_string(const CollectiveSignature& signature);
+
 /// One rank's interface to the collectives of a data-parallel group.
 ///
 /// Every rank starts the same collectives in the same order, one at a time: it starts a collective only after poll()
 /// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error.
 ///
-///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat));
+///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat, {.unit = 3, .step = 1}));
 ///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called
 ///     // work that is enqueued on `stream` from here on sees all slots
 ///
@@ -51,22 +66,24 @@ class Communicator {
 
   /// In place: `flat` consists of size() equal slots. Slot rank() holds this rank's bytes; the others are filled with
   /// those of the peers.
-  virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat) = 0;
+  virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,
+                                        const CollectiveSignature& signature) = 0;
 
   /// In place: slot rank() of `flat` becomes the mean over ranks of that slot. The other slots are undefined
   /// afterwards. Errors: unsupported, for a reduction that the transport does not support.
-  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat,
-                                            Reduction reduction) = 0;
+  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
+                                            const CollectiveSignature& signature) = 0;
 
   /// An all-gather of host memory: slot r of the size() equal slots of `all` becomes rank r's `mine`. `all` is filled
   /// when poll() returns true; both spans must stay alive until then.
-  virtual Result<void> start_exchange(ConstHostSpan mine, HostSpan all) = 0;
+  virtual Result<void> start_exchange(ConstHostSpan mine, HostSpan all,
+                                      const CollectiveSignature& signature) = 0;
 
   /// Returns true once this rank has enqueued everything for the collective on its stream: waiting for the stream then
   /// waits for the collective.
   ///
-  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when ranks have started different
-  /// collectives.
+  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when ranks have started collectives of
+  /// different kind, size or signature; both are named.
   [[nodiscard]] virtual Result<bool> poll() = 0;
 
   /// This rank leaves the group with `error`; from now on every collective of its peers fails.

@@ -55,13 +55,27 @@ struct GradientSlot {
   bool accumulate = false;  ///< true: add to the tensor; false: overwrite it, its contents are undefined
 };
 
-/// The full gradient of a unit, to be written by its backward and then handed to reduce().
+/// The full gradient of a unit, to be written by its backward and then passed to reduce(). Move-only.
 class UnitGradients {
  public:
+  UnitGradients() = default;
+  UnitGradients(UnitGradients&& other) noexcept { swap(other); }
+  UnitGradients& operator=(UnitGradients&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  /// In the order of UnitLayout: those of its own parameters, then of those it shares.
   [[nodiscard]] std::span<const GradientSlot> slots() const { return slots_; }
 
  private:
   friend class Engine;
+  void swap(UnitGradients& other) noexcept {
+    std::swap(engine_, other.engine_);
+    std::swap(unit_, other.unit_);
+    std::swap(slots_, other.slots_);
+  }
+  const Engine* engine_ = nullptr;
   std::uint32_t unit_ = 0;
   std::vector<GradientSlot> slots_;
 };
@@ -138,19 +152,33 @@ class Engine {
     std::uint32_t micro_batches = 1;
     std::optional<float> learning_rate;  ///< of this step; default: that of the configuration
   };
-  /// Starts a step. Errors: invalid_argument, for zero micro-batches; failed_state, in the middle of a step.
+  /// Starts a step. All ranks pass the same options: step() reports a difference.
+  ///
+  /// Errors: invalid_argument, for zero micro-batches and for a learning rate that is negative or not finite;
+  /// failed_state, in the middle of a step. They change nothing.
   Result<void> begin_step(const StepOptions& options);
   /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
+  ///
+  /// Errors: budget_too_small, naming the leases and the gradients that hold the device memory: end one, and repeat the
+  /// call; those of the tiers.
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);
-  /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it.
+  /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Errors: as for
+  /// acquire(); invalid_argument, when every micro-batch of the unit was reduced already.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
   /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. The work that
   /// writes the gradients must be enqueued on `stream` before this call. Does not wait.
+  ///
+  /// Errors: invalid_argument, for gradients that this engine's gradients() did not return or that were moved from.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
-  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason.
+  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm of
+  /// the gradients is not finite, or so large that the square of a gradient could overflow fp32.
+  ///
+  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have different
+  /// configurations or StepOptions (the engine has failed then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
 
-  /// XXH3-128 of the master weights of all ranks, in hexadecimal. Independent of the tiers of the weights.
+  /// A digest of the master weights of all ranks, 32 hexadecimal digits, from each parameter's name, place in layout
+  /// order and values. Equal for any division into units, number of ranks, tier and tile size.
   [[nodiscard]] Result<std::string> digest();
 
   enum class Status : std::uint8_t { ready, step_incomplete, failed };

@@ -20,6 +20,7 @@ struct MemoryPlan {
   ByteCount swap_bytes;       ///< in all swap files of this rank
   ByteCount swap_tensor_max;  ///< size of the largest tensor in the swap files
 
+  std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
   std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short

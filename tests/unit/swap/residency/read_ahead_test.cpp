@@ -259,5 +259,49 @@ TEST_F(ReadAhead, TakesOneFaultFromABlockThatIsCorrupted) {
   EXPECT_EQ(two.extents.fault_count(path), 1u);
 }
 
+TEST_F(ReadAhead, EvictsCopiesWithoutAKnownUseForAPrefetchBeforeTheOrderIsKnown) {
+  const TensorId first = stored(40_KiB), second = stored(24_KiB), prefetched = stored(24_KiB);
+  for (const TensorId tensor : {first, second}) acquire(tensor);
+  ASSERT_TRUE(in_memory(first) && in_memory(second));
+
+  residency.prefetch(prefetched);
+  run();
+
+  EXPECT_TRUE(in_memory(prefetched));
+  EXPECT_FALSE(in_memory(first));  // used longest ago
+  EXPECT_TRUE(in_memory(second));
+}
+
+TEST_F(ReadAhead, DoesNotEvictAPrefetchedCopyForAnotherPrefetch) {
+  const TensorId first = stored(40_KiB), second = stored(40_KiB);
+  residency.prefetch(first);
+  run();
+  ASSERT_TRUE(in_memory(first));
+
+  residency.prefetch(second);
+  run();
+  EXPECT_TRUE(in_memory(first));
+  EXPECT_FALSE(in_memory(second));
+
+  acquire(first);  // from now on it may be evicted
+  residency.prefetch(second);
+  run();
+  EXPECT_FALSE(in_memory(first));
+  EXPECT_TRUE(in_memory(second));
+}
+
+TEST_F(ReadAhead, DoesNotEvictACopyThatIsUsedSoonerForATensorWithoutAKnownUse) {
+  const TensorId known = stored(40_KiB), unknown = stored(40_KiB);
+  rehearse({known});
+  acquire(known);
+  ASSERT_TRUE(in_memory(known));
+
+  residency.prefetch(unknown);
+  run();
+
+  EXPECT_TRUE(in_memory(known));
+  EXPECT_FALSE(in_memory(unknown));
+}
+
 }  // namespace
 }  // namespace penstock::swap

@@ -1,4 +1,5 @@
 #include "zero/engine/gradient_hops.hpp"
+#include "swap/runtime_internals.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
@@ -31,14 +32,17 @@ class Peer final : public swap::IdleHandler {
 
   void start_reduce_scatter() {
     started_ = true;
-    communicator_->start_reduce_scatter(*stream_, {flat_, DType::bf16}, Reduction::exact).value();
+    communicator_
+        ->start_reduce_scatter(*stream_, {flat_, DType::bf16}, Reduction::exact,
+                               {.subject = CollectiveSignature::Subject::gradients, .step = 1})
+        .value();
   }
   void idle() override {
     if (started_ && communicator_->poll().value()) started_ = false;
   }
   /// The result of a collective that this rank starts.
   Result<void> exchange() {
-    return communicator_->start_exchange(ConstHostSpan(std::span(mine_)), HostSpan(std::span(all_)));
+    return communicator_->start_exchange(ConstHostSpan(std::span(mine_)), HostSpan(std::span(all_)), {});
   }
 
  private:
@@ -87,9 +91,9 @@ struct GradientMove : testing::Test {
     move.on_event = [this](swap::HopState state, const Result<void>& result) {
       flat->grad.reduction.report(state, result);
     };
-    runtime->start(std::move(move));
+    swap::RuntimeInternals(*runtime).start(std::move(move));
     peer.start_reduce_scatter();
-    runtime->wait_ignoring_stores([&] { return flat->grad.reduction.done; });
+    swap::RuntimeInternals(*runtime).wait_ignoring_stores([&] { return flat->grad.reduction.done; });
   }
 
   std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2);

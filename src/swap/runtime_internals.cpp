@@ -1,0 +1,71 @@
+#include "swap/runtime_internals.hpp"
+
+#include "swap/runtime_state.hpp"
+
+#include <utility>
+
+namespace penstock::swap {
+
+using tiers::TensorId;
+
+RuntimeInternals::RuntimeInternals(Runtime& runtime) : state_(*runtime.state_) {}
+
+Error RuntimeInternals::corrupted(TensorId tensor, std::size_t block) const {
+  const std::lock_guard lock(state_.mutex);
+  if (auto known = state_.check_known("Runtime::corrupted", tensor); !known) return known.error();
+  Error error = state_.moves.corrupted(state_.store.description(tensor), block);
+  state_.residency.note_corrupted(tensor, error);
+  return error;
+}
+
+tiers::BlockTable& RuntimeInternals::blocks(TensorId tensor) const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.store.blocks(tensor);
+}
+
+void RuntimeInternals::start(Move move) const {
+  {
+    const std::lock_guard lock(state_.mutex);
+    state_.transfers.announce();
+    state_.starting.push_back(std::move(move));
+  }
+  wake();
+}
+
+void RuntimeInternals::wake() const noexcept {
+  state_.wake();
+}
+
+Result<void> RuntimeInternals::wait_until(const std::function<bool()>& done) const {
+  std::unique_lock lock(state_.mutex);
+  std::optional<Error> failed;
+  state_.drive_until(lock,
+                     [&] { return done() || (failed = state_.residency.take_store_error()).has_value(); });
+  return state_.report_store_error(lock, std::move(failed));
+}
+
+void RuntimeInternals::wait_ignoring_stores(const std::function<bool()>& done) const {
+  std::unique_lock lock(state_.mutex);
+  state_.drive_until(lock, done);
+}
+
+bool RuntimeInternals::store_failed() const {
+  return state_.residency.store_failed();
+}
+
+Result<void> RuntimeInternals::wait_for(const tiers::Event& event) const {
+  IdleHandler* const idle_handler = state_.options.idle_handler;
+  if (idle_handler == nullptr) return event.synchronize();
+  while (true) {
+    auto passed = event.query();
+    if (!passed) return passed.error();
+    if (*passed) return ok();
+    if (!state_.poll()) idle_handler->idle();
+  }
+}
+
+Executor& RuntimeInternals::executor() const {
+  return *state_.executor;
+}
+
+}  // namespace penstock::swap

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "swap/transfer/transfer_engine.hpp"
+#include "tiers/store/block_table.hpp"
+
+#include <penstock/base/executor.hpp>
+#include <penstock/swap/runtime.hpp>
+#include <penstock/tiers/device/device.hpp>
+
+#include <functional>
+
+namespace penstock::swap {
+
+/// The calls of a Runtime that only an engine of this library makes: its own moves, waits, and checksums that it verifies
+/// itself. A view; the runtime outlives it.
+///
+///     RuntimeInternals internals(runtime);
+///     internals.start(std::move(move));
+///     PENSTOCK_TRY(internals.wait_until([&] { return progress.done; }));
+///
+/// Safe from any thread. The calls named wait block.
+class RuntimeInternals {
+ public:
+  explicit RuntimeInternals(Runtime& runtime);
+
+  /// For a tensor that is sealed_in_pass, whose blocks the caller verifies: counts a block that does not match its
+  /// checksum as a fault of its path. Returns the error, for the caller to return.
+  [[nodiscard]] Error corrupted(tiers::TensorId tensor, std::size_t block) const;
+  /// The checksums of a tensor that is sealed_in_pass. The reference is valid until remove().
+  [[nodiscard]] tiers::BlockTable& blocks(tiers::TensorId tensor) const;
+
+  /// Starts `move`. The mover runs it.
+  void start(Move move) const;
+  /// Makes the mover poll its moves. Safe from any thread, including executor threads.
+  void wake() const noexcept;
+  [[nodiscard]] Executor& executor() const;
+
+  /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the runtime.
+  /// Errors: that of a failed write-behind, if `done()` is still false.
+  Result<void> wait_until(const std::function<bool()>& done) const;
+  /// The same, but does not return errors of write-behinds.
+  void wait_ignoring_stores(const std::function<bool()>& done) const;
+  /// Whether the error of a failed write-behind is still to be returned. Called with the lock held, by the predicate of
+  /// wait_until().
+  [[nodiscard]] bool store_failed() const;
+  /// Blocks until the stream has passed the last record of `event`.
+  Result<void> wait_for(const tiers::Event& event) const;
+
+ private:
+  Runtime::State& state_;
+};
+
+}  // namespace penstock::swap

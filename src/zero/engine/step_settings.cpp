@@ -1,0 +1,68 @@
+#include "zero/engine/step_settings.hpp"
+
+#include "base/splitmix64.hpp"
+
+#include <sstream>
+#include <string_view>
+
+namespace penstock::zero {
+
+namespace {
+
+constexpr std::array<std::string_view, StepSettings::count> names = {
+    "step",
+    "StepOptions::micro_batches",
+    "StepOptions::learning_rate or optimizer.params.lr",
+    "optimizer.params.betas[0]",
+    "optimizer.params.betas[1]",
+    "optimizer.params.eps",
+    "optimizer.params.weight_decay",
+    "optimizer.params.adam_w_mode",
+    "optimizer.params.bias_correction",
+    "gradient_clipping",
+    "fp16.loss_scale",
+    "penstock.state_format",
+    "the model layout's optimizer groups",
+};
+
+/// A hash of the groups' settings that a double represents exactly.
+double hash_of(const std::vector<OptimizerGroup>& groups) {
+  std::uint64_t hash = groups.size();
+  for (const OptimizerGroup& group : groups) hash = splitmix64_mix(hash ^ (group.weight_decay ? 1u : 2u));
+  return static_cast<double>(hash >> 12);
+}
+
+std::string text_of(double value) {
+  std::ostringstream text;
+  text.precision(7);
+  text << value;
+  return text.str();
+}
+
+}  // namespace
+
+StepSettings step_settings(const Config& config, const ModelLayout& model, std::uint64_t step,
+                           std::uint32_t micro_batches, std::optional<float> learning_rate) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  return {{static_cast<double>(step), static_cast<double>(micro_batches),
+           learning_rate.value_or(optimizer.learning_rate), optimizer.betas[0], optimizer.betas[1],
+           optimizer.epsilon, optimizer.weight_decay, static_cast<double>(optimizer.decay_mode),
+           optimizer.bias_correction ? 1.0 : 0.0, config.gradient_clipping, config.loss_scale,
+           static_cast<double>(config.penstock.state_format), hash_of(model.groups)}};
+}
+
+Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,
+                                 std::size_t rank) {
+  for (std::size_t i = 0; i < StepSettings::count; ++i) {
+    if (of_rank.values[i] == of_rank_0.values[i]) continue;
+    return Error(ErrorCode::invalid_config, "Engine::step")
+        .reason("ranks 0 and " + std::to_string(rank) + " have different settings")
+        .object(std::string(names[i]))
+        .wanted(text_of(of_rank_0.values[i]) + ", as rank 0")
+        .got(text_of(of_rank.values[i]) + " on rank " + std::to_string(rank))
+        .advice("give every rank the same configuration, layout and StepOptions");
+  }
+  return ok();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace penstock::zero {
+
+/// The settings of a step that must be equal on all ranks, as numbers. Ranks exchange them with their norms.
+struct StepSettings {
+  static constexpr std::size_t count = 13;
+  std::array<double, count> values{};
+};
+
+[[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model, std::uint64_t step,
+                                         std::uint32_t micro_batches, std::optional<float> learning_rate);
+
+/// Errors: invalid_config, naming the first setting of `rank` that differs from rank 0's, with both values.
+[[nodiscard]] Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,
+                                               std::size_t rank);
+
+}  // namespace penstock::zero

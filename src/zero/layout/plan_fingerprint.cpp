@@ -1,0 +1,39 @@
+#include "zero/layout/plan_fingerprint.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace penstock::zero {
+
+std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, std::uint32_t ranks) {
+  std::vector<std::uint64_t> facts = {ranks,
+                                      static_cast<std::uint64_t>(config.dtype),
+                                      static_cast<std::uint64_t>(config.grad_accum_dtype),
+                                      static_cast<std::uint64_t>(config.offload_param.device),
+                                      static_cast<std::uint64_t>(config.offload_optimizer.device),
+                                      static_cast<std::uint64_t>(config.penstock.state_format),
+                                      config.penstock.tile().value(),
+                                      config.penstock.tiles_in_flight,
+                                      config.penstock.host_budget.value(),
+                                      config.penstock.device_budget.value(),
+                                      config.gradient_accumulation_steps,
+                                      model.groups.size()};
+  for (const UnitLayout& unit : model.units) {
+    facts.push_back(unit.parameters.size());
+    for (const ParameterLayout& parameter : unit.parameters) {
+      facts.push_back(parameter.count.value());
+      facts.push_back(parameter.group);
+    }
+    facts.push_back(unit.shared.size());
+    for (const ParameterId& shared : unit.shared) {
+      facts.push_back(shared.unit);
+      facts.push_back(shared.index);
+    }
+  }
+  return std::max<std::uint64_t>(1, XXH3_64bits(facts.data(), facts.size() * sizeof(facts[0])));
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,98 @@
+// What a caller passes to a runtime is judged where it enters: a refusal changes nothing.
+#include "swap/runtime_internals.hpp"
+#include "unit/swap/runtime_fixture.hpp"
+
+#include <gtest/gtest.h>
+#include <functional>
+#include <string>
+
+namespace penstock::swap {
+namespace {
+
+using test::add;
+using test::holds;
+using test::Simulation;
+using test::write;
+using tiers::TensorId;
+
+class RuntimeArguments : public testing::Test {
+ protected:
+  void expect_refused(const std::function<Result<void>()>& call, const char* reason) {
+    const auto refused = call();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find(reason), std::string::npos) << refused.error().message();
+  }
+  /// Every call with a tensor that the runtime does not have.
+  void expect_refuses(TensorId tensor) {
+    constexpr const char* reason = "this runtime has no such tensor";
+    expect_refused([&] { return runtime_.remove(tensor); }, reason);
+    expect_refused([&] { return runtime_.discard(tensor); }, reason);
+    expect_refused([&] { return runtime_.prefetch(tensor); }, reason);
+    expect_refused([&] { return runtime_.pin_extent(tensor, 1); }, reason);
+    expect_refused([&] { return Result<void>(RuntimeInternals(runtime_).corrupted(tensor, 0)); }, reason);
+    expect_refused(
+        [&]() -> Result<void> {
+          PENSTOCK_TRY(runtime_.acquire(tensor, Access::read));
+          return ok();
+        },
+        reason);
+    for (auto pending : {&Runtime::request, static_cast<decltype(&Runtime::request)>(nullptr)}) {
+      PendingLease lease = pending != nullptr ? (runtime_.*pending)(tensor, Access::read, Use::recorded)
+                                              : runtime_.announce(tensor, Access::read);
+      lease.ask();
+      EXPECT_TRUE(lease.pending());
+      const auto outcome = lease.poll();
+      ASSERT_TRUE(outcome);
+      EXPECT_EQ(outcome->error().code(), ErrorCode::invalid_argument);
+      EXPECT_FALSE(lease.pending());
+    }
+    runtime_.request(tensor, Access::read).cancel();
+    runtime_.announce(tensor, Access::read).cancel();
+    EXPECT_EQ(runtime_.name(tensor), "");
+    EXPECT_FALSE(runtime_.in_memory(tensor));
+  }
+
+  Simulation simulation_{{.host_budget = 64_KiB}};
+  Runtime& runtime_ = *simulation_.runtime;
+};
+
+TEST_F(RuntimeArguments, RefusesATensorThatWasNeverAdded) {
+  expect_refuses(TensorId(0));
+  expect_refuses(TensorId(~0u));
+}
+
+TEST_F(RuntimeArguments, RefusesATensorThatWasRemovedAndHandsItsNumberOutOnce) {
+  const TensorId removed = add(runtime_, 4_KiB);
+  ASSERT_TRUE(runtime_.remove(removed));
+
+  expect_refuses(removed);
+
+  const TensorId first = add(runtime_, 4_KiB), second = add(runtime_, 4_KiB);
+  EXPECT_NE(first, second);
+  for (const TensorId tensor : {first, second}) write(runtime_, tensor, 1);
+  for (const TensorId tensor : {first, second}) EXPECT_TRUE(holds(runtime_, tensor, 1));
+}
+
+TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {
+  const TensorId tensor = add(runtime_, 4_KiB);
+  write(runtime_, tensor, 1);
+  const auto expect_in_use = [&] {
+    expect_refused([&] { return runtime_.remove(tensor); }, "has a lease or a pending request");
+    expect_refused([&] { return runtime_.discard(tensor); }, "has a lease or a pending request");
+  };
+  {
+    const Lease lease = runtime_.acquire(tensor, Access::read).value();
+    expect_in_use();
+  }
+  {
+    const PendingLease announced = runtime_.announce(tensor, Access::read);
+    expect_in_use();
+  }
+  EXPECT_TRUE(holds(runtime_, tensor, 1));
+  EXPECT_TRUE(runtime_.discard(tensor));
+  EXPECT_TRUE(runtime_.remove(tensor));
+}
+
+}  // namespace
+}  // namespace penstock::swap

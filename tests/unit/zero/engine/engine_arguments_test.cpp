@@ -1,0 +1,185 @@
+// What a trainer passes to the engine is judged where it enters: a refusal changes nothing.
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/rank.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+class EngineArguments : public testing::Test {
+ protected:
+  static std::unique_ptr<Rank> make_rank(float gradient_clipping = 1.0f,
+                                         const std::vector<const char*>& units = {"first", "second"}) {
+    Config config;
+    config.dtype = config.grad_accum_dtype = DType::fp32;
+    config.gradient_clipping = gradient_clipping;
+    ModelLayout model;
+    for (const char* name : units) {
+      model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(1024), 0}}});
+    }
+    auto rank = Rank::create({.config = config, .model = model}).value();
+    rank->engine()
+        .initialize([](ParameterId, std::uint64_t, std::span<float> values) {
+          std::fill(values.begin(), values.end(), 1.0f);
+        })
+        .value();
+    return rank;
+  }
+
+  /// One micro-batch in which every gradient is `gradient`.
+  static void reduce_all(Engine& engine, tiers::Stream& stream, float gradient, std::uint32_t units = 2) {
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      auto weights = engine.acquire(unit, stream).value();
+      auto gradients = engine.gradients(unit, stream).value();
+      for (const GradientSlot& slot : gradients.slots()) {
+        const HostSpan bytes = tiers::HostDevice::bytes(slot.tensor.bytes);
+        std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size().value() / sizeof(float), gradient);
+      }
+      weights.end();
+      engine.reduce(std::move(gradients), stream).value();
+    }
+  }
+  static StepOutcome train(Rank& rank, tiers::Stream& stream, float gradient) {
+    rank.engine().begin_step({}).value();
+    reduce_all(rank.engine(), stream, gradient, static_cast<std::uint32_t>(rank.model().units.size()));
+    return rank.engine().step().value();
+  }
+
+  std::unique_ptr<Rank> rank_ = make_rank();
+  Engine& engine_ = rank_->engine();
+  std::unique_ptr<tiers::Stream> stream_ = rank_->device().create_stream().value();
+};
+
+TEST_F(EngineArguments, RefusesALearningRateThatIsNone) {
+  for (const float wrong :
+       {-1e-3f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const auto refused = engine_.begin_step({.learning_rate = wrong});
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("learning_rate"), std::string::npos)
+        << refused.error().message();
+    EXPECT_EQ(engine_.status(), Engine::Status::ready);
+  }
+
+  const StepOutcome outcome = train(*rank_, *stream_, 0.5f);
+
+  const auto other = make_rank();
+  auto stream = other->device().create_stream().value();
+  EXPECT_EQ(train(*other, *stream, 0.5f).gradient_norm, outcome.gradient_norm);
+  EXPECT_EQ(engine_.digest().value(), other->engine().digest().value());
+}
+
+TEST_F(EngineArguments, RefusesGradientsThatAreEmptyMovedFromOrOfAnotherEngine) {
+  const auto other = make_rank();
+  auto other_stream = other->device().create_stream().value();
+  other->engine().begin_step({}).value();
+  auto of_other = other->engine().gradients(0, *other_stream).value();
+  engine_.begin_step({}).value();
+  auto taken = engine_.gradients(0, *stream_).value();
+  UnitGradients kept = std::move(taken);
+
+  for (UnitGradients* wrong : {&taken, &of_other}) {
+    const auto refused = engine_.reduce(std::move(*wrong), *stream_);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  }
+  EXPECT_EQ(engine_.reduce({}, *stream_).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(engine_.status(), Engine::Status::ready);
+  EXPECT_TRUE(engine_.reduce(std::move(kept), *stream_));
+}
+
+TEST_F(EngineArguments, SkipsAStepWhoseFiniteGradientsHaveSquaresThatOverflow) {
+  const auto unclipped = make_rank(/*gradient_clipping=*/0);
+  auto stream = unclipped->device().create_stream().value();
+  const std::string before = unclipped->engine().digest().value();
+
+  const StepOutcome skipped = train(*unclipped, *stream, 1e20f);
+
+  EXPECT_EQ(skipped.kind, StepOutcome::Kind::skipped);
+  EXPECT_NE(skipped.skip_reason.find("overflow"), std::string::npos) << skipped.skip_reason;
+  EXPECT_EQ(unclipped->engine().digest().value(), before);
+  EXPECT_EQ(train(*unclipped, *stream, 1e10f).kind, StepOutcome::Kind::updated);
+  // Clipping makes them small enough.
+  EXPECT_EQ(train(*rank_, *stream_, 1e20f).kind, StepOutcome::Kind::updated);
+}
+
+class DeviceMemory : public EngineArguments {
+ protected:
+  static constexpr std::uint32_t unit_count = 12;
+  static std::unique_ptr<Rank> make_deep_rank() {
+    return make_rank(1.0f, {"u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "u9", "u10", "u11"});
+  }
+  /// That the refused calls have changed nothing.
+  static void expect_trains_as_if_nothing_had_happened(Rank& rank, tiers::Stream& stream) {
+    ASSERT_EQ(train(rank, stream, 0.5f).kind, StepOutcome::Kind::updated);
+    const auto other = make_deep_rank();
+    auto other_stream = other->device().create_stream().value();
+    train(*other, *other_stream, 0.5f);
+    EXPECT_EQ(rank.engine().digest().value(), other->engine().digest().value());
+  }
+  std::unique_ptr<Rank> deep_ = make_deep_rank();
+  std::unique_ptr<tiers::Stream> deep_stream_ = deep_->device().create_stream().value();
+};
+
+TEST_F(DeviceMemory, NamesTheLeasesThatHoldItAndStaysReady) {
+  Engine& engine = deep_->engine();
+  std::vector<UnitLease> held;
+  std::optional<Error> refused;
+  for (std::uint32_t unit = 0; unit < unit_count && !refused; ++unit) {
+    auto lease = engine.acquire(unit, *deep_stream_);
+    if (!lease) {
+      refused = lease.error();
+    } else {
+      held.push_back(std::move(*lease));
+    }
+  }
+
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code(), ErrorCode::budget_too_small);
+  EXPECT_NE(refused->message().find("leased  u0"), std::string::npos) << refused->message();
+  EXPECT_EQ(engine.status(), Engine::Status::ready);
+  held.erase(held.begin());
+  EXPECT_TRUE(engine.acquire(static_cast<std::uint32_t>(held.size() + 1), *deep_stream_));
+  held.clear();
+  expect_trains_as_if_nothing_had_happened(*deep_, *deep_stream_);
+}
+
+TEST_F(DeviceMemory, NamesTheOpenGradientsThatHoldItAndStaysReady) {
+  Engine& engine = deep_->engine();
+  engine.begin_step({}).value();
+  std::vector<UnitGradients> open;
+  std::optional<Error> refused;
+  for (std::uint32_t unit = unit_count; unit-- > 0 && !refused;) {
+    auto gradients = engine.gradients(unit, *deep_stream_);
+    if (!gradients) {
+      refused = gradients.error();
+    } else {
+      open.push_back(std::move(*gradients));
+    }
+  }
+
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code(), ErrorCode::budget_too_small);
+  EXPECT_NE(refused->message().find("gradient of u11"), std::string::npos) << refused->message();
+  EXPECT_EQ(engine.status(), Engine::Status::ready);
+  auto reduced = static_cast<std::uint32_t>(open.size());
+  for (UnitGradients& gradients : open) {
+    for (const GradientSlot& slot : gradients.slots()) {
+      const HostSpan bytes = tiers::HostDevice::bytes(slot.tensor.bytes);
+      std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size().value() / sizeof(float), 0.5f);
+    }
+    engine.reduce(std::move(gradients), *deep_stream_).value();
+  }
+  reduce_all(engine, *deep_stream_, 0.5f, unit_count - reduced);
+  EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
+}
+
+}  // namespace
+}  // namespace penstock::zero

@@ -1,0 +1,164 @@
+// Ranks whose trainers call differently: every rank gets an error that names the difference, and no weight changes.
+#include <penstock/zero/comm/in_process_group.hpp>
+#include <penstock/zero/rank.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+constexpr std::uint32_t ranks = 2;
+
+/// Four units of equal size.
+ModelLayout equal_units() {
+  ModelLayout model;
+  for (const char* name : {"first", "second", "third", "fourth"}) {
+    model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(1024), 0}}});
+  }
+  return model;
+}
+
+/// What one rank's trainer does.
+using Trainer = std::function<Result<void>(std::uint32_t rank, Engine& engine, tiers::Stream& stream)>;
+using Configure = std::function<void(std::uint32_t rank, Rank::Options& options)>;
+
+/// Runs `trainer` on every rank, in a thread each, and returns their errors; empty for none.
+std::vector<std::string> run(const Trainer& trainer, const Configure& configure = {}) {
+  auto group = InProcessGroup::create(ranks);
+  std::vector<std::string> errors(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank::Options options{.config = {}, .model = equal_units()};
+      options.identity = RankIdentity::local(r, ranks);
+      options.group = in_process_membership(group, r);
+      if (configure) configure(r, options);
+      auto rank = Rank::create(std::move(options)).value();
+      rank->engine()
+          .initialize([](ParameterId, std::uint64_t, std::span<float> values) {
+            std::fill(values.begin(), values.end(), 1.0f);
+          })
+          .value();
+      auto stream = rank->device().create_stream().value();
+      const auto outcome = trainer(r, rank->engine(), *stream);
+      if (!outcome) errors[r] = outcome.error().message();
+      stream->synchronize().value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+Result<void> reduce_zeros(Engine& engine, tiers::Stream& stream, std::uint32_t unit) {
+  PENSTOCK_TRY_ASSIGN(auto weights, engine.acquire(unit, stream));
+  PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, stream));
+  for (const GradientSlot& slot : gradients.slots()) {
+    const DeviceSpan bytes = slot.tensor.bytes;
+    stream.handle().host_queue().enqueue([bytes] {
+      auto* const first = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(bytes.address()));
+      std::fill(first, first + bytes.size().value(), std::byte(0));
+    });
+  }
+  weights.end();
+  return engine.reduce(std::move(gradients), stream);
+}
+
+Result<void> whole_step(Engine& engine, tiers::Stream& stream, const Engine::StepOptions& options) {
+  PENSTOCK_TRY(engine.begin_step(options));
+  for (std::uint32_t micro = 0; micro < options.micro_batches; ++micro) {
+    for (std::uint32_t unit = 4; unit-- > 0;) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+  }
+  PENSTOCK_TRY(engine.step());
+  return ok();
+}
+
+/// Every rank has an error, and together they contain each of `texts`.
+void expect_named(const std::vector<std::string>& errors, const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& error : errors) {
+    EXPECT_NE(error, "");
+    all += error;
+  }
+  for (const std::string& text : texts) EXPECT_NE(all.find(text), std::string::npos) << text << " in " << all;
+}
+
+TEST(RanksDisagree, OnTheUnitThatTheyAcquire) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+    PENSTOCK_TRY(engine.begin_step({}));
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      PENSTOCK_TRY_ASSIGN(const auto weights, engine.acquire((rank + i) % 4, stream));
+    }
+    return ok();
+  });
+
+  expect_named(errors, {"all-gather", "parameters of unit 0", "parameters of unit 1"});
+}
+
+TEST(RanksDisagree, OnTheOrderInWhichTheyReduce) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+    PENSTOCK_TRY(engine.begin_step({}));
+    std::vector<UnitGradients> gradients;
+    for (const std::uint32_t unit : {3u, 2u}) {
+      PENSTOCK_TRY_ASSIGN(auto of_unit, engine.gradients(unit, stream));
+      gradients.push_back(std::move(of_unit));
+    }
+    if (rank == 1) std::swap(gradients[0], gradients[1]);
+    for (UnitGradients& of_unit : gradients) PENSTOCK_TRY(engine.reduce(std::move(of_unit), stream));
+    for (const std::uint32_t unit : {1u, 0u}) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+    PENSTOCK_TRY(engine.step());
+    return ok();
+  });
+
+  expect_named(errors, {"reduce-scatter", "gradients of unit 3", "gradients of unit 2"});
+}
+
+TEST(RanksDisagree, OnTheLearningRate) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
+    return whole_step(engine, stream, {.learning_rate = rank == 0 ? 0.5f : 0.25f});
+  });
+
+  expect_named(errors, {"learning_rate", "0.5", "0.25", "rank 1"});
+}
+
+TEST(RanksDisagree, OnTheNumberOfMicroBatches) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
+    return whole_step(engine, stream, {.micro_batches = 1 + rank});
+  });
+
+  expect_named(errors, {"gradient norm of step 1"});
+}
+
+TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
+  const Trainer trainer = [](std::uint32_t, Engine& engine, tiers::Stream& stream) {
+    return whole_step(engine, stream, {});
+  };
+
+  expect_named(run(trainer,
+                   [](std::uint32_t rank, Rank::Options& options) {
+                     if (rank == 1) options.config.optimizer.betas[1] = 0.95f;
+                   }),
+               {"optimizer.params.betas[1]", "0.95"});
+  expect_named(run(trainer,
+                   [](std::uint32_t rank, Rank::Options& options) {
+                     if (rank == 1) options.model.groups[0].weight_decay = false;
+                   }),
+               {"optimizer groups"});
+}
+
+TEST(RanksDisagree, NotWhenTheyCallAlike) {
+  const auto errors = run([](std::uint32_t, Engine& engine, tiers::Stream& stream) -> Result<void> {
+    for (int i = 0; i < 3; ++i)
+      PENSTOCK_TRY(whole_step(engine, stream, {.micro_batches = 2, .learning_rate = 0.5f}));
+    return ok();
+  });
+
+  EXPECT_EQ(errors, std::vector<std::string>(ranks));
+}
+
+}  // namespace
+}  // namespace penstock::zero
