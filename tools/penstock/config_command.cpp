@@ -34,7 +34,9 @@ constexpr std::string_view introduction =
 
 `penstock config keys` prints this page from the table that the reader uses. A key that is not listed here is an
 error, and so is a value that the key does not accept. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
-trailing commas and integral floats (`5e8`) are accepted.
+trailing commas and integral floats (`5e8`) are accepted; numbers that are not JSON (`+8`, `008`) are not. Values are
+compared with their case, except where DeepSpeed ignores it. A number may be a string only in the blocks in which
+DeepSpeed converts strings, and an integer then consists of digits: `"500000000"`, not `"5e8"`.
 
 | Status | Means |
 |---|---|

@@ -60,6 +60,48 @@ Problem first_syntax_problem(const std::string& report) {
   return problem;
 }
 
+/// JSON's grammar of a number. JsonCpp also accepts +8, 008, 1. and the like.
+bool is_json_number(std::string_view token) {
+  const auto take_digits = [&token] {
+    const std::size_t count = std::min(token.find_first_not_of("0123456789"), token.size());
+    token.remove_prefix(count);
+    return count;
+  };
+  if (token.starts_with('-')) token.remove_prefix(1);
+  const bool begins_with_zero = token.starts_with('0');
+  const std::size_t whole = take_digits();
+  if (whole == 0 || (whole > 1 && begins_with_zero)) return false;
+  if (token.starts_with('.')) {
+    token.remove_prefix(1);
+    if (take_digits() == 0) return false;
+  }
+  if (token.starts_with('e') || token.starts_with('E')) {
+    token.remove_prefix(1);
+    if (token.starts_with('+') || token.starts_with('-')) token.remove_prefix(1);
+    if (take_digits() == 0) return false;
+  }
+  return token.empty();
+}
+
+/// Reports the numbers below `json` that are not written as JSON writes them. Elements of a list have the list's path.
+void check_numbers(const Json::Value& json, const std::string& path, std::string_view text,
+                   const LineIndex& lines, std::vector<Problem>& problems) {
+  if (json.isObject()) {
+    for (const std::string& name : json.getMemberNames()) {
+      check_numbers(json[name], path.empty() ? name : path + "." + name, text, lines, problems);
+    }
+  } else if (json.isArray()) {
+    for (const Json::Value& element : json) check_numbers(element, path, text, lines, problems);
+  } else if (json.isNumeric()) {
+    const auto begin = static_cast<std::size_t>(json.getOffsetStart());
+    const auto token = text.substr(begin, static_cast<std::size_t>(json.getOffsetLimit()) - begin);
+    if (is_json_number(token)) return;
+    problems.push_back({printable(path), lines.line_of(json.getOffsetStart()),
+                        "wanted a number as JSON writes it, got " + std::string(token) +
+                            "; omit a plus sign and leading zeros, write digits before and after a point"});
+  }
+}
+
 std::string write_scalar(const Json::Value& json) {
   if (json.type() == Json::realValue) {
     std::array<char, 32> digits{};
@@ -84,6 +126,12 @@ std::string write(const Json::Value& json, const std::string& indentation) {
 }
 
 }  // namespace
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
 
 std::string write_json(const Json::Value& json) {
   return write(json, "");
@@ -114,7 +162,12 @@ Json::Value parse_json(std::string_view text, std::vector<Problem>& problems) {
   Json::Value root;
   std::string report;
   try {
-    if (reader->parse(code.data(), code.data() + code.size(), &root, &report)) return root;
+    if (reader->parse(code.data(), code.data() + code.size(), &root, &report)) {
+      const std::size_t before = problems.size();
+      check_numbers(root, {}, code, LineIndex(code), problems);
+      if (problems.size() > before) return {};
+      return root;
+    }
   } catch (const Json::Exception&) {
     report = "nested too deeply";  // JsonCpp throws beyond its stack limit
   }

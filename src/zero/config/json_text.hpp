@@ -26,8 +26,12 @@ class LineIndex {
 };
 
 /// Parses JSON with comments (`//`, `#`, `/* */`) and trailing commas; duplicate keys are refused. Offsets of
-/// values are those of `text`. Appends the first syntax error to `problems`; the value is then null.
+/// values are those of `text`. Appends the first syntax error, or every number that is not written as JSON writes it, to
+/// `problems`; the value is then null.
 [[nodiscard]] Json::Value parse_json(std::string_view text, std::vector<Problem>& problems);
+
+/// Replaces control characters, so that no byte of a file reaches a terminal as one.
+[[nodiscard]] std::string printable(std::string text);
 
 /// Prints JSON indented by two spaces, lists on one line, numbers with the fewest digits that are read back unchanged.
 [[nodiscard]] std::string write_json(const Json::Value& json);

@@ -38,7 +38,7 @@ std::string_view to_string(Consumer consumer) {
 
 std::string default_of(const Key& key) {
   if (!key.unset.empty()) return std::string(key.unset);
-  if (key.kind == config::Kind::feature) return "{}";
+  if (key.kind == config::Kind::feature && key.fallback.empty()) return "{}";
   if (!key.field) return std::string(key.fallback);
   return config::write_json(config::write_value(key, key.field.get(config::Draft())));
 }

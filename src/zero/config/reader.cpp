@@ -19,11 +19,15 @@ std::string_view name_of(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-/// Quotes and escapes the text, so that no byte of a file reaches a terminal as a control character.
-std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
+/// The names of the keys in a block, "" for the top level.
+std::vector<std::string_view> names_in(std::string_view block) {
+  std::vector<std::string_view> names;
+  const auto consider = [&](std::string_view path) {
+    if (block_of(path) == block) names.push_back(name_of(path));
+  };
+  for (const Key& key : schema()) consider(key.path);
+  for (const Alias& alias : aliases()) consider(alias.path);
+  return names;
 }
 
 std::string in_block(std::string_view block) {
@@ -79,7 +83,7 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
     const Alias* alias = find_alias(path);
     const Key* key = find_key(alias != nullptr ? alias->stands_for : std::string_view(path));
     if (key == nullptr) {
-      report_unknown(path, line);
+      report_unknown(path, line, names_in(block_of(path)));
       continue;
     }
     const auto [at, first] = given_.emplace(key->path, Given{path, line});
@@ -131,22 +135,24 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
 
 void Reader::read_feature(const Key& key, const Json::Value& json) {
   if (!json.isObject()) return report(key.path, "not supported yet; leave it out");
+  const auto members = choices_of(key);
+  bool known = true;
+  for (const std::string& name : json.getMemberNames()) {
+    if (std::find(members.begin(), members.end(), name) != members.end()) continue;
+    report_unknown(std::string(key.path) + "." + name, lines_.line_of(json[name].getOffsetStart()), members);
+    known = false;
+  }
   const Json::Value& enabled = json["enabled"];
-  if (json.empty() || (enabled.isBool() && !enabled.asBool())) return;
+  const bool is_default = json.empty() && key.fallback != "null";
+  if (!known || is_default || (enabled.isBool() && !enabled.asBool())) return;
   report(key.path, json.isMember("enabled") ? "not supported yet; set \"enabled\" to false"
                                             : "not supported yet; leave it out");
 }
 
-void Reader::report_unknown(const std::string& path, std::uint32_t line) {
-  const std::string_view block = block_of(path), name = name_of(path);
-  std::vector<std::string_view> neighbours;
+void Reader::report_unknown(const std::string& path, std::uint32_t line,
+                            std::span<const std::string_view> neighbours) {
+  const std::string_view name = name_of(path);
   std::string text = "unknown key";
-  const auto consider = [&](std::string_view known) {
-    if (block_of(known) == block) neighbours.push_back(name_of(known));
-  };
-  for (const Key& key : schema()) consider(key.path);
-  for (const Alias& alias : aliases()) consider(alias.path);
-
   if (const auto nearest = nearest_spelling(name, neighbours); !nearest.empty()) {
     text += "; did you mean \"" + std::string(nearest) + "\"?";
   } else {

@@ -5,6 +5,7 @@
 
 #include <json/json.h>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,9 @@ class Reader {
   void read_block(const Json::Value& object, const std::string& prefix, Draft& draft);
   void read_key(const Key& key, const Json::Value& json, Draft& draft);
   void read_feature(const Key& key, const Json::Value& json);
-  void report_unknown(const std::string& path, std::uint32_t line);
+  /// `neighbours` are the names of the keys in the same block.
+  void report_unknown(const std::string& path, std::uint32_t line,
+                      std::span<const std::string_view> neighbours);
 
   const LineIndex& lines_;
   std::vector<Problem>& problems_;

@@ -17,12 +17,13 @@ enum class Kind : std::uint8_t {
   flag,     ///< true or false
   count,    ///< an integer, 5e8 and 15.0 included
   real,     ///< a finite number
-  text,     ///< one of the choices, in any case; any string where there are none
+  text,     ///< one of the choices; any string where there are none
   paths,    ///< a string or a list of strings
   numbers,  ///< a list of numbers, of `length` where that is given
   bytes,    ///< an integer, or a string such as "160MiB"
+  list,     ///< a list of any values
   block,    ///< an object of keys listed here
-  feature,  ///< an object of an unsupported feature: must be empty or contain "enabled": false
+  feature,  ///< an object of an unsupported feature: must be empty or, where there is a switch, say "enabled": false
 };
 
 /// How a known key is handled.
@@ -65,8 +66,10 @@ struct Key {
   Status status = Status::supported;
   std::string_view help = {};      ///< for the user: its meaning; for no_effect and removed, the reason
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
-  std::string_view choices = {};   ///< text: "none|cpu|nvme"; any string where there are none
-  bool more_choices = false;       ///< text: DeepSpeed has others, which are not supported yet
+  std::string_view choices =
+      {};                 ///< text: "none|cpu|nvme", any string if empty; feature: its members in DeepSpeed
+  bool any_case = false;  ///< text: DeepSpeed ignores the case of this key's choices
+  bool more_choices = false;  ///< text: DeepSpeed has others, which are not supported yet
   double least = 0, most = std::numeric_limits<double>::infinity();  ///< count, real, numbers and bytes
   std::uint64_t multiple_of = 1;                                     ///< count
   std::size_t length = 0;                                            ///< numbers: how many; 0: any number

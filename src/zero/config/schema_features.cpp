@@ -7,55 +7,132 @@ namespace {
 using enum Kind;
 using enum Status;
 
-// DeepSpeed refuses unknown keys of monitors even if they are disabled, so their keys are listed.
-#define PENSTOCK_MONITOR(name)                                                                \
-  {.path = name, .kind = block},                                                              \
-      {.path = name ".enabled", .kind = flag, .status = only_default, .fallback = "false"},   \
-      {.path = name ".output_path", .kind = text, .status = no_effect, .help = no_monitor}, { \
-    .path = name ".job_name", .kind = text, .status = no_effect, .help = no_monitor           \
-  }
-
 constexpr std::string_view no_monitor = "acts with this monitor enabled only";
+constexpr std::string_view no_logger = "acts with comms_logger enabled only";
+constexpr std::string_view no_hybrid = "acts with hybrid_engine enabled only";
+constexpr std::string_view no_compile = "acts with deepcompile only";
+constexpr std::string_view no_timer = "concerns DeepSpeed's own reports only";
+
+/// The key that turns a feature on.
+constexpr Key off_switch(std::string_view path) {
+  return {.path = path, .kind = flag, .status = only_default, .fallback = "false"};
+}
+
+/// A key without effect while its feature is off.
+constexpr Key unused(std::string_view path, Kind kind, std::string_view help, bool nullable = false) {
+  return {.path = path, .kind = kind, .status = no_effect, .help = help, .nullable = nullable};
+}
+
+constexpr Key feature_of(std::string_view path, std::string_view members) {
+  return {.path = path, .kind = feature, .status = only_default, .choices = members};
+}
+
+constexpr Key gone(std::string_view path, std::string_view help) {
+  return {.path = path, .status = removed, .help = help};
+}
 
 constexpr Key keys[] = {
-    PENSTOCK_MONITOR("tensorboard"),
-    PENSTOCK_MONITOR("csv_monitor"),
-    {.path = "wandb", .kind = feature, .status = only_default},
-    {.path = "comet", .kind = feature, .status = only_default},
-    {.path = "monitor_config", .kind = feature, .status = only_default},
+    // DeepSpeed checks the keys of these blocks even if the feature is off, so they are listed.
+    {.path = "tensorboard", .kind = block},
+    off_switch("tensorboard.enabled"),
+    unused("tensorboard.output_path", text, no_monitor),
+    unused("tensorboard.job_name", text, no_monitor),
+    {.path = "csv_monitor", .kind = block},
+    off_switch("csv_monitor.enabled"),
+    unused("csv_monitor.output_path", text, no_monitor),
+    unused("csv_monitor.job_name", text, no_monitor),
+    {.path = "wandb", .kind = block},
+    off_switch("wandb.enabled"),
+    unused("wandb.group", text, no_monitor, /*nullable=*/true),
+    unused("wandb.team", text, no_monitor, /*nullable=*/true),
+    unused("wandb.project", text, no_monitor),
+    {.path = "comet", .kind = block},
+    off_switch("comet.enabled"),
+    unused("comet.samples_log_interval", count, no_monitor),
+    unused("comet.project", text, no_monitor, /*nullable=*/true),
+    unused("comet.workspace", text, no_monitor, /*nullable=*/true),
+    unused("comet.api_key", text, no_monitor, /*nullable=*/true),
+    unused("comet.experiment_name", text, no_monitor, /*nullable=*/true),
+    unused("comet.experiment_key", text, no_monitor, /*nullable=*/true),
+    unused("comet.online", flag, no_monitor, /*nullable=*/true),
+    unused("comet.mode", text, no_monitor, /*nullable=*/true),
+    {.path = "comms_logger", .kind = block},
+    off_switch("comms_logger.enabled"),
+    unused("comms_logger.prof_all", flag, no_logger),
+    unused("comms_logger.prof_ops", list, no_logger),
+    unused("comms_logger.verbose", flag, no_logger),
+    unused("comms_logger.debug", flag, no_logger),
+    {.path = "hybrid_engine", .kind = block},
+    off_switch("hybrid_engine.enabled"),
+    {.path = "hybrid_engine.max_out_tokens",
+     .kind = count,
+     .status = no_effect,
+     .help = no_hybrid,
+     .least = 1},
+    unused("hybrid_engine.inference_tp_size", count, no_hybrid),
+    unused("hybrid_engine.release_inference_cache", flag, no_hybrid),
+    unused("hybrid_engine.pin_parameters", flag, no_hybrid),
+    unused("hybrid_engine.tp_gather_partition_size", count, no_hybrid),
+    unused("hybrid_engine.enable_cuda_graph", flag, no_hybrid),
+    {.path = "compile", .kind = block},
+    off_switch("compile.deepcompile"),
+    unused("compile.autoep_non_moe", flag, no_compile),
+    unused("compile.free_activation", flag, no_compile),
+    unused("compile.free_activation_threshold", count, no_compile),
+    unused("compile.offload_activation", flag, no_compile),
+    unused("compile.offload_activation_pin_memory", flag, no_compile),
+    unused("compile.offload_opt_states", flag, no_compile),
+    unused("compile.double_buffer", flag, no_compile),
+    unused("compile.symmetric_memory", flag, no_compile),
+    unused("compile.debug_log", flag, no_compile),
+    unused("compile.offload_parameters", flag, no_compile),
+    unused("compile.sync_before_reduce", flag, no_compile),
+    unused("compile.sync_after_reduce", flag, no_compile),
+    unused("compile.sync_before_allgather", flag, no_compile),
+    unused("compile.sync_after_allgather", flag, no_compile),
+    unused("compile.keep_int_input_tensors", flag, no_compile),
+    unused("compile.keep_all_input_tensors", flag, no_compile),
+    unused("compile.passes", list, no_compile, /*nullable=*/true),
+    {.path = "timers", .kind = block},
+    {.path = "timers.throughput", .kind = block, .has_default = false},
+    unused("timers.throughput.enabled", flag, no_timer),
+    unused("timers.throughput.synchronized", flag, no_timer),
 
-    {.path = "scheduler", .kind = feature, .status = only_default},
-    {.path = "flops_profiler", .kind = feature, .status = only_default},
-    {.path = "comms_logger", .kind = feature, .status = only_default},
-    {.path = "timers", .kind = feature, .status = only_default},
-    {.path = "hybrid_engine", .kind = feature, .status = only_default},
-    {.path = "compile", .kind = feature, .status = only_default},
-    {.path = "torch_autocast", .kind = feature, .status = only_default},
-    {.path = "tensor_parallel", .kind = feature, .status = only_default},
-    {.path = "pipeline", .kind = feature, .status = only_default},
-    {.path = "autotuning", .kind = feature, .status = only_default},
-    {.path = "nebula", .kind = feature, .status = only_default},
-    {.path = "compression_training", .kind = feature, .status = only_default},
-    {.path = "data_efficiency", .kind = feature, .status = only_default},
-    {.path = "curriculum_learning", .kind = feature, .status = only_default},
-    {.path = "progressive_layer_drop", .kind = feature, .status = only_default},
-    {.path = "eigenvalue", .kind = feature, .status = only_default},
-    {.path = "quantize_training", .kind = feature, .status = only_default},
-    {.path = "weight_quantization", .kind = feature, .status = only_default},
-    {.path = "sparse_attention", .kind = feature, .status = only_default},
+    feature_of("scheduler", "type|params"),
+    feature_of("flops_profiler",
+               "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
+    feature_of("torch_autocast", "enabled|dtype|lower_precision_safe_modules"),
+    feature_of("tensor_parallel",
+               "dtype|autotp_size|tp_overlap_comm|vocab_parallel_lm_head|vocab_parallel_ce_backend|"
+               "tensor_parallel|tp|injection_policy_tuple|partition_config|preset_model|keep_module_on_host|"
+               "replace_with_kernel_inject|kernel_inject"),
+    feature_of("pipeline",
+               "stages|partition|seed_layers|activation_checkpoint_interval|pipe_partitioned|"
+               "grad_partitioned|use_reentrant"),
+    feature_of("autotuning",
+               "enabled|fast|results_dir|exps_dir|overwrite|start_profile_step|end_profile_step|metric|"
+               "metric_path|tuner_type|tuner_early_stopping|tuner_num_trials|arg_mappings|model_info|"
+               "model_info_path|mp_size|max_train_batch_size|min_train_batch_size|"
+               "max_train_micro_batch_size_per_gpu|min_train_micro_batch_size_per_gpu|"
+               "num_tuning_micro_batch_sizes"),
+    feature_of("data_efficiency", "enabled|seed|data_sampling|data_routing"),
+    feature_of("weight_quantization",
+               "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
 
-    {.path = "elasticity",
-     .status = removed,
-     .help = "elastic training was removed from DeepSpeed 0.19 and is not supported"},
-    {.path = "amp",
-     .status = removed,
-     .help = "Apex AMP was removed from DeepSpeed 0.19 and is not supported; set bf16 or fp16"},
-    {.path = "sparse_gradients",
-     .status = removed,
-     .help = "sparse gradients were removed from DeepSpeed 0.19 and are not supported"},
+    gone("curriculum_learning", "removed from DeepSpeed 0.19; the trainer makes its own batches"),
+    gone("progressive_layer_drop", "removed from DeepSpeed 0.19; the trainer decides which layers run"),
+    gone("nebula", "removed from DeepSpeed 0.19; leave it out"),
+    gone("compression_training", "removed from DeepSpeed 0.19; leave it out"),
+    gone("quantize_training", "removed from DeepSpeed 0.19; leave it out"),
+    gone("eigenvalue", "removed from DeepSpeed 0.19; leave it out"),
+    gone("sparse_attention", "removed from DeepSpeed 0.19; the trainer implements attention"),
+    gone("graph_harvesting", "removed from DeepSpeed 0.19; leave it out"),
+    gone("elasticity",
+         "removed from DeepSpeed 0.19; set train_batch_size, train_micro_batch_size_per_gpu and "
+         "gradient_accumulation_steps"),
+    gone("amp", "removed from DeepSpeed 0.19; set bf16 or fp16"),
+    gone("sparse_gradients", "removed from DeepSpeed 0.19; leave it out"),
 };
-
-#undef PENSTOCK_MONITOR
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -17,11 +18,13 @@ using Fault = tl::unexpected<std::string>;
 
 constexpr double two_to_64 = 18446744073709551616.0;
 
-bool takes_numbers_as_strings(std::string_view path) {
-  return path.starts_with("zero_optimization.") || path.starts_with("bf16.") || path.starts_with("fp16.");
-}
-bool takes_booleans_as_strings(std::string_view path) {
-  return takes_numbers_as_strings(path) || path.starts_with("aio.");
+/// Whether DeepSpeed reads the key with pydantic, which converts strings to numbers and booleans.
+bool is_converted(std::string_view path) {
+  static constexpr std::string_view blocks[] = {"zero_optimization", "bf16",    "fp16",  "tensorboard",
+                                                "csv_monitor",       "wandb",   "comet", "comms_logger",
+                                                "hybrid_engine",     "compile", "timers"};
+  const std::string_view block = path.substr(0, path.find('.'));
+  return std::find(std::begin(blocks), std::end(blocks), block) != std::end(blocks);
 }
 
 std::string lower(std::string text) {
@@ -55,16 +58,6 @@ std::string range_text(const Key& key) {
   return text;
 }
 
-std::vector<std::string_view> choices_of(const Key& key) {
-  std::vector<std::string_view> choices;
-  for (std::size_t begin = 0; begin < key.choices.size();) {
-    const std::size_t end = std::min(key.choices.find('|', begin), key.choices.size());
-    choices.push_back(key.choices.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return choices;
-}
-
 /// `"lru" or "planned"`, or `Adam and AdamW`.
 std::string listed(const Key& key, std::string_view before_last, std::string_view quote) {
   const auto choices = choices_of(key);
@@ -76,27 +69,42 @@ std::string listed(const Key& key, std::string_view before_last, std::string_vie
   return text;
 }
 
-Fault wanted(const Key& key, const Json::Value& json) {
-  return Fault("wanted " + what_it_takes(key) + ", got " + shown(json));
+Fault wanted(const Key& key, const Json::Value& json, const std::string& advice = {}) {
+  return Fault("wanted " + what_it_takes(key) + ", got " + shown(json) + advice);
 }
 
-std::optional<double> number_of(const Key& key, const Json::Value& json) {
-  if (json.isNumeric()) return json.asDouble();
-  if (!json.isString() || !takes_numbers_as_strings(key.path)) return std::nullopt;
-  const std::string text = json.asString();
-  double value = 0;
+/// The number that the whole text is.
+template <class T>
+std::optional<T> parsed(const std::string& text) {
+  T value{};
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
   if (end.ec != std::errc() || end.ptr != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+/// A string is a number only where DeepSpeed converts it, and only digits are an integer: "5e8" is none for pydantic.
+std::optional<double> number_of(const Key& key, const Json::Value& json) {
+  if (json.isNumeric()) return json.asDouble();
+  if (!json.isString() || !is_converted(key.path)) return std::nullopt;
+  if (key.kind == Kind::count) return parsed<std::uint64_t>(json.asString());
+  return parsed<double>(json.asString());
 }
 
 bool in_range(const Key& key, double value) {
   return std::isfinite(value) && value >= key.least && value <= key.most;
 }
 
+/// As wanted(), with the advice to unquote a string that would be accepted without quotes.
+Fault wanted_number(const Key& key, const Json::Value& json) {
+  const auto number = json.isString() ? parsed<double>(json.asString()) : std::nullopt;
+  const bool fits =
+      number && in_range(key, *number) && (key.kind == Kind::real || std::floor(*number) == *number);
+  return wanted(key, json, fits ? "; write it without quotes" : "");
+}
+
 tl::expected<Value, std::string> read_flag(const Key& key, const Json::Value& json) {
   if (json.isBool()) return Value{.flag = json.asBool()};
-  if (takes_booleans_as_strings(key.path) && json.isString()) {
+  if ((is_converted(key.path) || key.path.starts_with("aio.")) && json.isString()) {
     const std::string text = lower(json.asString());
     for (const char* yes : {"true", "yes", "on", "1", "y", "t"}) {
       if (text == yes) return Value{.flag = true};
@@ -105,7 +113,7 @@ tl::expected<Value, std::string> read_flag(const Key& key, const Json::Value& js
       if (text == no) return Value{.flag = false};
     }
   }
-  if (takes_numbers_as_strings(key.path) && json.isNumeric()) {
+  if (is_converted(key.path) && json.isNumeric()) {
     if (json.asDouble() == 0.0) return Value{.flag = false};
     if (json.asDouble() == 1.0) return Value{.flag = true};
   }
@@ -115,7 +123,7 @@ tl::expected<Value, std::string> read_flag(const Key& key, const Json::Value& js
 tl::expected<Value, std::string> read_count(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
   const bool integral = number && std::floor(*number) == *number;
-  if (!integral || !in_range(key, *number) || *number >= two_to_64) return wanted(key, json);
+  if (!integral || !in_range(key, *number) || *number >= two_to_64) return wanted_number(key, json);
   const std::uint64_t count = json.isUInt64() ? json.asUInt64() : static_cast<std::uint64_t>(*number);
   if (count % key.multiple_of != 0) return wanted(key, json);
   return Value{.count = count};
@@ -123,15 +131,18 @@ tl::expected<Value, std::string> read_count(const Key& key, const Json::Value& j
 
 tl::expected<Value, std::string> read_real(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
-  if (!number || !in_range(key, *number)) return wanted(key, json);
+  if (!number || !in_range(key, *number)) return wanted_number(key, json);
   return Value{.real = *number};
 }
 
 tl::expected<Value, std::string> read_text(const Key& key, const Json::Value& json) {
   if (!json.isString()) return wanted(key, json);
-  if (key.choices.empty()) return Value{.text = json.asString()};
+  const std::string text = json.asString();
+  if (key.choices.empty()) return Value{.text = text};
   for (const std::string_view choice : choices_of(key)) {
-    if (lower(json.asString()) == lower(std::string(choice))) return Value{.text = std::string(choice)};
+    if (lower(text) != lower(std::string(choice))) continue;
+    if (text == choice || key.any_case) return Value{.text = std::string(choice)};
+    return wanted(key, json, "; did you mean \"" + std::string(choice) + "\"?");
   }
   if (key.more_choices) return Fault("not supported yet; only " + listed(key, " and ", "") + " are");
   return wanted(key, json);
@@ -177,6 +188,21 @@ tl::expected<Value, std::string> read_bytes(const Key& key, const Json::Value& j
 
 }  // namespace
 
+std::vector<std::string_view> choices_of(const Key& key) {
+  std::vector<std::string_view> choices;
+  for (std::size_t begin = 0; begin < key.choices.size();) {
+    const std::size_t end = std::min(key.choices.find('|', begin), key.choices.size());
+    choices.push_back(key.choices.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return choices;
+}
+
+bool has_switch(const Key& key) {
+  const auto names = choices_of(key);
+  return std::find(names.begin(), names.end(), "enabled") != names.end();
+}
+
 tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text) {
   struct Unit {
     std::string_view name;
@@ -208,6 +234,9 @@ tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& j
     case Kind::paths: return read_paths(key, json);
     case Kind::numbers: return read_numbers(key, json);
     case Kind::bytes: return read_bytes(key, json);
+    case Kind::list:
+      if (!json.isArray()) return wanted(key, json);
+      return Value{};
     case Kind::block:
     case Kind::feature: break;
   }
@@ -228,6 +257,7 @@ Json::Value write_value(const Key& key, const std::optional<Value>& value) {
     case Kind::text: return value->text;
     case Kind::paths: return list.size() == 1 ? list[0] : list;
     case Kind::numbers: return list;
+    case Kind::list:
     case Kind::block:
     case Kind::feature: break;
   }
@@ -247,7 +277,10 @@ std::string what_it_takes(const Key& key) {
                               : "a list of numbers") +
              range_text(key);
     case Kind::bytes: return "a number of bytes, or a string such as \"160MiB\"";
-    case Kind::feature: return "an object that is empty or says \"enabled\": false";
+    case Kind::list: return "a list";
+    case Kind::feature:
+      if (key.fallback == "null") return "null";
+      return has_switch(key) ? "an object that is empty or says \"enabled\": false" : "an empty object";
     case Kind::block: break;
   }
   return "an object";

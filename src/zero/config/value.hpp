@@ -11,8 +11,8 @@ namespace penstock::zero::config {
 
 /// Parses the value of a key of the schema. Returns the value, or a text with the wanted and the actual value.
 ///
-/// DeepSpeed accepts numbers and booleans written as strings in zero_optimization, bf16 and fp16, and its tuner writes
-/// booleans as strings in aio. They are accepted in these blocks only.
+/// Numbers and booleans written as strings are accepted only in the blocks that DeepSpeed reads with pydantic, an integer
+/// only as digits; booleans also in aio, where DeepSpeed's tuner writes them so.
 [[nodiscard]] tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& json);
 
 /// Converts a value to JSON that read_value() accepts; null if there is none.
@@ -20,6 +20,12 @@ namespace penstock::zero::config {
 
 /// Describes the values that read_value() accepts: "an integer from 1 to 4096".
 [[nodiscard]] std::string what_it_takes(const Key& key);
+
+/// The names in `choices`, in their order.
+[[nodiscard]] std::vector<std::string_view> choices_of(const Key& key);
+
+/// Whether a feature's object has the member "enabled" in DeepSpeed.
+[[nodiscard]] bool has_switch(const Key& key);
 
 /// Whether the value is the key's default, which requires no support.
 [[nodiscard]] bool is_fallback(const Key& key, const Json::Value& json, const Value& value);

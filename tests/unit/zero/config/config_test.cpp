@@ -40,7 +40,8 @@ TEST(Config, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
   EXPECT_EQ(config.error().code(), ErrorCode::invalid_config);
   EXPECT_EQ(config.error().message(),
             "the configuration cannot be used: 5 errors: ds_config.json [Config::from_text]\n"
-            "  train_batch_size, line 2: wanted an integer from 1 to 4294967295, got \"8\"\n"
+            "  train_batch_size, line 2: wanted an integer from 1 to 4294967295, got \"8\"; write it without "
+            "quotes\n"
             "  zero_optimization.stage, line 4: stage 2 is not supported yet; only 3 is\n"
             "  zero_optimization.stage3_max_live_parameter, line 5: unknown key; did you mean "
             "\"stage3_max_live_parameters\"?\n"
@@ -93,6 +94,123 @@ TEST(Config, TakesIntegralFloatsAsIntegersAndNothingElse) {
   EXPECT_FALSE(read(R"({"train_batch_size": 4294967296})"));
   EXPECT_FALSE(read(R"({"train_batch_size": 1e400})"));
   EXPECT_FALSE(read(R"({"train_batch_size": true})"));
+}
+
+TEST(Config, TakesAnIntegerInAStringOnlyAsDigitsAndOnlyWhereDeepSpeedConvertsIt) {
+  const auto sub_group = [](const std::string& value) {
+    return refusal(R"({"train_batch_size": 8, "zero_optimization": {"sub_group_size": )" + value + "}}");
+  };
+  for (const char* digits : {R"("500000000")", R"("008")", R"("0")"}) {
+    EXPECT_TRUE(contains(sub_group(digits), "accepted")) << digits;
+  }
+  for (const char* other : {R"("5e8")", R"("5.5")", R"("-8")", R"("0x10")", R"("")", R"("8 ")"}) {
+    EXPECT_TRUE(contains(sub_group(other),
+                         "zero_optimization.sub_group_size, line 1: wanted an integer of "
+                         "at least 0, got " +
+                             std::string(other)))
+        << sub_group(other);
+  }
+  EXPECT_TRUE(contains(sub_group(R"("5e8")"), "; write it without quotes")) << sub_group(R"("5e8")");
+  EXPECT_FALSE(contains(sub_group(R"("-8")"), "quotes")) << sub_group(R"("-8")");
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "8"})"), "wanted an integer from 1"));
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": "1e3"}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 8, "fp16": {"min_loss_scale": 0.5}})"));
+}
+
+TEST(Config, RefusesNumbersThatAreNotJson) {
+  for (const char* number : {"+8", "008", "-08", "8.", "00", "8e", "8.e1", "08.5"}) {
+    const std::string message = refusal("{\n\"train_batch_size\": " + std::string(number) + "}");
+    EXPECT_TRUE(contains(message, "\n  train_batch_size, line 2: wanted a number as JSON writes it, got " +
+                                      std::string(number) + "; ") ||
+                contains(message, "\n  line 2: "))
+        << message;
+  }
+  const std::string nested = refusal(
+      "{\"train_batch_size\": 8, \"optimizer\": {\"params\": {\n\"betas\": [0.9,\n"
+      "+0.999], \"lr\": 01}}}");
+  EXPECT_TRUE(contains(nested, "2 errors")) << nested;
+  EXPECT_TRUE(
+      contains(nested, "optimizer.params.betas, line 3: wanted a number as JSON writes it, got +0.999"))
+      << nested;
+  for (const char* number : {"8", "8.0", "8e0", "0.8E+1", "80e-1"}) {
+    EXPECT_TRUE(read("{\"train_batch_size\": " + std::string(number) + "}")) << number;
+  }
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "gradient_clipping": -0.0})"));
+}
+
+TEST(Config, MindsTheCaseOfANameWhereDeepSpeedDoes) {
+  const auto given = [](const std::string& keys) {
+    return refusal("{\"train_batch_size\": 8, " + keys + "}");
+  };
+
+  EXPECT_TRUE(
+      contains(given(R"("zero_optimization": {"offload_param": {"device": "CPU"}})"),
+               "zero_optimization.offload_param.device, line 1: wanted \"none\", \"cpu\" or \"nvme\", got "
+               "\"CPU\"; did you mean \"cpu\"?"));
+  EXPECT_TRUE(contains(given(R"("data_types": {"grad_accum_dtype": "FP32"})"), "did you mean \"fp32\"?"));
+  EXPECT_TRUE(contains(given(R"("penstock": {"eviction": "LRU"})"), "did you mean \"lru\"?"));
+  for (const char* any_case :
+       {R"("communication_data_type": "FP32")", R"("seq_parallel_communication_data_type": "FP32")",
+        R"("gradient_allreduce_op": "Mean")", R"("checkpoint": {"tag_validation": "warn"})",
+        R"("optimizer": {"type": "ADAMW"})"}) {
+    EXPECT_TRUE(contains(given(any_case), "accepted")) << given(any_case);
+  }
+}
+
+TEST(Config, RefusesEveryBlockThatDeepSpeedRemovedEvenIfItIsOff) {
+  for (const std::string block : {"nebula", "compression_training", "amp", "quantize_training",
+                                  "sparse_gradients", "eigenvalue", "sparse_attention", "elasticity",
+                                  "graph_harvesting", "curriculum_learning", "progressive_layer_drop"}) {
+    for (const char* value : {R"({"enabled": false})", "{}", "false", "null"}) {
+      const std::string message = refusal("{\"train_batch_size\": 8,\n\"" + block + "\": " + value + "}");
+      EXPECT_TRUE(contains(message, "\n  " + block + ", line 2: ") &&
+                  contains(message, "removed from DeepSpeed"))
+          << message;
+    }
+  }
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "monitor_config": {}})"), "unknown key"));
+}
+
+TEST(Config, RefusesWhatDeepSpeedRefusesInABlockThatIsOff) {
+  const auto given = [](const std::string& keys) {
+    return refusal("{\"train_batch_size\": 8, " + keys + "}");
+  };
+
+  for (const char* const off :
+       {R"("wandb": {"enabled": false, "group": null, "team": "t", "project": "p"})",
+        R"("comet": {"enabled": "no", "samples_log_interval": 5, "online": null})",
+        R"("comms_logger": {"enabled": false, "prof_all": false, "prof_ops": ["all_reduce"]})",
+        R"("hybrid_engine": {"enabled": 0, "max_out_tokens": "512"})",
+        R"("compile": {"deepcompile": false, "passes": null, "debug_log": true})",
+        R"("timers": {"throughput": {"enabled": true, "synchronized": false}})",
+        R"("flops_profiler": {"enabled": false, "output_file": null})", R"("scheduler": {})",
+        R"("zero_optimization": {"zenflow": null, "leaf_module": {}})"}) {
+    EXPECT_TRUE(contains(given(off), "accepted")) << given(off);
+  }
+  for (const auto& [keys, says] : std::vector<std::pair<const char*, const char*>>{
+           {R"("wandb": {"enabled": false, "projet": "p"})",
+            "wandb.projet, line 1: unknown key; did you mean \"project\"?"},
+           {R"("comms_logger": {"enabled": false, "prof_al": true})",
+            "comms_logger.prof_al, line 1: unknown key"},
+           {R"("comms_logger": {"enabled": false, "prof_ops": 5})",
+            "comms_logger.prof_ops, line 1: wanted a list, got 5"},
+           {R"("hybrid_engine": {"max_out_tokens": 0})",
+            "hybrid_engine.max_out_tokens, line 1: wanted an integer of at least 1"},
+           {R"("compile": {"enabled": false})", "compile.enabled, line 1: unknown key"},
+           {R"("timers": {"throughput": {"enable": true}})", "timers.throughput.enable, line 1: unknown key"},
+           {R"("timers": {"throughput": "auto"})", "timers.throughput, line 1: \"auto\" has no meaning"},
+           {R"("flops_profiler": {"enabled": false, "profile_stp": 1})",
+            "flops_profiler.profile_stp, line 1: unknown key; did you mean \"profile_step\"?"},
+           {R"("scheduler": {"enabled": false})", "scheduler.enabled, line 1: unknown key"},
+           {R"("zero_optimization": {"zenflow": {}})",
+            "zero_optimization.zenflow, line 1: not supported yet; leave it out"},
+           {R"("zero_optimization": {"zenflow": {"enabled": false}})",
+            "zero_optimization.zenflow.enabled, line 1: unknown key"},
+           {R"("hybrid_engine": {"enabled": true})",
+            "hybrid_engine.enabled, line 1: not supported yet; only false is"},
+       }) {
+    EXPECT_TRUE(contains(given(keys), std::string("\n  ") + says)) << given(keys);
+  }
 }
 
 TEST(Config, CompletesTheBatchSizesAsDeepSpeedDoes) {

@@ -90,6 +90,7 @@ std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
       }
       return {reversed, halves, "/no/other"};
     }
+    case Kind::list: return {parse("[1]")};
     case Kind::block: return {};
     case Kind::feature: return {parse(R"({"enabled": true})"), parse(R"({"key": 1})")};
   }
