@@ -153,7 +153,11 @@ void Reader::report_unknown(const std::string& path, std::uint32_t line,
                             std::span<const std::string_view> neighbours) {
   const std::string_view name = name_of(path);
   std::string text = "unknown key";
-  if (const auto nearest = nearest_spelling(name, neighbours); !nearest.empty()) {
+  if (const ForeignName* foreign = find_foreign_name(path); foreign != nullptr) {
+    const bool is_near = block_of(foreign->key) == block_of(path);
+    text.append("; use \"").append(is_near ? name_of(foreign->key) : foreign->key);
+    text.append("\", ").append(what_it_takes(*find_key(foreign->key)));
+  } else if (const auto nearest = nearest_spelling(name, neighbours); !nearest.empty()) {
     text += "; did you mean \"" + std::string(nearest) + "\"?";
   } else {
     const auto elsewhere = std::find_if(schema().begin(), schema().end(),

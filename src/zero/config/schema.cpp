@@ -26,6 +26,35 @@ constexpr Alias alias_table[] = {
      "zero_optimization.gather_16bit_weights_on_model_save", /*deprecated=*/true},
 };
 
+constexpr ForeignName foreign_name_table[] = {
+    {.path = "optimizer.params.learning_rate", .key = "optimizer.params.lr"},
+    {"optimizer.params.epsilon", "optimizer.params.eps"},
+    {"optimizer.params.adam_epsilon", "optimizer.params.eps"},
+    {"optimizer.params.beta1", "optimizer.params.betas"},
+    {"optimizer.params.beta2", "optimizer.params.betas"},
+    {"optimizer.params.beta_1", "optimizer.params.betas"},
+    {"optimizer.params.beta_2", "optimizer.params.betas"},
+    {"optimizer.params.adam_beta1", "optimizer.params.betas"},
+    {"optimizer.params.adam_beta2", "optimizer.params.betas"},
+    {"optimizer.params.weight_decay_rate", "optimizer.params.weight_decay"},
+    {"optimizer.params.decoupled_weight_decay", "optimizer.params.adam_w_mode"},
+    {"optimizer.name", "optimizer.type"},
+    {"optimizer.lr", "optimizer.params.lr"},
+    {"optimizer.learning_rate", "optimizer.params.lr"},
+    {"lr", "optimizer.params.lr"},
+    {"learning_rate", "optimizer.params.lr"},
+    {"weight_decay", "optimizer.params.weight_decay"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"clip_grad", "gradient_clipping"},
+    {"grad_clip", "gradient_clipping"},
+    {"batch_size", "train_batch_size"},
+    {"global_batch_size", "train_batch_size"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"accumulate_grad_batches", "gradient_accumulation_steps"},
+    {"zero", "zero_optimization"},
+};
+
 std::vector<Key> join(std::initializer_list<std::span<const Key>> parts) {
   std::vector<Key> all;
   for (std::span<const Key> part : parts) all.insert(all.end(), part.begin(), part.end());
@@ -56,6 +85,10 @@ std::span<const Alias> aliases() {
   return alias_table;
 }
 
+std::span<const ForeignName> foreign_names() {
+  return foreign_name_table;
+}
+
 const Key* find_key(std::string_view path) {
   static const auto map = by_path(schema());
   return find(map, path);
@@ -63,6 +96,11 @@ const Key* find_key(std::string_view path) {
 
 const Alias* find_alias(std::string_view path) {
   static const auto map = by_path(aliases());
+  return find(map, path);
+}
+
+const ForeignName* find_foreign_name(std::string_view path) {
+  static const auto map = by_path(foreign_names());
   return find(map, path);
 }
 

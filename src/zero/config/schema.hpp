@@ -89,12 +89,19 @@ struct Alias {
   bool deprecated = false;
 };
 
+/// A name that other libraries give to a key. It is an error here, as in DeepSpeed, and its message names the key.
+struct ForeignName {
+  std::string_view path, key;
+};
+
 /// Every key of ds_config.json that DeepSpeed 0.19 reads, and those of the block "penstock".
 [[nodiscard]] std::span<const Key> schema();
 [[nodiscard]] std::span<const Alias> aliases();
+[[nodiscard]] std::span<const ForeignName> foreign_names();
 
 /// The row of the key with this full path; null if there is none.
 [[nodiscard]] const Key* find_key(std::string_view path);
 [[nodiscard]] const Alias* find_alias(std::string_view path);
+[[nodiscard]] const ForeignName* find_foreign_name(std::string_view path);
 
 }  // namespace penstock::zero::config

@@ -50,6 +50,28 @@ TEST(Config, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
             "  gradient_cliping, line 8: unknown key; did you mean \"gradient_clipping\"?");
 }
 
+TEST(Config, NamesTheKeyForANameThatOtherLibrariesUse) {
+  const std::string message = refusal(R"({"train_batch_size": 8, "max_grad_norm": 1, "optimizer": {"params": {
+    "learning_rate": 1e-4,
+    "epsilon": 1e-8,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "weight_decay_rate": 0.1}}})");
+
+  for (const char* says :
+       {"max_grad_norm, line 1: unknown key; use \"gradient_clipping\", a number of at least 0",
+        "optimizer.params.learning_rate, line 2: unknown key; use \"lr\", a number of at least 0",
+        "optimizer.params.epsilon, line 3: unknown key; use \"eps\", a number of at least 0",
+        "optimizer.params.beta1, line 4: unknown key; use \"betas\", two numbers from 0 to 1",
+        "optimizer.params.beta2, line 5: unknown key; use \"betas\", two numbers from 0 to 1",
+        "optimizer.params.weight_decay_rate, line 6: unknown key; use \"weight_decay\", a number of at least "
+        "0"}) {
+    EXPECT_TRUE(contains(message + "\n", std::string("\n  ") + says + "\n")) << says << "\n" << message;
+  }
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "learning_rate": 1})"), "use \"optimizer.params.lr\""));
+}
+
 TEST(Config, SaysWhereAMisplacedKeyBelongs) {
   const std::string message =
       refusal(R"({"train_batch_size": 8, "zero_optimization": {"aio": {"block_size": 262144}}})");

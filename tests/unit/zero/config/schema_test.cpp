@@ -47,6 +47,14 @@ TEST(ConfigTable, NamesEachKeyOnceInABlockThatHasARow) {
   }
 }
 
+TEST(ConfigTable, NamesAnExistingKeyForEveryForeignNameAndKnowsNoneAsAKey) {
+  for (const ForeignName& name : foreign_names()) {
+    EXPECT_NE(find_key(name.key), nullptr) << name.path;
+    EXPECT_EQ(find_foreign_name(name.path), &name);
+    EXPECT_TRUE(find_key(name.path) == nullptr && find_alias(name.path) == nullptr) << name.path;
+  }
+}
+
 TEST(ConfigTable, HasDefaultsThatTheReaderTakes) {
   for (const Key& key : schema()) {
     if (!key.fallback.empty() && key.fallback != "null") {
