@@ -61,6 +61,7 @@ Result<Stepper::Timing> Stepper::step() {
 
 Result<void> Stepper::open(const StepperOptions& options) {
   zero::Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param.device = zero::OffloadDevice::cpu;
   config.offload_optimizer.device = options.device;
   if (options.device == zero::OffloadDevice::nvme) config.offload_optimizer.nvme_paths = {options.path};

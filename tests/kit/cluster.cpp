@@ -329,6 +329,7 @@ ModelLayout deep_model() {
 
 Config RunOptions::default_config() {
   Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
   config.optimizer.learning_rate = 0.01f;
   config.optimizer.weight_decay = 0.1f;
   config.penstock.tile_elements = ElementCount(16'384);

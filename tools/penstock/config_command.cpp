@@ -33,10 +33,13 @@ constexpr std::string_view introduction =
     R"(# The keys of ds_config.json
 
 `penstock config keys` prints this page from the table that the reader uses. A key that is not listed here is an
-error, and so is a value that the key does not accept. `"auto"` means the default. Comments (`//`, `#`, `/* */`),
-trailing commas and integral floats (`5e8`) are accepted; numbers that are not JSON (`+8`, `008`) are not. Values are
-compared with their case, except where DeepSpeed ignores it. A number may be a string only in the blocks in which
-DeepSpeed converts strings, and an integer then consists of digits: `"500000000"`, not `"5e8"`.
+error, and so is a value that the key does not accept. `"auto"` means the default. The smallest file is
+`{"train_micro_batch_size_per_gpu": 1}`, which means the default for every key; an empty file is an error, as in
+DeepSpeed, because it has no batch size.
+
+Comments (`//`, `#`, `/* */`), trailing commas and integral floats (`5e8`) are accepted; numbers that are not JSON
+(`+8`, `008`) are not. Values are compared with their case, except where DeepSpeed ignores it. A number may be a string
+only in the blocks in which DeepSpeed converts strings; an integer then consists of digits: `"500000000"`, not `"5e8"`.
 
 | Status | Means |
 |---|---|

@@ -20,7 +20,9 @@ void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
   if (!train && !micro) {
     // A key with an invalid value was already reported.
     if (!reader.has_problem(names[0]) && !reader.has_problem(names[1])) {
-      reader.report(names[0], "this or train_micro_batch_size_per_gpu must be given");
+      reader.report(names[0],
+                    "this or train_micro_batch_size_per_gpu must be given; for the defaults set "
+                    "\"train_micro_batch_size_per_gpu\": 1");
     }
     return;
   }

@@ -78,13 +78,16 @@ struct PenstockConfig {
 /// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
 /// DeepSpeed's own implementation are accepted and listed in `notes`. The JSON may contain comments (`//`, `#`,
 /// `/* */`), trailing commas and integers written as floats (5e8); "auto" means the default. A value type.
+///
+/// Config{} is what the smallest file, {"train_micro_batch_size_per_gpu": 1}, means for one rank; for more ranks only
+/// train_batch_size differs. An empty file is an error, as in DeepSpeed: it has no batch size.
 struct Config {
   std::uint32_t train_batch_size = 1;
   std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
   std::uint32_t gradient_accumulation_steps = 1;
   std::uint32_t stage = 3;               ///< zero_optimization.stage
-  DType dtype = DType::bf16;             ///< of parameters and gradients: bf16, fp16 or fp32
-  DType grad_accum_dtype = DType::bf16;  ///< data_types.grad_accum_dtype; default: dtype
+  DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
+  DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
   OffloadConfig offload_param, offload_optimizer;
   OptimizerConfig optimizer;
   float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off

@@ -21,6 +21,7 @@ struct Case {
 
 Config on_disk() {
   Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param =
       config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/a", "/b"}};
   return config;

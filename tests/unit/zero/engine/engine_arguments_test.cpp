@@ -18,7 +18,6 @@ class EngineArguments : public testing::Test {
   static std::unique_ptr<Rank> make_rank(float gradient_clipping = 1.0f,
                                          const std::vector<const char*>& units = {"first", "second"}) {
     Config config;
-    config.dtype = config.grad_accum_dtype = DType::fp32;
     config.gradient_clipping = gradient_clipping;
     ModelLayout model;
     for (const char* name : units) {
