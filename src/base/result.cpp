@@ -71,9 +71,7 @@ std::string Error::format(const Quantity& quantity) {
     case Unit::elements: return to_string(ElementCount(quantity.value)) + " elements";
     case Unit::bytes: break;
   }
-  std::string exact = std::to_string(quantity.value) + " B";
-  if (quantity.value < 1024) return exact;
-  return to_string(ByteCount(quantity.value)) + " (" + exact + ")";
+  return to_exact_string(ByteCount(quantity.value));
 }
 
 std::string Error::message() const {

@@ -16,6 +16,11 @@ std::string to_string(ByteCount bytes) {
   return text;
 }
 
+std::string to_exact_string(ByteCount bytes) {
+  const std::string exact = std::to_string(bytes.value()) + " B";
+  return bytes < 1_KiB ? exact : to_string(bytes) + " (" + exact + ")";
+}
+
 std::string to_string(ElementCount elements) {
   std::string digits = std::to_string(elements.value());
   for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {

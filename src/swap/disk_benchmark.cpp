@@ -100,7 +100,7 @@ Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
       return Error::invalid_argument("DiskBenchmark::create")
           .reason("the file is too short to keep its queue full")
           .object(path.directory.string())
-          .wanted(transfer * slots * 2)
+          .wanted("at least " + to_exact_string(transfer * slots * 2))
           .got(path.capacity);
     }
     memory += transfer * slots;

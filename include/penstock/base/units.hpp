@@ -128,6 +128,8 @@ constexpr ByteCount operator""_GiB(unsigned long long n) {
 
 /// `41.3 GiB`, `512 B`: one decimal, binary prefixes; all messages print bytes with it.
 [[nodiscard]] std::string to_string(ByteCount bytes);
+/// `41.3 GiB (44345292595 B)`, `512 B`.
+[[nodiscard]] std::string to_exact_string(ByteCount bytes);
 /// `12 345 678`: digits in groups of three.
 [[nodiscard]] std::string to_string(ElementCount elements);
 

@@ -50,7 +50,7 @@ Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
   for (const Candidate& each : candidates) free += each.free;
   Error error = Error(ErrorCode::no_space, "size_swap_files")
                     .reason("the swap files do not fit on their paths")
-                    .wanted(need.total + need.tensor_max * candidates.size())
+                    .wanted("at least " + to_string(need.total + need.tensor_max * candidates.size()))
                     .got(to_string(free) + " free");
   for (const Candidate& each : candidates) {
     error = std::move(error).note("free    " + to_string(each.free) + " in " + each.path.directory.string());

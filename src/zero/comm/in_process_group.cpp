@@ -255,7 +255,10 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
                                                   Compute& compute) {
   const std::lock_guard lock(mutex);
   if (rank >= slots.size()) {
-    return Error::invalid_argument("InProcessGroup::join").object("rank").wanted(slots.size()).got(rank);
+    return Error::invalid_argument("InProcessGroup::join")
+        .object("rank")
+        .wanted("below " + std::to_string(slots.size()))
+        .got(rank);
   }
   if (slots[rank].ready) {
     return Error(ErrorCode::already_exists, "InProcessGroup::join").object("rank " + std::to_string(rank));

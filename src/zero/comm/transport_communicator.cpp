@@ -37,7 +37,7 @@ Result<void> TransportCommunicator::start(const Transfer& transfer) {
   if (flat.bytes.size().value() % (size() * size_of(flat.dtype).value()) != 0) {
     return Error::invalid_argument("Communicator::start")
         .reason("the flat cannot be divided into equal slots, one per rank")
-        .wanted(size())
+        .wanted("a multiple of " + to_string(size_of(flat.dtype) * size()))
         .got(flat.bytes.size());
   }
   current_ = transfer;

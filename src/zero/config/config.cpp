@@ -61,7 +61,7 @@ std::string_view to_string(Integrity integrity) {
 
 Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {
   if (world_size == 0)
-    return Error::invalid_argument("Config::from_text").object("world_size").wanted(1u).got(0u);
+    return Error::invalid_argument("Config::from_text").object("world_size").wanted("at least 1").got(0u);
 
   const auto refuse = [&](std::vector<Problem> problems) {
     return to_error("Config::from_text", name, std::move(problems));

@@ -213,7 +213,10 @@ Result<void> Engine::State::ready(const char* operation) const {
 
 Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit) const {
   if (unit < options_.model.units.size()) return ok();
-  return Error::invalid_argument(operation).object("unit").wanted(options_.model.units.size()).got(unit);
+  return Error::invalid_argument(operation)
+      .object("unit")
+      .wanted("below " + std::to_string(options_.model.units.size()))
+      .got(unit);
 }
 
 Result<void> Engine::State::initialize(const Fill& fill) {
@@ -238,7 +241,7 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
   if (step.micro_batches == 0) {
-    return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("1 or more").got(0u);
+    return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("at least 1").got(0u);
   }
   if (step.learning_rate && (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0)) {
     return Error::invalid_argument("Engine::begin_step")

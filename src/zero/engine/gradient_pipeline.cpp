@@ -13,7 +13,7 @@ Result<void> GradientPipeline::check_not_complete(std::uint32_t unit) const {
     return Error::invalid_argument("Engine::gradients")
         .reason("every micro-batch of this step was already reduced")
         .object(flat.layout->name)
-        .wanted(micro_batches_)
+        .wanted("at most " + std::to_string(micro_batches_))
         .got(flat.grad.reduced_count + 1);
   }
   return ok();

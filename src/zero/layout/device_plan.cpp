@@ -50,7 +50,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
       return Error(ErrorCode::budget_too_small, "plan_memory")
           .reason("the device budget is too small for two gathered units and their gradients")
           .where("penstock.device_budget")
-          .wanted(plan.device_minimum)
+          .wanted("at least " + to_exact_string(plan.device_minimum))
           .got(given)
           .advice("raise the budget or use smaller units");
     }

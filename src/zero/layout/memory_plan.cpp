@@ -102,7 +102,7 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
   return Error(ErrorCode::budget_too_small, "plan_memory")
       .reason("the host budget is too small to make progress")
       .where("penstock.host_budget")
-      .wanted(plan.host_minimum * plan.local_ranks)
+      .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
       .got(plan.host_budget * plan.local_ranks)
       .note("needed  staging " + to_string(plan.host_staging) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging) + " for each of " +

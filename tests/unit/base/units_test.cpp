@@ -7,6 +7,8 @@ namespace {
 
 TEST(Units, PrintsBytesWithOneDecimalAndBinaryPrefixes) {
   EXPECT_EQ(to_string(ByteCount(0)), "0 B");
+  EXPECT_EQ(to_exact_string(ByteCount(1023)), "1023 B");
+  EXPECT_EQ(to_exact_string(ByteCount(1025)), "1.0 KiB (1025 B)");
   EXPECT_EQ(to_string(1023_B), "1023 B");
   EXPECT_EQ(to_string(1_KiB), "1.0 KiB");
   EXPECT_EQ(to_string(1_GiB - 1_B), "1.0 GiB");

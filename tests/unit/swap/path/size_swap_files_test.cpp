@@ -92,7 +92,8 @@ TEST_F(SizeSwapFiles, ReportsTheFreeSpaceOfEachPathWhenTheNeedDoesNotFit) {
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::no_space);
-  for (const char* words : {"404.0 MiB", "300.0 MiB", "100.0 MiB in disk1", "200.0 MiB in disk2"}) {
+  for (const char* words :
+       {"wanted at least 404.0 MiB", "got 300.0 MiB free", "100.0 MiB in disk1", "200.0 MiB in disk2"}) {
     EXPECT_NE(refused.error().message().find(words), std::string::npos) << refused.error().message();
   }
 }

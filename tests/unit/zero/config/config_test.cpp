@@ -579,7 +579,10 @@ TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
 }
 
 TEST(Config, RefusesAWorldWithoutRanks) {
-  EXPECT_EQ(read("{}", 0).error().code(), ErrorCode::invalid_argument);
+  const auto refused = read("{}", 0);
+
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(contains(refused.error().message(), "world_size, wanted at least 1, got 0"));
 }
 
 TEST(Config, TakesTheSwapDirectoriesOfTheParametersBeforeThoseOfTheOptimizer) {

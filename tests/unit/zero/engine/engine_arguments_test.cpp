@@ -75,6 +75,26 @@ TEST_F(EngineArguments, RefusesALearningRateThatIsNone) {
   EXPECT_EQ(engine_.digest().value(), other->engine().digest().value());
 }
 
+TEST_F(EngineArguments, NamesTheUnitsThatThereAre) {
+  const auto refused = engine_.acquire(2, *stream_);
+
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("unit, wanted below 2, got 2"), std::string::npos)
+      << refused.error().message();
+}
+
+TEST_F(EngineArguments, RefusesMoreMicroBatchesThanTheStepHas) {
+  engine_.begin_step({.micro_batches = 2}).value();
+  reduce_all(engine_, *stream_, 0.5f);
+  reduce_all(engine_, *stream_, 0.5f);
+
+  const auto refused = engine_.gradients(0, *stream_);
+
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("wanted at most 2, got 3"), std::string::npos)
+      << refused.error().message();
+}
+
 TEST_F(EngineArguments, RefusesGradientsThatAreEmptyMovedFromOrOfAnotherEngine) {
   const auto other = make_rank();
   auto other_stream = other->device().create_stream().value();

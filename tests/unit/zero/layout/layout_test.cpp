@@ -138,6 +138,26 @@ TEST(MemoryPlan, SpreadsRanksThatMayRunAnywhereOverTheNodes) {
   }
 }
 
+TEST(MemoryPlan, NamesTheSmallestBudgetsToTheByte) {
+  Config config = test::RunOptions::default_config();
+  const auto plan = plan_memory(config, test::small_model(), 1, 1).value();
+  const auto refusal = [&](ByteCount PenstockConfig::*budget, ByteCount bytes) {
+    Config too_small = config;
+    too_small.penstock.*budget = bytes;
+    const auto refused = plan_memory(too_small, test::small_model(), 1, 1);
+    return refused ? "accepted" : refused.error().message();
+  };
+
+  const std::string device = refusal(&PenstockConfig::device_budget, plan.device_minimum - ByteCount(1));
+  const std::string host = refusal(&PenstockConfig::host_budget, plan.host_minimum - ByteCount(1));
+
+  const auto at_least = [](ByteCount bytes) {
+    return "wanted at least " + to_string(bytes) + " (" + std::to_string(bytes.value()) + " B), got ";
+  };
+  EXPECT_NE(device.find(at_least(plan.device_minimum)), std::string::npos) << device;
+  EXPECT_NE(host.find(at_least(plan.host_minimum)), std::string::npos) << host;
+}
+
 TEST(MemoryPlan, RefusesListsThatAreNotOneNumberForEachPathOrRank) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
