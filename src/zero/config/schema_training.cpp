@@ -40,7 +40,8 @@ constexpr Key keys[] = {
      .read_by = trainer},
     {.path = "gradient_accumulation_steps",
      .kind = count,
-     .help = "micro-batches of a step, until begin_step() gives another number",
+     .help = "micro-batches of a step for which begin_step() gives no other number; the trainer divides the "
+             "loss by it",
      .least = 1,
      .most = uint32_max,
      .nullable = true,

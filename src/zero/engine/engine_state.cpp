@@ -240,7 +240,9 @@ Result<void> Engine::State::initialize(const Fill& fill) {
 Result<void> Engine::State::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
-  if (step.micro_batches == 0) {
+  const std::uint32_t micro_batches =
+      step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
+  if (micro_batches == 0) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("at least 1").got(0u);
   }
   if (step.learning_rate && (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0)) {
@@ -250,8 +252,8 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
         .got(std::to_string(*step.learning_rate))
         .advice("check what the learning-rate schedule passes in StepOptions");
   }
-  gradients_.set_micro_batches(step.micro_batches);
-  residency_->expect(unit_order(options_.model.units.size(), step.micro_batches));
+  gradients_.set_micro_batches(micro_batches);
+  residency_->expect(unit_order(options_.model.units.size(), micro_batches));
   step_.set_learning_rate(step.learning_rate);
   return ok();
 }

@@ -149,10 +149,13 @@ class Engine {
   Result<void> initialize(const Fill& fill);
 
   struct StepOptions {
-    std::uint32_t micro_batches = 1;
-    std::optional<float> learning_rate;  ///< of this step; default: that of the configuration
+    /// How many times each unit is reduced before step(); default: gradient_accumulation_steps of the configuration.
+    /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
+    std::optional<std::uint32_t> micro_batches;
+    std::optional<float> learning_rate;  ///< default: that of the configuration
   };
-  /// Starts a step. All ranks pass the same options: step() reports a difference.
+  /// Starts a step. All ranks pass the same options: step() reports a difference. A step that is not started with
+  /// begin_step() keeps the options of the last one that was.
   ///
   /// Errors: invalid_argument, for zero micro-batches and for a learning rate that is negative or not finite;
   /// failed_state, in the middle of a step. They change nothing.
@@ -165,8 +168,9 @@ class Engine {
   /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Errors: as for
   /// acquire(); invalid_argument, when every micro-batch of the unit was reduced already.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
-  /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. The work that
-  /// writes the gradients must be enqueued on `stream` before this call. Does not wait.
+  /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. Divides by the
+  /// number of ranks, not by that of micro-batches: see StepOptions::micro_batches. The work that writes the gradients
+  /// must be enqueued on `stream` before this call. Does not wait.
   ///
   /// Errors: invalid_argument, for gradients that this engine's gradients() did not return or that were moved from.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);

@@ -16,9 +16,11 @@ namespace {
 class EngineArguments : public testing::Test {
  protected:
   static std::unique_ptr<Rank> make_rank(float gradient_clipping = 1.0f,
-                                         const std::vector<const char*>& units = {"first", "second"}) {
+                                         const std::vector<const char*>& units = {"first", "second"},
+                                         std::uint32_t gradient_accumulation_steps = 1) {
     Config config;
     config.gradient_clipping = gradient_clipping;
+    config.gradient_accumulation_steps = gradient_accumulation_steps;
     ModelLayout model;
     for (const char* name : units) {
       model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(1024), 0}}});
@@ -93,6 +95,40 @@ TEST_F(EngineArguments, RefusesMoreMicroBatchesThanTheStepHas) {
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message().find("wanted at most 2, got 3"), std::string::npos)
       << refused.error().message();
+}
+
+TEST_F(EngineArguments, TakesTheNumberOfMicroBatchesFromTheConfigurationUnlessTheStepGivesOne) {
+  const auto accumulating = make_rank(1.0f, {"first", "second"}, /*gradient_accumulation_steps=*/2);
+  Engine& engine = accumulating->engine();
+  const auto stream = accumulating->device().create_stream().value();
+  const auto micro_batches_until_complete = [&](const Engine::StepOptions& options) {
+    engine.begin_step(options).value();
+    for (int count = 1; count < 5; ++count) {
+      reduce_all(engine, *stream, 0.5f);
+      if (engine.step()) return count;
+    }
+    return 0;
+  };
+
+  EXPECT_EQ(micro_batches_until_complete({}), 2);
+  EXPECT_EQ(micro_batches_until_complete({.micro_batches = 1}), 1);
+  EXPECT_EQ(micro_batches_until_complete({.micro_batches = 3}), 3);
+  EXPECT_EQ(micro_batches_until_complete({}), 2);
+  const auto none = engine.begin_step({.micro_batches = 0});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message().find("micro_batches, wanted at least 1, got 0"), std::string::npos)
+      << none.error().message();
+}
+
+TEST_F(EngineArguments, AddsTheGradientsOfMicroBatchesAndDoesNotDivideThem) {
+  engine_.begin_step({.micro_batches = 2}).value();
+  reduce_all(engine_, *stream_, 0.25f);
+  reduce_all(engine_, *stream_, 0.25f);
+  const StepOutcome two = engine_.step().value();
+
+  const auto other = make_rank();
+  const auto stream = other->device().create_stream().value();
+  EXPECT_EQ(two.gradient_norm, train(*other, *stream, 0.5f).gradient_norm);
 }
 
 TEST_F(EngineArguments, RefusesGradientsThatAreEmptyMovedFromOrOfAnotherEngine) {

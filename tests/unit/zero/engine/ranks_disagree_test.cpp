@@ -70,7 +70,7 @@ Result<void> reduce_zeros(Engine& engine, tiers::Stream& stream, std::uint32_t u
 
 Result<void> whole_step(Engine& engine, tiers::Stream& stream, const Engine::StepOptions& options) {
   PENSTOCK_TRY(engine.begin_step(options));
-  for (std::uint32_t micro = 0; micro < options.micro_batches; ++micro) {
+  for (std::uint32_t micro = 0; micro < options.micro_batches.value_or(1); ++micro) {
     for (std::uint32_t unit = 4; unit-- > 0;) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
   }
   PENSTOCK_TRY(engine.step());
