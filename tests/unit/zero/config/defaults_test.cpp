@@ -1,0 +1,66 @@
+#include "config_text.hpp"
+
+#include "kit/print.hpp"
+
+#include <gtest/gtest.h>
+#include <tuple>
+
+namespace penstock::zero {
+namespace {
+
+// The bindings name every member, so that a new one does not compile until it is compared.
+auto members(const OffloadConfig& offload) {
+  const auto& [device, paths, pin] = offload;
+  return std::tie(device, paths, pin);
+}
+auto members(const OptimizerConfig& optimizer) {
+  const auto& [decay_mode, rate, betas, epsilon, decay, correction] = optimizer;
+  return std::tie(decay_mode, rate, betas, epsilon, decay, correction);
+}
+auto members(const PenstockConfig& penstock) {
+  const auto& [host, device, tile, in_flight, eviction, engine, integrity, format, weights, path_nodes,
+               rank_nodes, deadline, threads] = penstock;
+  return std::tie(host, device, tile, in_flight, eviction, engine, integrity, format, weights, path_nodes,
+                  rank_nodes, deadline, threads);
+}
+
+void expect_equal(const Config& left, const Config& right) {
+  const auto own_members = [](const Config& config) {
+    const auto& [train, micro, steps, stage, dtype, accumulated, param, optimizer_offload, optimizer,
+                 clipping, scale, block, depth, penstock, notes] = config;
+    return std::tie(train, micro, steps, stage, dtype, accumulated, clipping, scale, block, depth);
+  };
+  EXPECT_TRUE(own_members(left) == own_members(right));
+  EXPECT_TRUE(members(left.offload_param) == members(right.offload_param));
+  EXPECT_TRUE(members(left.offload_optimizer) == members(right.offload_optimizer));
+  EXPECT_TRUE(members(left.optimizer) == members(right.optimizer));
+  EXPECT_TRUE(members(left.penstock) == members(right.penstock));
+  EXPECT_EQ(left.to_json(), right.to_json());
+}
+
+TEST(ConfigDefaults, MeansInCodeWhatTheSmallestFileMeans) {
+  for (const std::uint32_t world_size : {1u, 4u}) {
+    const auto smallest = read(R"({"train_micro_batch_size_per_gpu": 1})", world_size);
+    Config expected;
+    expected.train_batch_size = world_size;  // the only member that depends on the ranks
+
+    ASSERT_TRUE(smallest) << smallest.error().message();
+    expect_equal(*smallest, expected);
+    EXPECT_TRUE(expected.validate()) << expected.validate().error().message();
+  }
+}
+
+TEST(ConfigDefaults, RefusesAFileWithoutABatchSizeAndNamesTheSmallestFile) {
+  for (const std::uint32_t world_size : {1u, 4u}) {
+    for (const char* file : {"{}", R"({"gradient_accumulation_steps": 2})"}) {
+      EXPECT_TRUE(
+          contains(refusal(file, world_size),
+                   "\n  train_batch_size: this or train_micro_batch_size_per_gpu must be given; for the "
+                   "defaults set \"train_micro_batch_size_per_gpu\": 1"))
+          << refusal(file, world_size);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero

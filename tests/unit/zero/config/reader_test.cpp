@@ -1,0 +1,169 @@
+#include "config_text.hpp"
+
+#include "kit/print.hpp"
+
+#include <gtest/gtest.h>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+TEST(ConfigReader, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
+  const auto config = read(R"({
+  "train_batch_size": "8",
+  "zero_optimization": {
+    "stage": 2,
+    "stage3_max_live_parameter": 1000,
+    "offload_optimizer": {"device": "gpu"}
+  },
+  "gradient_cliping": 0.5
+})");
+
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code(), ErrorCode::invalid_config);
+  EXPECT_EQ(config.error().message(),
+            "the configuration cannot be used: 5 errors: ds_config.json [Config::from_text]\n"
+            "  train_batch_size, line 2: wanted an integer from 1 to 4294967295, got \"8\"; write it without "
+            "quotes\n"
+            "  zero_optimization.stage, line 4: stage 2 is not supported yet; only 3 is\n"
+            "  zero_optimization.stage3_max_live_parameter, line 5: unknown key; did you mean "
+            "\"stage3_max_live_parameters\"?\n"
+            "  zero_optimization.offload_optimizer.device, line 6: wanted \"none\", \"cpu\" or \"nvme\", got "
+            "\"gpu\"\n"
+            "  gradient_cliping, line 8: unknown key; did you mean \"gradient_clipping\"?");
+}
+
+TEST(ConfigReader, NamesTheKeyForANameThatOtherLibrariesUse) {
+  const std::string message = refusal(R"({"train_batch_size": 8, "max_grad_norm": 1, "optimizer": {"params": {
+    "learning_rate": 1e-4,
+    "epsilon": 1e-8,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "weight_decay_rate": 0.1}}})");
+
+  for (const char* says :
+       {"max_grad_norm, line 1: unknown key; use \"gradient_clipping\", a number of at least 0",
+        "optimizer.params.learning_rate, line 2: unknown key; use \"lr\", a number of at least 0",
+        "optimizer.params.epsilon, line 3: unknown key; use \"eps\", a number of at least 0",
+        "optimizer.params.beta1, line 4: unknown key; use \"betas\", two numbers from 0 to 1",
+        "optimizer.params.beta2, line 5: unknown key; use \"betas\", two numbers from 0 to 1",
+        "optimizer.params.weight_decay_rate, line 6: unknown key; use \"weight_decay\", a number of at least "
+        "0"}) {
+    EXPECT_TRUE(contains(message + "\n", std::string("\n  ") + says + "\n")) << says << "\n" << message;
+  }
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "learning_rate": 1})"), "use \"optimizer.params.lr\""));
+}
+
+TEST(ConfigReader, SaysWhereAMisplacedKeyBelongs) {
+  const std::string message =
+      refusal(R"({"train_batch_size": 8, "zero_optimization": {"aio": {"block_size": 262144}}})");
+
+  EXPECT_TRUE(
+      contains(message, "zero_optimization.aio, line 1: unknown key; \"aio\" belongs at the top level"))
+      << message;
+}
+
+TEST(ConfigReader, RefusesEveryBlockThatDeepSpeedRemovedEvenIfItIsOff) {
+  for (const std::string block : {"nebula", "compression_training", "amp", "quantize_training",
+                                  "sparse_gradients", "eigenvalue", "sparse_attention", "elasticity",
+                                  "graph_harvesting", "curriculum_learning", "progressive_layer_drop"}) {
+    for (const char* value : {R"({"enabled": false})", "{}", "false", "null"}) {
+      const std::string message = refusal("{\"train_batch_size\": 8,\n\"" + block + "\": " + value + "}");
+      EXPECT_TRUE(contains(message, "\n  " + block + ", line 2: ") &&
+                  contains(message, "removed from DeepSpeed"))
+          << message;
+    }
+  }
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "monitor_config": {}})"), "unknown key"));
+}
+
+TEST(ConfigReader, RefusesWhatDeepSpeedRefusesInABlockThatIsOff) {
+  const auto given = [](const std::string& keys) {
+    return refusal("{\"train_batch_size\": 8, " + keys + "}");
+  };
+
+  for (const char* const off :
+       {R"("wandb": {"enabled": false, "group": null, "team": "t", "project": "p"})",
+        R"("comet": {"enabled": "no", "samples_log_interval": 5, "online": null})",
+        R"("comms_logger": {"enabled": false, "prof_all": false, "prof_ops": ["all_reduce"]})",
+        R"("hybrid_engine": {"enabled": 0, "max_out_tokens": "512"})",
+        R"("compile": {"deepcompile": false, "passes": null, "debug_log": true})",
+        R"("timers": {"throughput": {"enabled": true, "synchronized": false}})",
+        R"("flops_profiler": {"enabled": false, "output_file": null})", R"("scheduler": {})",
+        R"("zero_optimization": {"zenflow": null, "leaf_module": {}})"}) {
+    EXPECT_TRUE(contains(given(off), "accepted")) << given(off);
+  }
+  for (const auto& [keys, says] : std::vector<std::pair<const char*, const char*>>{
+           {R"("wandb": {"enabled": false, "projet": "p"})",
+            "wandb.projet, line 1: unknown key; did you mean \"project\"?"},
+           {R"("comms_logger": {"enabled": false, "prof_al": true})",
+            "comms_logger.prof_al, line 1: unknown key"},
+           {R"("comms_logger": {"enabled": false, "prof_ops": 5})",
+            "comms_logger.prof_ops, line 1: wanted a list, got 5"},
+           {R"("hybrid_engine": {"max_out_tokens": 0})",
+            "hybrid_engine.max_out_tokens, line 1: wanted an integer of at least 1"},
+           {R"("compile": {"enabled": false})", "compile.enabled, line 1: unknown key"},
+           {R"("timers": {"throughput": {"enable": true}})", "timers.throughput.enable, line 1: unknown key"},
+           {R"("timers": {"throughput": "auto"})", "timers.throughput, line 1: \"auto\" has no meaning"},
+           {R"("flops_profiler": {"enabled": false, "profile_stp": 1})",
+            "flops_profiler.profile_stp, line 1: unknown key; did you mean \"profile_step\"?"},
+           {R"("scheduler": {"enabled": false})", "scheduler.enabled, line 1: unknown key"},
+           {R"("zero_optimization": {"zenflow": {}})",
+            "zero_optimization.zenflow, line 1: not supported yet; leave it out"},
+           {R"("zero_optimization": {"zenflow": {"enabled": false}})",
+            "zero_optimization.zenflow.enabled, line 1: unknown key"},
+           {R"("hybrid_engine": {"enabled": true})",
+            "hybrid_engine.enabled, line 1: not supported yet; only false is"},
+       }) {
+    EXPECT_TRUE(contains(given(keys), std::string("\n  ") + says)) << given(keys);
+  }
+}
+
+TEST(ConfigReader, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
+  const auto off = read(R"({"train_batch_size": 8, "prescale_gradients": false, "scheduler": {},
+    "flops_profiler": {"enabled": false, "profile_step": 1},
+    "zero_optimization": {"stage": 3, "zero_quantized_weights": false, "zero_hpz_partition_size": 1}})");
+  ASSERT_TRUE(off) << off.error().message();
+
+  const std::string on = refusal(R"({"train_batch_size": 8, "prescale_gradients": true,
+    "scheduler": {"type": "WarmupLR"}, "flops_profiler": {"enabled": true},
+    "zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 8}})");
+  EXPECT_TRUE(contains(on, "5 errors")) << on;
+  EXPECT_TRUE(contains(on, "prescale_gradients, line 1: not supported yet; only false is")) << on;
+  EXPECT_TRUE(contains(on, "scheduler, line 2: not supported yet")) << on;
+}
+
+TEST(ConfigReader, NotesEveryKeyThatHasNoEffectHere) {
+  const auto config = read(R"({"train_batch_size": 8, "steps_per_print": 10,
+    "zero_optimization": {"stage": 3, "sub_group_size": 1e9}, "optimizer": {"type": "Adam"}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->notes,
+            (std::vector<std::string>{
+                "steps_per_print, line 1: no effect here: concerns DeepSpeed's own reports only",
+                "zero_optimization.sub_group_size, line 2: no effect here: the optimizer's state moves in "
+                "tiles, see penstock.tile_elements"}));
+}
+
+TEST(ConfigReader, RefusesBothNamesOfAKeyAndOldAndNewTogether) {
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "bf16": {}, "bfloat16": {}})"), "keep one of them"));
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "cpu_offload": true, "offload_optimizer": {"device": "cpu"}}})"),
+               "cpu_offload, line 2: deprecated, and zero_optimization.offload_optimizer is given too"));
+}
+
+TEST(ConfigReader, ReadsDeprecatedOffloadKeys) {
+  const auto config = read(R"({"train_batch_size": 8, "zero_optimization":
+    {"stage": 3, "cpu_offload": true, "cpu_offload_param": true}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->offload_optimizer.device, OffloadDevice::cpu);
+  EXPECT_EQ(config->offload_param.device, OffloadDevice::cpu);
+}
+
+}  // namespace
+}  // namespace penstock::zero

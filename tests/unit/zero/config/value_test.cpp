@@ -1,0 +1,115 @@
+#include "config_text.hpp"
+
+#include "kit/print.hpp"
+
+#include <gtest/gtest.h>
+
+namespace penstock::zero {
+namespace {
+
+TEST(ConfigValue, TakesIntegralFloatsAsIntegersAndNothingElse) {
+  EXPECT_EQ(read(R"({"train_batch_size": 1e1})")->train_batch_size, 10u);
+  EXPECT_EQ(read(R"({"train_batch_size": 15.0})")->train_batch_size, 15u);
+  EXPECT_FALSE(read(R"({"train_batch_size": 1.5})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": -8})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 4294967296})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1e400})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": true})"));
+}
+
+TEST(ConfigValue, TakesAnIntegerInAStringOnlyAsDigitsAndOnlyWhereDeepSpeedConvertsIt) {
+  const auto sub_group = [](const std::string& value) {
+    return refusal(R"({"train_batch_size": 8, "zero_optimization": {"sub_group_size": )" + value + "}}");
+  };
+  for (const char* digits : {R"("500000000")", R"("008")", R"("0")"}) {
+    EXPECT_TRUE(contains(sub_group(digits), "accepted")) << digits;
+  }
+  for (const char* other : {R"("5e8")", R"("5.5")", R"("-8")", R"("0x10")", R"("")", R"("8 ")"}) {
+    EXPECT_TRUE(contains(sub_group(other),
+                         "zero_optimization.sub_group_size, line 1: wanted an integer of "
+                         "at least 0, got " +
+                             std::string(other)))
+        << sub_group(other);
+  }
+  EXPECT_TRUE(contains(sub_group(R"("5e8")"), "; write it without quotes")) << sub_group(R"("5e8")");
+  EXPECT_FALSE(contains(sub_group(R"("-8")"), "quotes")) << sub_group(R"("-8")");
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "8"})"), "wanted an integer from 1"));
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": "1e3"}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 8, "fp16": {"min_loss_scale": 0.5}})"));
+}
+
+TEST(ConfigValue, RefusesNumbersThatAreNotJson) {
+  for (const char* number : {"+8", "008", "-08", "8.", "00", "8e", "8.e1", "08.5"}) {
+    const std::string message = refusal("{\n\"train_batch_size\": " + std::string(number) + "}");
+    EXPECT_TRUE(contains(message, "\n  train_batch_size, line 2: wanted a number as JSON writes it, got " +
+                                      std::string(number) + "; ") ||
+                contains(message, "\n  line 2: "))
+        << message;
+  }
+  const std::string nested = refusal(
+      "{\"train_batch_size\": 8, \"optimizer\": {\"params\": {\n\"betas\": [0.9,\n"
+      "+0.999], \"lr\": 01}}}");
+  EXPECT_TRUE(contains(nested, "2 errors")) << nested;
+  EXPECT_TRUE(
+      contains(nested, "optimizer.params.betas, line 3: wanted a number as JSON writes it, got +0.999"))
+      << nested;
+  for (const char* number : {"8", "8.0", "8e0", "0.8E+1", "80e-1"}) {
+    EXPECT_TRUE(read("{\"train_batch_size\": " + std::string(number) + "}")) << number;
+  }
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "gradient_clipping": -0.0})"));
+}
+
+TEST(ConfigValue, MindsTheCaseOfANameWhereDeepSpeedDoes) {
+  const auto given = [](const std::string& keys) {
+    return refusal("{\"train_batch_size\": 8, " + keys + "}");
+  };
+
+  EXPECT_TRUE(
+      contains(given(R"("zero_optimization": {"offload_param": {"device": "CPU"}})"),
+               "zero_optimization.offload_param.device, line 1: wanted \"none\", \"cpu\" or \"nvme\", got "
+               "\"CPU\"; did you mean \"cpu\"?"));
+  EXPECT_TRUE(contains(given(R"("data_types": {"grad_accum_dtype": "FP32"})"), "did you mean \"fp32\"?"));
+  EXPECT_TRUE(contains(given(R"("penstock": {"eviction": "LRU"})"), "did you mean \"lru\"?"));
+  for (const char* any_case :
+       {R"("communication_data_type": "FP32")", R"("seq_parallel_communication_data_type": "FP32")",
+        R"("gradient_allreduce_op": "Mean")", R"("checkpoint": {"tag_validation": "warn"})",
+        R"("optimizer": {"type": "ADAMW"})"}) {
+    EXPECT_TRUE(contains(given(any_case), "accepted")) << given(any_case);
+  }
+}
+
+TEST(ConfigValue, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
+  const auto config =
+      read(R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})");
+
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->optimizer.learning_rate, 1e-3f);
+  ASSERT_FALSE(config->notes.empty());
+  EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" means the default here");
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a value"));
+}
+
+TEST(ConfigValue, TakesNoAutoWhereDeepSpeedTakesNone) {
+  for (const char* text :
+       {R"("zero_optimization": "auto")", R"("bf16": "auto")", R"("scheduler": "auto")",
+        R"("communication_data_type": "auto")", R"("checkpoint": {"tag_validation": "auto"})",
+        R"("train_micro_batch_size_per_gpu": "auto")", R"("optimizer": null)"}) {
+    EXPECT_FALSE(read("{\"train_batch_size\": 8, " + std::string(text) + "}")) << text;
+  }
+  EXPECT_TRUE(read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": "auto"}})"));
+}
+
+TEST(ConfigValue, RefusesNullForAKeyOfPenstock) {
+  for (const char* key : {"host_budget", "device_budget", "tile_elements", "tiles_in_flight", "path_weights",
+                          "path_nodes", "rank_nodes", "io_deadline_seconds", "unit_elements_max", "eviction",
+                          "io_engine", "integrity", "state_format", "threads"}) {
+    const std::string message =
+        refusal(R"({"train_batch_size": 8, "penstock": {")" + std::string(key) + R"(": null}})");
+    EXPECT_TRUE(contains(message, "penstock." + std::string(key) + ", line 1: ") &&
+                contains(message, "got null"))
+        << message;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero
