@@ -20,7 +20,8 @@
 
 namespace penstock::swap {
 
-/// Which host copy the runtime evicts when it needs room.
+/// Which host copy the runtime evicts when a request needs room. A prefetch evicts, with both policies, the clean copy
+/// whose next use is furthest away.
 enum class Eviction : std::uint8_t {
   lru,      ///< the least recently used
   planned,  ///< the one whose next use is furthest away (Belady 1966); as lru in the first round of uses

@@ -6,7 +6,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <memory_resource>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace penstock::swap {
@@ -16,6 +18,7 @@ struct EvictionCandidate {
   bool dirty = false;                           ///< must be stored before it can be dropped
   std::uint64_t last_use = 0;                   ///< larger is later
   std::uint64_t next_use = AccessTrace::never;  ///< position in the trace; larger is further
+  bool operator==(const EvictionCandidate&) const = default;
 };
 
 /// The rank of a candidate; the smallest is evicted first.
@@ -27,7 +30,10 @@ struct EvictionRank {
 /// costs no write.
 [[nodiscard]] EvictionRank eviction_rank(Eviction policy, const EvictionCandidate& candidate);
 
-/// All candidates, in the order of their rank. Each call takes O(log n).
+/// All candidates, in the order in which they are evicted. Each call takes O(log n).
+///
+/// A request evicts the first candidate by the rank of the policy. A prefetch evicts the clean candidate whose next use
+/// is furthest away, with both policies: only a copy that is used later than the prefetched tensor is worth its room.
 ///
 /// Pure; owned by one thread.
 class EvictionOrder {
@@ -39,34 +45,25 @@ class EvictionOrder {
 
   /// The first of all candidates, clean and dirty.
   [[nodiscard]] std::optional<tiers::TensorId> first() const;
-  /// The first of the clean candidates whose next use is at `position` or later.
+  /// The clean candidate whose next use is furthest away, if that is at `position` or later.
   [[nodiscard]] std::optional<tiers::TensorId> first_clean_used_from(std::uint64_t position) const;
 
  private:
-  // A treap (Seidel and Aragon 1996) in the order of the ranks. A node's number is that of its tensor, so that no call
-  // allocates memory, except for a new tensor.
-  using Link = std::uint32_t;
-  static constexpr Link none = ~Link{0};
-  struct Node {
+  struct Entry {
     EvictionRank rank;
-    std::uint64_t next_use = 0;
-    bool dirty = false, held = false;
-    std::optional<std::uint64_t>
-        latest_clean_use;  // the largest next use of a clean candidate in the subtree
-    Link left = none, right = none;
+    tiers::TensorId tensor{};
+    auto operator<=>(const Entry&) const = default;
   };
+  using Queue = std::pmr::set<Entry>;
 
-  [[nodiscard]] bool is_before(Link a, Link b) const;
-  [[nodiscard]] bool reaches(Link subtree, std::uint64_t position) const;
-  void refresh(Link root);
-  void split(Link root, Link at, Link& before, Link& after);
-  [[nodiscard]] Link merged(Link before, Link after);
-  void insert(Link& root, Link node);
-  void erase(Link& root, Link node);
+  static void move(Queue& queue, tiers::TensorId tensor, const std::optional<EvictionRank>& from,
+                   const std::optional<EvictionRank>& to);
 
   Eviction policy_;
-  Link root_ = none;
-  std::vector<Node> nodes_;  // by tensor
+  std::pmr::unsynchronized_pool_resource nodes_;
+  Queue all_{&nodes_};                                        // by the rank of the policy
+  Queue clean_by_use_{&nodes_};                               // by the rank of Eviction::planned
+  std::vector<std::optional<EvictionCandidate>> candidates_;  // by tensor
 };
 
 }  // namespace penstock::swap

@@ -43,7 +43,7 @@ TEST(EvictionOrder, OfPlannedIsThatOfLruBeforeTheFutureIsKnown) {
             (std::vector{TensorId(1), TensorId(2), TensorId(0)}));
 }
 
-TEST(EvictionOrder, FindsTheFirstCleanOneThatIsUsedLateEnough) {
+TEST(EvictionOrder, FindsTheCleanOneThatIsUsedFurthestAheadIfThatIsLateEnough) {
   for (const Eviction policy : {Eviction::lru, Eviction::planned}) {
     EvictionOrder all(policy);
     for (std::uint32_t i = 0; i < 3; ++i) all.update(TensorId(i), candidates[i]);
@@ -62,13 +62,13 @@ TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
     penstock::test::SeededRandom random(7);
     EvictionOrder all(policy);
     std::array<std::optional<EvictionCandidate>, tensors> model;
-    /// The first candidate of the model that `accepts`, by rank and then by number.
-    const auto first = [&](const auto& accepts) {
+    /// The first candidate of the model that `accepts`, by its rank in `order` and then by number.
+    const auto first = [&](Eviction order, const auto& accepts) {
       std::optional<TensorId> found;
       for (std::uint32_t i = 0; i < tensors; ++i) {
         if (!model.at(i) || !accepts(*model.at(i))) continue;
         const auto rank = [&](TensorId tensor) {
-          return eviction_rank(policy, *model.at(static_cast<std::size_t>(tensor)));
+          return eviction_rank(order, *model.at(static_cast<std::size_t>(tensor)));
         };
         if (!found || rank(TensorId(i)) < rank(*found)) found = TensorId(i);
       }
@@ -86,9 +86,10 @@ TEST(EvictionOrder, FindsTheSameCandidatesAsASearchOfAll) {
       all.update(TensorId(tensor), candidate);
 
       const std::uint64_t from = random.below(positions + 2);
-      ASSERT_EQ(all.first(), first([](const EvictionCandidate&) { return true; }));
-      ASSERT_EQ(all.first_clean_used_from(from),
-                first([&](const EvictionCandidate& one) { return !one.dirty && one.next_use >= from; }));
+      ASSERT_EQ(all.first(), first(policy, [](const EvictionCandidate&) { return true; }));
+      ASSERT_EQ(all.first_clean_used_from(from), first(Eviction::planned, [&](const EvictionCandidate& one) {
+                  return !one.dirty && one.next_use >= from;
+                }));
     }
   }
 }
