@@ -8,9 +8,7 @@
 #include "kernels/floating_point_mode.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -20,6 +18,7 @@ namespace penstock::cpu_adam {
 using detail::AdamPiece;
 using detail::block_count;
 using detail::BlockView;
+using detail::parallel_blocks;
 
 namespace {
 
@@ -68,14 +67,6 @@ class SharedOutcome {
 
   std::atomic<std::size_t> updated_ = 0, first_rejected_ = none, first_non_finite_ = none;
 };
-
-void parallel_blocks(parallel::Workers* workers, std::size_t count, auto&& body) {
-  if (workers) {
-    workers->parallel_blocks(count, body);
-  } else {
-    body(0, count);
-  }
-}
 
 /// Updates a tile; the last piece ends with the tile.
 Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pieces, std::uint64_t step,
@@ -158,53 +149,6 @@ Result<AdamOutcome> adam_step_in_segments(std::span<const AdamSegment> segments,
         .got(begin);
   }
   return update(operation, pieces, step, tile, execution);
-}
-
-Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
-                             parallel::Workers* workers) {
-  PENSTOCK_TRY(detail::check_tile("initialize_tile", tile));
-  PENSTOCK_TRY(detail::check_initial("initialize_tile", initial, initial_dtype, tile));
-
-  AdamTile target = tile;
-  target.gradient = {};
-  const ByteCount initial_size = size_of(initial_dtype);
-  parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
-    std::array<float, 1024> values;
-    for (std::size_t block = first; block < last; ++block) {
-      const BlockView view(target, block);
-      std::memset(view.state.data(), 0, view.state.size().value());
-      for (std::uint64_t at = 0; at < view.count; at += values.size()) {
-        const auto some = std::span(values).first(std::min<std::uint64_t>(values.size(), view.count - at));
-        detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()),
-                        initial_dtype, HostSpan(some), DType::fp32);
-        view.set_masters(at, some, tile.parameter_dtype);
-      }
-    }
-  });
-  return ok();
-}
-
-Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters) {
-  PENSTOCK_TRY(is_split(tile.format) ? detail::check_tile("read_masters", tile)
-                                     : detail::check_state("read_masters", tile));
-  if (first > tile.elements || ElementCount(masters.size()) > tile.elements - first) {
-    return Error::invalid_argument("read_masters")
-        .object("masters")
-        .reason("beyond the tile's end")
-        .wanted(tile.elements)
-        .got(first + ElementCount(masters.size()));
-  }
-  AdamTile whole = tile;
-  whole.gradient = {};
-  if (!is_split(tile.format)) whole.parameter = {};
-  for (std::uint64_t at = first.value(); !masters.empty();) {
-    const BlockView view(whole, at / block_elements.value());
-    const auto some = masters.first(std::min(masters.size(), view.first + view.count - at));
-    view.get_masters(at - view.first, some);
-    at += some.size();
-    masters = masters.subspan(some.size());
-  }
-  return ok();
 }
 
 }  // namespace penstock::cpu_adam

@@ -29,6 +29,16 @@ struct BlockView {
 
 [[nodiscard]] std::size_t block_count(const AdamTile& tile);
 
+/// Calls body(first, last) for disjoint ranges of [0, count): on `workers`, or on the calling thread if that is null.
+template <class Body>
+void parallel_blocks(parallel::Workers* workers, std::size_t count, const Body& body) {
+  if (workers) {
+    workers->parallel_blocks(count, body);
+  } else {
+    body(0, count);
+  }
+}
+
 /// to[i] = round(from[i]), to nearest even.
 void convert(ConstHostSpan from, DType from_dtype, HostSpan to, DType to_dtype);
 

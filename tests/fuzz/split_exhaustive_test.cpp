@@ -33,7 +33,7 @@ struct SplitTile {
     ASSERT_TRUE(cpu_adam::initialize_tile(ConstHostSpan(std::span(masters)), DType::fp32, tile).has_value());
   }
   [[nodiscard]] bool reads_back() {
-    return cpu_adam::read_masters(tile, ElementCount(0), read).has_value() &&
+    return cpu_adam::read_states(tile, cpu_adam::StateKind::master, ElementCount(0), read).has_value() &&
            std::memcmp(masters.data(), read.data(), count * sizeof(float)) == 0;
   }
 };

@@ -69,11 +69,12 @@ class SimulatedRank final : public swap::IdleHandler {
     const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
     };
-    return persist(result, [&] { return engine_->initialize(fill); });
+    return persist(result,
+                   [&] { return options_.restore ? options_.restore(*engine_) : engine_->initialize(fill); });
   }
 
   Result<void> train(RunResult& result) {
-    for (std::uint32_t step = 0; step < options_.steps; ++step) {
+    for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
       if (options_.before_step) options_.before_step(step, number_, *runtime_);
       PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
       for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
@@ -84,6 +85,7 @@ class SimulatedRank final : public swap::IdleHandler {
       if (!outcome) return outcome.error();
       result.outcomes.push_back(*outcome);
     }
+    if (options_.after_steps) PENSTOCK_TRY(options_.after_steps(*engine_));
     auto digest = persist(result, [&] { return engine_->digest(); });
     if (!digest) return digest.error();
     result.digest = *digest;

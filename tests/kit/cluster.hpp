@@ -46,6 +46,10 @@ struct RunOptions {
   /// before_initialize is called after the engine is created, when_incomplete when a step() has left the engine
   /// step_incomplete; both on the rank's thread.
   std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
+  /// Steps before this one are not trained; set `restore` then.
+  std::uint32_t first_step = 0;
+  /// Called instead of initialize(), and after the last step; both on the rank's thread.
+  std::function<Result<void>(Engine&)> restore, after_steps;
   /// Changes the configuration of the engine but not that of the plan.
   std::function<void(Config&)> spoil_engine_config;
   /// Called after each micro-batch, on the rank's thread.

@@ -120,10 +120,23 @@ struct AdamOutcome {
 Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
                              parallel::Workers* workers = nullptr);
 
-/// Writes masters [first, first + masters.size()) of a tile to `masters`. tile.gradient is ignored, and in format
-/// fp32 tile.parameter too.
+/// The states of a tile's elements in fp32, one value an element. Spans are owned by the caller.
+struct AdamStates {
+  std::span<const float> master, first_moment, second_moment;
+};
+/// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned for
+/// a tile of this format are restored exactly: read_states() returns them again, and every later step has the same result
+/// (bytes of split_q8 may differ). A moment that the format cannot represent is rounded to nearest.
 ///
-/// Errors: as adam_step; invalid_argument, for masters beyond the tile's end.
-Result<void> read_masters(const AdamTile& tile, ElementCount first, std::span<float> masters);
+/// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
+/// does not hold tile.elements values, a moment that is not finite or a negative second moment.
+Result<void> restore_tile(const AdamStates& states, const AdamTile& tile,
+                          parallel::Workers* workers = nullptr);
+
+/// Writes one state of elements [first, first + values.size()) of a tile to `values`. tile.gradient is ignored;
+/// tile.parameter is read for the masters of split formats only.
+///
+/// Errors: as adam_step; invalid_argument, for elements beyond the tile's end.
+Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount first, std::span<float> values);
 
 }  // namespace penstock::cpu_adam

@@ -3,6 +3,10 @@
 #include <penstock/base/result.hpp>
 #include <penstock/kernels/variants.hpp>
 
+#include <array>
+#include <cstdint>
+#include <string_view>
+
 namespace penstock::cpu_adam {
 
 using kernels::StateFormat;
@@ -17,6 +21,22 @@ using kernels::StateFormat;
 /// kernels/state_codes.hpp defines the codes. In the split formats the upper half of the master is the bf16
 /// parameter, which is stored elsewhere; parameter and remainder together give the master.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
+
+/// What a tile stores for each element.
+enum class StateKind : std::uint8_t {
+  master,         ///< the fp32 value that the parameter is rounded from
+  first_moment,   ///< m, the moving average of the gradient
+  second_moment,  ///< v, the moving average of its square; not negative
+};
+inline constexpr std::array all_states{StateKind::master, StateKind::first_moment, StateKind::second_moment};
+[[nodiscard]] constexpr std::string_view to_string(StateKind kind) {
+  switch (kind) {
+    case StateKind::master: return "master";
+    case StateKind::first_moment: return "first_moment";
+    case StateKind::second_moment: return "second_moment";
+  }
+  return "unknown";
+}
 
 /// Bytes of a block or a tile of `elements` elements; a block has at most block_elements.
 ///

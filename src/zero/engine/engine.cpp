@@ -70,6 +70,15 @@ Engine::~Engine() = default;
 Result<void> Engine::initialize(const Fill& fill) {
   return state_->initialize(fill);
 }
+Result<void> Engine::read_states(const StateSink& sink) {
+  return state_->read_states(sink);
+}
+Result<void> Engine::restore(std::uint64_t step, const StateSource& source) {
+  return state_->restore("Engine::restore", step, source);
+}
+std::uint64_t Engine::completed_steps() const {
+  return state_->completed_steps();
+}
 Result<void> Engine::begin_step(const StepOptions& options) {
   return state_->begin_step(options);
 }

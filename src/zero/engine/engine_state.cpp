@@ -1,28 +1,8 @@
 #include "zero/engine/engine_state.hpp"
 
-#include "zero/engine/parameter_digest.hpp"
-
-#include <algorithm>
 #include <cmath>
 
 namespace penstock::zero {
-
-namespace {
-
-/// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of a
-/// flat, without the padding.
-template <class T, class Visit>
-void for_each_parameter(const FlatLayout& flat, ElementCount first, std::span<T> values, const Visit& visit) {
-  const ElementCount last = first + ElementCount(values.size());
-  for (const FlatSlot& slot : flat.slots) {
-    const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
-    if (begin >= end) continue;
-    visit(slot.parameter, (begin - slot.begin).value(),
-          values.subspan((begin - first).value(), (end - begin).value()));
-  }
-}
-
-}  // namespace
 
 Engine::State::State(Options options)
     : options_(std::move(options)),
@@ -206,7 +186,7 @@ Result<void> Engine::State::ready(const char* operation) const {
   if (!initialized_) {
     return Error::invalid_argument(operation)
         .reason("the parameters have no values yet")
-        .advice("call initialize() until it succeeds");
+        .advice("call initialize() or restore() until it succeeds");
   }
   return step_complete(operation);
 }
@@ -217,24 +197,6 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
       .object("unit")
       .wanted("below " + std::to_string(options_.model.units.size()))
       .got(unit);
-}
-
-Result<void> Engine::State::initialize(const Fill& fill) {
-  PENSTOCK_TRY(check_not_failed("Engine::initialize"));
-  PENSTOCK_TRY(step_complete("Engine::initialize"));
-  PENSTOCK_TRY(between_steps("Engine::initialize"));
-  initialized_ = false;
-  PENSTOCK_TRY(residency_->drop_all(*this));
-  const auto fill_flat = [&](const FlatLayout& flat, ElementCount first, std::span<float> values) {
-    for_each_parameter(flat, first, values, fill);
-  };
-  PENSTOCK_TRY(optimizer_.initialize(context_.flats, context_.communicator.rank(), fill_flat));
-  tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
-  context_.completed_steps = 0;
-  initialized_ = true;
-  return ok();
 }
 
 Result<void> Engine::State::begin_step(const StepOptions& step) {
@@ -316,36 +278,6 @@ Result<StepOutcome> Engine::State::step() {
   context_.runtime.end_round();
   residency_->end_step();
   return outcome;
-}
-
-Result<std::string> Engine::State::digest() {
-  PENSTOCK_TRY(ready("Engine::digest"));
-  // Wait for gathers in flight: the exchange comes after them in the collective order.
-  PENSTOCK_TRY(residency_->drop_all(*this));
-  ParameterDigest digest(options_.model);
-  PENSTOCK_TRY(optimizer_.visit_masters(
-      context_.flats, [&](const FlatState& flat, ElementCount first, std::span<const float> masters) {
-        for_each_parameter(*flat.layout, flat.layout->shard * context_.communicator.rank() + first, masters,
-                           [&](ParameterId id, std::uint64_t begin, std::span<const float> values) {
-                             digest.add(id, begin, values);
-                           });
-      }));
-  PENSTOCK_TRY(add_sums_of_peers(digest));
-  tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});
-  return digest.to_string();
-}
-
-Result<void> Engine::State::add_sums_of_peers(ParameterDigest& digest) {
-  const ParameterDigest::Sum mine = digest.sum();
-  std::vector<ParameterDigest::Sum> of_ranks(context_.communicator.size());
-  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
-                                 CollectiveSignature::Subject::digest));
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    if (rank != context_.communicator.rank()) digest.add(of_ranks[rank]);
-  }
-  return ok();
 }
 
 Result<void> Engine::State::gather(std::uint32_t flat) {

@@ -25,6 +25,9 @@ class Engine::State : private FlatResidency::Effects {
   Result<void> open();
 
   Result<void> initialize(const Fill& fill);
+  Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
+  Result<void> read_states(const StateSink& sink);
+  [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
   Result<void> begin_step(const StepOptions& step);
   Result<std::vector<DeviceTensor>> acquire(std::uint32_t unit, tiers::Stream& stream);
   void release(std::uint32_t unit) noexcept;
@@ -41,6 +44,7 @@ class Engine::State : private FlatResidency::Effects {
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
+  Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
   // Check whether a call is allowed now. They change nothing.

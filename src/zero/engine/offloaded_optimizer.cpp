@@ -6,6 +6,8 @@
 
 namespace penstock::zero {
 
+using cpu_adam::all_states;
+
 cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
                                             ConstHostSpan gradient) const {
   const auto part = [&](auto span, DType dtype) {
@@ -38,26 +40,37 @@ Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
   return ok();
 }
 
-Result<void> OffloadedOptimizer::initialize(std::span<FlatState> flats, std::uint32_t rank,
-                                            const Fill& fill) {
+Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
+                                         const StateSource& source) {
   swap::Runtime& runtime = *options_.runtime;
-  std::vector<float> values;
   for (FlatState& flat : flats) {
     PENSTOCK_TRY_ASSIGN(auto shard,
                         runtime.acquire(flat.shard, swap::Access::overwrite, swap::Use::unrecorded));
     for (TileState& tile : flat.tiles) {
-      runtime.wait_for_stores(options_.tile_stores_max);
-      PENSTOCK_TRY_ASSIGN(auto lease,
-                          runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded));
-      values.assign(tile.range.count.value(), 0.0f);
-      fill(*flat.layout, flat.layout->shard * rank + tile.range.begin, values);
-      PENSTOCK_TRY(cpu_adam::initialize_tile(ConstHostSpan(std::span<const float>(values)), DType::fp32,
-                                             view(tile, lease.bytes(), shard.bytes(), {}), options_.workers));
-      if (tile.on_disk) internals().blocks(tile.tensor).seal_all(lease.bytes(), 0);
-      internals().blocks(tile.tensor).stamp(0);
+      PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard.bytes()));
     }
+    internals().blocks(flat.shard).stamp(step);
   }
   return runtime.flush();
+}
+
+Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
+                                              std::uint64_t step, const StateSource& source, HostSpan shard) {
+  swap::Runtime& runtime = *options_.runtime;
+  std::array<std::vector<float>, all_states.size()> states;
+  for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
+    states[kind].resize(tile.range.count.value());
+    PENSTOCK_TRY(
+        source(*flat.layout, all_states[kind], flat.layout->shard * rank + tile.range.begin, states[kind]));
+  }
+  runtime.wait_for_stores(options_.tile_stores_max);
+  PENSTOCK_TRY_ASSIGN(auto lease,
+                      runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded));
+  PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, view(tile, lease.bytes(), shard, {}),
+                                      options_.workers));
+  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(lease.bytes(), step);
+  internals().blocks(tile.tensor).stamp(step);
+  return ok();
 }
 
 /// Prefetches the current tile first; otherwise the later ones could take its memory.
@@ -141,9 +154,11 @@ Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, c
   return ok();
 }
 
-Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats, const MasterVisitor& visit) {
+Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
+                                              std::span<const cpu_adam::StateKind> kinds,
+                                              const StateVisitor& visit) {
   swap::Runtime& runtime = *options_.runtime;
-  std::vector<float> masters;
+  std::vector<float> values;
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_halves(flat));
     swap::Lease shard;  // split formats only: the upper halves of the masters
@@ -162,10 +177,12 @@ Result<void> OffloadedOptimizer::visit_masters(std::span<FlatState> flats, const
           return internals().corrupted(tile.tensor, i);
         }
         const ElementCount first = cpu_adam::block_elements * i;
-        masters.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
-        PENSTOCK_TRY(cpu_adam::read_masters(
-            view(tile, lease.bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), first, masters));
-        visit(flat, tile.range.begin + first, masters);
+        values.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
+        for (const cpu_adam::StateKind kind : kinds) {
+          PENSTOCK_TRY(cpu_adam::read_states(
+              view(tile, lease.bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), kind, first, values));
+          PENSTOCK_TRY(visit(flat, kind, tile.range.begin + first, values));
+        }
       }
     }
   }

@@ -35,11 +35,13 @@ class OffloadedOptimizer {
   };
   explicit OffloadedOptimizer(const Options& options) : options_(options) {}
 
-  /// Writes the initial values of elements [first, first + values.size()) of the flat into `values`, which contains
-  /// zeros.
-  using Fill = std::function<void(const FlatLayout& flat, ElementCount first, std::span<float> values)>;
-  /// Sets masters and moments to step 0 and writes the parameter shards. `rank`'s slice only.
-  Result<void> initialize(std::span<FlatState> flats, std::uint32_t rank, const Fill& fill);
+  /// Writes one state of elements [first, first + values.size()) of the flat into `values`, which contains zeros.
+  using StateSource = std::function<Result<void>(const FlatLayout& flat, cpu_adam::StateKind kind,
+                                                 ElementCount first, std::span<float> values)>;
+  /// Sets all states from `source`, records that they are of step `step`, and writes the parameter shards. `rank`'s slice
+  /// only.
+  Result<void> restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
+                       const StateSource& source);
 
   struct Step {
     std::uint64_t number = 0;  ///< the step number of the tiles after the update
@@ -53,15 +55,18 @@ class OffloadedOptimizer {
   /// different steps; non_finite, naming the tile.
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
-  /// Calls `visit` with the master weights of each block of each tile, in order.
-  using MasterVisitor =
-      std::function<void(const FlatState& flat, ElementCount first, std::span<const float> masters)>;
-  Result<void> visit_masters(std::span<FlatState> flats, const MasterVisitor& visit);
+  /// Calls `visit` with each of `kinds` of each block of each tile, in order. An error of `visit` ends it.
+  using StateVisitor = std::function<Result<void>(const FlatState& flat, cpu_adam::StateKind kind,
+                                                  ElementCount first, std::span<const float> values)>;
+  Result<void> visit_states(std::span<FlatState> flats, std::span<const cpu_adam::StateKind> kinds,
+                            const StateVisitor& visit);
 
  private:
   /// Split formats: checks that the parameters are of the same step as the tiles.
   [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
+  Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
+                            const StateSource& source, HostSpan shard);
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,

@@ -58,7 +58,7 @@ class Trained {
       EXPECT_FALSE(outcome->first_non_finite_block.has_value());
     }
     std::vector<float> masters(count);
-    EXPECT_TRUE(read_masters(tile(), ElementCount(0), masters).has_value());
+    EXPECT_TRUE(read_states(tile(), StateKind::master, ElementCount(0), masters).has_value());
     return masters;
   }
 

@@ -14,7 +14,7 @@ namespace penstock::test {
 
 using namespace cpu_adam;
 
-/// A tile of a split format, read in double by its documented layout, independently of the kernels.
+/// A tile of any format, read in double by its documented layout, independently of the kernels.
 class FormatTile {
  public:
   FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32,
@@ -54,6 +54,7 @@ class FormatTile {
 
   [[nodiscard]] float master(std::size_t i) const {
     const auto [block, at, n] = place(i);
+    if (format_ == StateFormat::fp32) return get(DType::fp32, block + 4 * at);
     const std::size_t begin = format_ == StateFormat::split        ? 8 * n
                               : format_ == StateFormat::split_bf16 ? 4 * n
                                                                    : 0;
@@ -74,6 +75,9 @@ class FormatTile {
     return std::ldexp(1.0, (value > 0 ? std::max(std::ilogb(value), lowest) : lowest) - 3);
   }
 
+  [[nodiscard]] std::vector<std::byte> parameters() const {
+    return {parameter_.span().data(), parameter_.span().data() + 2 * count_};
+  }
   /// State, then parameter, as raw bytes.
   [[nodiscard]] std::vector<std::byte> bytes() const {
     const AdamTile whole = tile();
@@ -100,6 +104,7 @@ class FormatTile {
   [[nodiscard]] double moment(std::size_t i, std::size_t which) const {
     const auto [block, at, n] = place(i);
     switch (format_) {
+      case StateFormat::fp32: return get(DType::fp32, block + 4 * ((1 + which) * n + at));
       case StateFormat::split: return get(DType::fp32, block + 4 * (which * n + at));
       case StateFormat::split_bf16: return get(DType::bf16, block + 2 * (which * n + at));
       default: break;

@@ -81,7 +81,7 @@ TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
     tile.initialize(values.master);
 
     std::vector<float> read(count);
-    ASSERT_TRUE(read_masters(tile.tile(), ElementCount(0), read).has_value());
+    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(0), read).has_value());
     EXPECT_EQ(read, values.master);
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_EQ(tile.master(i), values.master[i]);
@@ -90,9 +90,9 @@ TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
     }
     if (count < 20000) continue;
     std::vector<float> part(20000);
-    ASSERT_TRUE(read_masters(tile.tile(), ElementCount(16000), part).has_value());
+    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(16000), part).has_value());
     EXPECT_TRUE(std::equal(part.begin(), part.end(), values.master.begin() + 16000));
-    EXPECT_FALSE(read_masters(tile.tile(), ElementCount(20002), part).has_value());
+    EXPECT_FALSE(read_states(tile.tile(), StateKind::master, ElementCount(20002), part).has_value());
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/base/compute.hpp>
+#include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
@@ -101,15 +102,15 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// initialize, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in the
-/// same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
+/// initialize, restore, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in
+/// the same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
 /// block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
 /// | status          | what changed                                          | what to call                           |
 /// |-----------------|-------------------------------------------------------|----------------------------------------|
-/// | ready           | nothing; a failed initialize() may unset parameters   | the same call, or the correct one      |
+/// | ready           | nothing; a failed initialize() or restore() unsets them | the same call, or the correct one      |
 /// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else |
 /// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine            |
 ///
@@ -147,6 +148,27 @@ class Engine {
   /// Sets the initial value of every parameter, clears the moments and sets the step to 0. The full model is never in
   /// memory.
   Result<void> initialize(const Fill& fill);
+
+  /// Receives values [first, first + values.size()) of one state of `parameter`, at most 16384 of them. An error ends
+  /// read_states(), which returns it.
+  using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
+                                               std::uint64_t first, std::span<const float> values)>;
+  /// Reads the masters and moments of this rank's shards, tile by tile. All ranks together pass each value of each
+  /// parameter once. The states belong to step completed_steps(). Not collective.
+  Result<void> read_states(const StateSink& sink);
+  /// Writes values [first, first + values.size()) of one state of `parameter` into `values`, which contains zeros. An
+  /// error ends restore().
+  using StateSource = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
+                                                 std::uint64_t first, std::span<float> values)>;
+  /// Sets the masters and moments of this rank's shards as of step `step`, which must be equal on all ranks. With the
+  /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
+  /// ranks, the division into units and the state format may differ from those of the run that was saved.
+  ///
+  /// Errors: invalid_argument, for a moment that is not finite or a negative second moment; those of `source` and of the
+  /// tiers. The parameters have no values then, until restore() or initialize() succeeds.
+  Result<void> restore(std::uint64_t step, const StateSource& source);
+  /// The number of the last step that updated the parameters; 0 after initialize().
+  [[nodiscard]] std::uint64_t completed_steps() const;
 
   struct StepOptions {
     /// How many times each unit is reduced before step(); default: gradient_accumulation_steps of the configuration.

@@ -1,0 +1,103 @@
+#include "cpu_adam/block_moments.hpp"
+
+#include "kernels/state_codes.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock::cpu_adam::detail {
+
+namespace {
+
+using kernels::ScalarLane;
+using M8 = kernels::Q8M<ScalarLane>;
+using V8 = kernels::Q8V<ScalarLane>;
+
+/// The random number with which dithered() rounds to nearest: half of what is cut off.
+constexpr kernels::U32 to_nearest = 0x80000000u;
+
+// The places of the moments in a block; see state_format.hpp.
+float* wide_moments(const BlockView& block, std::size_t moment) {
+  const std::size_t masters = block.format == StateFormat::fp32 ? 1 : 0;
+  return reinterpret_cast<float*>(block.state.data()) + block.count * (masters + moment);
+}
+std::uint16_t* half_moments(const BlockView& block, std::size_t moment) {
+  return reinterpret_cast<std::uint16_t*>(block.state.data()) + block.count * moment;
+}
+std::uint8_t* codes(const BlockView& block, std::size_t moment) {
+  return reinterpret_cast<std::uint8_t*>(block.state.data()) + block.count * (2 + moment);
+}
+std::uint8_t* bases(const BlockView& block, std::size_t moment) {
+  return codes(block, 2) + ceil_divide(block.count, std::uint64_t{kernels::q8_run}) * moment;
+}
+
+float largest_magnitude(std::span<const float> values) {
+  float largest = 0.0f;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+void set_half(const BlockView& block, std::size_t moment, std::span<const float> values) {
+  std::uint16_t* const to = half_moments(block, moment);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    to[i] = static_cast<std::uint16_t>(kernels::dithered<16>(kernels::bits_of(values[i]), to_nearest) >> 16);
+  }
+}
+
+void set_q8(const BlockView& block, std::span<const float> first, std::span<const float> second) {
+  for (std::size_t begin = 0; begin < block.count; begin += kernels::q8_run) {
+    const std::size_t run = begin / kernels::q8_run,
+                      count = std::min<std::size_t>(kernels::q8_run, block.count - begin);
+    const auto base = [&](std::span<const float> values, kernels::U32 exponent_max) {
+      const float largest = largest_magnitude(values.subspan(begin, count));
+      return static_cast<std::uint8_t>(kernels::q8_stored_base(kernels::bits_of(largest), exponent_max));
+    };
+    const M8 m(bases(block, 0)[run] = base(first, kernels::q8_m_exponent_max));
+    const V8 v(bases(block, 1)[run] = base(second, kernels::q8_v_exponent_max));
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      codes(block, 0)[i] = static_cast<std::uint8_t>(m.encoded(first[i], to_nearest));
+      codes(block, 1)[i] = static_cast<std::uint8_t>(v.encoded(V8::rounded(second[i], to_nearest)));
+    }
+  }
+}
+
+/// Reads a moment in fp32 or bf16.
+void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::span<float> values) {
+  if (block.format != StateFormat::split_bf16) {
+    std::copy_n(wide_moments(block, moment) + at, values.size(), values.begin());
+    return;
+  }
+  const std::uint16_t* const from = half_moments(block, moment) + at;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = kernels::float_of(static_cast<kernels::U32>(from[i]) << 16);
+  }
+}
+
+}  // namespace
+
+void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second) {
+  if (block.format == StateFormat::split_q8) return set_q8(block, first, second);
+  if (block.format == StateFormat::split_bf16) {
+    set_half(block, 0, first);
+    return set_half(block, 1, second);
+  }
+  std::copy(first.begin(), first.end(), wide_moments(block, 0));
+  std::copy(second.begin(), second.end(), wide_moments(block, 1));
+}
+
+void get_first_moments(const BlockView& block, std::size_t at, std::span<float> values) {
+  if (block.format != StateFormat::split_q8) return get_plain(block, 0, at, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const M8 scale(bases(block, 0)[(at + i) / kernels::q8_run]);
+    values[i] = scale.decoded(ScalarLane::load_bytes_signed(codes(block, 0) + at + i), 1.0f);
+  }
+}
+
+void get_second_moments(const BlockView& block, std::size_t at, std::span<float> values) {
+  if (block.format != StateFormat::split_q8) return get_plain(block, 1, at, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = V8(bases(block, 1)[(at + i) / kernels::q8_run]).decoded(codes(block, 1)[at + i]);
+  }
+}
+
+}  // namespace penstock::cpu_adam::detail

@@ -1,0 +1,121 @@
+#include <penstock/cpu_adam/adam.hpp>
+
+#include "cpu_adam/block_moments.hpp"
+#include "cpu_adam/block_view.hpp"
+#include "cpu_adam/check_tile.hpp"
+#include "kernels/floating_point_mode.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+namespace penstock::cpu_adam {
+
+using detail::block_count;
+using detail::BlockView;
+using detail::parallel_blocks;
+
+namespace {
+
+Result<void> check_count(const char* name, std::span<const float> values, const AdamTile& tile) {
+  if (ElementCount(values.size()) == tile.elements) return ok();
+  return Error::invalid_argument("restore_tile").object(name).wanted(tile.elements).got(values.size());
+}
+
+template <class Accepts>
+Result<void> check_values(const char* name, std::span<const float> values, const char* wanted,
+                          const Accepts& accepts) {
+  const auto bad = std::find_if(values.begin(), values.end(), [&](float value) { return !accepts(value); });
+  if (bad == values.end()) return ok();
+  return Error::invalid_argument("restore_tile")
+      .object(std::string(name) + "[" + std::to_string(bad - values.begin()) + "]")
+      .wanted(wanted)
+      .got(std::to_string(*bad));
+}
+
+Result<void> check_states(const AdamStates& states, const AdamTile& tile) {
+  PENSTOCK_TRY(check_count("master", states.master, tile));
+  PENSTOCK_TRY(check_count("first_moment", states.first_moment, tile));
+  PENSTOCK_TRY(check_count("second_moment", states.second_moment, tile));
+  PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
+                            [](float value) { return std::isfinite(value); }));
+  return check_values("second_moment", states.second_moment, "a finite number, 0 or more",
+                      [](float value) { return std::isfinite(value) && value >= 0.0f; });
+}
+
+}  // namespace
+
+Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
+                             parallel::Workers* workers) {
+  PENSTOCK_TRY(detail::check_tile("initialize_tile", tile));
+  PENSTOCK_TRY(detail::check_initial("initialize_tile", initial, initial_dtype, tile));
+
+  AdamTile target = tile;
+  target.gradient = {};
+  const ByteCount initial_size = size_of(initial_dtype);
+  parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
+    std::array<float, 1024> values;
+    for (std::size_t block = first; block < last; ++block) {
+      const BlockView view(target, block);
+      std::memset(view.state.data(), 0, view.state.size().value());
+      for (std::uint64_t at = 0; at < view.count; at += values.size()) {
+        const auto some = std::span(values).first(std::min<std::uint64_t>(values.size(), view.count - at));
+        detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()),
+                        initial_dtype, HostSpan(some), DType::fp32);
+        view.set_masters(at, some, tile.parameter_dtype);
+      }
+    }
+  });
+  return ok();
+}
+
+Result<void> restore_tile(const AdamStates& states, const AdamTile& tile, parallel::Workers* workers) {
+  PENSTOCK_TRY(detail::check_tile("restore_tile", tile));
+  PENSTOCK_TRY(check_states(states, tile));
+
+  AdamTile target = tile;
+  target.gradient = {};
+  parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
+    const kernels::DefaultFloatingPointMode mode;
+    for (std::size_t block = first; block < last; ++block) {
+      const BlockView view(target, block);
+      view.set_masters(0, states.master.subspan(view.first, view.count), tile.parameter_dtype);
+      detail::set_moments(view, states.first_moment.subspan(view.first, view.count),
+                          states.second_moment.subspan(view.first, view.count));
+    }
+  });
+  return ok();
+}
+
+Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount first, std::span<float> values) {
+  const bool reads_parameter = kind == StateKind::master && is_split(tile.format);
+  PENSTOCK_TRY(reads_parameter ? detail::check_tile("read_states", tile)
+                               : detail::check_state("read_states", tile));
+  if (first > tile.elements || ElementCount(values.size()) > tile.elements - first) {
+    return Error::invalid_argument("read_states")
+        .object("values")
+        .reason("beyond the tile's end")
+        .wanted(tile.elements)
+        .got(first + ElementCount(values.size()));
+  }
+  const kernels::DefaultFloatingPointMode mode;
+  AdamTile whole = tile;
+  whole.gradient = {};
+  if (!reads_parameter) whole.parameter = {};
+  for (std::uint64_t at = first.value(); !values.empty();) {
+    const BlockView view(whole, at / block_elements.value());
+    const auto some = values.first(std::min(values.size(), view.first + view.count - at));
+    switch (kind) {
+      case StateKind::master: view.get_masters(at - view.first, some); break;
+      case StateKind::first_moment: detail::get_first_moments(view, at - view.first, some); break;
+      case StateKind::second_moment: detail::get_second_moments(view, at - view.first, some); break;
+    }
+    at += some.size();
+    values = values.subspan(some.size());
+  }
+  return ok();
+}
+
+}  // namespace penstock::cpu_adam

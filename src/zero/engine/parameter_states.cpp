@@ -1,0 +1,108 @@
+// The calls of the engine that set and read the states of parameters: initialize, restore, read_states, digest.
+
+#include "zero/engine/engine_state.hpp"
+#include "zero/engine/parameter_digest.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+namespace {
+
+/// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of a
+/// flat, without the padding, until a call returns an error.
+template <class T, class Visit>
+Result<void> for_each_parameter(const FlatLayout& flat, ElementCount first, std::span<T> values,
+                                const Visit& visit) {
+  const ElementCount last = first + ElementCount(values.size());
+  for (const FlatSlot& slot : flat.slots) {
+    const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
+    if (begin >= end) continue;
+    PENSTOCK_TRY(visit(slot.parameter, (begin - slot.begin).value(),
+                       values.subspan((begin - first).value(), (end - begin).value())));
+  }
+  return ok();
+}
+
+}  // namespace
+
+Result<void> Engine::State::initialize(const Fill& fill) {
+  return restore("Engine::initialize", 0,
+                 [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                     std::span<float> values) -> Result<void> {
+                   if (kind == cpu_adam::StateKind::master) fill(parameter, first, values);
+                   return ok();
+                 });
+}
+
+Result<void> Engine::State::restore(const char* operation, std::uint64_t step, const StateSource& source) {
+  PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(step_complete(operation));
+  PENSTOCK_TRY(between_steps(operation));
+  initialized_ = false;
+  PENSTOCK_TRY(residency_->drop_all(*this));
+  PENSTOCK_TRY(optimizer_.restore(
+      context_.flats, context_.communicator.rank(), step,
+      [&](const FlatLayout& flat, cpu_adam::StateKind kind, ElementCount first, std::span<float> values) {
+        return for_each_parameter(flat, first, values, [&](ParameterId id, std::uint64_t begin, auto part) {
+          return source(id, kind, begin, part);
+        });
+      }));
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
+  context_.completed_steps = step;
+  initialized_ = true;
+  return ok();
+}
+
+/// Calls `sink` with each of `kinds` of this rank's shards.
+Result<void> Engine::State::visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink) {
+  PENSTOCK_TRY(optimizer_.visit_states(
+      context_.flats, kinds,
+      [&](const FlatState& flat, cpu_adam::StateKind kind, ElementCount first,
+          std::span<const float> values) {
+        const ElementCount begin = flat.layout->shard * context_.communicator.rank() + first;
+        return for_each_parameter(
+            *flat.layout, begin, values,
+            [&](ParameterId id, std::uint64_t at, auto part) { return sink(id, kind, at, part); });
+      }));
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});
+  return ok();
+}
+
+Result<void> Engine::State::read_states(const StateSink& sink) {
+  PENSTOCK_TRY(ready("Engine::read_states"));
+  return visit_states(cpu_adam::all_states, sink);
+}
+
+Result<std::string> Engine::State::digest() {
+  PENSTOCK_TRY(ready("Engine::digest"));
+  // Wait for gathers in flight: the exchange comes after them in the collective order.
+  PENSTOCK_TRY(residency_->drop_all(*this));
+  ParameterDigest digest(options_.model);
+  constexpr cpu_adam::StateKind masters = cpu_adam::StateKind::master;
+  PENSTOCK_TRY(visit_states(std::span(&masters, 1),
+                            [&](ParameterId id, cpu_adam::StateKind, std::uint64_t first,
+                                std::span<const float> values) -> Result<void> {
+                              digest.add(id, first, values);
+                              return ok();
+                            }));
+  PENSTOCK_TRY(add_sums_of_peers(digest));
+  return digest.to_string();
+}
+
+Result<void> Engine::State::add_sums_of_peers(ParameterDigest& digest) {
+  const ParameterDigest::Sum mine = digest.sum();
+  std::vector<ParameterDigest::Sum> of_ranks(context_.communicator.size());
+  PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
+                                 CollectiveSignature::Subject::digest));
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (rank != context_.communicator.rank()) digest.add(of_ranks[rank]);
+  }
+  return ok();
+}
+
+}  // namespace penstock::zero

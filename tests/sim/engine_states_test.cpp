@@ -1,0 +1,165 @@
+#include "kit/cluster.hpp"
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using cpu_adam::StateFormat;
+using cpu_adam::StateKind;
+
+/// The states of all parameters, as a trainer saves them: without ranks, units' flats or padding.
+class SavedStates {
+ public:
+  explicit SavedStates(const ModelLayout& model) {
+    for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
+      for (std::uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+        for (const StateKind kind : cpu_adam::all_states) {
+          states_[{unit, i, kind}].assign(model.units[unit].parameters[i].count.value(), -7.0f);
+        }
+      }
+    }
+  }
+
+  Result<void> save(Engine& engine) {
+    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t first,
+                                  std::span<const float> values) -> Result<void> {
+      const std::scoped_lock lock(mutex_);  // ranks are threads
+      auto& state = states_.at({id.unit, id.index, kind});
+      std::copy(values.begin(), values.end(), state.begin() + static_cast<std::ptrdiff_t>(first));
+      written_ += values.size();
+      return ok();
+    });
+  }
+  Result<void> restore(Engine& engine, std::uint64_t step) const {
+    return engine.restore(
+        step,
+        [&](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> values) -> Result<void> {
+          const auto& state = states_.at({id.unit, id.index, kind});
+          std::copy_n(state.begin() + static_cast<std::ptrdiff_t>(first), values.size(), values.begin());
+          return ok();
+        });
+  }
+  [[nodiscard]] std::uint64_t written() const { return written_; }
+  bool operator==(const SavedStates& other) const { return states_ == other.states_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind>, std::vector<float>> states_;
+  std::uint64_t written_ = 0;
+};
+
+class EngineStates : public testing::TestWithParam<StateFormat> {
+ protected:
+  [[nodiscard]] static RunOptions run(std::uint32_t ranks, std::uint64_t seed = 5) {
+    RunOptions options{.ranks = ranks, .seed = seed};
+    options.config.penstock.state_format = GetParam();
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    options.config.offload_param.device = OffloadDevice::nvme;
+    return options;
+  }
+};
+
+TEST_P(EngineStates, ContinueARunWithTheSameResult) {
+  RunOptions whole = run(2);
+  whole.steps = 4;
+  SavedStates at_end(whole.model);
+  whole.after_steps = [&](Engine& engine) { return at_end.save(engine); };
+  const RunResult expected = train(whole);
+  ASSERT_FALSE(expected.error) << expected.error->message();
+
+  RunOptions first = run(2);
+  first.steps = 2;
+  SavedStates saved(first.model);
+  first.after_steps = [&](Engine& engine) {
+    EXPECT_EQ(engine.completed_steps(), 2u);
+    return saved.save(engine);
+  };
+  ASSERT_FALSE(train(first).error);
+  EXPECT_EQ(saved.written(), 3u * (5000 + 777 + 40'001 + 130 + 9'000 + 1));  // each value once
+
+  RunOptions second = run(2, /*seed=*/11);
+  second.first_step = 2;
+  second.steps = 4;
+  SavedStates resumed_end(second.model);
+  second.restore = [&](Engine& engine) { return saved.restore(engine, 2); };
+  second.after_steps = [&](Engine& engine) { return resumed_end.save(engine); };
+  const RunResult resumed = train(second);
+  ASSERT_FALSE(resumed.error) << resumed.error->message();
+  EXPECT_EQ(resumed.digest, expected.digest);
+  EXPECT_EQ(resumed.parameters, expected.parameters);
+  EXPECT_TRUE(resumed_end == at_end);
+  EXPECT_EQ(resumed.outcomes.back().step, 4u);
+  EXPECT_TRUE(resumed.above_prediction.empty()) << resumed.above_prediction.front();
+}
+
+TEST_P(EngineStates, AreRestoredOnAnotherNumberOfRanks) {
+  RunOptions first = run(2);
+  SavedStates saved(first.model);
+  first.after_steps = [&](Engine& engine) { return saved.save(engine); };
+  const RunResult expected = train(first);
+  ASSERT_FALSE(expected.error) << expected.error->message();
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    RunOptions other = run(ranks);
+    other.steps = other.first_step = 3;
+    SavedStates again(other.model);
+    other.restore = [&](Engine& engine) { return saved.restore(engine, 3); };
+    other.after_steps = [&](Engine& engine) { return again.save(engine); };
+    const RunResult restored = train(other);
+    ASSERT_FALSE(restored.error) << restored.error->message();
+    EXPECT_EQ(restored.digest, expected.digest) << ranks;
+    EXPECT_EQ(restored.parameters, expected.parameters) << ranks;
+    if (GetParam() != StateFormat::split_q8) {  // other elements share a scale there
+      EXPECT_TRUE(again == saved) << ranks;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, EngineStates,
+                         testing::Values(StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
+                                         StateFormat::split_q8),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+TEST(EngineRestore, AnErrorOfTheSourceIsReturnedAndTheCallCanBeRepeated) {
+  RunOptions options{.ranks = 1, .steps = 1, .seed = 3};
+  SavedStates saved(options.model);
+  options.after_steps = [&](Engine& engine) -> Result<void> {
+    EXPECT_TRUE(saved.save(engine));
+    const auto unreadable = [](ParameterId, StateKind, std::uint64_t,
+                               std::span<const float>) -> Result<void> {
+      return Error(ErrorCode::no_space, "checkpoint");
+    };
+    const auto stopped = engine.read_states(unreadable);
+    EXPECT_EQ(stopped.error().code(), ErrorCode::no_space);
+    EXPECT_EQ(engine.status(), Engine::Status::ready);
+
+    const auto negative = [](ParameterId, StateKind kind, std::uint64_t,
+                             std::span<float> values) -> Result<void> {
+      if (kind == StateKind::second_moment) values.back() = -1.0f;
+      return ok();
+    };
+    const auto refused = engine.restore(1, negative);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("second_moment"), std::string::npos)
+        << refused.error().message();
+    EXPECT_EQ(engine.status(), Engine::Status::ready);
+    EXPECT_FALSE(engine.digest());  // the parameters have no values
+
+    EXPECT_TRUE(saved.restore(engine, 1));
+    SavedStates again(options.model);
+    EXPECT_TRUE(again.save(engine));
+    EXPECT_TRUE(again == saved);
+    return ok();
+  };
+  const RunResult result = train(options);
+  EXPECT_FALSE(result.error) << result.error->message();
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
