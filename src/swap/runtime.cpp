@@ -5,6 +5,7 @@
 #include "swap/runtime_state.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace penstock::swap {
 
@@ -45,7 +46,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
     auto messages = size_swap_files(options.swap_need, options.paths);
     if (!messages) return messages.error();
-    options.messages = std::move(*messages);
+    std::move(messages->begin(), messages->end(), std::back_inserter(options.messages));
   }
   std::vector<std::unique_ptr<Path>> paths;
   for (const PathOptions& path : options.paths) {

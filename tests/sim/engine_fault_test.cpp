@@ -184,7 +184,7 @@ TEST(EngineFault, ComputesTheSameBitsWhenOneOfTwoDisksStopsTakingWrites) {
       ++injected;
       EXPECT_FALSE(run.messages.empty());
       for (const std::string& line : run.messages) {
-        if (line.find("is out of use") != line.npos) ++taken_out;
+        if (line.find("is retired after fault") != line.npos) ++taken_out;
       }
     }
   }

@@ -39,15 +39,16 @@ struct AdamSegment {
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// Format fp32: written only, the master rounded to nearest even. Split formats: read and written, the upper half
-  /// of the master in bf16; halfway cases are rounded up in magnitude.
+  /// The master, rounded. Format fp32: written only. Split formats: read and written, in bf16; the state has the
+  /// remainder, so that both together give the master.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
-  /// The number of the tile's first element among all elements of one trainer. Together with the step it seeds the
-  /// stochastic rounding of split_bf16 and split_q8. Dividing a tile at a block boundary does not change the result.
+  /// A number of the tile's first element; element i of the tile has first_element + i. No two elements of a model have
+  /// the same number, on any rank. With the step it seeds the stochastic rounding of split_bf16 and split_q8. Dividing a
+  /// tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
 };
 
@@ -93,7 +94,7 @@ struct AdamOutcome {
 ///     initialize_tile(initial_values, DType::fp32, tile).value();                     // step 0
 ///     AdamOutcome outcome = adam_step({.learning_rate = 1e-3f}, /*step=*/1, /*gradient_factor=*/1, tile).value();
 ///
-/// Returns when the tile is updated. Does not check the step number against the tile; the caller records it.
+/// Returns when the tile is updated. A tile does not contain its step number: the caller records it.
 /// Errors, all before anything is written: invalid_argument, naming the argument: step 0; a beta outside [0, 1),
 /// epsilon not above 0, a negative learning rate or weight decay, a value that is not finite; lengths that do not
 /// fit `elements`; spans that overlap or are misaligned; a parameter dtype that the format does not take.

@@ -21,14 +21,15 @@ namespace penstock::swap {
 ///     fill(lease.bytes());
 ///     lease.end();                            // evicted to the swap file when another tensor needs the room
 ///
-/// One thread, the *mover*, advances the transfers: the runtime's own or, with an idle handler, the thread that waits.
+/// One thread, the *mover*, advances the transfers. The runtime starts it, unless RuntimeOptions::idle_handler is set;
+/// then each call that waits advances them.
 /// Each path has its own driver thread. Destroy a zero::Engine before the runtime that it uses.
 ///
 /// A write-behind that fails on one path is repeated on another path that has room. If there is none, the tensor stays
 /// dirty in memory, and the next call of acquire, flush or check_stores returns the error, once. Until
 /// that call, requests that need room wait. That call also queues the store again, and the caller may repeat the call.
 ///
-/// Safe from any thread. acquire(), remove(), flush() and the calls named wait block.
+/// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
  public:
   /// Errors: no_space and permission, for the host memory; invalid_argument, not_found, permission, no_space and
@@ -41,7 +42,7 @@ class Runtime {
   /// a range of host memory that it keeps until remove() (unless it is transient).
   ///
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero;
-  /// no_space, when no path has room (wanted, free); budget_too_small, when host memory has no room.
+  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no room.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
   /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
   ///
@@ -62,9 +63,10 @@ class Runtime {
 
   /// Ends a round of uses, such as a training step. The order of uses of one round predicts that of the next.
   void end_round();
-  /// Hints that the tensor is used soon. Loads it once host memory has room for it and for every absent tensor that the
-  /// trace predicts to be used before it; evicts clean copies that are used later for it, and for a tensor that the trace
-  /// does not know, those that it does not know either. A request that waits for room cancels the hint.
+  /// Hints that the tensor is used soon. Loads it once host memory has room for it and for all absent tensors whose
+  /// predicted use is earlier. To make room, evicts clean copies whose predicted use is later. If the tensor has no
+  /// predicted use (see end_round()), evicts only clean copies that have none either. A request that waits for room
+  /// cancels the hint.
   ///
   /// Errors: invalid_argument, for a tensor that this runtime does not have.
   Result<void> prefetch(tiers::TensorId tensor);
@@ -98,7 +100,7 @@ class Runtime {
 
   // Inspection.
   [[nodiscard]] std::vector<tiers::TensorId> tensors() const;
-  /// A default description for a tensor that this runtime does not have.
+  /// The description of the tensor; TensorDescription{} if this runtime does not have it.
   [[nodiscard]] tiers::TensorDescription describe(tiers::TensorId tensor) const;
   [[nodiscard]] std::string name(tiers::TensorId tensor) const;
   /// Whether host memory contains a copy, or a load is in flight.
@@ -111,7 +113,7 @@ class Runtime {
   [[nodiscard]] std::vector<PathReport> paths() const;
   /// Requested options that are not in effect, with reasons, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Total time that callers have waited in acquire(), flush() and an engine's calls.
+  /// Total time that callers have waited in blocking calls and in an engine's calls.
   [[nodiscard]] TimePoint stall_time() const;
 
  private:

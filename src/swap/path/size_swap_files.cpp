@@ -58,15 +58,15 @@ Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
   return std::move(error).advice("free space, add a directory to nvme_path, or keep more in host memory");
 }
 
-/// Gives each path its share by weight. Bytes that a path has no room for go to the others, by weight. False when all
-/// are full.
+/// Gives each path its share by weight. Bytes that a path has no room for go to the others, by weight. False if the paths
+/// together have no room for all bytes.
 bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
   std::vector<bool> full(candidates.size(), false);
   while (true) {
     ByteCount left = need.total;
     double weights = 0;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      // A full path may have no room for one more tensor.
+      // Up to tensor_max bytes of a full path stay unused, because the next tensor does not fit: they do not count.
       if (full[i]) left -= std::min(left, candidates[i].free - need.tensor_max);
       if (!full[i]) weights += candidates[i].path.weight;
     }
@@ -153,8 +153,8 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
     if (each.free >= round_up(need.tensor_max)) {
       chosen.push_back(each);
     } else {
-      left_out.push_back(each.path.directory.string() + " is left out: " + to_string(each.free) +
-                         " are free, and its largest tensor would take " + to_string(need.tensor_max));
+      left_out.push_back(each.path.directory.string() + " is not used: " + to_string(each.free) +
+                         " are free, but the largest tensor needs " + to_string(need.tensor_max));
     }
   }
   if (unweighed) PENSTOCK_TRY(weigh(chosen));

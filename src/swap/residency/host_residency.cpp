@@ -60,7 +60,7 @@ tiers::TensorDescription HostResidency::remove(TensorId tensor) {
   tiers::TensorDescription description = store_.remove(tensor);
   if (const auto& extent = description.extent) {
     release_extent(*extent, description.purpose);
-    evacuation_.left(tensor, extent->path, ByteCount());
+    evacuation_.note_departed(tensor, extent->path, ByteCount());
   }
   pending_uses_[static_cast<std::size_t>(tensor)] = 0;
   eviction_.update(tensor, std::nullopt);
@@ -166,8 +166,8 @@ void HostResidency::release(TensorId tensor, Access access) {
   after_lease(tensor);
 }
 
-/// Called when a lease has ended. Without further leases: discards a transient tensor; queues a clean copy on a retired
-/// path to be moved; drops a clean copy that is not retained.
+/// Called when a lease has ended. If the tensor has no other lease: discards a transient tensor. If the copy is clean,
+/// queues the tensor for evacuation when its extent is on a retired path, and drops the copy when it is not retained.
 void HostResidency::after_lease(TensorId tensor) {
   const auto& description = store_.description(tensor);
   store_.touch(tensor);
@@ -181,13 +181,12 @@ void HostResidency::after_lease(TensorId tensor) {
 
 void HostResidency::discard(TensorId tensor) {
   const CopyState state = store_.copy(tensor).state;
-  if (state == CopyState::absent) return;
   if (state == CopyState::loading || state == CopyState::storing) {
     unwanted_.insert(tensor);
     return;
   }
   store_.discard(tensor);
-  effects_.drop(tensor);
+  if (state != CopyState::absent) effects_.drop(tensor);
   evacuation_.end(tensor);
   update_policies(tensor);
 }

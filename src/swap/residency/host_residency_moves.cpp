@@ -120,7 +120,7 @@ void HostResidency::relocate(TensorId tensor, const Extent& place) {
   // A write that hangs may still modify the old extent. That is harmless: its path is retired, so that no other tensor
   // gets the extent.
   release_extent(old, description.purpose);
-  evacuation_.left(tensor, old.path, old.length);
+  evacuation_.note_departed(tensor, old.path, old.length);
 }
 
 /// Frees the extent, unless a generation pins it.

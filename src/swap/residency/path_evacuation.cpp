@@ -29,13 +29,13 @@ void PathEvacuation::retire(std::uint32_t path, const Error& error) {
   ByteCount bytes;
   for (const TensorId tensor : store_.in_extents_of(path)) {
     bytes += store_.description(tensor).extent->length;
-    retired.left.insert(tensor);
+    retired.remaining.insert(tensor);
     to_move_.push_back(tensor);
   }
-  messages_.push_back(file_names_[path] + " is out of use, at its fault number " +
-                      std::to_string(extents_.fault_count(path)) + ": " + first_line(error) + "; the " +
-                      std::to_string(retired.left.size()) + " tensors that are there (" + to_string(bytes) +
-                      ") move to the other paths");
+  messages_.push_back(file_names_[path] + " is retired after fault " +
+                      std::to_string(extents_.fault_count(path)) + ": " + first_line(error) + "; its " +
+                      std::to_string(retired.remaining.size()) + " tensors (" + to_string(bytes) +
+                      ") are moved to the other paths");
 }
 
 Result<Extent> PathEvacuation::place_for(TensorId tensor) {
@@ -59,8 +59,10 @@ void PathEvacuation::store_failed(TensorId tensor, const Extent& place, const Er
 }
 
 void PathEvacuation::report_store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
-  // A full or read-only disk returns the same error for every store: report it once.
-  const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::failed_state;
+  // A full or read-only disk, and a file that refuses writes after a hang, return the same error for every store: report
+  // it once.
+  const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::permission ||
+                        error.code() == ErrorCode::failed_state;
   if (repeated && !reported_.insert({place.path, error.code()}).second) return;
   messages_.push_back(store_.description(tensor).name + " is stored elsewhere: " + first_line(error));
 }
@@ -86,17 +88,17 @@ void PathEvacuation::note_unreadable(TensorId tensor) {
   end(tensor);
   const auto& description = store_.description(tensor);
   const auto found = retired_.find(description.extent->path);
-  if (found == retired_.end() || !found->second.left.contains(tensor)) return;
+  if (found == retired_.end() || !found->second.remaining.contains(tensor)) return;
   found->second.unreadable.push_back(description.name);
-  left(tensor, description.extent->path, ByteCount());
+  note_departed(tensor, description.extent->path, ByteCount());
 }
 
-void PathEvacuation::left(TensorId tensor, std::uint32_t path, ByteCount moved) {
+void PathEvacuation::note_departed(TensorId tensor, std::uint32_t path, ByteCount moved) {
   const auto found = retired_.find(path);
-  if (found == retired_.end() || found->second.left.erase(tensor) == 0) return;
+  if (found == retired_.end() || found->second.remaining.erase(tensor) == 0) return;
   RetiredPath& retired = found->second;
   retired.moved += moved;
-  if (!retired.left.empty()) return;
+  if (!retired.remaining.empty()) return;
   std::string message = file_names_[path] + " is evacuated: " + to_string(retired.moved) + " moved";
   for (std::size_t i = 0; i < retired.unreadable.size(); ++i) {
     message += (i == 0 ? "; cannot be read: " : ", ") + retired.unreadable[i];

@@ -63,7 +63,7 @@ class PathEvacuation {
   /// The load of `tensor` failed. Its move off a retired path is not tried again.
   void note_unreadable(tiers::TensorId tensor);
   /// `tensor` has no bytes on `path` any more; `moved` bytes of it were stored on another path.
-  void left(tiers::TensorId tensor, std::uint32_t path, ByteCount moved);
+  void note_departed(tiers::TensorId tensor, std::uint32_t path, ByteCount moved);
   /// The tensor is removed.
   void forget(tiers::TensorId tensor);
   /// Stops moving tensors.
@@ -73,7 +73,7 @@ class PathEvacuation {
 
  private:
   struct RetiredPath {
-    std::set<tiers::TensorId> left;  // tensors with extents there that are still to be moved
+    std::set<tiers::TensorId> remaining;  // tensors with extents there that are still to be moved
     ByteCount moved;
     std::vector<std::string> unreadable;
   };

@@ -29,7 +29,7 @@ void HostMoves::load(TensorId tensor, bool verify) {
                               return ok();
                             }));
   }
-  // Two words of capture: a std::function allocates for more.
+  // Captures two pointers at most: std::function allocates memory for more.
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     residency_->finish_load(tensor, result);
   };
@@ -64,7 +64,7 @@ void HostMoves::take_moves(std::vector<Move>& moves) {
 }
 
 Error HostMoves::corrupted(const tiers::TensorDescription& description, std::size_t block) const {
-  Error error = Error(ErrorCode::corrupted, "Runtime::load")
+  Error error = Error(ErrorCode::corrupted, "Runtime::acquire")
                     .reason("bytes read back differ from the bytes written")
                     .object(description.name + ", block " + std::to_string(block))
                     .advice("check the drive and its cabling; the run cannot continue with these bytes");

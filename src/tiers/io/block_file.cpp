@@ -195,7 +195,8 @@ bool BlockFile::end_overdue_parts() noexcept {
         part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.operation == IoOperation::read;
-    part.overdue = true;  // keeps its slot until it completes; its bytes do not count as in flight
+    part.overdue =
+        true;  // its index is not reused before it completes; its bytes no longer count as in flight
     ++overdue_count_;
     in_flight_ -= part.request_length();
     part_has_ended(part.transfer);
@@ -352,7 +353,7 @@ void BlockFile::fail_flush(Transfer& transfer, Error error, const Part& part) no
   if (!flush_failure_) flush_failure_ = transfer.error;
 }
 
-/// Called when transfer `number` has ended or is a new flush: submits the flushes for which all earlier operations have
+/// Called when transfer `number` has ended or is a new flush: queues the flushes for which all earlier operations have
 /// ended.
 void BlockFile::release_flushes(std::uint64_t number) noexcept {
   for (const std::uint32_t slot : queues_->flushes) {

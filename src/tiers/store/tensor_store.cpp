@@ -180,8 +180,9 @@ void TensorStore::drop(TensorId id) {
 
 void TensorStore::discard(TensorId id) {
   PENSTOCK_CHECK(!copy(id).leased());
-  PENSTOCK_CHECK(copy(id).state == CopyState::clean || copy(id).state == CopyState::dirty);
-  clear(at(id));
+  const CopyState state = copy(id).state;
+  PENSTOCK_CHECK(state != CopyState::loading && state != CopyState::storing);
+  if (state != CopyState::absent) clear(at(id));
   at(id).stored_version = 0;  // otherwise an older version on disk would be loaded
 }
 

@@ -47,7 +47,7 @@ Result<void> TransportCommunicator::start(const Transfer& transfer) {
 Result<bool> TransportCommunicator::poll() {
   PENSTOCK_TRY_ASSIGN(auto state, transport_->poll());
   if (state == TransferState::readable) {
-    auto summed = sum_slices();
+    auto summed = average_slices();
     // Released even after an error, because the peers wait for it.
     auto released = transport_->release_slices();
     if (summed) summed = released;
@@ -60,8 +60,8 @@ Result<bool> TransportCommunicator::poll() {
   return state == TransferState::complete;
 }
 
-/// The `exact` reduction: fp32 in rank order, rounded once.
-Result<void> TransportCommunicator::sum_slices() {
+/// Averages the slices of all ranks by the `exact` reduction.
+Result<void> TransportCommunicator::average_slices() {
   slices_.clear();
   for (std::uint32_t r = 0; r < size(); ++r) slices_.push_back(transport_->slice(r));
   const ElementCount length = current_.flat.count() / size();

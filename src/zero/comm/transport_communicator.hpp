@@ -35,7 +35,7 @@ class TransportCommunicator final : public Communicator {
 
  private:
   Result<void> start(const Transfer& transfer);
-  Result<void> sum_slices();
+  Result<void> average_slices();
 
   std::unique_ptr<Transport> transport_;
   Compute& compute_;

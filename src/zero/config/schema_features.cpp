@@ -7,14 +7,14 @@ namespace {
 using enum Kind;
 using enum Status;
 
-constexpr std::string_view no_monitor = "acts with this monitor enabled only";
-constexpr std::string_view no_logger = "acts with comms_logger enabled only";
-constexpr std::string_view no_hybrid = "acts with hybrid_engine enabled only";
-constexpr std::string_view no_compile = "acts with deepcompile only";
+constexpr std::string_view no_monitor = "only used when this monitor is enabled";
+constexpr std::string_view no_logger = "only used when comms_logger is enabled";
+constexpr std::string_view no_hybrid = "only used when hybrid_engine is enabled";
+constexpr std::string_view no_compile = "only used when deepcompile is enabled";
 constexpr std::string_view no_timer = "concerns DeepSpeed's own reports only";
 
-/// The key that turns a feature on.
-constexpr Key off_switch(std::string_view path) {
+/// The key that turns on a feature that Penstock does not have: only `false` is accepted.
+constexpr Key feature_switch(std::string_view path) {
   return {.path = path, .kind = flag, .status = only_default, .fallback = "false"};
 }
 
@@ -34,20 +34,20 @@ constexpr Key gone(std::string_view path, std::string_view help) {
 constexpr Key keys[] = {
     // DeepSpeed checks the keys of these blocks even if the feature is off, so they are listed.
     {.path = "tensorboard", .kind = block},
-    off_switch("tensorboard.enabled"),
+    feature_switch("tensorboard.enabled"),
     unused("tensorboard.output_path", text, no_monitor),
     unused("tensorboard.job_name", text, no_monitor),
     {.path = "csv_monitor", .kind = block},
-    off_switch("csv_monitor.enabled"),
+    feature_switch("csv_monitor.enabled"),
     unused("csv_monitor.output_path", text, no_monitor),
     unused("csv_monitor.job_name", text, no_monitor),
     {.path = "wandb", .kind = block},
-    off_switch("wandb.enabled"),
+    feature_switch("wandb.enabled"),
     unused("wandb.group", text, no_monitor, /*nullable=*/true),
     unused("wandb.team", text, no_monitor, /*nullable=*/true),
     unused("wandb.project", text, no_monitor),
     {.path = "comet", .kind = block},
-    off_switch("comet.enabled"),
+    feature_switch("comet.enabled"),
     unused("comet.samples_log_interval", count, no_monitor),
     unused("comet.project", text, no_monitor, /*nullable=*/true),
     unused("comet.workspace", text, no_monitor, /*nullable=*/true),
@@ -57,13 +57,13 @@ constexpr Key keys[] = {
     unused("comet.online", flag, no_monitor, /*nullable=*/true),
     unused("comet.mode", text, no_monitor, /*nullable=*/true),
     {.path = "comms_logger", .kind = block},
-    off_switch("comms_logger.enabled"),
+    feature_switch("comms_logger.enabled"),
     unused("comms_logger.prof_all", flag, no_logger),
     unused("comms_logger.prof_ops", list, no_logger),
     unused("comms_logger.verbose", flag, no_logger),
     unused("comms_logger.debug", flag, no_logger),
     {.path = "hybrid_engine", .kind = block},
-    off_switch("hybrid_engine.enabled"),
+    feature_switch("hybrid_engine.enabled"),
     {.path = "hybrid_engine.max_out_tokens",
      .kind = count,
      .status = no_effect,
@@ -75,7 +75,7 @@ constexpr Key keys[] = {
     unused("hybrid_engine.tp_gather_partition_size", count, no_hybrid),
     unused("hybrid_engine.enable_cuda_graph", flag, no_hybrid),
     {.path = "compile", .kind = block},
-    off_switch("compile.deepcompile"),
+    feature_switch("compile.deepcompile"),
     unused("compile.autoep_non_moe", flag, no_compile),
     unused("compile.free_activation", flag, no_compile),
     unused("compile.free_activation_threshold", count, no_compile),
@@ -119,19 +119,19 @@ constexpr Key keys[] = {
     feature_of("weight_quantization",
                "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
 
-    gone("curriculum_learning", "removed from DeepSpeed 0.19; the trainer makes its own batches"),
-    gone("progressive_layer_drop", "removed from DeepSpeed 0.19; the trainer decides which layers run"),
-    gone("nebula", "removed from DeepSpeed 0.19; leave it out"),
-    gone("compression_training", "removed from DeepSpeed 0.19; leave it out"),
-    gone("quantize_training", "removed from DeepSpeed 0.19; leave it out"),
-    gone("eigenvalue", "removed from DeepSpeed 0.19; leave it out"),
-    gone("sparse_attention", "removed from DeepSpeed 0.19; the trainer implements attention"),
-    gone("graph_harvesting", "removed from DeepSpeed 0.19; leave it out"),
+    gone("curriculum_learning", "removed in DeepSpeed 0.19; the trainer makes its own batches"),
+    gone("progressive_layer_drop", "removed in DeepSpeed 0.19; the trainer decides which layers run"),
+    gone("nebula", "removed in DeepSpeed 0.19; leave it out"),
+    gone("compression_training", "removed in DeepSpeed 0.19; leave it out"),
+    gone("quantize_training", "removed in DeepSpeed 0.19; leave it out"),
+    gone("eigenvalue", "removed in DeepSpeed 0.19; leave it out"),
+    gone("sparse_attention", "removed in DeepSpeed 0.19; the trainer implements attention"),
+    gone("graph_harvesting", "removed in DeepSpeed 0.19; leave it out"),
     gone("elasticity",
-         "removed from DeepSpeed 0.19; set train_batch_size, train_micro_batch_size_per_gpu and "
+         "removed in DeepSpeed 0.19; set train_batch_size, train_micro_batch_size_per_gpu and "
          "gradient_accumulation_steps"),
-    gone("amp", "removed from DeepSpeed 0.19; set bf16 or fp16"),
-    gone("sparse_gradients", "removed from DeepSpeed 0.19; leave it out"),
+    gone("amp", "removed in DeepSpeed 0.19; set bf16 or fp16"),
+    gone("sparse_gradients", "removed in DeepSpeed 0.19; leave it out"),
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ using enum Consumer;
 constexpr double uint32_max = 4294967295.0;
 constexpr double float_max = std::numeric_limits<float>::max();
 constexpr std::string_view no_report = "concerns DeepSpeed's own reports only";
-constexpr std::string_view dynamic_only = "acts with a dynamic loss scale only";
+constexpr std::string_view dynamic_only = "only used with a dynamic loss scale";
 constexpr std::string_view no_client_optimizer = "there is no other optimizer";
 
 template <auto member>

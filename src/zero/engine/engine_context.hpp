@@ -38,7 +38,7 @@ struct EngineContext {
 
   /// Marks the engine as failed: aborts the communicator, and every later call fails. Returns `error`.
   Result<void> fail(const Error& error);
-  /// A failed write-behind can be repeated unless its swap file is out of use; in that case fails the engine.
+  /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,

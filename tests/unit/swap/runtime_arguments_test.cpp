@@ -1,4 +1,5 @@
 // What a caller passes to a runtime is judged where it enters: a refusal changes nothing.
+#include "kit/scratch_directory.hpp"
 #include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
@@ -92,6 +93,22 @@ TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {
   EXPECT_TRUE(holds(runtime_, tensor, 1));
   EXPECT_TRUE(runtime_.discard(tensor));
   EXPECT_TRUE(runtime_.remove(tensor));
+}
+
+TEST(RuntimeCreate, KeepsTheGivenMessagesBesideItsOwn) {
+  const penstock::test::ScratchDirectory directory;
+  tiers::SimDisk full({.capacity = 4_KiB});
+  const auto runtime = Runtime::create({.host_budget = 64_KiB,
+                                        .paths = {{.directory = directory.path(), .weight = 1},
+                                                  {.directory = "full", .weight = 1, .file_system = &full}},
+                                        .swap_need = {.total = 1_MiB, .tensor_max = 64_KiB},
+                                        .messages = {"a note of the caller"}});
+  ASSERT_TRUE(runtime) << runtime.error().message();
+
+  const auto messages = (*runtime)->take_messages();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0], "a note of the caller");
+  EXPECT_NE(messages[1].find("full is not used"), std::string::npos) << messages[1];
 }
 
 }  // namespace

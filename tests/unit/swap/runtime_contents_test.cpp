@@ -26,6 +26,22 @@ TEST(RuntimeContents, AreGoneAfterDiscard) {
   EXPECT_TRUE(holds(runtime, tensor, 2));
 }
 
+TEST(RuntimeContents, OnDiskOnlyAreGoneAfterDiscard) {
+  Simulation simulation({.host_budget = 64_KiB});
+  Runtime& runtime = *simulation.runtime;
+  const TensorId tensor = add(runtime, 4_KiB), large = add(runtime, 64_KiB);
+  write(runtime, tensor, 1);
+  write(runtime, large, 2);  // evicts the other
+  ASSERT_FALSE(runtime.in_memory(tensor));
+
+  runtime.discard(tensor).value();
+
+  EXPECT_EQ(runtime.acquire(tensor, Access::read).error().code(), ErrorCode::invalid_argument);
+  write(runtime, tensor, 3);
+  EXPECT_TRUE(holds(runtime, tensor, 3));
+  EXPECT_TRUE(holds(runtime, large, 2));
+}
+
 TEST(RuntimeContents, StayInAPinnedExtentUntilItsGenerationIsReleased) {
   constexpr ByteCount size = 4_KiB;
   Simulation simulation({.host_budget = 64_KiB, .capacity = size * 2});

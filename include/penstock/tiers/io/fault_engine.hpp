@@ -17,10 +17,10 @@ namespace penstock::tiers {
 struct Fault {
   enum class Effect : std::uint8_t {
     fail,     ///< completes with `error` and moves nothing
-    shorten,  ///< moves `length` bytes and reports that length
+    shorten,  ///< moves `length` bytes, rounded up to a multiple of 4096, and reports `length`
     delay,    ///< completes `delay` later than without the fault
     hang,     ///< never completes; close() without a deadline cancels it
-    tear,     ///< a write: the first `length` bytes, in blocks of 4096, reach the disk; reported as complete
+    tear,  ///< a write: only the first `length` bytes, rounded up to a multiple of 4096, reach the disk; reported as complete
     misdirect,  ///< a write: the bytes go to its offset plus `distance`; reported as complete
     lose,       ///< a write or a flush: nothing reaches the disk; reported as complete
     flip_bit,   ///< a read: bit number `bit` of its buffer is inverted
@@ -49,7 +49,7 @@ using FaultPlan = std::vector<Fault>;
 ///
 ///     FaultEngine engine(std::move(real_engine), {Fault::fail(IoOperation::read, 10, EIO)});
 ///
-/// A flush that it fails loses nothing: the next flush makes the same writes durable. On a disk, they may be lost;
+/// When this engine makes a flush fail, no write is lost: the next flush makes them durable. On a disk, they may be lost;
 /// SimDisk::fail_syncs() simulates that.
 ///
 /// Thread rules: those of the wrapped engine.

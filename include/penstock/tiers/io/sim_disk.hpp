@@ -71,10 +71,10 @@ class SimDisk final : public FileSystem {
   /// The power fails and returns: the disk can be mounted again. `seed` chooses which changes survive.
   ///
   /// Durable bytes and names survive. Of the writes that are not durable, completed or in flight, an arbitrary subset
-  /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes; a file's length is one of
-  /// those that it has had since it was durable. Of the changes of names by create, rename and remove after which not
-  /// all of their directories were synced, an arbitrary subset survives; a single rename happens wholly or not at all,
-  /// and a change that is durable is not undone by an older one. A flushed file is lost if its name is lost. Scratch
+  /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes. A file's length is its
+  /// last durable one or one that it has had since. A create, rename or remove is durable once each directory that it
+  /// changed was synced. Of those that are not durable, an arbitrary subset survives; a rename happens wholly or not at
+  /// all, and a change that is durable is not undone by an older one. A flushed file is lost if its name is lost. Scratch
   /// files and locks do not survive.
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.

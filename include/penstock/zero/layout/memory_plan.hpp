@@ -25,15 +25,18 @@ struct MemoryPlan {
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
-  // The numbers of tiles that may be prefetched without being evicted before their update: of the flat that is being
-  // updated, whose shard and gradient are in memory; and of later flats, whose shards and gradients still need room.
-  std::uint32_t tiles_ahead = 0, tiles_ahead_next_flats = 0;
+  /// How many tiles may be prefetched so that none is evicted before its update: tiles of the flat that is being updated.
+  std::uint32_t tiles_ahead = 0;
+  /// The same once prefetching has reached a later flat. Smaller, because that flat's shard and gradient need room too.
+  std::uint32_t tiles_ahead_next_flats = 0;
 
-  // The most that is held, by purpose. Copies stay in memory while there is room, so that the sum is bounded only by
-  // the budget.
+  // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
+  // budget; what is held at one time does not exceed it.
   ByteCount device_gathered, device_gradients;
-  ByteCount host_shards, host_gradients, host_tiles, host_incoming;
-  ByteCount host_staging;  ///< room for the tensors that are on their way between tiers, see host_staging()
+  ByteCount host_shards, host_gradients, host_tiles;
+  ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
+  ByteCount
+      host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
   // shards stay in memory while there is room. In split formats the update reads shards too: they are the upper
@@ -47,17 +50,18 @@ struct MemoryPlan {
   }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
-  /// directories whose drives are on the rank's NUMA node (all directories, if none is or the nodes are not known). The
-  /// rank's node is that of the cores on which this thread may run; if they belong to several nodes, ranks are spread
-  /// evenly over these.
+  /// directories whose drives are on the rank's NUMA node or on an unknown one (all directories, if there is none). The
+  /// rank's node is penstock.rank_nodes[local_rank], if that is configured; else the node of all cores on which this
+  /// thread may run; if these are on several nodes, ranks are spread evenly over all nodes of the machine.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
   /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,
                                                      const tiers::NumaTopology& topology) const;
 };
 
-/// Plans one rank of `local_ranks` that share config.penstock.host_budget. If the
-/// configuration has no budgets, they are the sum of all that is not offloaded to the next tier.
+/// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
+/// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a configured
+/// device budget, it is device_minimum.
 ///
 /// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
 /// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.

@@ -58,7 +58,7 @@ TEST_F(SizeSwapFiles, DoesNotUseAPathWithoutRoomForOneTensor) {
 
   ASSERT_TRUE(left_out);
   ASSERT_EQ(left_out->size(), 1u);
-  EXPECT_NE(left_out->front().find("disk1 is left out"), std::string::npos) << left_out->front();
+  EXPECT_NE(left_out->front().find("disk1 is not used"), std::string::npos) << left_out->front();
   ASSERT_EQ(paths_.size(), 2u);
   EXPECT_EQ(paths_[0].directory, "disk2");
 }

@@ -72,7 +72,7 @@ TEST(ConfigReader, RefusesEveryBlockThatDeepSpeedRemovedEvenIfItIsOff) {
     for (const char* value : {R"({"enabled": false})", "{}", "false", "null"}) {
       const std::string message = refusal("{\"train_batch_size\": 8,\n\"" + block + "\": " + value + "}");
       EXPECT_TRUE(contains(message, "\n  " + block + ", line 2: ") &&
-                  contains(message, "removed from DeepSpeed"))
+                  contains(message, "removed in DeepSpeed"))
           << message;
     }
   }
