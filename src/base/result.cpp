@@ -23,6 +23,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::non_finite: return "non-finite value";
     case ErrorCode::deadline_exceeded: return "deadline exceeded";
     case ErrorCode::peer_failed: return "peer failed";
+    case ErrorCode::interrupted: return "interrupted";
     case ErrorCode::failed_state: return "failed state";
   }
   return "unknown";

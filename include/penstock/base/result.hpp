@@ -31,6 +31,7 @@ enum class ErrorCode : std::uint8_t {
   non_finite,         ///< a value that must be finite is not
   deadline_exceeded,  ///< an operation did not complete in the time allowed
   peer_failed,        ///< another rank failed or left
+  interrupted,        ///< a rank abandoned the training step: abandon it too, see Engine::abandon_step()
   failed_state,       ///< an earlier error made this object unusable; the message names that error
 };
 

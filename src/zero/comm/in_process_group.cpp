@@ -5,6 +5,7 @@
 
 #include <penstock/base/check.hpp>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -25,6 +26,7 @@ Error left() {
 struct RankSlot {
   std::uint64_t posted = 0, moved = 0, completed = 0;  // transfers that reached each stage
   bool reading = false;                                // between readable and release_slices()
+  bool recovering = false, recovered = false;          // recovered: its stream waits for its peers' accesses
   Transfer transfer;
   std::unique_ptr<tiers::Event> ready, done;
 
@@ -51,6 +53,30 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
                   .reason("rank " + std::to_string(rank) + " failed")
                   .note("cause   " + error.message());
   }
+  void interrupt(std::uint32_t rank, const Error& cause) noexcept {
+    {
+      const std::lock_guard lock(mutex);
+      if (failure || interruption) return;
+      interruption = Error(ErrorCode::interrupted, "Communicator")
+                         .reason("rank " + std::to_string(rank) + " interrupted the collectives")
+                         .note("cause   " + cause.message());
+    }
+    wake_peers(rank);
+  }
+  /// The reason why no collective can proceed, if there is one.
+  [[nodiscard]] const std::optional<Error>& obstacle() const { return failure ? failure : interruption; }
+  [[nodiscard]] bool all(bool RankSlot::*flag) const {
+    return std::all_of(slots.begin(), slots.end(), [flag](const RankSlot& slot) { return slot.*flag; });
+  }
+  /// Every rank's stream waits for its peers: the group is as it was created.
+  void end_recovery() {
+    for (RankSlot& slot : slots) {
+      slot.posted = slot.moved = slot.completed = 0;
+      slot.recovering = slot.recovered = false;
+      slot.transfer = {};
+    }
+    interruption.reset();
+  }
   /// Call without holding the group's mutex.
   void wake_peers(std::uint32_t rank) noexcept {
     for (std::uint32_t peer = 0; peer < slots.size(); ++peer) {
@@ -62,7 +88,7 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
 
   std::mutex mutex;  // guards the following members except the wake functions
   std::vector<RankSlot> slots;
-  std::optional<Error> failure;
+  std::optional<Error> failure, interruption;
   std::condition_variable slices_released;
 };
 
@@ -87,7 +113,7 @@ class InProcessTransport final : public Transport {
   Result<void> start(const Transfer& transfer) override {
     {
       const std::lock_guard lock(group_->mutex);
-      if (group_->failure) return *group_->failure;
+      if (group_->obstacle()) return *group_->obstacle();
       PENSTOCK_CHECK(mine_.completed == mine_.posted);  // one at a time
       mine_.transfer = transfer;
       if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*mine_.ready));
@@ -98,9 +124,9 @@ class InProcessTransport final : public Transport {
   }
 
   Result<TransferState> poll() override {
-    const std::uint64_t moved_before = mine_.moved;
-    auto state = poll_locked();
-    if (!state || mine_.moved != moved_before) group_->wake_peers(rank_);
+    bool advanced = false;
+    auto state = poll_locked(advanced);
+    if (!state || advanced) group_->wake_peers(rank_);
     return state;
   }
 
@@ -119,6 +145,19 @@ class InProcessTransport final : public Transport {
   }
 
   void abort(const Error& error) noexcept override { group_->abort(rank_, error); }
+  void interrupt(const Error& cause) noexcept override { group_->interrupt(rank_, cause); }
+
+  Result<void> start_recovery(tiers::Stream& stream) override {
+    {
+      const std::lock_guard lock(group_->mutex);
+      if (group_->failure) return *group_->failure;
+      PENSTOCK_CHECK(group_->interruption && !mine_.recovering);
+      mine_.recovering = true;
+      mine_.transfer.stream = &stream;
+    }
+    group_->wake_peers(rank_);
+    return ok();
+  }
 
   void retire(tiers::Stream& stream) noexcept override {
     set_wake({});
@@ -138,11 +177,12 @@ class InProcessTransport final : public Transport {
   }
 
  private:
-  Result<TransferState> poll_locked() {
+  Result<TransferState> poll_locked(bool& advanced) {
     const std::lock_guard lock(group_->mutex);
+    if (mine_.recovering) return poll_recovery(advanced);
     if (mine_.moved < mine_.posted) {
       // The memory of a rank that failed may be freed already.
-      if (group_->failure) return *group_->failure;
+      if (group_->obstacle()) return *group_->obstacle();
       if (!all_reached(&RankSlot::posted)) return TransferState::pending;
       PENSTOCK_TRY(check_equal());
       auto moved = move();
@@ -151,6 +191,7 @@ class InProcessTransport final : public Transport {
         return TransferState::readable;
       }
       mine_.moved = mine_.posted;
+      advanced = true;
       if (!moved) {
         group_->abort_locked(rank_, moved.error());
         return moved.error();
@@ -158,7 +199,7 @@ class InProcessTransport final : public Transport {
     }
     // A rank that leaves after the last transfer does not make it fail.
     if (!all_reached(&RankSlot::moved)) {
-      if (group_->failure) return *group_->failure;
+      if (group_->obstacle()) return *group_->obstacle();
       return TransferState::pending;
     }
     if (mine_.transfer.stream != nullptr && mine_.completed < mine_.posted) {
@@ -168,6 +209,21 @@ class InProcessTransport final : public Transport {
       }
     }
     mine_.completed = mine_.posted;
+    return TransferState::complete;
+  }
+
+  /// First every rank has stopped its collectives, then every rank's stream waits for the accesses of its peers.
+  Result<TransferState> poll_recovery(bool& advanced) {
+    if (group_->failure) return *group_->failure;
+    if (!mine_.recovered) {
+      if (!group_->all(&RankSlot::recovering)) return TransferState::pending;
+      for (const RankSlot& peer : group_->slots) {
+        if (&peer != &mine_) PENSTOCK_TRY(mine_.transfer.stream->wait(*peer.done));
+      }
+      mine_.recovered = advanced = true;
+    }
+    if (!group_->all(&RankSlot::recovered)) return TransferState::pending;
+    group_->end_recovery();
     return TransferState::complete;
   }
 

@@ -40,7 +40,7 @@ enum class TransferState : std::uint8_t {
 
 /// Moves bytes between ranks, one transfer at a time, without arithmetic; TransportCommunicator does the sums.
 ///
-/// Thread rules as for Communicator, which forwards start, poll, abort, retire and set_wake.
+/// Thread rules as for Communicator, which forwards start, poll, abort, interrupt, retire and set_wake.
 class Transport {
  public:
   Transport() = default;
@@ -62,6 +62,8 @@ class Transport {
   virtual Result<void> release_slices() = 0;
 
   virtual void abort(const Error& error) noexcept = 0;
+  virtual void interrupt(const Error& cause) noexcept = 0;
+  virtual Result<void> start_recovery(tiers::Stream& stream) = 0;
   virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 

@@ -31,6 +31,8 @@ class TransportCommunicator final : public Communicator {
                               const CollectiveSignature& signature) override;
   Result<bool> poll() override;
   void abort(const Error& error) noexcept override { transport_->abort(error); }
+  void interrupt(const Error& cause) noexcept override { transport_->interrupt(cause); }
+  Result<void> start_recovery(tiers::Stream& stream) override { return transport_->start_recovery(stream); }
   void retire(tiers::Stream& stream) noexcept override { transport_->retire(stream); }
 
  private:

@@ -39,7 +39,8 @@ struct CollectiveSignature {
 /// One rank's interface to the collectives of a data-parallel group.
 ///
 /// Every rank starts the same collectives in the same order, one at a time: it starts a collective only after poll()
-/// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error.
+/// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error. A
+/// rank that gives up the collectives in flight and goes on calls interrupt().
 ///
 ///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat, {.unit = 3, .step = 1}));
 ///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called
@@ -48,7 +49,7 @@ struct CollectiveSignature {
 /// An implementation may have its own progress thread. The next start or poll() returns an error of that thread;
 /// abort() sets a flag that the thread checks.
 ///
-/// One thread at a time calls start, poll and retire; any thread may call abort. Only retire may block.
+/// One thread at a time calls start, poll and retire; any thread may call abort and interrupt. Only retire may block.
 class Communicator {
  public:
   Communicator() = default;
@@ -88,6 +89,15 @@ class Communicator {
 
   /// This rank leaves the group with `error`; from now on every collective of its peers fails.
   virtual void abort(const Error& error) noexcept = 0;
+
+  /// Ends the collectives in flight of all ranks, because this rank will not start or finish its part: start and poll()
+  /// return `interrupted` with `cause` until the group has recovered. Has no effect while the group is interrupted or
+  /// aborted.
+  virtual void interrupt(const Error& cause) noexcept = 0;
+  /// Collective, on every rank after an interrupt: when poll() has returned true, collectives can be started again, and
+  /// once `stream` has executed the waits that poll() enqueued, no peer reads or writes the memory that this rank gave
+  /// to an interrupted collective. Errors: peer_failed.
+  virtual Result<void> start_recovery(tiers::Stream& stream) = 0;
 
   /// Ends this rank's participation and the calls of its wake function. Once `stream` has executed the waits that this
   /// call enqueues, no peer reads or writes this rank's memory any more, even if a collective was aborted. Blocks while
