@@ -11,7 +11,8 @@ using TimePoint = std::chrono::nanoseconds;
 /// No deadline.
 inline constexpr TimePoint forever = TimePoint::max();
 
-/// A clock. All waits use it, so that a test can control time. Safe from any thread.
+/// A clock. Deadlines of requests and simulated delays are measured with it, so that a test can control time. Safe from
+/// any thread.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -46,8 +46,8 @@ struct AdamTile {
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
-  /// A number of the tile's first element; element i of the tile has first_element + i. No two elements of a model have
-  /// the same number, on any rank. With the step it seeds the stochastic rounding of split_bf16 and split_q8. Dividing a
+  /// The number that identifies the tile's first element; element i has the number first_element + i. Each element of the
+  /// model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of split_bf16 and split_q8. Dividing a
   /// tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
 };
@@ -68,7 +68,7 @@ class BlockObserver {
   virtual void after_update(std::size_t block, ConstHostSpan bytes) noexcept = 0;
 };
 
-/// How a step is run. No field changes a bit of the result.
+/// How a step is run. No field changes a bit of an updated block; an observer can prevent the update of a block.
 struct AdamExecution {
   parallel::Workers* workers = nullptr;  ///< null: runs on the calling thread
   BlockObserver* observer = nullptr;
@@ -127,7 +127,7 @@ struct AdamStates {
 };
 /// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned for
 /// a tile of this format are restored exactly: read_states() returns them again, and every later step has the same result
-/// (bytes of split_q8 may differ). A moment that the format cannot represent is rounded to nearest.
+/// (the encoded bytes of a split_q8 tile may differ). A moment that the format cannot represent is rounded to nearest.
 ///
 /// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
 /// does not hold tile.elements values, a moment that is not finite or a negative second moment.

@@ -18,8 +18,8 @@ using kernels::StateFormat;
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// kernels/state_codes.hpp defines the codes. In the split formats the upper half of the master is the bf16
-/// parameter, which is stored elsewhere; parameter and remainder together give the master.
+/// kernels/state_codes.hpp defines the codes. In the split formats the master is the bf16 parameter, which is
+/// stored elsewhere, plus the remainder.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.

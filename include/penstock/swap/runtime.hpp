@@ -21,13 +21,13 @@ namespace penstock::swap {
 ///     fill(lease.bytes());
 ///     lease.end();                            // evicted to the swap file when another tensor needs the room
 ///
-/// One thread, the *mover*, advances the transfers. The runtime starts it, unless RuntimeOptions::idle_handler is set;
-/// then each call that waits advances them.
-/// Each path has its own driver thread. Destroy a zero::Engine before the runtime that it uses.
+/// One thread, the *mover*, advances the transfers, and each path has its own driver thread. If
+/// RuntimeOptions::idle_handler is set, the runtime starts no threads, and each call that waits advances the transfers.
+/// Destroy a zero::Engine before the runtime that it uses.
 ///
 /// A write-behind that fails on one path is repeated on another path that has room. If there is none, the tensor stays
-/// dirty in memory, and the next call of acquire, flush or check_stores returns the error, once. Until
-/// that call, requests that need room wait. That call also queues the store again, and the caller may repeat the call.
+/// dirty in memory, and no request gets room until one call of acquire(), flush() or check_stores(), which may be waiting
+/// already, has returned the error. That call also queues the store again; repeat it when the cause is removed.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
@@ -38,10 +38,11 @@ class Runtime {
   /// Waits for the transfers in flight and stops the threads. All leases must have ended.
   ~Runtime();
 
-  /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights; without,
-  /// a range of host memory that it keeps until remove() (unless it is transient).
+  /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights. Without,
+  /// it gets a range of host memory and keeps it until remove(); a transient tensor (see TensorDescription::transient) has
+  /// a range only while it is leased.
   ///
-  /// Errors: already_exists, for a key that another tensor has; invalid_argument, for a size or a block of zero;
+  /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero;
   /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no room.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
   /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
@@ -57,8 +58,8 @@ class Runtime {
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
   [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded);
-  /// Records a use now; PendingLease::ask() requests the lease later. Until then the tensor counts as the next one
-  /// used.
+  /// Records a use now; PendingLease::ask() requests the lease later. Until then, eviction and prefetching treat
+  /// the tensor as the next one to be used.
   [[nodiscard]] PendingLease announce(tiers::TensorId tensor, Access access);
 
   /// Ends a round of uses, such as a training step. The order of uses of one round predicts that of the next.
@@ -113,7 +114,7 @@ class Runtime {
   [[nodiscard]] std::vector<PathReport> paths() const;
   /// Requested options that are not in effect, with reasons, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Total time that callers have waited in blocking calls and in an engine's calls.
+  /// Total time that callers have waited for transfers, in this runtime's blocking calls and in those of a zero::Engine.
   [[nodiscard]] TimePoint stall_time() const;
 
  private:

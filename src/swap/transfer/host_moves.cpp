@@ -29,7 +29,7 @@ void HostMoves::load(TensorId tensor, bool verify) {
                               return ok();
                             }));
   }
-  // Captures two pointers at most: std::function allocates memory for more.
+  // Captures no more than 16 bytes: std::function allocates memory for larger captures.
   move.on_event = [this, tensor](HopState, const Result<void>& result) {
     residency_->finish_load(tensor, result);
   };

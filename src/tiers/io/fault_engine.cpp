@@ -10,6 +10,18 @@ namespace {
 
 using Effect = Fault::Effect;
 
+/// Whether the effect concerns requests of `operation`; see Effect.
+constexpr bool concerns(Fault::Effect effect, IoOperation operation) {
+  switch (effect) {
+    case Fault::Effect::tear:
+    case Fault::Effect::misdirect: return operation == IoOperation::write;
+    case Fault::Effect::lose: return operation != IoOperation::read;
+    case Fault::Effect::flip_bit: return operation == IoOperation::read;
+    case Fault::Effect::shorten: return operation != IoOperation::flush;
+    default: return true;
+  }
+}
+
 // A delayed completion that is due only when the engine closes.
 constexpr TimePoint at_close = forever;
 
@@ -154,6 +166,7 @@ bool FaultEngine::close(TimePoint deadline) noexcept {
 std::optional<Fault> FaultEngine::State::next_fault(IoOperation operation) const noexcept {
   for (const Fault& fault : plan) {
     if (fault.operation && *fault.operation != operation) continue;
+    if (!concerns(fault.effect, operation)) continue;
     const std::uint64_t number = accepted(fault.operation);
     if (number >= fault.occurrence && number - fault.occurrence < fault.count) return fault;
   }
@@ -167,7 +180,7 @@ bool FaultEngine::State::start(const IoRequest& request) noexcept {
     complete(request.tag, -fault->error, now);
   } else if (fault && fault->effect == Effect::hang) {
     complete(request.tag, -ECANCELED, at_close);
-  } else if (fault && fault->effect == Effect::lose && request.operation != IoOperation::read) {
+  } else if (fault && fault->effect == Effect::lose) {
     complete(request.tag, complete_length(request), now);
   } else if (!pass_on(request, fault)) {
     return false;
@@ -182,8 +195,7 @@ bool FaultEngine::State::pass_on(const IoRequest& request, const std::optional<F
   const std::uint32_t slot = free_slots.back();
   IoRequest changed = request;
   changed.tag = slot;
-  const bool cut = fault && request.operation != IoOperation::flush &&
-                   (fault->effect == Effect::shorten || fault->effect == Effect::tear);
+  const bool cut = fault && (fault->effect == Effect::shorten || fault->effect == Effect::tear);
   if (cut) {
     // Direct I/O moves whole blocks; the length that a shortened request reports is exact.
     changed.buffer = request.buffer.subspan(
@@ -217,7 +229,7 @@ void FaultEngine::State::reap_wrapped(TimePoint deadline) noexcept {
       if (fault->effect == Effect::tear || fault->effect == Effect::misdirect)
         result = complete_length(request);
       if (fault->effect == Effect::delay) due += fault->delay;
-      if (fault->effect == Effect::flip_bit && request.operation == IoOperation::read && result > 0) {
+      if (fault->effect == Effect::flip_bit && result > 0) {
         const std::uint64_t bit = fault->bit % (request.buffer.size().value() * 8);
         request.buffer.data()[bit / 8] ^= std::byte(1u << bit % 8);
       }

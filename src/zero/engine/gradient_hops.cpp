@@ -101,7 +101,8 @@ Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation 
   return kernels::square_sums(accumulator, accumulator_dtype, flat.grad.square_partials);
 }
 
-/// Runs `work` on a worker. An ordered hop, so that the peers get the cause when it fails.
+/// Runs `work` on a worker. Is an OrderedHop because that aborts the communicator when it fails, so that the peers get
+/// the cause.
 class AccumulateHop final : public OrderedHop {
  public:
   AccumulateHop(EngineContext& context, std::unique_ptr<swap::Hop> work)

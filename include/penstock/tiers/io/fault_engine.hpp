@@ -26,7 +26,7 @@ struct Fault {
     flip_bit,   ///< a read: bit number `bit` of its buffer is inverted
   };
 
-  std::optional<IoOperation> operation;  ///< none: every operation
+  std::optional<IoOperation> operation;  ///< none: every operation that the effect names
   std::uint64_t occurrence = 0;  ///< first request that it changes, counted from 0 over the engine's life
   std::uint64_t count = 1;       ///< how many requests in a row it changes
   Effect effect = Effect::fail;
@@ -49,7 +49,7 @@ using FaultPlan = std::vector<Fault>;
 ///
 ///     FaultEngine engine(std::move(real_engine), {Fault::fail(IoOperation::read, 10, EIO)});
 ///
-/// When this engine makes a flush fail, no write is lost: the next flush makes them durable. On a disk, they may be lost;
+/// A flush that this engine makes fail loses no writes: the next flush makes them durable. On a disk, it may lose writes;
 /// SimDisk::fail_syncs() simulates that.
 ///
 /// Thread rules: those of the wrapped engine.

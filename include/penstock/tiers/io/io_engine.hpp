@@ -15,7 +15,7 @@ namespace penstock::tiers {
 enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
 [[nodiscard]] std::string_view to_string(EngineChoice choice);
 
-/// A file that a FileSystem opened: a file descriptor, or a number of a simulated file. Owns nothing.
+/// A file that a FileSystem opened: a file descriptor, or the number of a simulated file. Owns nothing.
 enum class FileHandle : int { none = -1 };
 
 enum class IoOperation : std::uint8_t { read, write, flush };

@@ -35,7 +35,7 @@ struct SimDiskState;
 ///     disk.make_directory("/checkpoints");
 ///     PENSTOCK_TRY_ASSIGN(File file, disk.create("/checkpoints/new", 1_MiB, DirectIo::preferred));
 ///     PENSTOCK_TRY(file.write(FileOffset(0), bytes));
-///     disk.power_cut(/*seed=*/7);      // file.sync() was not called: any part of `bytes` may be left
+///     disk.power_cut(/*seed=*/7);      // file.sync() was not called: any part of `bytes` may be lost
 ///
 /// A write is durable after File::sync(), or after an engine's flush that was submitted after the write completed.
 /// A file with a name takes memory for its current bytes, its durable bytes, and those of each write that is not
@@ -81,12 +81,12 @@ class SimDisk final : public FileSystem {
   void power_cut(std::uint64_t seed);
 
   /// The next `count` syncs fail with EIO: calls of File::sync() and sync_directory(), and flushes of engines. `seed`
-  /// chooses what they lose. Replaces what is left of an earlier call.
+  /// chooses what they lose. Cancels the failures that an earlier call has left.
   ///
   /// Of the changes that a failed sync should have made durable, an arbitrary subset is durable, by sectors as after
-  /// power_cut(). The others never become durable, whatever sync succeeds later, as on ext4 and XFS, where a page that
-  /// failed to be written counts as clean. Reads, list() and open() return them until the power cut. A write
-  /// of any part of a lost sector writes the sector whole: the next sync makes all of it durable.
+  /// power_cut(). The others do not become durable even if a later sync succeeds, as on ext4 and XFS, which mark a page
+  /// clean after its write has failed. Until a power cut, reads, list() and open() still see these changes. Exception: if
+  /// any part of a lost sector is written again, the next successful sync makes the whole sector durable.
   void fail_syncs(std::uint64_t count, std::uint64_t seed);
 
   /// The bytes of an open file, which a test may read or corrupt. Valid until the file grows.
@@ -108,8 +108,9 @@ class SimDisk final : public FileSystem {
   std::unique_ptr<SimDiskState> state_;
 };
 
-/// An engine over a SimDisk. A request takes the disk's latency and its length over the disk's bandwidth; a seed
-/// varies the latency and chooses the order of completions that are due together.
+/// An engine over a SimDisk. A request takes the disk's latency plus the request's length divided by the disk's
+/// bandwidth, which the requests in flight share. A seed varies the latency and chooses the order of completions that are
+/// due together.
 ///
 ///     SimEngine engine(disk, clock, /*seed=*/1);
 ///     (void)engine.submit({&request, 1});

@@ -74,8 +74,8 @@ struct PenstockConfig {
 ///     if (!config) return fail(config.error().message());      // every error of the file, each with its line
 ///     for (const std::string& note : config->notes) log(note);
 ///
-/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's
-/// path, its line and the nearest spelling; all errors of a file are reported at once. Keys that only tune
+/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's path and line;
+/// for an unknown key also the nearest spelling. All errors of a file are reported at once. Keys that only tune
 /// DeepSpeed's own implementation are accepted and listed in `notes`. The JSON may contain comments (`//`, `#`,
 /// `/* */`), trailing commas and integers written as floats (5e8); "auto" means the default. A value type.
 ///
@@ -101,7 +101,7 @@ struct Config {
 
   /// Reads only the text; check_paths() checks the directories of `nvme_path`.
   ///
-  /// Errors: not_found and permission, of the file; invalid_config, with every error found in its notes;
+  /// Errors: not_found and permission, of the file; invalid_config, whose notes list every error;
   /// invalid_argument, when `world_size` is 0.
   [[nodiscard]] static Result<Config> from_file(const std::filesystem::path& file, std::uint32_t world_size);
   /// `name` is used as the file's name in messages.
@@ -114,7 +114,7 @@ struct Config {
 
   /// Checks that every directory of `nvme_path` exists on this machine and is writable by this process.
   ///
-  /// Errors: invalid_config, with every directory that cannot be used in its notes.
+  /// Errors: invalid_config, whose notes name every directory that cannot be used.
   [[nodiscard]] Result<void> check_paths() const;
 
   /// Checks that every value of this configuration, from a file or from code, is in its range and that none contradicts

@@ -25,9 +25,11 @@ struct MemoryPlan {
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
-  /// How many tiles may be prefetched so that none is evicted before its update: tiles of the flat that is being updated.
+  /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
+  /// could be evicted before its update.
   std::uint32_t tiles_ahead = 0;
-  /// The same once prefetching has reached a later flat. Smaller, because that flat's shard and gradient need room too.
+  /// The same limit once some of them belong to a later flat. Smaller, because that flat's shard and gradient need room
+  /// too.
   std::uint32_t tiles_ahead_next_flats = 0;
 
   // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
@@ -39,8 +41,8 @@ struct MemoryPlan {
       host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
-  // shards stay in memory while there is room. In split formats the update reads shards too: they are the upper
-  // halves of the masters.
+  // shards stay in memory while there is room. In split formats the update reads shards too: a master is
+  // the bf16 parameter plus the remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
@@ -50,9 +52,10 @@ struct MemoryPlan {
   }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
-  /// directories whose drives are on the rank's NUMA node or on an unknown one (all directories, if there is none). The
-  /// rank's node is penstock.rank_nodes[local_rank], if that is configured; else the node of all cores on which this
-  /// thread may run; if these are on several nodes, ranks are spread evenly over all nodes of the machine.
+  /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
+  /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that contains
+  /// every core on which this thread may run; if those cores are on several nodes, a node chosen so that the ranks are
+  /// spread evenly over all nodes.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
   /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,

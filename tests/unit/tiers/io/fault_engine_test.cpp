@@ -110,6 +110,18 @@ TEST_F(FaultEngineTest, MisdirectsAWriteAndLosesAnother) {
   EXPECT_TRUE(Pattern{.tensor = 1}.first_difference(on_disk(20480)));
 }
 
+TEST_F(FaultEngineTest, LeavesReadsUnchangedByEffectsOnWrites) {
+  plan({{.count = 9, .effect = Effect::tear},
+        {.count = 9, .effect = Effect::misdirect, .distance = 8192},
+        {.count = 9, .effect = Effect::lose}});
+  Pattern{.tensor = 1}.fill(on_disk(0));
+
+  EXPECT_EQ(transfer(IoOperation::read, 0, block(0)), 4096);
+
+  EXPECT_FALSE(Pattern{.tensor = 1}.first_difference(block(0)));
+  EXPECT_EQ(engine_->injected(), 0u);
+}
+
 TEST_F(FaultEngineTest, FailsOrLosesAFlushAndCutsNone) {
   plan({Fault::fail(IoOperation::flush, 0, EIO),
         {.operation = IoOperation::flush, .occurrence = 1, .effect = Effect::lose},
