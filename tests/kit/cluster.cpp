@@ -32,6 +32,8 @@ std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
 
 /// One rank with its runtime, device and engine.
 class SimulatedRank final : public swap::IdleHandler {
+  using Place = RunOptions::ProgramPoint::Place;
+
  public:
   SimulatedRank(const RunOptions& options, std::uint32_t number, penstock::test::RankScheduler* scheduler,
                 tiers::SimClock& clock, std::vector<SimulatedRank*>& all)
@@ -76,12 +78,13 @@ class SimulatedRank final : public swap::IdleHandler {
   Result<void> train(RunResult& result) {
     for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
       if (options_.before_step) options_.before_step(step, number_, *runtime_);
-      PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
-      for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
-        PENSTOCK_TRY(run(step, micro, result));
-        if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
+      auto outcome = try_step(step, result);
+      for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
+        result.interruptions.push_back(outcome.error().message());
+        PENSTOCK_TRY(engine_->abandon_step(*stream_, "the loss is NaN"));
+        ++attempt_;
+        outcome = try_step(step, result);
       }
-      auto outcome = persist(result, [&] { return engine_->step(); });
       if (!outcome) return outcome.error();
       result.outcomes.push_back(*outcome);
     }
@@ -183,6 +186,22 @@ class SimulatedRank final : public swap::IdleHandler {
     return outcome;
   }
 
+  Result<StepOutcome> try_step(std::uint32_t step, RunResult& result) {
+    PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
+    for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
+      PENSTOCK_TRY(run(step, micro, result));
+      if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
+    }
+    PENSTOCK_TRY(pass({number_, step, attempt_, options_.micro_batches, 0, Place::before_step}));
+    return persist(result, [&] { return engine_->step(); });
+  }
+  /// Fails as an exception of the trainer's own code would.
+  [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const {
+    const auto code = options_.trainer_error ? options_.trainer_error(point) : std::nullopt;
+    if (code) return Error(*code, "the test's trainer");
+    return ok();
+  }
+
   /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
   /// backward's gradients depend on the weights, read when the stream gets there.
   Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
@@ -191,6 +210,7 @@ class SimulatedRank final : public swap::IdleHandler {
     for (std::uint32_t unit = 0; unit < units; ++unit) {
       auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
+      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::forward}));
       for (const DeviceTensor& parameter : lease->parameters()) {
         stream_->handle().host_queue().enqueue([this, parameter] {
           for (const std::uint16_t value : bf16(parameter)) activation_ = activation_ * 31 + value;
@@ -200,6 +220,7 @@ class SimulatedRank final : public swap::IdleHandler {
     for (std::uint32_t unit = units; unit-- > 0;) {
       auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
+      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::backward}));
       auto gradients = persist(result, [&] { return engine_->gradients(unit, *stream_); });
       if (!gradients) return gradients.error();
       const UnitLayout& layout = model.units[unit];
@@ -216,6 +237,7 @@ class SimulatedRank final : public swap::IdleHandler {
               }
             });
       }
+      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::gradients_written}));
       lease->end();
       PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
     }
@@ -298,6 +320,7 @@ class SimulatedRank final : public swap::IdleHandler {
   std::unique_ptr<tiers::Stream> stream_;
   std::unique_ptr<tiers::Event> done_;
   std::uint64_t activation_ = 0;
+  std::uint32_t attempt_ = 0;
 };
 
 }  // namespace
@@ -391,6 +414,8 @@ RunResult train(const RunOptions& options) {
     result.bytes_read += results[r].bytes_read;
     result.bytes_written += results[r].bytes_written;
     result.repeated += results[r].repeated;
+    result.interruptions.insert(result.interruptions.end(), results[r].interruptions.begin(),
+                                results[r].interruptions.end());
     result.host_peak = std::max(result.host_peak, results[r].host_peak);
   }
   PENSTOCK_CHECK(directory.entry_count() == 0);  // no file is left, even after an error

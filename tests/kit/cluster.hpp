@@ -42,6 +42,14 @@ struct RunOptions {
   std::uint32_t paths = 1;  ///< swap files of each rank
   /// The faults of rank 0's first simulated disk.
   tiers::FaultPlan faults;
+  /// A place in the trainer's program. `attempt` counts the abandoned attempts of the step.
+  struct ProgramPoint {
+    std::uint32_t rank, step, attempt, micro_batch, unit;
+    enum class Place : std::uint8_t { forward, backward, gradients_written, before_step } place;
+  };
+  /// The error that the trainer's own code has there, if any. The rank abandons the step and tries again if the code is
+  /// `interrupted`; else it leaves.
+  std::function<std::optional<ErrorCode>(const ProgramPoint&)> trainer_error;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
   /// before_initialize is called after the engine is created, when_incomplete when a step() has left the engine
   /// step_incomplete; both on the rank's thread.
@@ -72,7 +80,9 @@ struct RunResult {
   std::uint64_t requests = 0;                 ///< of rank 0's disks
   std::uint64_t injected = 0;                 ///< number of injected faults
   std::uint32_t repeated = 0;                 ///< repeated calls of all ranks
-  std::vector<std::string> messages;          ///< the runtimes', of all ranks
+  /// The errors after which ranks abandoned a step, of all ranks.
+  std::vector<std::string> interruptions;
+  std::vector<std::string> messages;  ///< the runtimes', of all ranks
 };
 
 /// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a

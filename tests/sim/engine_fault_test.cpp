@@ -141,7 +141,12 @@ TEST(EngineFault, RefusesEverythingButStepWhileAStepIsIncomplete) {
       EXPECT_EQ(engine.gradients(0, stream).error().code(), ErrorCode::failed_state);
       EXPECT_EQ(engine.begin_step({.micro_batches = 2}).error().code(), ErrorCode::failed_state);
       EXPECT_EQ(engine.digest().error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.initialize({}).error().code(), ErrorCode::failed_state);
+      EXPECT_EQ(engine.abandon_step(stream).error().code(), ErrorCode::failed_state);
+      const auto fill = [](ParameterId, std::uint64_t, std::span<float>) {};
+      EXPECT_EQ(engine.initialize(fill).error().code(), ErrorCode::failed_state);
+      const auto source = [](auto&&...) -> Result<void> { return ok(); };
+      EXPECT_EQ(engine.restore(1, source).error().code(), ErrorCode::failed_state);
+      EXPECT_EQ(engine.read_states(source).error().code(), ErrorCode::failed_state);
     };
     const RunResult run = train(options);
     EXPECT_TRUE(run.error || run.digest == clean.digest) << "request " << request;

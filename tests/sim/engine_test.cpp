@@ -366,7 +366,8 @@ TEST(Engine, BeginsNothingElseInTheMiddleOfAStep) {
   RunOptions options{.config = on_disk()};
   options.after_micro_batch = [](Engine& engine) {
     EXPECT_EQ(engine.begin_step({.micro_batches = 1}).error().code(), ErrorCode::failed_state);
-    EXPECT_EQ(engine.initialize({}).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.initialize([](ParameterId, std::uint64_t, std::span<float>) {}).error().code(),
+              ErrorCode::failed_state);
     EXPECT_EQ(engine.status(), Engine::Status::ready);
   };
 

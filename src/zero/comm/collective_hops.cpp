@@ -5,15 +5,16 @@ namespace penstock::zero {
 using swap::HopState;
 
 Result<HopState> OrderedHop::poll() {
-  if (!continues_after_failure()) {
-    if (const auto cause = order_.failure()) return *cause;
+  if (!error_ && !continues_after_failure()) error_ = order_.failure();
+  if (!error_) {
+    auto state = advance();
+    if (state) return state;
+    error_ = state.error();
+    if (error_->code() != ErrorCode::interrupted) communicator_.abort(*error_);
+    order_.fail(*error_);
   }
-  auto state = advance();
-  if (!state) {
-    communicator_.abort(state.error());
-    order_.fail(state.error());
-  }
-  return state;
+  if (copies_in_flight()) return HopState::pending;
+  return *error_;
 }
 
 namespace {
@@ -58,6 +59,12 @@ class GatherHop final : public CollectiveHop {
       case Phase::finish: return shard_.held() ? HopState::ordered : HopState::done;
     }
     return HopState::pending;
+  }
+
+  [[nodiscard]] bool copies_in_flight() const override {
+    if (!shard_.held() || phase_ == Phase::lease) return false;
+    const auto copied = target_.copied->query();
+    return copied && !*copied;  // after an error of the device nothing is in flight
   }
 
   /// The lease ends here and not after the all-gather. Otherwise a gather that waits for its turn could hold the memory
@@ -112,29 +119,28 @@ class ReduceScatterHop final : public CollectiveHop {
   bool started_ = false;
 };
 
-class ExchangeHop final : public CollectiveHop {
+/// A collective that uses no stream, or only its waits.
+class ImmediateHop final : public CollectiveHop {
  public:
-  ExchangeHop(const CollectiveContext& context, ConstHostSpan mine, HostSpan all,
-              const CollectiveSignature& signature)
-      : CollectiveHop(context), mine_(mine), all_(all), signature_(signature) {}
+  using Start = std::function<Result<void>(const CollectiveContext&)>;
+  ImmediateHop(const CollectiveContext& context, Start start_collective)
+      : CollectiveHop(context), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
 
  private:
   Result<HopState> advance() override {
     if (!is_head()) return HopState::pending;
     if (!started_) {
-      PENSTOCK_TRY(communicator_.start_exchange(mine_, all_, signature_));
+      PENSTOCK_TRY(start_collective_(context_));
       started_ = true;
     }
-    PENSTOCK_TRY_ASSIGN(auto exchanged, communicator_.poll());
-    if (!exchanged) return HopState::pending;
+    PENSTOCK_TRY_ASSIGN(auto completed, communicator_.poll());
+    if (!completed) return HopState::pending;
     pop();
     return HopState::done;
   }
 
-  const ConstHostSpan mine_;
-  const HostSpan all_;
-  const CollectiveSignature signature_;
+  const Start start_collective_;
   bool started_ = false;
 };
 
@@ -153,7 +159,15 @@ std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& cont
 
 std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,
                                              HostSpan all, const CollectiveSignature& signature) {
-  return std::make_unique<ExchangeHop>(context, mine, all, signature);
+  return std::make_unique<ImmediateHop>(context, [mine, all, signature](const CollectiveContext& with) {
+    return with.communicator.start_exchange(mine, all, signature);
+  });
+}
+
+std::unique_ptr<swap::Hop> make_recovery_hop(const CollectiveContext& context) {
+  return std::make_unique<ImmediateHop>(context, [](const CollectiveContext& with) {
+    return with.communicator.start_recovery(with.communication);
+  });
 }
 
 }  // namespace penstock::zero

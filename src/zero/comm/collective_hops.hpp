@@ -8,6 +8,7 @@
 #include <penstock/zero/comm/communicator.hpp>
 
 #include <memory>
+#include <optional>
 
 namespace penstock::zero {
 
@@ -21,8 +22,8 @@ struct CollectiveContext {
   tiers::Stream& communication;
 };
 
-/// A hop of a move with a collective. When it fails, it aborts the communicator, and the hops after it in the order fail
-/// too.
+/// A hop of a move with a collective. When it fails, the hops after it in the order fail too, and it aborts the
+/// communicator unless a rank has interrupted the collectives.
 class OrderedHop : public swap::Hop {
  public:
   OrderedHop(Communicator& communicator, HopOrder& order) : communicator_(communicator), order_(order) {}
@@ -37,9 +38,14 @@ class OrderedHop : public swap::Hop {
   virtual Result<swap::HopState> advance() = 0;
   /// Whether the hop continues although another hop has failed.
   [[nodiscard]] virtual bool continues_after_failure() const { return false; }
+  /// Whether a stream still uses the hop's leases. A hop that has failed keeps them until then.
+  [[nodiscard]] virtual bool copies_in_flight() const { return false; }
 
   Communicator& communicator_;
   HopOrder& order_;
+
+ private:
+  std::optional<Error> error_;
 };
 
 /// A hop whose collective has a place in the collective order.
@@ -91,5 +97,8 @@ struct GatherTarget {
 [[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context,
                                                            ConstHostSpan mine, HostSpan all,
                                                            const CollectiveSignature& signature);
+
+/// Recovers the communicator after an interrupt; see Communicator::start_recovery().
+[[nodiscard]] std::unique_ptr<swap::Hop> make_recovery_hop(const CollectiveContext& context);
 
 }  // namespace penstock::zero

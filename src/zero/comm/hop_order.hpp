@@ -24,6 +24,12 @@ class HopOrder {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;
   }
+  /// Forgets the hops that failed and the cause. Precondition: none of the appended hops runs any more.
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    head_.store(appended_);
+    cause_.reset();
+  }
   [[nodiscard]] std::optional<Error> failure() const {
     const std::lock_guard lock(mutex_);
     return cause_;

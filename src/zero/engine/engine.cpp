@@ -114,6 +114,9 @@ Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
 Result<StepOutcome> Engine::step() {
   return state_->step();
 }
+Result<void> Engine::abandon_step(tiers::Stream& stream, std::string cause) {
+  return state_->abandon_step(stream, std::move(cause));
+}
 Result<std::string> Engine::digest() {
   return state_->digest();
 }

@@ -36,10 +36,38 @@ DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount cou
 }
 
 Result<void> EngineContext::fail(const Error& error) {
+  if (error.code() == ErrorCode::interrupted) {
+    if (!interruption) interruption = error;
+    return error;
+  }
   if (!failure) failure = error;
   communicator.abort(error);
   collective_order.fail(error);
   return error;
+}
+
+void EngineContext::interrupt(const Error& cause) {
+  if (!interruption) interruption = cause;
+  communicator.interrupt(cause);
+  collective_order.fail(cause);
+  internals.wake();
+}
+
+Result<void> EngineContext::recover(tiers::Stream& trainer) {
+  collective_order.reset();
+  accumulation_order.reset();
+  PENSTOCK_TRY(run(make_recovery_hop(collectives())));
+  for (auto* stream : {&trainer, copy_in.get(), communication.get(), copy_out.get()}) {
+    if (auto finished = finish(*stream); !finished) return fail(finished.error());
+  }
+  interruption.reset();
+  return ok();
+}
+
+Result<void> EngineContext::finish(tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(auto event, device.create_event());
+  PENSTOCK_TRY(stream.record(*event));
+  return internals.wait_for(*event);
 }
 
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
@@ -59,12 +87,17 @@ CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subjec
 }
 
 Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject) {
+  return run(make_exchange_hop(collectives(), mine, all, {.subject = subject, .step = completed_steps + 1}));
+}
+
+/// Blocks until the collective is complete. It becomes the head of the order, because the caller has waited for every
+/// gather before it.
+Result<void> EngineContext::run(std::unique_ptr<swap::Hop> collective) {
   MoveProgress progress = MoveProgress::begun();
   swap::Move move;
-  move.then(make_exchange_hop(collectives(), mine, all, {.subject = subject, .step = completed_steps + 1}));
+  move.then(std::move(collective));
   move.on_event = [&](swap::HopState state, const Result<void>& result) { progress.report(state, result); };
   internals.start(std::move(move));
-  // The exchange will become the head of the order, because the caller has waited for every gather before it.
   internals.wait_ignoring_stores([&] { return progress.done; });
   if (progress.error) return fail(*progress.error);
   return ok();

@@ -36,7 +36,8 @@ struct EngineContext {
   [[nodiscard]] CollectiveContext collectives();
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
 
-  /// Marks the engine as failed: aborts the communicator, and every later call fails. Returns `error`.
+  /// Marks the engine as failed: aborts the communicator, and every later call fails. If `error` is an interruption by a
+  /// rank, marks the engine as interrupted instead. Returns `error`.
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
@@ -45,6 +46,13 @@ struct EngineContext {
                                               const FlatState& flat) const;
   /// Exchanges host bytes with all ranks. Blocks. An error fails the engine.
   Result<void> exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject);
+  /// Interrupts the collectives of all ranks. Every hop that waits for one ends with an error.
+  void interrupt(const Error& cause);
+  /// After interrupt(), and when no move is in flight: waits until every rank has called it, and until no stream of this
+  /// rank, the trainer's included, or of a peer uses this rank's device memory. An error fails the engine.
+  Result<void> recover(tiers::Stream& trainer);
+  /// Blocks until the stream has executed everything that is enqueued. Does not block the mover, nor an idle handler.
+  Result<void> finish(tiers::Stream& stream);
 
   swap::Runtime& runtime;
   const swap::RuntimeInternals internals{runtime};
@@ -64,6 +72,10 @@ struct EngineContext {
   std::vector<FlatState> flats;
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
+  std::optional<Error> interruption;  ///< until recover()
+
+ private:
+  Result<void> run(std::unique_ptr<swap::Hop> collective);
 };
 
 }  // namespace penstock::zero

@@ -39,9 +39,7 @@ Engine::State::~State() {
   if (context_.communication) context_.communicator.retire(*context_.communication);
   // Do not block on a stream: it may wait for a peer's stream, which an idle handler must be able to run.
   for (auto* stream : {context_.copy_in.get(), context_.communication.get(), context_.copy_out.get()}) {
-    auto event = context_.device.create_event();
-    if (stream == nullptr || !event || !stream->record(**event)) continue;
-    (void)internals.wait_for(**event);  // if it fails, the device has failed and nothing is in flight
+    if (stream != nullptr) (void)context_.finish(*stream);  // if it fails, nothing is in flight
   }
   residency_.reset();
   context_.flats.clear();
@@ -155,8 +153,17 @@ Result<void> Engine::State::check_not_failed(const char* operation) const {
       .note("cause   " + context_.failure->message());
 }
 
+Result<void> Engine::State::check_not_interrupted(const char* operation) const {
+  if (!context_.interruption) return ok();
+  return Error(ErrorCode::interrupted, operation)
+      .reason("a rank has abandoned the step")
+      .note("cause   " + context_.interruption->message())
+      .advice("end every UnitLease, call abandon_step(), and begin the next step");
+}
+
 Engine::Status Engine::State::status() const {
   if (context_.failure) return Status::failed;
+  if (context_.interruption) return Status::interrupted;
   return step_.incomplete() ? Status::step_incomplete : Status::ready;
 }
 
@@ -175,7 +182,7 @@ Result<void> Engine::State::between_steps(const char* operation) const {
     return Error(ErrorCode::failed_state, operation)
         .reason("a step is in progress")
         .object(flat.layout->name)
-        .advice("reduce every unit in every micro-batch, and call step()");
+        .advice("reduce every unit in every micro-batch and call step(), or call abandon_step()");
   }
   return ok();
 }
@@ -183,6 +190,7 @@ Result<void> Engine::State::between_steps(const char* operation) const {
 /// The check of every call except initialize() and a step() that continues an incomplete step.
 Result<void> Engine::State::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_not_interrupted(operation));
   if (!initialized_) {
     return Error::invalid_argument(operation)
         .reason("the parameters have no values yet")
@@ -278,6 +286,26 @@ Result<StepOutcome> Engine::State::step() {
   context_.runtime.end_round();
   residency_->end_step();
   return outcome;
+}
+
+Result<void> Engine::State::abandon_step(tiers::Stream& stream, std::string cause) {
+  constexpr const char* operation = "Engine::abandon_step";
+  PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(step_complete(operation));
+  PENSTOCK_TRY(residency_->check_no_leases());
+  Error error = Error(ErrorCode::interrupted, operation)
+                    .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
+  context_.interrupt(error);
+  context_.internals.wait_ignoring_stores([this] { return gathers_.idle() && gradients_.idle(); });
+  PENSTOCK_TRY(context_.recover(stream));
+  residency_->abandon_step(
+      unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));
+  gathers_.abandon_step();
+  PENSTOCK_TRY(gradients_.abandon_step());
+  context_.runtime.end_round();
+  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard,
+                                            options_.plan.shard_reads_max * gradients_.micro_batches(), {});
+  return ok();
 }
 
 Result<void> Engine::State::gather(std::uint32_t flat) {

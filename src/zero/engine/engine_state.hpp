@@ -34,6 +34,7 @@ class Engine::State : private FlatResidency::Effects {
   Result<std::vector<GradientSlot>> gradients(std::uint32_t unit, tiers::Stream& stream);
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
   Result<StepOutcome> step();
+  Result<void> abandon_step(tiers::Stream& stream, std::string cause);
   Result<std::string> digest();
   [[nodiscard]] Status status() const;
 
@@ -49,6 +50,7 @@ class Engine::State : private FlatResidency::Effects {
 
   // Check whether a call is allowed now. They change nothing.
   [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
+  [[nodiscard]] Result<void> check_not_interrupted(const char* operation) const;
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;

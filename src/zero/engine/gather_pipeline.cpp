@@ -73,6 +73,13 @@ Result<void> GatherPipeline::end_use(std::uint32_t unit) {
   return ok();
 }
 
+void GatherPipeline::abandon_step() {
+  for (FlatState& flat : context_.flats) {
+    flat.gathered.gather = {};
+    flat.gathered.waited_for = false;
+  }
+}
+
 bool GatherPipeline::idle() const {
   return std::all_of(context_.flats.begin(), context_.flats.end(),
                      [](const FlatState& flat) { return flat.gathered.gather.done; });

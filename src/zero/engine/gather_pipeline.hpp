@@ -16,6 +16,8 @@ class GatherPipeline {
   explicit GatherPipeline(EngineContext& context)
       : context_(context), unit_streams_(context.model.units.size()) {}
 
+  /// Forgets the gathers of an abandoned step. Precondition: none is in flight.
+  void abandon_step();
   /// Starts to gather the flat into the range that FlatResidency has assigned. Implements FlatResidency::Effects.
   Result<void> gather(FlatState& flat, const tiers::Reservation& range);
   /// Waits until the range of the gathered flat is used only by work that is already enqueued on streams.

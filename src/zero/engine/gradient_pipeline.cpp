@@ -80,6 +80,16 @@ Result<void> GradientPipeline::check_complete() const {
   return ok();
 }
 
+Result<void> GradientPipeline::abandon_step() {
+  end_step();
+  for (FlatState& flat : context_.flats) {
+    flat.grad.reduction = {};
+    flat.grad.written.clear();
+    PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+  }
+  return ok();
+}
+
 void GradientPipeline::end_step() {
   for (FlatState& flat : context_.flats) flat.grad.reduced_count = 0;
 }

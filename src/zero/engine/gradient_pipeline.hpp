@@ -36,6 +36,8 @@ class GradientPipeline {
   /// Whether no gradient of the flat has been reduced in this step.
   [[nodiscard]] bool untouched(const FlatState& flat) const { return flat.grad.reduced_count == 0; }
   void end_step();
+  /// Discards the gradients of an abandoned step. Precondition: no reduction is in flight.
+  Result<void> abandon_step();
 
  private:
   EngineContext& context_;

@@ -24,9 +24,16 @@ Result<void> for_each_parameter(const FlatLayout& flat, ElementCount first, std:
   return ok();
 }
 
+template <class Function>
+Result<void> check_callable(const char* operation, const char* name, const Function& function) {
+  if (function) return ok();
+  return Error::invalid_argument(operation).object(name).wanted("a function").got("an empty std::function");
+}
+
 }  // namespace
 
 Result<void> Engine::State::initialize(const Fill& fill) {
+  PENSTOCK_TRY(check_callable("Engine::initialize", "fill", fill));
   return restore("Engine::initialize", 0,
                  [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
                      std::span<float> values) -> Result<void> {
@@ -36,7 +43,9 @@ Result<void> Engine::State::initialize(const Fill& fill) {
 }
 
 Result<void> Engine::State::restore(const char* operation, std::uint64_t step, const StateSource& source) {
+  PENSTOCK_TRY(check_callable(operation, "source", source));
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_not_interrupted(operation));
   PENSTOCK_TRY(step_complete(operation));
   PENSTOCK_TRY(between_steps(operation));
   initialized_ = false;
@@ -74,6 +83,7 @@ Result<void> Engine::State::visit_states(std::span<const cpu_adam::StateKind> ki
 }
 
 Result<void> Engine::State::read_states(const StateSink& sink) {
+  PENSTOCK_TRY(check_callable("Engine::read_states", "sink", sink));
   PENSTOCK_TRY(ready("Engine::read_states"));
   return visit_states(cpu_adam::all_states, sink);
 }

@@ -177,14 +177,19 @@ Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
   return ok();
 }
 
-Result<void> FlatResidency::drop_all(Effects& effects) {
+Result<void> FlatResidency::check_no_leases() const {
   for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
     if (places_[flat].leases == 0) continue;
-    return Error(ErrorCode::failed_state, "FlatResidency::drop_all")
+    return Error(ErrorCode::failed_state, "FlatResidency")
         .reason("a unit's lease is still held")
         .object(shards_.flats()[flat].name)
-        .advice("end every UnitLease before step(), digest() and initialize()");
+        .advice("end every UnitLease before step(), abandon_step(), digest(), initialize() and restore()");
   }
+  return ok();
+}
+
+Result<void> FlatResidency::drop_all(Effects& effects) {
+  PENSTOCK_TRY(check_no_leases());
   while (!gathered_.empty()) PENSTOCK_TRY(drop(*gathered_.begin(), effects));
   return ok();
 }
@@ -232,6 +237,17 @@ Result<void> FlatResidency::finish_gradients(Effects& effects) {
 void FlatResidency::end_step() {
   set_order(std::exchange(recording_, {}));
   position_ = 0;
+}
+
+void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
+  PENSTOCK_CHECK(check_no_leases());
+  for (Place& place : places_) place = {};
+  gathered_.clear();
+  reducing_.clear();
+  recording_.clear();
+  position_ = 0;
+  acquiring_.reset();
+  set_order(std::move(units));
 }
 
 void FlatResidency::expect(std::vector<std::uint32_t> units) {

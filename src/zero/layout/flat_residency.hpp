@@ -63,6 +63,11 @@ class FlatResidency {
   Result<void> drop_all(Effects& effects);
   /// The order of acquires of this step predicts the next step's.
   void end_step();
+  /// Frees all ranges without Effects and predicts `units` for the next step. Precondition: no unit is leased, and no
+  /// operation uses the ranges.
+  void abandon_step(std::vector<std::uint32_t> units);
+  /// Errors: failed_state, naming a leased unit.
+  [[nodiscard]] Result<void> check_no_leases() const;
 
   /// Offsets of all ranges. Together with the order of use they determine every later decision.
   using Places = std::vector<std::uint64_t>;

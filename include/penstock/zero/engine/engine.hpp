@@ -102,8 +102,8 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// initialize, restore, acquire, gradients, reduce, begin_step, step and digest are collective: every rank calls them in
-/// the same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
+/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every rank
+/// calls them in the same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
 /// block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
@@ -111,6 +111,7 @@ struct StepOutcome {
 /// | status          | what changed                                          | what to call                           |
 /// |-----------------|-------------------------------------------------------|----------------------------------------|
 /// | ready           | nothing; a failed initialize() or restore() unsets them | the same call, or the correct one      |
+/// | interrupted     | nothing; a peer has called abandon_step()             | abandon_step()                         |
 /// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else |
 /// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine            |
 ///
@@ -203,11 +204,20 @@ class Engine {
   /// configurations or StepOptions (the engine has failed then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
 
+  /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients. The
+  /// parameters are those of the last step, and the next step can begin. The peers' current or next call returns
+  /// `interrupted` with `cause`; then they call abandon_step() too. Waits until every rank has called it, and until
+  /// `stream` has executed the work that uses the engine's tensors.
+  ///
+  /// Errors: failed_state, while a UnitLease is held or when the status is step_incomplete (nothing has changed);
+  /// peer_failed, when a peer leaves instead.
+  Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
+
   /// A digest of the master weights of all ranks, 32 hexadecimal digits, from each parameter's name, place in layout
   /// order and values. Equal for any division into units, number of ranks, tier and tile size.
   [[nodiscard]] Result<std::string> digest();
 
-  enum class Status : std::uint8_t { ready, step_incomplete, failed };
+  enum class Status : std::uint8_t { ready, interrupted, step_incomplete, failed };
   [[nodiscard]] Status status() const;
   /// Requested features that are not available, in one line; empty if all are.
   [[nodiscard]] const std::string& notes() const;

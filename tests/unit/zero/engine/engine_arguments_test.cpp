@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -148,6 +149,36 @@ TEST_F(EngineArguments, RefusesGradientsThatAreEmptyMovedFromOrOfAnotherEngine) 
   EXPECT_EQ(engine_.reduce({}, *stream_).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(engine_.status(), Engine::Status::ready);
   EXPECT_TRUE(engine_.reduce(std::move(kept), *stream_));
+}
+
+TEST_F(EngineArguments, RefusesEmptyFunctions) {
+  for (const Result<void>& refused :
+       {engine_.initialize({}), engine_.restore(1, {}), engine_.read_states({})}) {
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  }
+  EXPECT_TRUE(engine_.digest());  // the parameters still have their values
+}
+
+TEST_F(EngineArguments, GoesOnWithTheNextStepAfterAnExceptionInABackward) {
+  train(*rank_, *stream_, 0.5f);
+  try {
+    engine_.begin_step({}).value();
+    auto weights = engine_.acquire(1, *stream_).value();
+    auto gradients = engine_.gradients(1, *stream_).value();
+    throw std::bad_alloc();
+  } catch (const std::bad_alloc&) {
+  }
+  EXPECT_EQ(engine_.begin_step({}).error().code(), ErrorCode::failed_state);
+
+  ASSERT_TRUE(engine_.abandon_step(*stream_, "no memory for activations"));
+
+  train(*rank_, *stream_, 0.25f);
+  const auto undisturbed = make_rank();
+  const auto stream = undisturbed->device().create_stream().value();
+  train(*undisturbed, *stream, 0.5f);
+  train(*undisturbed, *stream, 0.25f);
+  EXPECT_EQ(engine_.digest().value(), undisturbed->engine().digest().value());
 }
 
 TEST_F(EngineArguments, SkipsAStepWhoseFiniteGradientsHaveSquaresThatOverflow) {
