@@ -39,8 +39,8 @@ struct AdamSegment {
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// Format fp32: written only, the master rounded to nearest even. Split formats: read and written, the upper half
-  /// of the master in bf16; halfway cases are rounded up in magnitude.
+  /// The master rounded to nearest even; split_q8 rounds halfway cases up in magnitude. Format fp32: written only.
+  /// Split formats: read and written, the upper half of the master in bf16.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;

@@ -15,7 +15,8 @@ using kernels::StateFormat;
 ///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
 /// kernels/state_codes.hpp defines the codes. In the split formats the upper half of the master is the bf16
-/// parameter, which is stored elsewhere; parameter and remainder together give the master.
+/// parameter, which is stored elsewhere; parameter and remainder together give the master. In split and split_bf16
+/// they do so with one more bit, the sign bit of the stored v: to read v, clear it; to write v, keep it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// Bytes of a block or a tile of `elements` elements; a block has at most block_elements.
