@@ -39,7 +39,7 @@ struct Fp32Tile {
 };
 
 /// State format split: blocks [m n × 4 B][v n × 4 B][remainder n × 2 B]; the parameter is the upper half of the
-/// master.
+/// master. The sign bit of v belongs to the master, see SplitMaster.
 struct SplitTile {
   U8* state;
   Bf16* parameter;
@@ -51,10 +51,15 @@ struct SplitTile {
                                                                                      m_at + at.length;
     U16* const remainder = reinterpret_cast<U16*>(block + 8 * at.length) + (at.index - at.first);
     U16* const upper = &parameter[at.index].bits;
-    float p = float_of(SplitMaster<ScalarLane>(*upper, *remainder).bits()), m = *m_at, v = *v_at;
+    const U32 v_bits = bits_of(*v_at);
+    SplitMaster<ScalarLane> halves{*upper, *remainder};
+    halves.round_up(v_bits >> 31);
+    float p = float_of(halves.bits()), m = *m_at, v = float_of(v_bits & ~sign_bit);
     adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, m, v);
-    *m_at = m, *v_at = v;
-    const SplitMaster<ScalarLane> halves(bits_of(p));
+    halves = SplitMaster<ScalarLane>::rounded_up(bits_of(p));
+    const U32 down = halves.odd_ties();
+    halves.round_down(down);
+    *m_at = m, *v_at = float_of(bits_of(v) | down << 31);
     ScalarLane::store_words(upper, halves.parameter);
     ScalarLane::store_words(remainder, halves.remainder);
     return Fp32Tile<Bf16>::is_finite(p, v);

@@ -8,25 +8,51 @@
 namespace penstock::kernels {
 
 // ---- A master in two halves ----
-// The parameter is the master rounded to bf16; halfway cases are rounded up in magnitude. The remainder is master minus
-// parameter as a 16-bit two's complement number, which is the lower half of the master's bits. Rounding halfway cases to
-// even would leave 32768 bit patterns without a 16-bit remainder.
+// The parameter is the master rounded to the nearest bf16 number. The remainder is master minus parameter as a 16-bit
+// two's complement number, which is the lower half of the master's bits. A tie, a master halfway between two bf16
+// numbers, has the remainder 0x8000 whether it is rounded up or down, so the two halves suffice only if all ties are
+// rounded the same way:
+//   split_q8           rounds ties up in magnitude.
+//   split, split_bf16  round ties to even, as fp32 does. The sign bit of the stored v, which is never negative, is 1
+//                      for a tie that was rounded down. It counts only where the remainder is 0x8000.
+// A NaN remains a NaN.
 
 template <class Lane>
 struct SplitMaster {
-  typename Lane::W parameter, remainder;
+  using U = typename Lane::U;
+  using W = typename Lane::W;
+  static constexpr U16 tie = 0x8000;
+  W parameter, remainder;
 
-  PENSTOCK_ELEMENT explicit SplitMaster(typename Lane::U bits)
-      : parameter(Lane::upper_words(bits)), remainder(Lane::lower_words(bits)) {
-    parameter = parameter + (remainder >> 15);
+  /// Rounds ties up in magnitude. A NaN must be quiet.
+  [[nodiscard]] PENSTOCK_ELEMENT static SplitMaster rounded_up(U bits) {
+    const W lower = Lane::lower_words(bits);
+    return {Lane::carried(Lane::upper_words(bits), lower >> 15), lower};
   }
-  PENSTOCK_ELEMENT SplitMaster(typename Lane::W upper, typename Lane::W lower)
-      : parameter(upper), remainder(lower) {}
-
-  [[nodiscard]] PENSTOCK_ELEMENT typename Lane::U bits() const {
+  /// The bits of a master whose tie was rounded up.
+  [[nodiscard]] PENSTOCK_ELEMENT U bits() const {
     return Lane::joined(parameter - (remainder >> 15), remainder);
   }
+
+  [[nodiscard]] PENSTOCK_ELEMENT bool has_tie() const { return Lane::any_equal(remainder, tie); }
+  /// 1 for each tie that was rounded up to an odd number, 0 for all else.
+  [[nodiscard]] PENSTOCK_ELEMENT W odd_ties() const { return ties() & parameter; }
+  /// Rounds `down`, which is odd_ties() after rounded_up(), to even instead.
+  PENSTOCK_ELEMENT void round_down(W down) { parameter = parameter - down; }
+  /// The inverse, before bits(). Only the lowest bits of `down` count, and only those of ties.
+  PENSTOCK_ELEMENT void round_up(W down) { parameter = parameter + (ties() & down); }
+
+ private:
+  /// 1 for each tie, 0 for all else.
+  [[nodiscard]] PENSTOCK_ELEMENT W ties() const { return Lane::excess(W(U16{1}), remainder - W(tie)); }
 };
+
+inline constexpr U32 sign_bit = 0x80000000u;
+
+/// The same bits, except that a signalling NaN becomes quiet.
+PENSTOCK_ELEMENT U32 quiet(U32 bits) {
+  return (bits & ~sign_bit) > 0x7f800000u ? bits | 0x00400000u : bits;
+}
 
 // ---- Stochastic rounding ----
 // Random bits are added to the bits that are cut off, so that the expected value of the result is the exact value, to

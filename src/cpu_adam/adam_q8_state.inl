@@ -25,7 +25,7 @@ class Q8State {
         v_codes_(m_codes_ + block.count),
         m_bases_(v_codes_ + block.count),
         v_bases_(m_bases_ + (block.count + kernels::q8_run - 1) / kernels::q8_run),
-        masters_(block.parameter, static_cast<U16*>(block.state)) {
+        masters_(block.parameter, static_cast<U16*>(block.state), NoSigns()) {
     bound_run(0);
   }
 
@@ -118,7 +118,7 @@ class Q8State {
 
   const AdamBlock& block_;
   U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
-  SplitMasters masters_;
+  SplitMasters<NoSigns> masters_;
   const AdamPiece* piece_ = block_.pieces;   // the last piece that bound_run() used
   Q8Bases old_bases_{}, bases_{}, bound_{};  // old and new of this run; new of the next run
   Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};

@@ -37,11 +37,16 @@ float largest_magnitude(std::span<const float> values) {
   return largest;
 }
 
-void set_half(const BlockView& block, std::size_t moment, std::span<const float> values) {
-  std::uint16_t* const to = half_moments(block, moment);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    to[i] = static_cast<std::uint16_t>(kernels::dithered<16>(kernels::bits_of(values[i]), to_nearest) >> 16);
-  }
+kernels::U32 nearest_half(float value) {
+  return kernels::dithered<16>(kernels::bits_of(value), to_nearest) >> 16;
+}
+
+// The sign bit of a stored v belongs to the master; see SplitMaster.
+float with_sign(float v, float old) {
+  return std::copysign(v, old);
+}
+std::uint16_t with_sign(std::uint16_t v, std::uint16_t old) {
+  return static_cast<std::uint16_t>((v & 0x7fffu) | (old & 0x8000u));
 }
 
 void set_q8(const BlockView& block, std::span<const float> first, std::span<const float> second) {
@@ -77,12 +82,17 @@ void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::
 
 void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second) {
   if (block.format == StateFormat::split_q8) return set_q8(block, first, second);
-  if (block.format == StateFormat::split_bf16) {
-    set_half(block, 0, first);
-    return set_half(block, 1, second);
+  for (std::size_t i = 0; i < block.count; ++i) {
+    if (block.format == StateFormat::split_bf16) {
+      std::uint16_t *const m = half_moments(block, 0), *const v = half_moments(block, 1);
+      m[i] = static_cast<std::uint16_t>(nearest_half(first[i]));
+      v[i] = with_sign(static_cast<std::uint16_t>(nearest_half(second[i])), v[i]);
+    } else {
+      float *const m = wide_moments(block, 0), *const v = wide_moments(block, 1);
+      m[i] = first[i];
+      v[i] = block.format == StateFormat::split ? with_sign(second[i], v[i]) : second[i];
+    }
   }
-  std::copy(first.begin(), first.end(), wide_moments(block, 0));
-  std::copy(second.begin(), second.end(), wide_moments(block, 1));
 }
 
 void get_first_moments(const BlockView& block, std::size_t at, std::span<float> values) {
@@ -94,7 +104,11 @@ void get_first_moments(const BlockView& block, std::size_t at, std::span<float> 
 }
 
 void get_second_moments(const BlockView& block, std::size_t at, std::span<float> values) {
-  if (block.format != StateFormat::split_q8) return get_plain(block, 1, at, values);
+  if (block.format != StateFormat::split_q8) {
+    get_plain(block, 1, at, values);
+    for (float& value : values) value = std::abs(value);  // the stored sign belongs to the master
+    return;
+  }
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = V8(bases(block, 1)[(at + i) / kernels::q8_run]).decoded(codes(block, 1)[at + i]);
   }

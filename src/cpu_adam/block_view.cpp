@@ -6,10 +6,42 @@
 #include "kernels/host_gradient.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace penstock::cpu_adam::detail {
 
 using Master = kernels::SplitMaster<kernels::ScalarLane>;
+
+namespace {
+
+// The sign bit of a second moment belongs to its master, see SplitMaster.
+std::uint32_t sign_of(float v) {
+  return kernels::bits_of(v) >> 31;
+}
+std::uint32_t sign_of(std::uint16_t v) {
+  return v >> 15;
+}
+void set_sign(float& v, std::uint32_t sign) {
+  v = kernels::float_of((kernels::bits_of(v) & ~kernels::sign_bit) | sign << 31);
+}
+void set_sign(std::uint16_t& v, std::uint32_t sign) {
+  v = static_cast<std::uint16_t>((v & 0x7fffu) | sign << 15);
+}
+
+template <class V>
+constexpr bool has_signs = !std::is_null_pointer_v<V>;
+
+}  // namespace
+
+/// Calls body with the address of v's element `at`, a float or a bf16 number; with null in split_q8, whose v has no
+/// sign bit.
+template <class Body>
+void BlockView::with_v(std::size_t at, const Body& body) const {
+  if (format == StateFormat::split) return body(reinterpret_cast<float*>(state.data()) + count + at);
+  if (format == StateFormat::split_bf16)
+    return body(reinterpret_cast<std::uint16_t*>(state.data()) + count + at);
+  body(nullptr);
+}
 
 BlockView::BlockView(const AdamTile& tile, std::size_t index)
     : format(tile.format),
@@ -39,11 +71,18 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
                    parameter_dtype);
   }
   std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const Master halves(kernels::bits_of(values[i]));
-    uppers[i] = static_cast<std::uint16_t>(halves.parameter);
-    rests[i] = static_cast<std::uint16_t>(halves.remainder);
-  }
+  with_v(at, [&](auto v) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Master halves = Master::rounded_up(kernels::quiet(kernels::bits_of(values[i])));
+      if constexpr (has_signs<decltype(v)>) {
+        const std::uint32_t down = halves.odd_ties();
+        halves.round_down(down);
+        set_sign(v[i], down);
+      }
+      uppers[i] = static_cast<std::uint16_t>(halves.parameter);
+      rests[i] = static_cast<std::uint16_t>(halves.remainder);
+    }
+  });
 }
 
 void BlockView::get_masters(std::size_t at, std::span<float> values) const {
@@ -53,9 +92,13 @@ void BlockView::get_masters(std::size_t at, std::span<float> values) const {
   }
   const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests =
                                                                                      remainder() + at;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = kernels::float_of(Master(uppers[i], rests[i]).bits());
-  }
+  with_v(at, [&](auto v) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Master halves{uppers[i], rests[i]};
+      if constexpr (has_signs<decltype(v)>) halves.round_up(sign_of(v[i]));
+      values[i] = kernels::float_of(halves.bits());
+    }
+  });
 }
 
 std::size_t block_count(const AdamTile& tile) {

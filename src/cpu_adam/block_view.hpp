@@ -19,11 +19,13 @@ struct BlockView {
   BlockView(const AdamTile& tile, std::size_t index);
 
   /// Set and read masters [at, at + values.size()) of the block. set_masters() also writes the parameter, in
-  /// `parameter_dtype`.
+  /// `parameter_dtype`, and keeps the values of the moments. In split formats a signalling NaN becomes quiet.
   void set_masters(std::size_t at, std::span<const float> values, DType parameter_dtype) const;
   void get_masters(std::size_t at, std::span<float> values) const;
 
  private:
+  template <class Body>
+  void with_v(std::size_t at, const Body& body) const;
   [[nodiscard]] std::uint16_t* remainder() const;
 };
 

@@ -68,8 +68,11 @@ class SimulatedRank final : public swap::IdleHandler {
     stream_ = *device_->create_stream();
     done_ = *device_->create_event();
     if (options_.before_initialize) options_.before_initialize(*engine_, *stream_);
-    const auto fill = [](ParameterId parameter, std::uint64_t first, std::span<float> values) {
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(parameter, first + i);
+    const auto fill = [this](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] =
+            options_.initial ? options_.initial(parameter, first + i) : initial_value(parameter, first + i);
+      }
     };
     return persist(result,
                    [&] { return options_.restore ? options_.restore(*engine_) : engine_->initialize(fill); });

@@ -37,6 +37,8 @@ struct RunOptions {
   std::uint32_t threads = 1;  ///< workers of a rank
   ByteCount request_max = ByteCount(65536);
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
+  /// The initial masters; if not set, initial_value().
+  std::function<float(ParameterId parameter, std::uint64_t element)> initial;
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank

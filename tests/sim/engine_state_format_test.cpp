@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace penstock::zero {
 namespace {
 
+using test::initial_value;
 using test::RunOptions;
 using test::RunResult;
 using test::train;
@@ -146,7 +149,6 @@ TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
   // less.
   EXPECT_LT(apart, 0.02);
   EXPECT_GT(moved, 0.02);
-  // No master is halfway between two bf16 numbers in so few steps.
   EXPECT_EQ(mine.digest == exact.digest, GetParam() == cpu_adam::StateFormat::split);
 }
 
@@ -178,10 +180,71 @@ TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
       << plan.error().message();
 }
 
+class EngineEpsilon : public testing::TestWithParam<cpu_adam::StateFormat> {};
+
+// The padding of a shard has no gradients and therefore no moments.
+TEST_P(EngineEpsilon, OfZeroTrains) {
+  RunOptions options = with(GetParam());
+  options.config.optimizer.epsilon = 0;
+  options.steps = 6;
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << result.error->message();
+  ASSERT_EQ(result.outcomes.size(), 6u);
+  options.config.optimizer.epsilon = 1e-8f;
+  const RunResult usual = train(options);
+
+  double apart = 0, moved = 0;
+  for (std::size_t unit = 0; unit < result.parameters.size(); ++unit) {
+    for (std::size_t i = 0; i < result.parameters[unit].size(); ++i) {
+      const double value = result.parameters[unit][i];
+      ASSERT_TRUE(std::isfinite(value));
+      apart = std::max(apart, std::abs(value - usual.parameters[unit][i]));
+      moved = std::max(moved, std::abs(value));
+    }
+  }
+  EXPECT_LT(apart, 0.01);
+  EXPECT_GT(moved, 0.02);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineEpsilon,
+                         testing::Values(cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
+                                         cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
 INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
                          testing::Values(cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
                                          cpu_adam::StateFormat::split_q8),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
+
+using Initial = std::function<float(ParameterId, std::uint64_t)>;
+
+/// Values of fp16 around 1, of which one in eight is a tie: halfway between two bf16 numbers.
+float fp16_value(ParameterId parameter, std::uint64_t element) {
+  return std::round(0x1p12f * initial_value(parameter, element)) * 0x1p-11f;
+}
+float tie(ParameterId parameter, std::uint64_t element) {
+  const float value = std::round(0x1p7f * initial_value(parameter, element));
+  return std::copysign(0x1p-8f * (2 * std::abs(value) + 257), value);
+}
+
+// Gradients depend on the parameters, so that one parameter that is rounded differently changes the masters.
+TEST(EngineStateFormat, SplitGivesTheBitsOfFp32InAWholeRun) {
+  for (const Initial& initial : {Initial(), Initial(fp16_value), Initial(tie)}) {
+    RunOptions fp32 = with(cpu_adam::StateFormat::fp32), split = with(cpu_adam::StateFormat::split),
+               disk = on_disk(cpu_adam::StateFormat::split);
+    std::vector<RunResult> results;
+    for (RunOptions* options : {&fp32, &split, &disk}) {
+      options->initial = initial;
+      options->steps = 12;
+      results.push_back(train(*options));
+      ASSERT_FALSE(results.back().error) << results.back().error->message();
+    }
+    for (const RunResult& result : results) {
+      EXPECT_EQ(result.digest, results[0].digest);
+      EXPECT_EQ(result.parameters, results[0].parameters);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace penstock::zero

@@ -19,7 +19,8 @@ using kernels::StateFormat;
 ///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
 /// kernels/state_codes.hpp defines the codes. In the split formats the master is the bf16 parameter, which is
-/// stored elsewhere, plus the remainder.
+/// stored elsewhere, plus the remainder. In split and split_bf16 the sign bit of the stored v is a part of that code: to
+/// read v, clear it; to write v, keep it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.

@@ -17,8 +17,9 @@ namespace {
 constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
 constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
-AdamConfig adam(AdamDecay mode) {
-  return {.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
+/// The first step moves no master.
+AdamConfig adam(AdamDecay mode, std::uint64_t step) {
+  return {.learning_rate = step == 1 ? 0.0f : 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
 }
 
 /// Interprets the kernel's PTX with a few threads, each of which strides over the tile. Returns the first block that is
@@ -31,8 +32,8 @@ std::uint64_t run_on_gpu(const AdamTile& tile, AdamDecay mode, std::uint64_t ste
   std::uint64_t first_non_finite_block = none;
   const struct { void *state, *parameter; } elements{tile.state.data(), tile.parameter.data()};
   module.launch("adam_kernel<" + cuda_type(tile.gradient_dtype) + "," + format + ">",
-                {.blocks = 2, .threads = 3}, adam_coefficients(adam(mode), step, 0.5f).value(), elements,
-                tile.gradient.data(), &first_non_finite_block, tile.elements.value());
+                {.blocks = 2, .threads = 3}, adam_coefficients(adam(mode, step), step, 0.5f).value(),
+                elements, tile.gradient.data(), &first_non_finite_block, tile.elements.value());
   return first_non_finite_block;
 }
 
@@ -47,7 +48,7 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatFp32) {
         TileMemory cpu(count, gradient, parameter), gpu(count, gradient, parameter);
         for (TileMemory* memory : {&cpu, &gpu}) memory->set(values);
         for (std::uint64_t step = 1; step <= 2; ++step) {
-          ASSERT_TRUE(adam_step(adam(mode), step, 0.5f, cpu.tile()).has_value());
+          ASSERT_TRUE(adam_step(adam(mode, step), step, 0.5f, cpu.tile()).has_value());
           EXPECT_EQ(run_on_gpu(gpu.tile(), mode, step), none);
         }
         EXPECT_EQ(gpu.result_bytes(), cpu.result_bytes())
@@ -59,7 +60,8 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatFp32) {
 
 TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatSplit) {
   const std::size_t count = GetParam();
-  const TileValues values = random_values(count, 4);
+  TileValues values = random_values(count, 4);
+  for (std::size_t i = 0; i < count; i += 5) values.master[i] = tie(i);
   for (const DType gradient : dtypes) {
     for (const AdamDecay mode : {AdamDecay::decoupled, AdamDecay::l2}) {
       FormatTile cpu(StateFormat::split, count, gradient), gpu(StateFormat::split, count, gradient);
@@ -68,7 +70,7 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInFormatSplit) {
         tile->set_gradient(values.gradient);
       }
       for (std::uint64_t step = 1; step <= 2; ++step) {
-        ASSERT_TRUE(adam_step(adam(mode), step, 0.5f, cpu.tile()).has_value());
+        ASSERT_TRUE(adam_step(adam(mode, step), step, 0.5f, cpu.tile()).has_value());
         EXPECT_EQ(run_on_gpu(gpu.tile(), mode, step), none);
       }
       EXPECT_EQ(gpu.bytes(), cpu.bytes()) << to_string(gradient);

@@ -60,13 +60,17 @@ class FormatTile {
                                                                    : 0;
     const auto upper = static_cast<std::uint32_t>(bits16(parameter_.span().data() + 2 * i)) << 16;
     const auto remainder = static_cast<std::int16_t>(bits16(block + begin + 2 * at));
-    return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{remainder}));
+    const std::uint32_t bits = upper + static_cast<std::uint32_t>(std::int32_t{remainder});
+    // The sign bit of v says that the master is above its parameter by half the distance, and not below.
+    const bool tie_down = remainder == -0x8000 && format_ != StateFormat::split_q8 && stored_v_is_negative(i);
+    return std::bit_cast<float>(tie_down ? bits + 0x10000 : bits);
   }
   [[nodiscard]] float parameter(std::size_t i) const {
     return get(DType::bf16, parameter_.span().data() + 2 * i);
   }
   [[nodiscard]] double m(std::size_t i) const { return moment(i, 0); }
-  [[nodiscard]] double v(std::size_t i) const { return moment(i, 1); }
+  [[nodiscard]] double v(std::size_t i) const { return std::abs(moment(i, 1)); }
+  [[nodiscard]] bool stored_v_is_negative(std::size_t i) const { return std::signbit(moment(i, 1)); }
   /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
   [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
     if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);

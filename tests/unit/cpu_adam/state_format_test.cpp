@@ -137,45 +137,6 @@ TEST_P(SplitFormats, RefuseAParameterThatCannotBeTheUpperHalf) {
 INSTANTIATE_TEST_SUITE_P(Every, SplitFormats, testing::ValuesIn(split_formats),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
 
-TEST(Split, KeepsTheMasterOfFp32BitForBitOverThousandsOfSteps) {
-  constexpr std::size_t count = 300;
-  TileMemory reference(count, DType::bf16, DType::fp32);
-  FormatTile split(StateFormat::split, count, DType::bf16);
-  TileValues values = random_values(count, 3);
-  std::fill(values.m.begin(), values.m.end(), 0.0f);
-  std::fill(values.v.begin(), values.v.end(), 0.0f);
-  reference.set(values);
-  split.initialize(values.master);
-  SeededRandom random(4);
-  for (std::uint64_t step = 1; step <= 3000; ++step) {
-    for (float& g : values.gradient) g = random.symmetric();
-    reference.set_gradient(values.gradient);
-    split.set_gradient(values.gradient);
-    ASSERT_TRUE(adam_step(config, step, 0.5f, reference.tile()).has_value());
-    ASSERT_TRUE(adam_step(config, step, 0.5f, split.tile()).has_value());
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(split.master(i), reference.master(i));
-    ASSERT_EQ(split.m(i), reference.m(i));
-    ASSERT_EQ(split.v(i), reference.v(i));
-    ASSERT_LE(std::abs(split.parameter(i) - split.master(i)),
-              std::ldexp(1.0f, std::ilogb(split.master(i)) - 8));
-  }
-}
-
-TEST(Split, RoundsTheParameterToNearestAndHalfwayCasesUpInMagnitude) {
-  const std::vector<float> masters = {1.0f,          0x1.01p0f,     -0x1.01p0f, 0x1.03p0f,
-                                      0x1.00fffep0f, 0x1.010002p0f, -0.0f,      3.4e38f};
-  const std::vector<float> wanted = {1.0f, 0x1.02p0f, -0x1.02p0f, 0x1.04p0f,
-                                     1.0f, 0x1.02p0f, -0.0f,      std::numeric_limits<float>::infinity()};
-  FormatTile tile(StateFormat::split, masters.size());
-  tile.initialize(masters);
-  for (std::size_t i = 0; i < masters.size(); ++i) {
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(tile.parameter(i)), std::bit_cast<std::uint32_t>(wanted[i])) << i;
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(tile.master(i)), std::bit_cast<std::uint32_t>(masters[i])) << i;
-  }
-}
-
 class LossyFormats : public testing::TestWithParam<StateFormat> {};
 
 // One step from zero moments makes m and v known exactly: 0.1 g and 0.001 g², in fp32.

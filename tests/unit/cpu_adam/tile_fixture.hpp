@@ -37,6 +37,12 @@ inline TileValues random_values(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
+/// A master halfway between two bf16 numbers: every other one of which is rounded down, half of them negative.
+inline float tie(std::size_t number) {
+  const float magnitude = static_cast<float>(2 * (number % 128) + 1 + 256) * 0x1p-8f;
+  return number / 2 % 2 == 0 ? magnitude : -magnitude;
+}
+
 /// 16-bit formats as the tests write them, independently of the library: through double and std::ldexp.
 [[nodiscard]] float rounded_to(DType dtype, double value);
 /// Stores `value`, which the dtype represents.

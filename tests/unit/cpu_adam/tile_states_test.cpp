@@ -1,7 +1,8 @@
 #include "format_tile.hpp"
 
 #include <gtest/gtest.h>
-#include <array>
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 #include <vector>
@@ -76,6 +77,30 @@ TEST_P(TileStates, AreReadInPartsAsTheDocumentedLayoutHasThem) {
   std::vector<float> part(700);
   ASSERT_TRUE(read_states(tile.tile(), StateKind::second_moment, ElementCount(16000), part).has_value());
   EXPECT_TRUE(std::equal(part.begin(), part.end(), states.second_moment.begin() + 16000));
+}
+
+TEST_P(TileStates, AreRestoredWhereEveryMasterIsHalfwayBetweenTwoParameters) {
+  constexpr std::size_t count = 600;
+  FormatTile tile(GetParam(), count), again(GetParam(), count);
+  States states(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto upper = static_cast<std::uint32_t>(0x3f00 + i);
+    states.master[i] = std::bit_cast<float>(upper << 16 | 0x8000u | (i % 2 == 0 ? 0x80000000u : 0u));
+    states.first_moment[i] = static_cast<float>(i) - 300;
+    states.second_moment[i] = i % 7 == 0 ? -0.0f : static_cast<float>(i);
+  }
+  ASSERT_TRUE(restore_tile(states.view(), tile.tile()).has_value());
+  const States read = states_of(tile, count);
+  EXPECT_EQ(read.master, states.master);
+  EXPECT_TRUE(
+      std::all_of(read.second_moment.begin(), read.second_moment.end(), [](float v) { return v >= 0; }));
+
+  again.initialize(std::vector<float>(count, std::bit_cast<float>(0x3f808000u)));  // ties too
+  ASSERT_TRUE(restore_tile(read.view(), again.tile()).has_value());
+  EXPECT_EQ(states_of(again, count), read);
+  train(tile, count, 1, 3);
+  train(again, count, 1, 3);
+  EXPECT_EQ(states_of(again, count), states_of(tile, count));
 }
 
 TEST_P(TileStates, OfAnotherFormatAreRoundedToTheNearestValue) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace penstock::kernels {
 namespace {
@@ -20,6 +21,50 @@ U32 encoded(const M& scale, float m, U32 random) {
 }
 U32 encoded(const V& scale, float v, U32 random) {
   return scale.encoded(V::rounded(v, random));
+}
+
+using Master = SplitMaster<ScalarLane>;
+
+TEST(SplitMaster, RoundsLikeBf16WithOneBitForTies) {
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32;
+       bits += 0x3fff) {  // one remainder in four is a tie
+    const auto master = static_cast<U32>(bits + 1) & ~0x3fffu;
+    if ((master & 0x7fffffffu) > 0x7f800000u) continue;
+    Master halves = Master::rounded_up(master);
+    ASSERT_EQ(halves.bits(), master);
+    const U32 down = halves.odd_ties();
+    halves.round_down(down);
+    ASSERT_EQ(halves.parameter & 0xffffu, narrow<Bf16>(float_of(master)).bits) << std::hex << master;
+    ASSERT_EQ(down, (master & 0x1ffffu) == 0x8000u) << std::hex << master;
+    for (const U32 above : {0u, 0xfffffffeu}) {  // other bits do not count
+      Master joined = halves;
+      joined.round_up(down | above);
+      ASSERT_EQ(joined.bits(), master) << std::hex << master;
+    }
+  }
+}
+
+TEST(SplitMaster, KeepsQuietNaNsWithAndWithoutABitForTies) {
+  for (std::uint64_t bits = 0x7fc00000u; bits < 0x80000000u; bits += 0xfff) {
+    for (const U32 sign : {0u, sign_bit}) {
+      Master halves = Master::rounded_up(static_cast<U32>(bits) | sign);
+      EXPECT_TRUE(std::isnan(float_of(halves.bits()))) << std::hex << bits;
+      const U32 down = halves.odd_ties();
+      halves.round_down(down);
+      ASSERT_TRUE(std::isnan(widen(Bf16{static_cast<U16>(halves.parameter)}))) << std::hex << bits;
+      halves.round_up(down);
+      ASSERT_TRUE(std::isnan(float_of(halves.bits()))) << std::hex << bits;
+      EXPECT_EQ(halves.bits() & sign_bit, sign);
+    }
+  }
+}
+
+TEST(SplitMaster, QuietChangesSignallingNaNsOnly) {
+  for (const U32 same : {0u, 0x80000000u, 0x7f7fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffffffffu}) {
+    EXPECT_EQ(quiet(same), same);
+  }
+  EXPECT_EQ(quiet(0x7f800001u), 0x7fc00001u);
+  EXPECT_EQ(quiet(0xffbfffffu), 0xffffffffu);
 }
 
 // The value of a code is encoded as the same code, for every random number.
