@@ -11,37 +11,6 @@ namespace penstock::swap {
 
 using tiers::TensorId;
 
-void Lease::end() noexcept {
-  if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->end_lease(tensor_, access_);
-}
-
-void PendingLease::ask() {
-  if (runtime_ == nullptr || request_ || refusal_) return;
-  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
-  if (request) {
-    request_ = *request;
-  } else {
-    refusal_ = request.error();
-  }
-}
-
-std::optional<Result<Lease>> PendingLease::poll() {
-  if (runtime_ != nullptr && refusal_) {
-    runtime_ = nullptr;
-    return *std::exchange(refusal_, std::nullopt);
-  }
-  if (runtime_ == nullptr || !request_) return std::nullopt;
-  auto lease = runtime_->take(*request_, tensor_, access_);
-  if (lease) runtime_ = nullptr;
-  return lease;
-}
-
-void PendingLease::cancel() noexcept {
-  Runtime* const runtime = std::exchange(runtime_, nullptr);
-  if (runtime != nullptr && !refusal_) runtime->cancel(request_, tensor_, access_);
-  refusal_.reset();
-}
-
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
     auto messages = size_swap_files(options.swap_need, options.paths);
@@ -57,10 +26,10 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
   if (!arena) return arena.error();
   return std::unique_ptr<Runtime>(
-      new Runtime(std::make_unique<State>(std::move(options), std::move(*arena), std::move(paths))));
+      new Runtime(std::make_shared<RuntimeState>(std::move(options), std::move(*arena), std::move(paths))));
 }
 
-Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Runtime::Runtime(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}
 
 Runtime::~Runtime() {
   {
@@ -78,10 +47,11 @@ Runtime::~Runtime() {
   bool released = true;
   for (const auto& path : state_->paths) released &= path->stop_driver();
   if (!released) state_->arena.leak();
+  state_->paths.clear();  // leases may outlive the runtime, but not the file systems and clocks of its paths
 }
 
 Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk) {
-  State& s = *state_;
+  RuntimeState& s = *state_;
   const std::lock_guard lock(s.mutex);
   const std::string name = description.name;
   if (on_disk && !description.size.is_zero()) {
@@ -103,7 +73,7 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
 }
 
 Result<void> Runtime::remove(TensorId tensor) {
-  State& s = *state_;
+  RuntimeState& s = *state_;
   {
     std::unique_lock lock(s.mutex);
     PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
@@ -117,23 +87,10 @@ Result<void> Runtime::remove(TensorId tensor) {
   return ok();
 }
 
-Result<RequestId> Runtime::ask(TensorId tensor, Access access, Use use, bool announced) {
-  Result<RequestId> id = RequestId();
-  state_->change([&] {
-    if (auto known = state_->check_known("Runtime::request", tensor); !known) {
-      id = known.error();
-      return;
-    }
-    id = state_->residency.request(tensor, access, use);
-    if (announced) state_->residency.retract(tensor);
-  });
-  return id;
-}
-
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
-  auto id = ask(tensor, access, use, /*announced=*/false);
-  if (!id) return PendingLease(*this, id.error());
-  return {*this, tensor, access, *id};
+  auto id = state_->ask(tensor, access, use, /*announced=*/false);
+  if (!id) return PendingLease(state_, id.error());
+  return {state_, tensor, access, *id};
 }
 
 PendingLease Runtime::announce(TensorId tensor, Access access) {
@@ -142,32 +99,19 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
     known = state_->check_known("Runtime::announce", tensor);
     if (known) state_->residency.announce(tensor);
   });
-  if (!known) return PendingLease(*this, known.error());
-  return {*this, tensor, access, std::nullopt};
-}
-
-std::optional<Result<Lease>> Runtime::take(RequestId id, TensorId tensor, Access access) {
-  const std::lock_guard lock(state_->mutex);
-  auto outcome = state_->residency.take(id);
-  if (!outcome) return std::nullopt;
-  if (!*outcome) return outcome->error();
-  return Lease(*this, tensor, access, state_->moves.payload(tensor));
-}
-
-void Runtime::cancel(std::optional<RequestId> id, TensorId tensor, Access access) noexcept {
-  state_->change([&] {
-    if (id) {
-      state_->residency.cancel(*id, tensor, access);
-    } else {
-      state_->residency.retract(tensor);
-    }
-  });
+  if (!known) return PendingLease(state_, known.error());
+  return {state_, tensor, access, std::nullopt};
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   PENSTOCK_TRY(check_stores());
+  {
+    const std::lock_guard lock(state_->mutex);
+    PENSTOCK_TRY(state_->check_known("Runtime::acquire", tensor));
+    PENSTOCK_TRY(state_->check_not_own(tensor, access));
+  }
   // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
-  PENSTOCK_TRY_ASSIGN(const RequestId id, ask(tensor, access, Use::unrecorded, /*announced=*/false));
+  PENSTOCK_TRY_ASSIGN(const RequestId id, state_->ask(tensor, access, Use::unrecorded, /*announced=*/false));
   std::optional<Result<void>> outcome;
   std::optional<Error> failed;
   std::unique_lock lock(state_->mutex);
@@ -185,14 +129,12 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     state_->residency.record_use(tensor);
     state_->advance();
   }
+  const std::thread::id owner = std::this_thread::get_id();
+  state_->owned.push_back({tensor, access, owner});
   const HostSpan payload = state_->moves.payload(tensor);
   lock.unlock();
   state_->wake();
-  return Lease(*this, tensor, access, payload);
-}
-
-void Runtime::end_lease(TensorId tensor, Access access) noexcept {
-  state_->change([&] { state_->residency.release(tensor, access); });
+  return Lease(state_, tensor, access, payload, owner);
 }
 
 void Runtime::end_round() {

@@ -47,7 +47,7 @@ class RuntimeInternals {
   Result<void> wait_for(const tiers::Event& event) const;
 
  private:
-  Runtime::State& state_;
+  RuntimeState& state_;
 };
 
 }  // namespace penstock::swap

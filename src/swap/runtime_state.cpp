@@ -31,8 +31,8 @@ std::vector<std::string> file_names(std::span<const std::unique_ptr<Path>> paths
 
 }  // namespace
 
-Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
-                      std::vector<std::unique_ptr<Path>> opened)
+RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
+                           std::vector<std::unique_ptr<Path>> opened)
     : options(std::move(given)),
       executor(options.executor != nullptr ? options.executor : &inline_executor),
       arena(std::move(memory)),
@@ -56,8 +56,8 @@ Runtime::State::State(RuntimeOptions given, tiers::HostArena memory,
 }
 
 /// Returns the error to the caller; the stores are queued again.
-Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lock,
-                                                std::optional<Error> store_error) {
+Result<void> RuntimeState::report_store_error(std::unique_lock<std::mutex>& lock,
+                                              std::optional<Error> store_error) {
   if (!store_error) return ok();
   advance();
   lock.unlock();
@@ -65,14 +65,14 @@ Result<void> Runtime::State::report_store_error(std::unique_lock<std::mutex>& lo
   return *store_error;
 }
 
-Result<void> Runtime::State::check_known(const char* operation, tiers::TensorId tensor) const {
+Result<void> RuntimeState::check_known(const char* operation, tiers::TensorId tensor) const {
   if (store.contains(tensor)) return ok();
   return Error::invalid_argument(operation)
       .object("tensor " + std::to_string(static_cast<std::uint32_t>(tensor)))
       .reason("this runtime has no such tensor: it was removed, or add() of this runtime did not return it");
 }
 
-Result<void> Runtime::State::check_unused(const char* operation, tiers::TensorId tensor) const {
+Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId tensor) const {
   PENSTOCK_TRY(check_known(operation, tensor));
   if (!residency.in_use(tensor)) return ok();
   return Error::invalid_argument(operation)
@@ -81,7 +81,7 @@ Result<void> Runtime::State::check_unused(const char* operation, tiers::TensorId
       .advice("end the Lease, and cancel the PendingLease, before this call");
 }
 
-void Runtime::State::wake() noexcept {
+void RuntimeState::wake() noexcept {
   if (options.idle_handler != nullptr) return;
   {
     const std::lock_guard lock(mutex);
@@ -90,7 +90,7 @@ void Runtime::State::wake() noexcept {
   mover_wake.notify_one();
 }
 
-bool Runtime::State::poll() {
+bool RuntimeState::poll() {
   bool moved = false;
   if (options.idle_handler != nullptr) {
     for (const auto& path : paths) moved |= path->drive();
@@ -115,7 +115,7 @@ bool Runtime::State::poll() {
   return moved;
 }
 
-void Runtime::State::run_mover() {
+void RuntimeState::run_mover() {
   ::pthread_setname_np(::pthread_self(), "penstock-mover");
   while (true) {
     if (poll()) continue;

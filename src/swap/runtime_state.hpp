@@ -20,9 +20,9 @@
 
 namespace penstock::swap {
 
-/// `mutex` protects store, budget and residency. No system or CUDA call is made with it held.
-struct Runtime::State {
-  State(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+/// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system or CUDA call is made with it held.
+struct RuntimeState {
+  RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
 
   /// Advances the residency and starts its moves. With the lock held.
   void advance() {
@@ -35,6 +35,15 @@ struct Runtime::State {
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
   [[nodiscard]] Result<void> check_unused(const char* operation, tiers::TensorId tensor) const;
+  // For leases. After the runtime was destroyed they change nothing.
+  [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced);
+  [[nodiscard]] std::optional<Result<HostSpan>> take(RequestId id, tiers::TensorId tensor);
+  void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
+  void end_lease(tiers::TensorId tensor, Access access, std::thread::id owner) noexcept;
+  /// Errors: invalid_argument, when this thread's acquire() returned a lease that excludes one with `access`. With the
+  /// lock held.
+  [[nodiscard]] Result<void> check_not_own(tiers::TensorId tensor, Access access) const;
+
   bool poll();
   void run_mover();
   template <class Done>
@@ -60,6 +69,13 @@ struct Runtime::State {
   mutable std::mutex mutex;
   std::condition_variable changed, mover_wake;
   std::vector<Move> starting;  // from callers, not yet started by the mover
+  struct OwnedLease {
+    tiers::TensorId tensor;
+    Access access;
+    std::thread::id owner;
+    bool operator==(const OwnedLease&) const = default;
+  };
+  std::vector<OwnedLease> owned;  // leases that acquire() returned
   bool woken = false, stopping = false;
   std::atomic<std::int64_t> stall_ns{0};
   std::vector<MoveEvent> events;  // used by the mover only, as are the moves that it starts in one run
@@ -68,9 +84,10 @@ struct Runtime::State {
 };
 
 template <class Change>
-void Runtime::State::change(const Change& change) {
+void RuntimeState::change(const Change& change) {
   {
     const std::lock_guard lock(mutex);
+    if (stopping) return;
     change();
     advance();
   }
@@ -79,7 +96,7 @@ void Runtime::State::change(const Change& change) {
 
 /// Evaluates `done` with the lock held.
 template <class Done>
-void Runtime::State::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
+void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
   const TimePoint began = Clock::steady().now();
   if (options.idle_handler == nullptr) {

@@ -5,12 +5,15 @@
 #include <penstock/tiers/store/tensor.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace penstock::swap {
 
 class Runtime;
+struct RuntimeState;
 
 /// What a lease allows. Any number of `read` leases may exist at a time; `modify` and `overwrite` are exclusive.
 /// `overwrite` does not load the tensor: bytes that the holder does not write are undefined.
@@ -24,7 +27,8 @@ enum class Use : std::uint8_t { recorded, unrecorded };
 enum class RequestId : std::uint64_t {};
 
 /// Access to a tensor's bytes in host memory, which are not evicted or moved while the lease exists. Move-only. Ended
-/// by end() or by destruction. The runtime outlives it. Used by one thread at a time.
+/// by end() or by destruction. Used by one thread at a time. If the runtime is destroyed first, the bytes stay valid until
+/// the lease ends, and are then lost.
 ///
 ///     PENSTOCK_TRY_ASSIGN(swap::Lease lease, runtime.acquire(tensor, swap::Access::modify));
 ///     update(lease.bytes());
@@ -48,23 +52,28 @@ class Lease {
  private:
   friend class Runtime;
 
-  Lease(Runtime& runtime, tiers::TensorId tensor, Access access, HostSpan bytes)
-      : runtime_(&runtime), tensor_(tensor), access_(access), bytes_(bytes) {}
+  friend class PendingLease;
+
+  Lease(std::shared_ptr<RuntimeState> runtime, tiers::TensorId tensor, Access access, HostSpan bytes,
+        std::thread::id owner)
+      : runtime_(std::move(runtime)), tensor_(tensor), access_(access), bytes_(bytes), owner_(owner) {}
   void swap(Lease& other) noexcept {
     std::swap(runtime_, other.runtime_);
     std::swap(tensor_, other.tensor_);
     std::swap(access_, other.access_);
     std::swap(bytes_, other.bytes_);
+    std::swap(owner_, other.owner_);
   }
 
-  Runtime* runtime_ = nullptr;
+  std::shared_ptr<RuntimeState> runtime_;
   tiers::TensorId tensor_{};
   Access access_{};
   HostSpan bytes_;
+  std::thread::id owner_;  // the thread whose acquire() returned it; none for a PendingLease's
 };
 
 /// A lease that was requested, or announced, and not granted yet. Move-only. Cancelled by cancel() or by destruction.
-/// The runtime outlives it. Used by one thread at a time.
+/// Used by one thread at a time. If the runtime is destroyed first, poll() returns failed_state.
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
 ///     while (true) {
@@ -95,9 +104,11 @@ class PendingLease {
  private:
   friend class Runtime;
 
-  PendingLease(Runtime& runtime, tiers::TensorId tensor, Access access, std::optional<RequestId> request)
-      : runtime_(&runtime), tensor_(tensor), access_(access), request_(request) {}
-  PendingLease(Runtime& runtime, Error refusal) : runtime_(&runtime), refusal_(std::move(refusal)) {}
+  PendingLease(std::shared_ptr<RuntimeState> runtime, tiers::TensorId tensor, Access access,
+               std::optional<RequestId> request)
+      : runtime_(std::move(runtime)), tensor_(tensor), access_(access), request_(request) {}
+  PendingLease(std::shared_ptr<RuntimeState> runtime, Error refusal)
+      : runtime_(std::move(runtime)), refusal_(std::move(refusal)) {}
   void swap(PendingLease& other) noexcept {
     std::swap(runtime_, other.runtime_);
     std::swap(tensor_, other.tensor_);
@@ -106,7 +117,7 @@ class PendingLease {
     std::swap(refusal_, other.refusal_);
   }
 
-  Runtime* runtime_ = nullptr;
+  std::shared_ptr<RuntimeState> runtime_;
   tiers::TensorId tensor_{};
   Access access_{};
   std::optional<RequestId> request_;  // none: announced only

@@ -35,7 +35,7 @@ class Runtime {
   /// Errors: no_space and permission, for the host memory; invalid_argument, not_found, permission, no_space and
   /// unsupported, for a path, with its directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
-  /// Waits for the transfers in flight and stops the threads. All leases must have ended.
+  /// Waits for the transfers in flight and stops the threads. Leases should have ended: their bytes are lost.
   ~Runtime();
 
   /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights. Without,
@@ -50,10 +50,11 @@ class Runtime {
   /// Errors: invalid_argument, for a tensor that this runtime does not have, or that has a lease or a pending request.
   Result<void> remove(tiers::TensorId tensor);
 
-  /// Blocks until the lease is granted.
+  /// Blocks until the lease is granted. The lease belongs to the calling thread: for one that another thread will end, use
+  /// request().
   ///
   /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
-  /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written; corrupted, truncated, io and deadline_exceeded, of
+  /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when the calling thread itself holds a lease that excludes this one; corrupted, truncated, io and deadline_exceeded, of
   /// the load; the error of a failed write-behind.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
@@ -118,17 +119,10 @@ class Runtime {
   [[nodiscard]] TimePoint stall_time() const;
 
  private:
-  friend class Lease;
-  friend class PendingLease;
   friend class RuntimeInternals;
-  struct State;
-  explicit Runtime(std::unique_ptr<State> state);
-  [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced);
-  [[nodiscard]] std::optional<Result<Lease>> take(RequestId id, tiers::TensorId tensor, Access access);
-  void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
-  void end_lease(tiers::TensorId tensor, Access access) noexcept;
+  explicit Runtime(std::shared_ptr<RuntimeState> state);
 
-  std::unique_ptr<State> state_;
+  std::shared_ptr<RuntimeState> state_;  // leases that outlive the runtime share it
 };
 
 }  // namespace penstock::swap

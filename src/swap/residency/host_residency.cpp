@@ -128,17 +128,22 @@ void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
 std::optional<Result<void>> HostResidency::take(RequestId id) {
   const auto found = outcomes_.find(id);
   if (found == outcomes_.end()) return std::nullopt;
-  auto outcome = std::move(found->second);
+  auto result = std::move(found->second.result);
   outcomes_.erase(found);
-  return outcome;
+  return result;
 }
 
 void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
   const auto removed = std::erase_if(requests_, [&](const Request& request) { return request.id == id; });
   if (removed > 0) return count_pending_use(tensor, -1);
   const auto outcome = take(id);
-  if (!outcome || !*outcome) return;
-  if (access == Access::read) return release(tensor, access);
+  if (outcome && *outcome) end_untaken({id, tensor, access});
+}
+
+/// Ends a lease that was granted and not taken.
+void HostResidency::end_untaken(const Request& granted) {
+  const TensorId tensor = granted.tensor;
+  if (granted.access == Access::read) return release(tensor, granted.access);
   store_.cancel_exclusive(tensor);
   if (store_.copy(tensor).state == CopyState::absent) {
     effects_.drop(tensor);
@@ -151,7 +156,7 @@ void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
 }
 
 void HostResidency::finish(const Request& request, Result<void> outcome) {
-  outcomes_.emplace(request.id, std::move(outcome));
+  outcomes_.emplace(request.id, Outcome{request, std::move(outcome)});
   count_pending_use(request.tensor, -1);
 }
 
@@ -233,12 +238,14 @@ void HostResidency::advance() {
 }
 
 void HostResidency::fail_starved_request() {
-  // The caller that takes a granted lease will continue, and may free room.
-  if (store_failed() || !outcomes_.empty()) return;
+  if (store_failed()) return;
   const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
     return store_.copy(request.tensor).state == CopyState::absent;
   });
   if (starved == requests_.end()) return;
+  if (take_back_grants_after(starved->id)) return advance();
+  // The caller that takes an earlier grant will continue, and may free room.
+  if (!outcomes_.empty()) return;
   Error error =
       budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
   for (const TensorId tensor : store_.tensors()) {
@@ -248,6 +255,26 @@ void HostResidency::fail_starved_request() {
   }
   finish(*starved, std::move(error));
   requests_.erase(starved);
+}
+
+/// The caller may be asking for the earlier request first, and take these grants never.
+bool HostResidency::take_back_grants_after(RequestId id) {
+  bool any = false;
+  for (auto outcome = outcomes_.upper_bound(id); outcome != outcomes_.end();) {
+    if (!outcome->second.result) {
+      ++outcome;
+      continue;
+    }
+    const Request request = outcome->second.request;
+    outcome = outcomes_.erase(outcome);
+    const auto later = std::find_if(requests_.begin(), requests_.end(),
+                                    [&](const Request& other) { return other.id > request.id; });
+    requests_.insert(later, {request.id, request.tensor, request.access});
+    count_pending_use(request.tensor, +1);
+    end_untaken(request);
+    any = true;
+  }
+  return any;
 }
 
 HostResidency::Decision HostResidency::decide(Request& request, bool may_reserve) {

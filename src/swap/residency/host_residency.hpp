@@ -87,6 +87,7 @@ class HostResidency {
   void announce(tiers::TensorId tensor);
   void retract(tiers::TensorId tensor);
   /// Returns nothing while the request waits. Then the first call returns ok or the error; later calls return nothing.
+  /// Until then a grant may be taken back: when it holds memory for which an earlier request waits.
   ///
   /// Errors: budget_too_small, naming all leased tensors; invalid_argument, for reading a tensor that was never
   /// written; those of the load.
@@ -108,7 +109,8 @@ class HostResidency {
 
   /// Grants requests where possible, and starts loads and stores.
   void advance();
-  /// Fails the first request that waits for room. Called when no transfer is in flight that could free any.
+  /// Called when no transfer is in flight that could free memory. For the first request that waits for room, takes back
+  /// the later grants that were not taken. If there is none of these and no earlier one, fails the request.
   void fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
@@ -153,6 +155,8 @@ class HostResidency {
   [[nodiscard]] Decision grant_resident(const Request& request);
   [[nodiscard]] Decision grant_overwrite(const Request& request, tiers::Reservation range);
   void finish(const Request& request, Result<void> outcome);
+  void end_untaken(const Request& granted);
+  [[nodiscard]] bool take_back_grants_after(RequestId id);
   void count_pending_use(tiers::TensorId tensor, int change);
   void refresh_after_trace_change(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
@@ -195,7 +199,11 @@ class HostResidency {
   // Pool for the nodes of the containers below, which are inserted and erased with each transfer.
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::list<Request> requests_{&nodes_};
-  std::pmr::map<RequestId, Result<void>> outcomes_{&nodes_};
+  struct Outcome {
+    Request request;
+    Result<void> result;
+  };
+  std::pmr::map<RequestId, Outcome> outcomes_{&nodes_};  // until take()
   std::vector<std::uint32_t> pending_uses_;  // by tensor: recorded uses and requests without a lease
   std::set<tiers::TensorId>
       unreadable_;  // their last load failed: not prefetched before a use, prefetch() or store

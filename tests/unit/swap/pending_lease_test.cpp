@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <utility>
+#include <vector>
 
 namespace penstock::swap {
 namespace {
@@ -101,6 +102,40 @@ TEST_F(PendingLeases, KeepAnAnnouncedTensorInMemoryUntilTheyAreCancelled) {
   (void)written();
 
   EXPECT_FALSE(runtime.in_memory(announced));
+}
+
+TEST_F(PendingLeases, AreGrantedInTheOrderInWhichTheyAreAskedForThoughLaterOnesAreInMemory) {
+  for (const Access access : {Access::read, Access::modify}) {
+    std::vector<TensorId> tensors;
+    for (int i = 0; i < 4; ++i) tensors.push_back(written());  // the last two are in memory, being stored
+    std::vector<PendingLease> pending;
+    for (const TensorId tensor : tensors) pending.push_back(runtime.request(tensor, access));
+    for (PendingLease& one : pending) {
+      simulation.run();
+      auto lease = one.poll();
+      ASSERT_TRUE(lease) << "it waits for memory that later requests hold";
+      ASSERT_TRUE(*lease) << lease->error().message();
+    }
+    for (const TensorId tensor : tensors) {
+      EXPECT_TRUE(holds(runtime, tensor, 1));
+      runtime.remove(tensor).value();
+    }
+  }
+}
+
+TEST_F(PendingLeases, FailForLackOfMemoryOnlyWhenNoGrantIsOutstanding) {
+  const TensorId first = written(), second = written(), third = written();
+  const Lease held = runtime.acquire(second, Access::read).value();
+  PendingLease resident = runtime.request(third, Access::read);
+  simulation.run();
+  PendingLease starved = runtime.request(first, Access::read);
+  simulation.run();
+  EXPECT_FALSE(starved.poll());  // the holder of the earlier grant may free memory
+
+  { const auto taken = resident.poll(); }
+  simulation.run();
+
+  EXPECT_TRUE(starved.poll()->has_value());
 }
 
 }  // namespace

@@ -1,0 +1,103 @@
+#include <penstock/swap/lease.hpp>
+
+#include "swap/runtime_state.hpp"
+
+#include <algorithm>
+
+namespace penstock::swap {
+
+using tiers::TensorId;
+
+void Lease::end() noexcept {
+  if (const auto runtime = std::exchange(runtime_, nullptr)) runtime->end_lease(tensor_, access_, owner_);
+}
+
+void PendingLease::ask() {
+  if (runtime_ == nullptr || request_ || refusal_) return;
+  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+  if (request) {
+    request_ = *request;
+  } else {
+    refusal_ = request.error();
+  }
+}
+
+std::optional<Result<Lease>> PendingLease::poll() {
+  if (runtime_ != nullptr && refusal_) {
+    runtime_ = nullptr;
+    return *std::exchange(refusal_, std::nullopt);
+  }
+  if (runtime_ == nullptr || !request_) return std::nullopt;
+  auto bytes = runtime_->take(*request_, tensor_);
+  if (!bytes) return std::nullopt;
+  const auto runtime = std::exchange(runtime_, nullptr);
+  if (!*bytes) return bytes->error();
+  return Lease(runtime, tensor_, access_, **bytes, /*owner=*/{});
+}
+
+void PendingLease::cancel() noexcept {
+  const auto runtime = std::exchange(runtime_, nullptr);
+  if (runtime != nullptr && !refusal_) runtime->cancel(request_, tensor_, access_);
+  refusal_.reset();
+}
+
+// What leases ask of the runtime's state.
+
+Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, bool announced) {
+  Result<RequestId> id = RequestId();
+  change([&] {
+    if (auto known = check_known("Runtime::request", tensor); !known) {
+      id = known.error();
+      return;
+    }
+    id = residency.request(tensor, access, use);
+    if (announced) residency.retract(tensor);
+  });
+  return id;
+}
+
+std::optional<Result<HostSpan>> RuntimeState::take(RequestId id, TensorId tensor) {
+  const std::lock_guard lock(mutex);
+  if (stopping)
+    return Error(ErrorCode::failed_state, "PendingLease::poll").reason("the runtime was destroyed");
+  auto outcome = residency.take(id);
+  if (!outcome) return std::nullopt;
+  if (!*outcome) return outcome->error();
+  return moves.payload(tensor);
+}
+
+void RuntimeState::cancel(std::optional<RequestId> id, TensorId tensor, Access access) noexcept {
+  change([&] {
+    if (id) {
+      residency.cancel(*id, tensor, access);
+    } else {
+      residency.retract(tensor);
+    }
+  });
+}
+
+void RuntimeState::end_lease(TensorId tensor, Access access, std::thread::id owner) noexcept {
+  change([&] {
+    if (const auto found = std::find(owned.begin(), owned.end(), OwnedLease{tensor, access, owner});
+        found != owned.end()) {
+      *found = owned.back();
+      owned.pop_back();
+    }
+    residency.release(tensor, access);
+  });
+}
+
+Result<void> RuntimeState::check_not_own(TensorId tensor, Access access) const {
+  const std::thread::id self = std::this_thread::get_id();
+  const bool excluded = std::any_of(owned.begin(), owned.end(), [&](const OwnedLease& lease) {
+    return lease.tensor == tensor && lease.owner == self &&
+           (lease.access != Access::read || access != Access::read);
+  });
+  if (!excluded) return ok();
+  return Error::invalid_argument("Runtime::acquire")
+      .object(store.description(tensor).name)
+      .reason("this thread holds a lease that excludes this one, so that the call would wait for ever")
+      .advice("end that lease before, or request() one that another thread will end");
+}
+
+}  // namespace penstock::swap
