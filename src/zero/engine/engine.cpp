@@ -4,7 +4,7 @@
 namespace penstock::zero {
 
 void UnitLease::end() noexcept {
-  if (engine_ != nullptr) std::exchange(engine_, nullptr)->state_->release(unit_);
+  if (const auto engine = std::exchange(engine_, {}).lock()) engine->release(unit_);
 }
 
 namespace {
@@ -49,12 +49,12 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.communicator == nullptr) return missing("communicator");
   if (options.workers == nullptr) return missing("workers");
   Communicator& communicator = *options.communicator;
-  std::unique_ptr<State> state;
+  std::shared_ptr<EngineState> state;
   const auto open = [&]() -> Result<void> {
     PENSTOCK_TRY(options.config.validate());
     PENSTOCK_TRY(options.model.validate());
     PENSTOCK_TRY(check_plan(options));
-    state = std::make_unique<State>(std::move(options));
+    state = std::make_shared<EngineState>(std::move(options));
     return state->open();
   };
   if (auto opened = open(); !opened) {
@@ -64,7 +64,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
-Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::Engine(std::shared_ptr<EngineState> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
 Result<void> Engine::initialize(const Fill& fill) {
@@ -86,7 +86,7 @@ Result<void> Engine::begin_step(const StepOptions& options) {
 Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY_ASSIGN(auto parameters, state_->acquire(unit, stream));
   UnitLease lease;
-  lease.engine_ = this;
+  lease.engine_ = state_;
   lease.unit_ = unit;
   lease.parameters_ = std::move(parameters);
   return lease;
@@ -95,18 +95,19 @@ Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
 Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients(unit, stream));
   UnitGradients gradients;
-  gradients.engine_ = this;
+  gradients.engine_ = state_;
   gradients.unit_ = unit;
   gradients.slots_ = std::move(slots);
   return gradients;
 }
 
 Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
-  if (gradients.engine_ != this) {
+  const auto engine = gradients.engine_.lock();
+  if (engine != state_) {
     return Error::invalid_argument("Engine::reduce")
         .object("gradients")
         .wanted("what gradients() of this engine returned, passed on by std::move")
-        .got(gradients.engine_ == nullptr ? "an empty or moved-from object" : "gradients of another engine");
+        .got(engine == nullptr ? "an empty or moved-from object" : "gradients of another engine");
   }
   return state_->reduce(gradients.unit_, stream);
 }

@@ -4,7 +4,7 @@
 
 namespace penstock::zero {
 
-Engine::State::State(Options options)
+EngineState::EngineState(Options options)
     : options_(std::move(options)),
       context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model),
       gathers_(context_),
@@ -23,7 +23,7 @@ Engine::State::State(Options options)
   gradients_.set_micro_batches(options_.config.gradient_accumulation_steps);
 }
 
-Engine::State::~State() {
+EngineState::~EngineState() {
   // Operations in flight write into the engine's memory, so wait for them. They fail instead of finishing if peers are
   // gone, or if they wait for memory that is held by a tensor whose store failed.
   swap::Runtime& runtime = context_.runtime;
@@ -48,7 +48,7 @@ Engine::State::~State() {
   if (pinned_) context_.device.unpin(runtime.host_memory());
 }
 
-Result<void> Engine::State::open() {
+Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
   PENSTOCK_TRY(context_.open(options_.plan.device_budget));
@@ -67,8 +67,8 @@ Result<void> Engine::State::open() {
   return ok();
 }
 
-Result<void> Engine::State::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
-                                tiers::TensorDescription description, bool on_disk) {
+Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
+                              tiers::TensorDescription description, bool on_disk) {
   const ElementCount shard_begin = flat.shard * context_.communicator.rank();
   description.key = {.owner = options_.engine_number,
                      .unit = flat.unit,
@@ -81,7 +81,7 @@ Result<void> Engine::State::add(tiers::TensorId& id, const FlatLayout& flat, Til
   return ok();
 }
 
-Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile_number) {
+Result<void> EngineState::add_tensors(std::uint32_t index, std::uint64_t& tile_number) {
   FlatState& flat = context_.flats[index];
   const FlatLayout& layout = *flat.layout;
   const MemoryPlan& plan = options_.plan;
@@ -130,7 +130,7 @@ Result<void> Engine::State::add_tensors(std::uint32_t index, std::uint64_t& tile
 }
 
 /// Records the plan's figures in the ledger, to compare them with the actual ones.
-void Engine::State::predict() {
+void EngineState::predict() {
   using tiers::Purpose;
   using tiers::Tier;
   tiers::Ledger& ledger = context_.runtime.ledger();
@@ -146,14 +146,14 @@ void Engine::State::predict() {
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
 }
 
-Result<void> Engine::State::check_not_failed(const char* operation) const {
+Result<void> EngineState::check_not_failed(const char* operation) const {
   if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the engine failed earlier and cannot continue")
       .note("cause   " + context_.failure->message());
 }
 
-Result<void> Engine::State::check_not_interrupted(const char* operation) const {
+Result<void> EngineState::check_not_interrupted(const char* operation) const {
   if (!context_.interruption) return ok();
   return Error(ErrorCode::interrupted, operation)
       .reason("a rank has abandoned the step")
@@ -161,13 +161,13 @@ Result<void> Engine::State::check_not_interrupted(const char* operation) const {
       .advice("end every UnitLease, call abandon_step(), and begin the next step");
 }
 
-Engine::Status Engine::State::status() const {
+Engine::Status EngineState::status() const {
   if (context_.failure) return Status::failed;
   if (context_.interruption) return Status::interrupted;
   return step_.incomplete() ? Status::step_incomplete : Status::ready;
 }
 
-Result<void> Engine::State::step_complete(const char* operation) const {
+Result<void> EngineState::step_complete(const char* operation) const {
   if (!step_.incomplete()) return ok();
   return Error(ErrorCode::failed_state, operation)
       .reason("the last step is incomplete")
@@ -175,7 +175,7 @@ Result<void> Engine::State::step_complete(const char* operation) const {
 }
 
 /// Checks that no gradient of a step was reduced or is being written.
-Result<void> Engine::State::between_steps(const char* operation) const {
+Result<void> EngineState::between_steps(const char* operation) const {
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) {
     const FlatState& flat = context_.flats[f];
     if (gradients_.untouched(flat) && !residency_->is_open(f)) continue;
@@ -188,7 +188,7 @@ Result<void> Engine::State::between_steps(const char* operation) const {
 }
 
 /// The check of every call except initialize() and a step() that continues an incomplete step.
-Result<void> Engine::State::ready(const char* operation) const {
+Result<void> EngineState::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
   if (!initialized_) {
@@ -199,7 +199,7 @@ Result<void> Engine::State::ready(const char* operation) const {
   return step_complete(operation);
 }
 
-Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit) const {
+Result<void> EngineState::check_unit(const char* operation, std::uint32_t unit) const {
   if (unit < options_.model.units.size()) return ok();
   return Error::invalid_argument(operation)
       .object("unit")
@@ -207,7 +207,7 @@ Result<void> Engine::State::check_unit(const char* operation, std::uint32_t unit
       .got(unit);
 }
 
-Result<void> Engine::State::begin_step(const StepOptions& step) {
+Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
   const std::uint32_t micro_batches =
@@ -228,7 +228,7 @@ Result<void> Engine::State::begin_step(const StepOptions& step) {
   return ok();
 }
 
-Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tiers::Stream& stream) {
+Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
@@ -238,12 +238,12 @@ Result<std::vector<DeviceTensor>> Engine::State::acquire(std::uint32_t unit, tie
   return views;
 }
 
-void Engine::State::release(std::uint32_t unit) noexcept {
+void EngineState::release(std::uint32_t unit) noexcept {
   residency_->release(unit);
   (void)gathers_.end_use(unit);  // an error fails the engine, and the next call returns it
 }
 
-Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, tiers::Stream& stream) {
+Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::gradients"));
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   PENSTOCK_TRY(gradients_.check_not_complete(unit));
@@ -252,7 +252,7 @@ Result<std::vector<GradientSlot>> Engine::State::gradients(std::uint32_t unit, t
   return gradients_.slots(unit);
 }
 
-Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
+Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::reduce"));
   PENSTOCK_TRY(check_unit("Engine::reduce", unit));
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
@@ -268,7 +268,7 @@ Result<void> Engine::State::reduce(std::uint32_t unit, tiers::Stream& stream) {
   return ok();
 }
 
-Result<StepOutcome> Engine::State::step() {
+Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(check_not_failed("Engine::step"));
   if (!step_.incomplete()) {
     PENSTOCK_TRY(ready("Engine::step"));
@@ -288,7 +288,7 @@ Result<StepOutcome> Engine::State::step() {
   return outcome;
 }
 
-Result<void> Engine::State::abandon_step(tiers::Stream& stream, std::string cause) {
+Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(step_complete(operation));
@@ -308,16 +308,16 @@ Result<void> Engine::State::abandon_step(tiers::Stream& stream, std::string caus
   return ok();
 }
 
-Result<void> Engine::State::gather(std::uint32_t flat) {
+Result<void> EngineState::gather(std::uint32_t flat) {
   return gathers_.gather(context_.flats[flat], residency_->gathered(flat));
 }
-Result<void> Engine::State::drop(std::uint32_t flat) {
+Result<void> EngineState::drop(std::uint32_t flat) {
   return gathers_.finish_use(context_.flats[flat]);
 }
-Result<void> Engine::State::open_gradient(std::uint32_t flat) {
+Result<void> EngineState::open_gradient(std::uint32_t flat) {
   return gradients_.open(context_.flats[flat], residency_->gradient(flat), *gradient_stream_);
 }
-Result<void> Engine::State::finish_gradient(std::uint32_t flat) {
+Result<void> EngineState::finish_gradient(std::uint32_t flat) {
   return gradients_.wait_for_reduce(context_.flats[flat]);
 }
 

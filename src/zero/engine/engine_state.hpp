@@ -18,10 +18,17 @@ namespace penstock::zero {
 
 /// The implementation of one rank's engine: validates each call, lets FlatResidency decide, and starts the pipelines.
 /// Used by the trainer's thread.
-class Engine::State : private FlatResidency::Effects {
+class EngineState : private FlatResidency::Effects {
  public:
-  explicit State(Options options);
-  ~State() override;
+  using Options = Engine::Options;
+  using Fill = Engine::Fill;
+  using StateSink = Engine::StateSink;
+  using StateSource = Engine::StateSource;
+  using StepOptions = Engine::StepOptions;
+  using Status = Engine::Status;
+
+  explicit EngineState(Options options);
+  ~EngineState() override;
   Result<void> open();
 
   Result<void> initialize(const Fill& fill);

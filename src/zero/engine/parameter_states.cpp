@@ -32,7 +32,7 @@ Result<void> check_callable(const char* operation, const char* name, const Funct
 
 }  // namespace
 
-Result<void> Engine::State::initialize(const Fill& fill) {
+Result<void> EngineState::initialize(const Fill& fill) {
   PENSTOCK_TRY(check_callable("Engine::initialize", "fill", fill));
   return restore("Engine::initialize", 0,
                  [&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
@@ -42,7 +42,7 @@ Result<void> Engine::State::initialize(const Fill& fill) {
                  });
 }
 
-Result<void> Engine::State::restore(const char* operation, std::uint64_t step, const StateSource& source) {
+Result<void> EngineState::restore(const char* operation, std::uint64_t step, const StateSource& source) {
   PENSTOCK_TRY(check_callable(operation, "source", source));
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
@@ -66,7 +66,7 @@ Result<void> Engine::State::restore(const char* operation, std::uint64_t step, c
 }
 
 /// Calls `sink` with each of `kinds` of this rank's shards.
-Result<void> Engine::State::visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink) {
+Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink) {
   PENSTOCK_TRY(optimizer_.visit_states(
       context_.flats, kinds,
       [&](const FlatState& flat, cpu_adam::StateKind kind, ElementCount first,
@@ -82,13 +82,13 @@ Result<void> Engine::State::visit_states(std::span<const cpu_adam::StateKind> ki
   return ok();
 }
 
-Result<void> Engine::State::read_states(const StateSink& sink) {
+Result<void> EngineState::read_states(const StateSink& sink) {
   PENSTOCK_TRY(check_callable("Engine::read_states", "sink", sink));
   PENSTOCK_TRY(ready("Engine::read_states"));
   return visit_states(cpu_adam::all_states, sink);
 }
 
-Result<std::string> Engine::State::digest() {
+Result<std::string> EngineState::digest() {
   PENSTOCK_TRY(ready("Engine::digest"));
   // Wait for gathers in flight: the exchange comes after them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(*this));
@@ -104,7 +104,7 @@ Result<std::string> Engine::State::digest() {
   return digest.to_string();
 }
 
-Result<void> Engine::State::add_sums_of_peers(ParameterDigest& digest) {
+Result<void> EngineState::add_sums_of_peers(ParameterDigest& digest) {
   const ParameterDigest::Sum mine = digest.sum();
   std::vector<ParameterDigest::Sum> of_ranks(context_.communicator.size());
   PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),

@@ -20,9 +20,11 @@
 namespace penstock::zero {
 
 class Engine;
+class EngineState;
 
 /// The right to use the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
-/// moved. end() or the destructor ends it, in the order of the stream that it was acquired with. Move-only.
+/// moved. end() or the destructor ends it, in the order of the stream that it was acquired with. Once the engine is
+/// destroyed, parameters() must not be used, and end() does nothing. Move-only.
 class UnitLease {
  public:
   UnitLease() = default;
@@ -45,7 +47,7 @@ class UnitLease {
     std::swap(unit_, other.unit_);
     std::swap(parameters_, other.parameters_);
   }
-  Engine* engine_ = nullptr;
+  std::weak_ptr<EngineState> engine_;
   std::uint32_t unit_ = 0;
   std::vector<DeviceTensor> parameters_;
 };
@@ -76,7 +78,7 @@ class UnitGradients {
     std::swap(unit_, other.unit_);
     std::swap(slots_, other.slots_);
   }
-  const Engine* engine_ = nullptr;
+  std::weak_ptr<EngineState> engine_;
   std::uint32_t unit_ = 0;
   std::vector<GradientSlot> slots_;
 };
@@ -223,10 +225,8 @@ class Engine {
   [[nodiscard]] const std::string& notes() const;
 
  private:
-  friend class UnitLease;
-  class State;
-  explicit Engine(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Engine(std::shared_ptr<EngineState> state);
+  std::shared_ptr<EngineState> state_;  // shared so that leases know whether it exists
 };
 
 }  // namespace penstock::zero

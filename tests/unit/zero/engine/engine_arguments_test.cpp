@@ -151,6 +151,19 @@ TEST_F(EngineArguments, RefusesGradientsThatAreEmptyMovedFromOrOfAnotherEngine) 
   EXPECT_TRUE(engine_.reduce(std::move(kept), *stream_));
 }
 
+TEST_F(EngineArguments, ALeaseThatOutlivesTheEngineDoesNothing) {
+  UnitLease lease = engine_.acquire(0, *stream_).value();
+  UnitGradients gradients = engine_.gradients(0, *stream_).value();
+  stream_.reset();
+  rank_.reset();
+  lease.end();
+
+  const auto other = make_rank();
+  const auto stream = other->device().create_stream().value();
+  EXPECT_EQ(other->engine().reduce(std::move(gradients), *stream).error().code(),
+            ErrorCode::invalid_argument);
+}
+
 TEST_F(EngineArguments, RefusesEmptyFunctions) {
   for (const Result<void>& refused :
        {engine_.initialize({}), engine_.restore(1, {}), engine_.read_states({})}) {
