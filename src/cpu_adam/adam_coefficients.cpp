@@ -3,6 +3,7 @@
 
 #include "kernels/floating_point_mode.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -29,7 +30,7 @@ Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradie
                      "finite and not negative", config.learning_rate));
   PENSTOCK_TRY(check(is_decay_rate(config.beta1), "beta1", "in [0, 1)", config.beta1));
   PENSTOCK_TRY(check(is_decay_rate(config.beta2), "beta2", "in [0, 1)", config.beta2));
-  PENSTOCK_TRY(check(config.epsilon > 0.0f && std::isfinite(config.epsilon), "epsilon", "finite and above 0",
+  PENSTOCK_TRY(check(is_finite_and_not_negative(config.epsilon), "epsilon", "finite and not negative",
                      config.epsilon));
   PENSTOCK_TRY(check(is_finite_and_not_negative(config.weight_decay), "weight_decay",
                      "finite and not negative", config.weight_decay));
@@ -40,7 +41,7 @@ Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradie
 
 Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config, std::uint64_t step,
                                                     float gradient_factor) {
-  const kernels::DefaultFloatingPointMode mode;
+  const kernels::DefaultFloatingPointMode mode;  // in another one, a subnormal epsilon could be read as 0
   PENSTOCK_TRY(validate(config, step, gradient_factor));
 
   const double beta1 = config.beta1, beta2 = config.beta2, learning_rate = config.learning_rate;
@@ -57,7 +58,7 @@ Result<kernels::AdamCoefficients> adam_coefficients(const AdamConfig& config, st
       .beta2 = config.beta2,
       .one_minus_beta2 = static_cast<float>(1.0 - beta2),
       .denominator_factor = static_cast<float>(1.0 / std::sqrt(correction2)),
-      .epsilon = config.epsilon,
+      .epsilon = std::max(config.epsilon, epsilon_min),
       .decay = static_cast<float>(decay),
       .step_factor = static_cast<float>(-learning_rate / correction1),
       .decay_mode = decay_mode,

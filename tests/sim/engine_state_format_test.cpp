@@ -180,6 +180,37 @@ TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
       << plan.error().message();
 }
 
+class EngineEpsilon : public testing::TestWithParam<cpu_adam::StateFormat> {};
+
+// The padding of a shard has no gradients and therefore no moments.
+TEST_P(EngineEpsilon, OfZeroTrains) {
+  RunOptions options = with(GetParam());
+  options.config.optimizer.epsilon = 0;
+  options.steps = 6;
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << result.error->message();
+  ASSERT_EQ(result.outcomes.size(), 6u);
+  options.config.optimizer.epsilon = 1e-8f;
+  const RunResult usual = train(options);
+
+  double apart = 0, moved = 0;
+  for (std::size_t unit = 0; unit < result.parameters.size(); ++unit) {
+    for (std::size_t i = 0; i < result.parameters[unit].size(); ++i) {
+      const double value = result.parameters[unit][i];
+      ASSERT_TRUE(std::isfinite(value));
+      apart = std::max(apart, std::abs(value - usual.parameters[unit][i]));
+      moved = std::max(moved, std::abs(value));
+    }
+  }
+  EXPECT_LT(apart, 0.01);
+  EXPECT_GT(moved, 0.02);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineEpsilon,
+                         testing::Values(cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
+                                         cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8),
+                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+
 INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
                          testing::Values(cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
                                          cpu_adam::StateFormat::split_q8),

@@ -335,7 +335,7 @@ TEST(Engine, GivesTheSameBitsWithoutChecksumsAndThenVerifiesNone) {
 
 TEST(Engine, RefusesAConfigurationThatCannotBeUsed) {
   RunOptions options{.ranks = 1, .config = on_disk()};
-  options.spoil_engine_config = [](Config& config) { config.optimizer.epsilon = 0; };
+  options.spoil_engine_config = [](Config& config) { config.optimizer.epsilon = -1; };
 
   const RunResult result = train(options);
 

@@ -20,6 +20,9 @@ struct AdamConfig {
   float learning_rate = 1e-3f;
   float beta1 = 0.9f;
   float beta2 = 0.999f;
+  /// Added to the root of v. Less than 2^-64 (5.4e-20) acts as 2^-64, which changes no bit of roots from 2^-39. With 0,
+  /// an element whose gradients have all been 0 therefore changes by its weight decay only. (In DeepSpeed and PyTorch
+  /// it becomes NaN.)
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   AdamDecay decay_mode = AdamDecay::decoupled;  ///< none: weight_decay has no effect
@@ -95,8 +98,8 @@ struct AdamOutcome {
 ///
 /// Returns when the tile is updated. Does not check the step number against the tile; the caller records it.
 /// Errors, all before anything is written: invalid_argument, naming the argument: step 0; a beta outside [0, 1),
-/// epsilon not above 0, a negative learning rate or weight decay, a value that is not finite; lengths that do not
-/// fit `elements`; spans that overlap or are misaligned; a parameter dtype that the format does not take.
+/// a negative learning rate, epsilon or weight decay, a value that is not finite; lengths that do not fit
+/// `elements`; spans that overlap or are misaligned; a parameter dtype that the format does not take.
 /// unsupported: an Isa for which is_runnable() is false.
 [[nodiscard]] Result<AdamOutcome> adam_step(const AdamConfig& config, std::uint64_t step,
                                             float gradient_factor, const AdamTile& tile,

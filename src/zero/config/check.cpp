@@ -59,10 +59,6 @@ void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
     violations.push_back(
         {{"optimizer.params.betas"}, "wanted two numbers of at least 0 and, in single precision, below 1"});
   }
-  if (optimizer.epsilon == 0.0f) {
-    violations.push_back(
-        {{"optimizer.params.eps"}, "wanted a number that is, in single precision, above 0, got 0"});
-  }
 }
 
 void check_offload(const Config& config, Violations& violations) {

@@ -58,8 +58,12 @@ const Case wrong[] = {
      "optimizer.params.lr: wanted a number of at least 0, got nan"},
     {"InfiniteDecay", [](Config& c) { c.optimizer.weight_decay = infinity; },
      "optimizer.params.weight_decay: wanted a number of at least 0, got inf"},
-    {"NoEpsilon", [](Config& c) { c.optimizer.epsilon = 0; },
-     "optimizer.params.eps: wanted a number that is, in single precision, above 0, got 0"},
+    {"NegativeEpsilon", [](Config& c) { c.optimizer.epsilon = -1e-8f; },
+     "optimizer.params.eps: wanted a number of at least 0, got -1e-08"},
+    {"InfiniteEpsilon", [](Config& c) { c.optimizer.epsilon = infinity; },
+     "optimizer.params.eps: wanted a number of at least 0, got inf"},
+    {"NanEpsilon", [](Config& c) { c.optimizer.epsilon = nan; },
+     "optimizer.params.eps: wanted a number of at least 0, got nan"},
     {"BetaOfOne", [](Config& c) { c.optimizer.betas[1] = 1; },
      "optimizer.params.betas: wanted two numbers of at least 0 and, in single precision, below 1"},
     {"NegativeBeta", [](Config& c) { c.optimizer.betas[0] = -0.1f; },
@@ -136,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, WrongConfig, testing::ValuesIn(wrong),
 TEST(ConfigCheck, ReportsEverythingThatIsWrongAtOnce) {
   Config config = on_disk();
   config.penstock.tiles_in_flight = 0;
-  config.optimizer.epsilon = 0;
+  config.optimizer.epsilon = -1;
 
   const std::string message = config.validate().error().message();
 
@@ -145,13 +149,24 @@ TEST(ConfigCheck, ReportsEverythingThatIsWrongAtOnce) {
   EXPECT_NE(message.find("optimizer.params.eps"), std::string::npos) << message;
 }
 
+// As in DeepSpeed.
+TEST(ConfigCheck, AcceptsAnEpsilonOfZero) {
+  for (const std::string epsilon : {"0", "0.0", "1e-60"}) {  // the last is 0 in single precision
+    const auto config = Config::from_text(
+        R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"eps": )" + epsilon + "}}}",
+        "ds_config.json", 1);
+    ASSERT_TRUE(config) << config.error().message();
+    EXPECT_EQ(config->optimizer.epsilon, 0.0f);
+  }
+}
+
 TEST(ConfigCheck, ChecksAFileWithTheSameRulesAndNamesTheLine) {
   const auto refusal = [](const std::string& text) {
     const auto config = Config::from_text("{\"train_batch_size\": 8,\n" + text + "}", "ds_config.json", 1);
     return config ? "accepted" : config.error().message();
   };
-  EXPECT_NE(refusal(R"("optimizer": {"type": "Adam", "params": {"eps": 1e-60}})")
-                .find("optimizer.params.eps, line 2"),
+  EXPECT_NE(refusal(R"("optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.9999999999]}})")
+                .find("optimizer.params.betas, line 2"),
             std::string::npos);
   EXPECT_NE(
       refusal(R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},
