@@ -31,9 +31,9 @@ Worst worst_after_one_step(const AdamConfig& config, std::uint64_t step, float f
   Worst worst;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const AdamReference& r = references[i];
-    worst.p = std::max(worst.p, ulps(memory.master(i), r.p, r.p_scale));
-    worst.m = std::max(worst.m, ulps(memory.m(i), r.m, r.m_scale));
-    worst.v = std::max(worst.v, ulps(memory.v(i), r.v, r.v_scale));
+    worst.p = std::max(worst.p, ulps(memory.master(i), r.p, r.scale_of_terms.p));
+    worst.m = std::max(worst.m, ulps(memory.m(i), r.m, r.scale_of_terms.m));
+    worst.v = std::max(worst.v, ulps(memory.v(i), r.v, r.scale_of_terms.v));
     EXPECT_EQ(memory.parameter(i), memory.master(i));
   }
   return worst;
