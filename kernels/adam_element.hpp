@@ -56,7 +56,7 @@ struct SplitTile {
     halves.round_up(v_bits >> 31);
     float p = float_of(halves.bits()), m = *m_at, v = float_of(v_bits & ~sign_bit);
     adam_update<ScalarLane>(coefficients.decay_mode, operands, gradient, p, m, v);
-    halves = SplitMaster<ScalarLane>::rounded_up(bits_of(p));
+    halves = SplitMaster<ScalarLane>(storable(bits_of(p)));
     const U32 down = halves.odd_ties();
     halves.round_down(down);
     *m_at = m, *v_at = float_of(bits_of(v) | down << 31);

@@ -2,7 +2,7 @@
 
 // Lane is the template parameter of the kernels' formulas: a SIMD vector of one element, one register or two. It
 // defines the types F (fp32) and U (32-bit unsigned), with one number per element, and Operand and Mask, one number for
-// all elements. F and Operand support + and *; U and Mask support + >> & and |. Static members:
+// all elements. F and Operand support + and *; U and Mask support + >> and &. Static members:
 //   size                 number of elements
 //   quotient, root       division and square root of F, correctly rounded (IEEE 754)
 //   bits_of, value_of    F as U and back
@@ -20,7 +20,6 @@
 //   load_bytes, load_bytes_signed, store_bytes
 //                        8-bit integers in memory as W; the upper half of W is not stored
 //   excess               saturating subtraction of two W: max(a - b, 0)
-//   carried              of two W: a + b, b being 0 or 1, except that 0x7fff and 0xffff do not change
 //   any_equal            whether any element of a W is a given number
 // No standard headers, for the reason given in element.hpp.
 
@@ -102,9 +101,6 @@ struct ScalarLane {
   }
   PENSTOCK_ELEMENT static W excess(W a, W b) {
     return a > b ? a - b : 0;
-  }
-  PENSTOCK_ELEMENT static W carried(W a, W b) {
-    return (a & 0x7fffu) == 0x7fffu ? a : a + b;
   }
   PENSTOCK_ELEMENT static bool any_equal(W a, U16 b) {
     return a == b;

@@ -15,7 +15,7 @@ namespace penstock::kernels {
 //   split_q8           rounds ties up in magnitude.
 //   split, split_bf16  round ties to even, as fp32 does. The sign bit of the stored v, which is never negative, is 1
 //                      for a tie that was rounded down. It counts only where the remainder is 0x8000.
-// A NaN remains a NaN.
+// A NaN remains a NaN, with another payload.
 
 template <class Lane>
 struct SplitMaster {
@@ -24,11 +24,12 @@ struct SplitMaster {
   static constexpr U16 tie = 0x8000;
   W parameter, remainder;
 
-  /// Rounds ties up in magnitude. A NaN must be quiet.
-  [[nodiscard]] PENSTOCK_ELEMENT static SplitMaster rounded_up(U bits) {
-    const W lower = Lane::lower_words(bits);
-    return {Lane::carried(Lane::upper_words(bits), lower >> 15), lower};
+  /// Rounds ties up in magnitude. Of a NaN only bits() is one; see storable().
+  PENSTOCK_ELEMENT explicit SplitMaster(U bits)
+      : parameter(Lane::upper_words(bits)), remainder(Lane::lower_words(bits)) {
+    parameter = parameter + (remainder >> 15);
   }
+  PENSTOCK_ELEMENT SplitMaster(W upper, W lower) : parameter(upper), remainder(lower) {}
   /// The bits of a master whose tie was rounded up.
   [[nodiscard]] PENSTOCK_ELEMENT U bits() const {
     return Lane::joined(parameter - (remainder >> 15), remainder);
@@ -37,7 +38,7 @@ struct SplitMaster {
   [[nodiscard]] PENSTOCK_ELEMENT bool has_tie() const { return Lane::any_equal(remainder, tie); }
   /// 1 for each tie that was rounded up to an odd number, 0 for all else.
   [[nodiscard]] PENSTOCK_ELEMENT W odd_ties() const { return ties() & parameter; }
-  /// Rounds `down`, which is odd_ties() after rounded_up(), to even instead.
+  /// Rounds `down`, which is odd_ties() of a master that was rounded up, to even instead.
   PENSTOCK_ELEMENT void round_down(W down) { parameter = parameter - down; }
   /// The inverse, before bits(). Only the lowest bits of `down` count, and only those of ties.
   PENSTOCK_ELEMENT void round_up(W down) { parameter = parameter + (ties() & down); }
@@ -49,9 +50,10 @@ struct SplitMaster {
 
 inline constexpr U32 sign_bit = 0x80000000u;
 
-/// The same bits, except that a signalling NaN becomes quiet.
-PENSTOCK_ELEMENT U32 quiet(U32 bits) {
-  return (bits & ~sign_bit) > 0x7f800000u ? bits | 0x00400000u : bits;
+/// The bits of a master as they can be split: a NaN becomes a quiet one without a lower half, which rounding cannot carry
+/// into the sign (CUDA's NaN is 0x7fffffff) and whose upper half is no infinity.
+PENSTOCK_ELEMENT U32 storable(U32 bits) {
+  return (bits & ~sign_bit) > 0x7f800000u ? (bits | 0x00400000u) & 0xffff0000u : bits;
 }
 
 // ---- Stochastic rounding ----

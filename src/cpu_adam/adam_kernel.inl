@@ -19,6 +19,8 @@ constexpr unsigned long ahead = 512;
 
 #include "cpu_adam/largest.inl"
 
+#include "cpu_adam/adam_ties.inl"
+
 #include "cpu_adam/adam_states.inl"
 
 /// Calls body(coefficients, begin, end) for each piece that overlaps elements [begin, end) of a block; the range is
@@ -121,11 +123,12 @@ class Loop {
       state.prefetch_moments(i + ahead);
       __builtin_prefetch(gradient_ + i + ahead, /*rw=*/0);
     }
+    // Before load_master(): it also prepares the ties of split formats.
+    const auto decayed = state.template load_decayed<Lane>(i, operands<Lane>());
     typename Lane::F p(0.0f);
     if (decay_ == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
     const auto moments =
-        kernels::updated_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p,
-                                       state.template load_decayed<Lane>(i, operands<Lane>()));
+        kernels::updated_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p, decayed);
     state.template store_moments<Lane>(i, moments, largest);
     return moments;
   }
@@ -164,6 +167,7 @@ bool update(const AdamBlock& block) noexcept {
                loop.run(state, begin, end);
                finite &= loop.all_finite();
              });
+  if constexpr (requires { state.finish(finite); }) state.finish(finite);
   if (block.nontemporal_parameter) fence();
   return finite;
 }
@@ -185,6 +189,7 @@ bool update_q8(const AdamBlock& block) noexcept {
                }
                finite &= loop.all_finite();
              });
+  state.finish(finite);
   return finite;
 }
 

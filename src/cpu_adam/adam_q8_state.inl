@@ -25,7 +25,7 @@ class Q8State {
         v_codes_(m_codes_ + block.count),
         m_bases_(v_codes_ + block.count),
         v_bases_(m_bases_ + (block.count + kernels::q8_run - 1) / kernels::q8_run),
-        masters_(block.parameter, static_cast<U16*>(block.state), NoSigns()) {
+        masters_(block.parameter, static_cast<U16*>(block.state)) {
     bound_run(0);
   }
 
@@ -73,6 +73,9 @@ class Q8State {
     Lane::store_bytes(m_codes_ + i, to.m.encoded(x.m, random));
     Lane::store_bytes(v_codes_ + i, to.v.encoded(v));
   }
+  void finish(bool finite) {
+    if (!finite) masters_.keep_nans(block_.count);
+  }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(m_codes_ + i, /*rw=*/1);
     __builtin_prefetch(v_codes_ + i, /*rw=*/1);
@@ -118,7 +121,7 @@ class Q8State {
 
   const AdamBlock& block_;
   U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
-  SplitMasters<NoSigns> masters_;
+  SplitMasters masters_;
   const AdamPiece* piece_ = block_.pieces;   // the last piece that bound_run() used
   Q8Bases old_bases_{}, bases_{}, bound_{};  // old and new of this run; new of the next run
   Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};

@@ -73,7 +73,7 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
   std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
   with_v(at, [&](auto v) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      Master halves = Master::rounded_up(kernels::quiet(kernels::bits_of(values[i])));
+      Master halves(kernels::storable(kernels::bits_of(values[i])));
       if constexpr (has_signs<decltype(v)>) {
         const std::uint32_t down = halves.odd_ties();
         halves.round_down(down);

@@ -19,7 +19,7 @@ struct BlockView {
   BlockView(const AdamTile& tile, std::size_t index);
 
   /// Set and read masters [at, at + values.size()) of the block. set_masters() also writes the parameter, in
-  /// `parameter_dtype`, and keeps the values of the moments. In split formats a signalling NaN becomes quiet.
+  /// `parameter_dtype`, and keeps the values of the moments. In split formats NaNs lose their payload.
   void set_masters(std::size_t at, std::span<const float> values, DType parameter_dtype) const;
   void get_masters(std::size_t at, std::span<float> values) const;
 

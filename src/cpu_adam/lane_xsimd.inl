@@ -64,7 +64,6 @@ struct Pair {
   friend Pair operator+(Pair a, Half b) { return {a.even + b, a.odd + b}; }
   friend Pair operator*(Pair a, Half b) { return {a.even * b, a.odd * b}; }
   friend Pair operator&(Pair a, Half b) { return {a.even & b, a.odd & b}; }
-  friend Pair operator|(Pair a, Pair b) { return {a.even | b.even, a.odd | b.odd}; }
   friend Pair operator+(Pair a, Pair b) { return {a.even + b.even, a.odd + b.odd}; }
   friend Pair operator*(Pair a, Pair b) { return {a.even * b.even, a.odd * b.odd}; }
   friend Pair operator>>(Pair a, int bits) { return {a.even >> bits, a.odd >> bits}; }
@@ -131,13 +130,6 @@ struct PairLane {
   static W load_bytes_signed(const kernels::U8* from) { return W(signed_bytes_from(from)); }
   static void store_bytes(kernels::U8* to, W x) { bytes_to(to, x); }
   static W excess(W a, W b) { return xsimd::ssub(a, b); }
-  /// The unsigned sum saturates at 0xffff; from 0x7fff it goes to 0x8000, the smallest signed number.
-  static W carried(W a, W b) {
-    using Signed = xsimd::batch<short, Arch>;
-    const W sum = xsimd::sadd(a, b);
-    return xsimd::bitwise_cast<W>(
-        xsimd::max(xsimd::bitwise_cast<Signed>(a), xsimd::bitwise_cast<Signed>(sum)));
-  }
   static bool any_equal(W a, kernels::U16 b) { return xsimd::any(a == W(b)); }
 
  private:
