@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/compute.hpp>
 #include <penstock/base/span.hpp>
 
 #include <cstdint>
@@ -40,7 +41,7 @@ Result<void> check_accumulate(DeviceTensor x, DeviceTensor sum);
 Result<void> check_mean(std::span<const DeviceTensor> x, DeviceTensor out);
 Result<void> check_square_sums(DeviceTensor x, DeviceSpan partials);
 
-inline constexpr std::size_t mean_inputs_max = 64;
+inline constexpr std::size_t mean_inputs_max = Compute::mean_inputs_max;
 
 /// 1 / inputs, rounded to nearest in any floating-point mode of the caller.
 [[nodiscard]] float mean_factor(std::size_t inputs);

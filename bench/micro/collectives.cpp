@@ -29,7 +29,7 @@ void exchange(benchmark::State& state) {
   const auto ranks = static_cast<std::uint32_t>(state.range(0));
   tiers::HostDevice device({.memory = 1_MiB});
   const auto compute = kernels::make_host_compute();
-  const auto group = InProcessGroup::create(ranks);
+  const auto group = InProcessGroup::create(ranks).value();
   std::vector<std::unique_ptr<Communicator>> members;
   for (std::uint32_t r = 0; r < ranks; ++r) members.push_back(group->join(r, device, *compute).value());
   std::array<std::byte, 8> mine{};

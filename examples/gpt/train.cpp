@@ -36,7 +36,9 @@ struct Run {
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
   const std::uint32_t ranks = arguments.training.ranks;
-  auto group = zero::InProcessGroup::create(ranks);
+  const auto created = zero::InProcessGroup::create(ranks);
+  if (!created) return {.digest = {}, .error = created.error()};
+  const std::shared_ptr<zero::InProcessGroup>& group = *created;
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
   std::vector<StepReport> reports(ranks);
   TrainingReport report(arguments.model, arguments.training, limit, !arguments.cuda);

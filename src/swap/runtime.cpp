@@ -54,6 +54,14 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
   RuntimeState& s = *state_;
   const std::lock_guard lock(s.mutex);
   const std::string name = description.name;
+  if (description.extent) {
+    return Error::invalid_argument("Runtime::add")
+        .object(name)
+        .reason("TensorDescription::extent is set")
+        .wanted("none: the runtime allocates it")
+        .got(description.extent->length);
+  }
+  if (description.size > s.arena.bytes().size()) return s.budget.too_small(description.size).object(name);
   if (on_disk && !description.size.is_zero()) {
     auto extent = s.extents.allocate(description.size);
     if (!extent) return std::move(extent).error().object(name);

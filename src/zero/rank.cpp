@@ -110,8 +110,11 @@ Result<void> Rank::State::join() {
         .advice("in_process_membership() creates one for ranks that are threads of one process");
   }
   const GroupMembership membership =
-      options.group.join ? options.group : in_process_membership(InProcessGroup::create(1), 0);
+      options.group.join ? options.group : in_process_membership(InProcessGroup::create(1).value(), 0);
   PENSTOCK_TRY_ASSIGN(communicator, membership.join(*accelerator.device, *accelerator.compute));
+  if (communicator == nullptr) {
+    return Error::invalid_argument("Rank::create").object("group.join").reason("it returned no communicator");
+  }
   if (communicator->rank() != identity.rank || communicator->size() != identity.ranks) {
     return Error::invalid_argument("Rank::create")
         .object("group")

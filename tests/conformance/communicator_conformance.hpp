@@ -31,9 +31,9 @@ struct Factory {
 };
 
 inline constexpr Factory in_process = {"InProcess", [](std::uint32_t ranks) -> Join {
-                                         return [group = InProcessGroup::create(ranks)](std::uint32_t rank,
-                                                                                        tiers::Device& device,
-                                                                                        Compute& compute) {
+                                         return [group = InProcessGroup::create(ranks).value()](
+                                                    std::uint32_t rank, tiers::Device& device,
+                                                    Compute& compute) {
                                            return group->join(rank, device, compute).value();
                                          };
                                        }};

@@ -222,12 +222,22 @@ TEST_P(CommunicatorConformance, ReleasesARanksMemoryOnlyAfterPeersHaveReadIt) {
 INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorConformance, every_setting,
                          testing::PrintToStringParamName());
 
+TEST(InProcessGroup, RefusesANumberOfRanksThatItCannotAverage) {
+  for (const std::uint32_t ranks : {0u, 65u, ~0u}) {
+    const auto refused = InProcessGroup::create(ranks);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("from 1 to 64"), std::string::npos) << refused.error().message();
+  }
+  EXPECT_TRUE(InProcessGroup::create(64));
+}
+
 TEST(InProcessGroup, FailsPeersWhenARankWillNeverJoin) {
   HostDevice device({.memory = 1_MiB});
   auto compute = kernels::make_host_compute();
   auto stream = device.create_stream().value();
   const auto memory = device.allocate(4_KiB).value();
-  auto group = InProcessGroup::create(2);
+  auto group = InProcessGroup::create(2).value();
   auto communicator = group->join(0, device, *compute).value();
   ASSERT_TRUE(communicator->start_all_gather(*stream, memory, {}));
   EXPECT_FALSE(communicator->poll().value());
@@ -266,7 +276,7 @@ class ObservedCompute final : public Compute {
 };
 
 TEST(InProcessGroup, RetiresARankOnlyOnceNoPeerReadsItsMemory) {
-  auto group = InProcessGroup::create(2);
+  auto group = InProcessGroup::create(2).value();
   HostDevice device({.memory = 1_MiB});
   ObservedCompute compute;
   std::vector<std::unique_ptr<tiers::Stream>> streams;
@@ -306,7 +316,7 @@ TEST(InProcessGroup, RetiresARankOnlyOnceNoPeerReadsItsMemory) {
 TEST(InProcessGroup, LetsEachRankJoinOnce) {
   HostDevice device({.memory = 1_MiB});
   auto compute = kernels::make_host_compute();
-  auto group = InProcessGroup::create(2);
+  auto group = InProcessGroup::create(2).value();
   auto communicator = group->join(0, device, *compute).value();
 
   EXPECT_EQ(group->join(0, device, *compute).error().code(), ErrorCode::already_exists);

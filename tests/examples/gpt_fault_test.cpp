@@ -64,7 +64,7 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
   Outcome train(const FaultPlan& plan) {
     Outcome outcome;
     std::mutex mutex;
-    auto group = penstock::zero::InProcessGroup::create(ranks);
+    auto group = penstock::zero::InProcessGroup::create(ranks).value();
     const auto run = [&](std::uint32_t rank) -> Result<void> {
       FaultEngine* faults = nullptr;
       RankTrainer::Options options{.model = model,

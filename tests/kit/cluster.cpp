@@ -382,7 +382,7 @@ RunResult train(const RunOptions& options) {
   penstock::test::ScratchDirectory directory;
   tiers::SimClock clock;
   penstock::test::RankScheduler scheduler(options.seed.value_or(0));
-  auto group = InProcessGroup::create(options.ranks);
+  auto group = InProcessGroup::create(options.ranks).value();
   std::vector<SimulatedRank*> all;
   std::vector<std::unique_ptr<SimulatedRank>> ranks;
   for (std::uint32_t r = 0; r < options.ranks; ++r) {

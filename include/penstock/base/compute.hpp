@@ -38,7 +38,8 @@ class Compute {
   virtual Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) = 0;
 
   /// out[i] = round((x[0][i] + x[1][i] + …) * (1 / x.size())), summed in fp32 in the given order: the arithmetic of
-  /// the `exact` reduction. `out` may be one of the inputs. At most 64 inputs, all of one dtype.
+  /// the `exact` reduction. `out` may be one of the inputs. At most mean_inputs_max inputs, all of one dtype.
+  static constexpr std::size_t mean_inputs_max = 64;
   virtual Result<void> mean(StreamHandle stream, std::span<const DeviceTensor> x, DeviceTensor out) = 0;
 
   /// partials[b] (double) = sum of x[i]² over block b of square_sum_block elements, in a fixed order: element i is

@@ -20,8 +20,8 @@ struct AdamConfig {
   float learning_rate = 1e-3f;
   float beta1 = 0.9f;
   float beta2 = 0.999f;
-  /// Added to the root of v. Less than 2^-64 (5.4e-20) acts as 2^-64, which changes no bit of roots from 2^-39. With 0,
-  /// an element whose gradients have all been 0 therefore changes by its weight decay only. (In DeepSpeed and PyTorch
+  /// Added to the root of v. A value below 2^-64 (5.4e-20) is replaced by 2^-64, which changes no root of 2^-39 or more.
+  /// With 0, an element whose gradients have all been 0 therefore changes by its weight decay only. (In DeepSpeed and PyTorch
   /// it becomes NaN.)
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
@@ -107,8 +107,8 @@ struct AdamOutcome {
                                             const AdamExecution& execution = {});
 
 /// The same for a tile whose elements differ in hyperparameters. Segments are in order and the last one ends with
-/// the tile. An element's result does not depend on the segment boundaries, except in split_q8, where 256 elements
-/// share scales.
+/// the tile. An element's result depends only on the hyperparameters of its own segment. Exception: in split_q8, 256
+/// consecutive elements share scales, so that those of another segment in the same 256 elements affect it too.
 ///
 /// Errors: those above, naming the segment; invalid_argument, for a segment without elements, or when the last one
 /// does not end with the tile.

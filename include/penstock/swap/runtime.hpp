@@ -25,9 +25,10 @@ namespace penstock::swap {
 /// RuntimeOptions::idle_handler is set, the runtime starts no threads, and each call that waits advances the transfers.
 /// Destroy a zero::Engine before the runtime that it uses.
 ///
-/// A write-behind that fails on one path is repeated on another path that has room. If there is none, the tensor stays
-/// dirty in memory, and no request gets room until one call of acquire(), flush() or check_stores(), which may be waiting
-/// already, has returned the error. That call also queues the store again; repeat it when the cause is removed.
+/// A write-behind that fails on one path is repeated on another path that has room. If no other path has room, the tensor
+/// stays dirty in memory, and no further request gets room. The next acquire(), flush() or check_stores(), or one that is
+/// already waiting, returns the error and lifts this block. It also queues the store again, which fails again until the
+/// cause is removed: remove it, then repeat the call.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
@@ -35,7 +36,8 @@ class Runtime {
   /// Errors: no_space and permission, for the host memory; invalid_argument, not_found, permission, no_space and
   /// unsupported, for a path, with its directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
-  /// Waits for the transfers in flight and stops the threads. Leases should have ended: their bytes are lost.
+  /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease that
+  /// is still open is lost.
   ~Runtime();
 
   /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights. Without,
@@ -43,7 +45,8 @@ class Runtime {
   /// a range only while it is leased.
   ///
   /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero;
-  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no room.
+  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no room
+  /// or is smaller than the tensor.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
   /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
   ///

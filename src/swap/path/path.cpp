@@ -39,6 +39,13 @@ Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::
   return tiers::ChosenEngine{std::move(made), {}};
 }
 
+Result<void> check_made(const char* function, const tiers::ChosenEngine& chosen) {
+  if (chosen.engine != nullptr) return ok();
+  return Error::invalid_argument("Path::create")
+      .object(std::string("PathOptions::") + function)
+      .reason("it returned no engine");
+}
+
 }  // namespace
 
 Result<PathReport> probe_path(const PathOptions& options) {
@@ -74,7 +81,9 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
     }
   }
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
+  PENSTOCK_TRY(check_made("make_engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
+  PENSTOCK_TRY(check_made("decorate", chosen));
   PENSTOCK_TRY_ASSIGN(auto block_file, BlockFile::create(std::move(file), *chosen.engine,
                                                          {.size = options.capacity,
                                                           .request_max = options.request_max,

@@ -66,8 +66,8 @@ bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
     ByteCount left = need.total;
     double weights = 0;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      // The last tensor_max bytes of a full path may stay unused, because the next tensor may not fit. So the path takes
-      // only the others.
+      // The last tensor_max bytes of a full path may stay unused, because the next tensor may not fit. So only
+      // free - tensor_max bytes count as placed on it.
       if (full[i]) left -= std::min(left, candidates[i].free - need.tensor_max);
       if (!full[i]) weights += candidates[i].path.weight;
     }

@@ -118,7 +118,7 @@ void HostResidency::end_round() {
   refresh_after_trace_change(revision);
 }
 
-/// Updates the policies for all tensors if the trace's revision has changed, and with it every tensor's next use.
+/// A change of the trace's revision changes every tensor's next use: then updates the policies for all tensors.
 void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();
@@ -171,8 +171,9 @@ void HostResidency::release(TensorId tensor, Access access) {
   after_lease(tensor);
 }
 
-/// Called when a lease has ended. If the tensor has no other lease: discards a transient tensor. If the copy is clean,
-/// queues the tensor for evacuation when its extent is on a retired path, and drops the copy when it is not retained.
+/// Called when a lease has ended; does nothing more while the tensor has another lease. Discards the contents of a
+/// transient tensor. For a clean copy of any other tensor: queues the tensor for evacuation if its extent is on a retired
+/// path, and drops the copy if the tensor is not retained.
 void HostResidency::after_lease(TensorId tensor) {
   const auto& description = store_.description(tensor);
   store_.touch(tensor);
@@ -257,7 +258,8 @@ void HostResidency::fail_starved_request() {
   requests_.erase(starved);
 }
 
-/// The caller may be asking for the earlier request first, and take these grants never.
+/// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again. Their
+/// caller may be waiting for request `id` first and would then never take them. True if there were any.
 bool HostResidency::take_back_grants_after(RequestId id) {
   bool any = false;
   for (auto outcome = outcomes_.upper_bound(id); outcome != outcomes_.end();) {

@@ -32,10 +32,10 @@ void PathEvacuation::retire(std::uint32_t path, const Error& error) {
     retired.remaining.insert(tensor);
     to_move_.push_back(tensor);
   }
-  messages_.push_back(file_names_[path] + " is retired after fault " +
+  messages_.push_back(file_names_[path] + " is retired after fault number " +
                       std::to_string(extents_.fault_count(path)) + ": " + first_line(error) + "; its " +
                       std::to_string(retired.remaining.size()) + " tensors (" + to_string(bytes) +
-                      ") are moved to the other paths");
+                      ") are being moved to the other paths");
 }
 
 Result<Extent> PathEvacuation::place_for(TensorId tensor) {

@@ -73,15 +73,15 @@ std::string_view to_string(PageKind kind) {
 Result<HostArena> HostArena::create(const Options& options) {
   HostArena arena;
   if (options.size.is_zero()) return arena;
-  const std::uint64_t size = round_up(options.size.value(), page_size.value());
-  if (const ByteCount available = available_host_memory(); ByteCount(size) > available) {
+  if (const ByteCount available = available_host_memory(); options.size > available) {
     return Error(ErrorCode::no_space, "HostArena::create")
         .reason("the machine cannot give so much memory")
-        .wanted(ByteCount(size))
+        .wanted(options.size)
         .got(to_string(available) + " available")
         .advice("lower the host budget, or stop what else holds memory");
   }
 
+  const std::uint64_t size = round_up(options.size.value(), page_size.value());
   std::byte* address = map_aligned(size);
   if (address == nullptr) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
   arena.bytes_ = HostSpan(address, ByteCount(size));

@@ -335,8 +335,13 @@ GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group, std
           .abandon = [group, rank](const Error& error) { group->abort(rank, error); }};
 }
 
-std::shared_ptr<InProcessGroup> InProcessGroup::create(std::uint32_t ranks) {
-  PENSTOCK_CHECK(ranks > 0);
+Result<std::shared_ptr<InProcessGroup>> InProcessGroup::create(std::uint32_t ranks) {
+  if (ranks == 0 || ranks > Compute::mean_inputs_max) {
+    return Error::invalid_argument("InProcessGroup::create")
+        .object("ranks")
+        .wanted("from 1 to " + std::to_string(Compute::mean_inputs_max))
+        .got(ranks);
+  }
   return std::make_shared<Group>(ranks);
 }
 

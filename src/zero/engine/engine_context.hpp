@@ -9,8 +9,8 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
-#include <penstock/zero/layout/model_layout.hpp>
 #include "tiers/store/memory_budget.hpp"
+#include "zero/layout/shard_layout.hpp"
 
 #include <functional>
 #include <memory>

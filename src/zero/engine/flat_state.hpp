@@ -5,7 +5,7 @@
 
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
-#include <penstock/zero/layout/model_layout.hpp>
+#include "zero/layout/shard_layout.hpp"
 
 #include <memory>
 #include <optional>

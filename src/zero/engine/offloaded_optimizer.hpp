@@ -5,8 +5,8 @@
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/zero/config/config.hpp>
-#include <penstock/zero/layout/model_layout.hpp>
 #include "swap/runtime_internals.hpp"
+#include "zero/layout/shard_layout.hpp"
 
 #include <functional>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/zero/layout/model_layout.hpp>
+#include "zero/layout/shard_layout.hpp"
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "zero/layout/shard_layout.hpp"
+
 #include <penstock/zero/layout/memory_plan.hpp>
 
 namespace penstock::zero {

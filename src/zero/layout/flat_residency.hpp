@@ -1,7 +1,7 @@
 #pragma once
 
-#include <penstock/zero/layout/model_layout.hpp>
 #include "tiers/store/memory_budget.hpp"
+#include "zero/layout/shard_layout.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <penstock/cpu_adam/state_format.hpp>
-#include <penstock/zero/layout/model_layout.hpp>
+#include "zero/layout/shard_layout.hpp"
 
 #include <algorithm>
 #include <vector>

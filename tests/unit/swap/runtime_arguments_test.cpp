@@ -95,6 +95,46 @@ TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {
   EXPECT_TRUE(runtime_.remove(tensor));
 }
 
+TEST(RuntimeCreate, RefusesWhatTheMachineCannotGiveAndEnginesThatAreNone) {
+  for (const ByteCount budget : {ByteCount(~0ull), ByteCount(~0ull / 2), ByteCount(1ull << 50)}) {
+    EXPECT_EQ(Runtime::create({.host_budget = budget}).error().code(), ErrorCode::no_space) << budget.value();
+  }
+  const penstock::test::ScratchDirectory directory;
+  const auto refused = [&](const PathOptions& path) {
+    const auto runtime = Runtime::create({.host_budget = 64_KiB, .paths = {path}});
+    return runtime ? std::string() : runtime.error().message();
+  };
+  PathOptions path{.directory = directory.path(), .capacity = 1_MiB};
+  path.make_engine = [](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+    return nullptr;
+  };
+  EXPECT_NE(refused(path).find("make_engine"), std::string::npos) << refused(path);
+  path.make_engine = nullptr;
+  path.decorate = [](std::unique_ptr<tiers::IoEngine>) { return std::unique_ptr<tiers::IoEngine>(); };
+  EXPECT_NE(refused(path).find("decorate"), std::string::npos) << refused(path);
+}
+
+TEST_F(RuntimeArguments, RefusesToAddATensorOfAnySizeThatHasNoRoomOrWithAnExtentOfTheCaller) {
+  for (const std::uint64_t bytes : {1ull << 48, ~0ull, ~0ull - 4095}) {
+    for (const bool on_disk : {false, true}) {
+      const auto refused =
+          runtime_.add({.name = "huge", .key = test::next_key(), .size = ByteCount(bytes)}, on_disk);
+      ASSERT_FALSE(refused) << bytes;
+      EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small) << bytes;
+    }
+  }
+  const auto refused = runtime_.add({.name = "placed",
+                                     .key = test::next_key(),
+                                     .size = 4_KiB,
+                                     .extent = tiers::Extent{.path = 9, .length = 4_KiB}},
+                                    false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  const TensorId tensor = add(runtime_, 4_KiB);
+  write(runtime_, tensor, 1);
+  EXPECT_TRUE(holds(runtime_, tensor, 1));
+}
+
 TEST(RuntimeCreate, KeepsTheGivenMessagesBesideItsOwn) {
   const penstock::test::ScratchDirectory directory;
   tiers::SimDisk full({.capacity = 4_KiB});

@@ -85,7 +85,7 @@ TEST_F(FailingPath, IsRetiredAndEvacuatedAfterRepeatedFaults) {
   write_all(2);
   simulation_.run();
 
-  EXPECT_TRUE(reported("simulated file in disk1 is retired after fault 3")) << messages_;
+  EXPECT_TRUE(reported("simulated file in disk1 is retired after fault number 3")) << messages_;
   EXPECT_TRUE(reported("simulated file in disk1 is evacuated")) << messages_;
   EXPECT_EQ(on_path(0), 0u);
   EXPECT_TRUE(all_hold(2));
@@ -151,14 +151,14 @@ TEST_F(FailingPath, CountsABlockThatDoesNotVerifyAsAFault) {
   }
 
   EXPECT_GE(corrupted, 3u);
-  EXPECT_TRUE(reported("is retired after fault 3")) << messages_;
+  EXPECT_TRUE(reported("is retired after fault number 3")) << messages_;
 }
 
 TEST_F(FailingPath, CountsABlockThatACallerReportsAsCorruptedAsAFault) {
   for (const TensorId tensor : runtime_.tensors_on_path(0))
     (void)RuntimeInternals(runtime_).corrupted(tensor, 0);
 
-  EXPECT_TRUE(reported("is retired after fault 3")) << messages_;
+  EXPECT_TRUE(reported("is retired after fault number 3")) << messages_;
 }
 
 TEST_F(FailingPath, IsEvacuatedWhileTheTrainerLoadsItsTensors) {

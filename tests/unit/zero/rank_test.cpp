@@ -76,7 +76,7 @@ TEST(Rank, TrainsAloneWithNothingButAConfigurationAndALayout) {
 TEST(Rank, TrainsWithSeveralRanksInThreads) {
   constexpr std::uint32_t ranks = 2;
   const ScratchDirectory directory;
-  auto group = InProcessGroup::create(ranks);
+  auto group = InProcessGroup::create(ranks).value();
   std::vector<std::string> digests(ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -99,7 +99,7 @@ TEST(Rank, TrainsWithSeveralRanksInThreads) {
 /// The digest that every one of `ranks` ranks computes of a model whose values depend on their parameter's name and
 /// place alone.
 std::string digest_of(const ModelLayout& model, std::uint32_t ranks) {
-  auto group = InProcessGroup::create(ranks);
+  auto group = InProcessGroup::create(ranks).value();
   std::vector<std::string> digests(ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -179,7 +179,7 @@ struct Peer {
     return failing;
   }
 
-  std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2);
+  std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2).value();
   Accelerator accelerator = make_host_accelerator(1_MiB);
   std::unique_ptr<Communicator> communicator =
       group->join(0, *accelerator.device, *accelerator.compute).value();

@@ -16,19 +16,21 @@ namespace penstock::tiers {
 ///     Fault::fail(IoOperation::write, 3, ENOSPC)      // the fourth write fails
 struct Fault {
   enum class Effect : std::uint8_t {
-    fail,     ///< completes with `error` and moves nothing
-    shorten,  ///< moves `length` bytes, rounded up to a multiple of 4096, and reports `length`
-    delay,    ///< completes `delay` later than without the fault
-    hang,     ///< never completes; close() without a deadline cancels it
+    fail,  ///< completes with `error` and moves nothing
+    shorten,  ///< a read or a write: moves `length` bytes, rounded up to a multiple of 4096, and reports `length`
+    delay,  ///< completes `delay` later than without the fault
+    hang,   ///< never completes; close() without a deadline cancels it
     tear,  ///< a write: only the first `length` bytes, rounded up to a multiple of 4096, reach the disk; reported as complete
     misdirect,  ///< a write: the bytes go to its offset plus `distance`; reported as complete
     lose,       ///< a write or a flush: nothing reaches the disk; reported as complete
     flip_bit,   ///< a read: bit number `bit` of its buffer is inverted
   };
 
-  std::optional<IoOperation> operation;  ///< none: every operation that the effect names
-  std::uint64_t occurrence = 0;  ///< first request that it changes, counted from 0 over the engine's life
-  std::uint64_t count = 1;       ///< how many requests in a row it changes
+  std::optional<IoOperation> operation;  ///< none: every operation to which the effect applies
+  std::uint64_t occurrence =
+      0;  ///< number of the first request that it changes, from 0, among the accepted requests of `operation`; of all kinds, if that is none
+  std::uint64_t count =
+      1;  ///< length of the range; requests in it to which the effect does not apply pass unchanged
   Effect effect = Effect::fail;
   int error = EIO;
   ByteCount length;
@@ -49,7 +51,7 @@ using FaultPlan = std::vector<Fault>;
 ///
 ///     FaultEngine engine(std::move(real_engine), {Fault::fail(IoOperation::read, 10, EIO)});
 ///
-/// A flush that this engine makes fail loses no writes: the next flush makes them durable. On a disk, it may lose writes;
+/// When this engine injects a failed flush, no writes are lost: the next flush makes them durable. On a disk, a failed flush may lose writes;
 /// SimDisk::fail_syncs() simulates that.
 ///
 /// Thread rules: those of the wrapped engine.

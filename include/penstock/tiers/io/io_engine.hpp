@@ -11,7 +11,8 @@
 
 namespace penstock::tiers {
 
-/// Which engine to use. `automatic` takes the first that works, in this order.
+/// Which engine to use. `automatic` takes the first that works, in this order; libaio only for a
+/// file with direct I/O.
 enum class EngineChoice : std::uint8_t { automatic, io_uring, libaio, threads };
 [[nodiscard]] std::string_view to_string(EngineChoice choice);
 

@@ -74,7 +74,7 @@ class SimDisk final : public FileSystem {
   /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes. A file's length is its
   /// last durable one or one that it has had since. A create, rename or remove is durable once each directory that it
   /// changed was synced. Of those that are not durable, an arbitrary subset survives; a rename happens wholly or not at
-  /// all, and a change that is durable is not undone by an older one. A flushed file is lost if its name is lost. Scratch
+  /// all, and an older change of a name that survives does not override a newer durable one. A flushed file is lost if its name is lost. Scratch
   /// files and locks do not survive.
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.

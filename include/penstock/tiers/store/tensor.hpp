@@ -46,7 +46,7 @@ struct TensorDescription {
   Purpose purpose = Purpose::scratch;
   ByteCount size;                ///< payload, > 0
   ByteCount block = 256_KiB;     ///< bytes covered by one checksum, > 0
-  std::optional<Extent> extent;  ///< its place on disk; none: the tensor has no copy on disk
+  std::optional<Extent> extent;  ///< its place on disk, set by Runtime::add(); none: it has no copy on disk
   bool write_behind = false;     ///< stored as soon as a modify or overwrite lease ends
   bool retain = true;            ///< a clean host copy is kept while there is room; false: dropped at once
   bool sealed_in_pass = false;   ///< the caller verifies and updates the checksums itself, block by block

@@ -9,12 +9,12 @@ namespace penstock::zero {
 
 /// A group of ranks in one process, on any kind of device, with one thread or several. Safe from any thread.
 ///
-///     auto group = zero::InProcessGroup::create(/*ranks=*/2);
+///     auto group = zero::InProcessGroup::create(/*ranks=*/2).value();
 ///     auto communicator = group->join(rank, device, compute).value();   // on each rank's thread
 class InProcessGroup {
  public:
-  /// Creates a group of `ranks` > 0.
-  [[nodiscard]] static std::shared_ptr<InProcessGroup> create(std::uint32_t ranks);
+  /// Errors: invalid_argument, for zero ranks or more than Compute::mean_inputs_max.
+  [[nodiscard]] static Result<std::shared_ptr<InProcessGroup>> create(std::uint32_t ranks);
   virtual ~InProcessGroup() = default;
 
   /// Creates the communicator of `rank`, once per rank. `device` and `compute` belong to that rank and must outlive the

@@ -71,7 +71,7 @@ TEST_F(PathEvacuationTest, RetiresAPathAtItsThirdFaultAndMovesWhatIsThereOneAtAT
     finish(take_effect());
   }
   EXPECT_TRUE(on(0).empty());
-  EXPECT_TRUE(reported("retired after fault 3"));
+  EXPECT_TRUE(reported("retired after fault number 3"));
   EXPECT_TRUE(reported("is evacuated: 32.0 KiB moved")) << messages;
   EXPECT_EQ(budget.free(), budget.size());  // an evacuated tensor does not stay in memory
 }

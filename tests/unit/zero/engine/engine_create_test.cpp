@@ -27,7 +27,7 @@ class EngineCreate : public testing::Test {
   template <class Change>
   std::string error_after(const Change& change) {
     // A communicator serves one engine.
-    const auto group = InProcessGroup::create(1);
+    const auto group = InProcessGroup::create(1).value();
     const auto communicator = group->join(0, *accelerator_.device, *accelerator_.compute).value();
     Engine::Options options{.runtime = runtime_.get(),
                             .device = accelerator_.device.get(),

@@ -96,7 +96,7 @@ struct GradientMove : testing::Test {
     swap::RuntimeInternals(*runtime).wait_ignoring_stores([&] { return flat->grad.reduction.done; });
   }
 
-  std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2);
+  std::shared_ptr<InProcessGroup> group = InProcessGroup::create(2).value();
   Peer peer{*group};
   Accelerator accelerator = make_host_accelerator(128_KiB);
   std::unique_ptr<swap::Runtime> runtime =

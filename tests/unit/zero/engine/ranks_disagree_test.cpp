@@ -29,7 +29,7 @@ using Configure = std::function<void(std::uint32_t rank, Rank::Options& options)
 
 /// Runs `trainer` on every rank, in a thread each, and returns their errors; empty for none.
 std::vector<std::string> run(const Trainer& trainer, const Configure& configure = {}) {
-  auto group = InProcessGroup::create(ranks);
+  auto group = InProcessGroup::create(ranks).value();
   std::vector<std::string> errors(ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < ranks; ++r) {

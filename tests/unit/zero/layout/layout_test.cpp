@@ -1,5 +1,6 @@
 #include "kit/cluster.hpp"
 #include "tiers/memory/numa.hpp"
+#include "zero/layout/shard_layout.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
@@ -26,6 +27,27 @@ TEST(ModelLayout, RefusesAnInvalidLayout) {
   EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 9}); }));
   EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({0, 0}); }));
   EXPECT_TRUE(refused([](ModelLayout& m) { m.units[2].shared.push_back({2, 0}); }));
+}
+
+TEST(ModelLayout, RefusesMoreElementsThanItsLimits) {
+  const auto unit = [](std::uint64_t count, std::size_t parameters) {
+    return UnitLayout{.name = "unit",
+                      .parameters = {parameters, ParameterLayout{"weight", ElementCount(count), 0}}};
+  };
+  const std::uint64_t most = ModelLayout::unit_elements_max.value();
+  for (const ModelLayout& model :
+       {ModelLayout{.units = {unit(most + 1, 1)}}, ModelLayout{.units = {unit(~0ull, 2)}},
+        ModelLayout{.units = {unit(most / 2 + 1, 2)}}, ModelLayout{.units = {65, unit(most, 1)}}}) {
+    const auto refused = model.validate();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("too many elements"), std::string::npos)
+        << refused.error().message();
+    EXPECT_FALSE(plan_memory({}, model, 1, 1));
+  }
+  const ModelLayout largest{.units = {64, unit(most, 1)}};
+  EXPECT_TRUE(largest.validate());
+  EXPECT_TRUE(plan_memory({}, largest, 64, 8));
 }
 
 TEST(ShardLayout, PutsParametersAtMultiplesOf128AndPadsToTheRanks) {

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <penstock/zero/layout/model_layout.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// A parameter's place in a flat.
+struct FlatSlot {
+  ParameterId parameter;
+  ElementCount begin, count;
+};
+
+/// One contiguous buffer of a unit, for the parameters of one optimizer group. Parameters follow each
+/// other at multiples of 128 elements; the length is padded with zeros to a multiple of ranks × 128, and the shard of
+/// rank r is the r-th of `ranks` equal slices. Example: parameters of 100 and 200 elements on 2 ranks: they begin at 0
+/// and 128, the length is 512, a shard has 256 elements.
+struct FlatLayout {
+  static constexpr std::uint64_t alignment = 128;
+
+  std::string name;
+  std::uint32_t unit = 0, group = 0;
+  std::vector<FlatSlot> slots;
+  ElementCount length;
+  ElementCount shard;  ///< length / ranks
+
+  /// The padding: ranges that no parameter covers.
+  [[nodiscard]] std::vector<FlatSlot> gaps() const;
+};
+
+/// The flats of a model and their division into shards.
+class ShardLayout {
+ public:
+  /// `model` is valid and `ranks` > 0.
+  ShardLayout(const ModelLayout& model, std::uint32_t ranks);
+
+  [[nodiscard]] std::span<const FlatLayout> flats() const { return flats_; }
+  /// Indices of the flats that a unit needs: its own, then those of the parameters that it shares.
+  [[nodiscard]] std::span<const std::uint32_t> needed_by(std::uint32_t unit) const { return needed_[unit]; }
+  /// How many units use a flat.
+  [[nodiscard]] std::uint32_t user_count(std::uint32_t flat) const { return users_[flat]; }
+
+  struct Place {
+    std::uint32_t flat = 0;
+    ElementCount begin, count;
+  };
+  [[nodiscard]] Place place(ParameterId parameter) const { return places_[parameter.unit][parameter.index]; }
+  [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
+
+ private:
+  std::uint32_t ranks_;
+  std::vector<FlatLayout> flats_;
+  std::vector<std::vector<std::uint32_t>> needed_;
+  std::vector<std::uint32_t> users_;
+  std::vector<std::vector<Place>> places_;
+};
+
+}  // namespace penstock::zero
