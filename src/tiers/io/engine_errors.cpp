@@ -20,6 +20,8 @@ Error request_error(const char* operation, const std::string& engine, int errno_
         .reason(completion_text(engine, errno_value))
         .advice("raise the limit on processes and threads (ulimit -u, pids.max of the container)");
   }
+  // BlockFile has repeated such a request; explain() describes calls that are repeated more often.
+  if (errno_value == EINTR) return error;
   return explain(std::move(error), errno_value);
 }
 

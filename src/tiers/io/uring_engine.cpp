@@ -125,6 +125,7 @@ class UringEngine final : public IoEngine {
     const bool completed = wait_for_all(deadline);
     open_ = false;
     if (!completed) return false;  // leaks the ring: the kernel still uses it
+    end_wake_poll();
     // io_uring_queue_exit does not wait for registrations to end either: memory could stay locked, and the space of an
     // unlinked file allocated, after this call.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
@@ -149,7 +150,7 @@ class UringEngine final : public IoEngine {
     if (enabled_) return;
     enabled_ = true;
     const int result = kernel_.disabled ? enable_ring(ring_) : 0;
-    if (result != 0) stop_using_ring(result);
+    if (result != 0) stop_using_ring("io_uring_register", result);
   }
 
   /// Submits the prepared requests. Repeats the call, because the kernel stops at each invalid request.
@@ -168,13 +169,13 @@ class UringEngine final : public IoEngine {
     // A signal ends a wait. It does not keep requests from being submitted; a filter that answers EINTR does.
     if (result == -EINTR && ::io_uring_sq_ready(&ring_) == 0 && !closing_) return;
     const bool transient = result == -EAGAIN || result == -EBUSY || result == -EINTR || result == -ENOMEM;
-    if (refusals_.exceeded() || !transient) stop_using_ring(result);
+    if (refusals_.exceeded() || !transient) stop_using_ring("io_uring_enter", result);
   }
 
   /// Nothing can be submitted any more. What the kernel has accepted may never be reported, and its buffers stay in use.
-  void stop_using_ring(int result) noexcept {
+  void stop_using_ring(const char* call, int result) noexcept {
     broken_ = result;
-    failure_ = "io_uring_enter " + refusals_.describe() + ": " + std::strerror(-result);
+    failure_ = std::string(call) + " " + refusals_.describe() + ": " + std::strerror(-result);
     complete_prepared(result);
   }
 
@@ -254,6 +255,16 @@ class UringEngine final : public IoEngine {
       if (with_kernel() > 0 && until != forever && Clock::steady().now() >= until) return false;
     }
     return true;
+  }
+
+  /// Before Linux 5.13, buffers are unregistered only when no request is left.
+  void end_wake_poll() noexcept {
+    event_.signal();
+    const TimePoint until = Clock::steady().now() + failed_close_max;
+    while (wake_armed_ && broken_ == 0 && Clock::steady().now() < until) {
+      wait(until);
+      collect();
+    }
   }
 
   /// Submits and waits for a completion, at most until `deadline` or WakeEvent::wait_max.
