@@ -4,11 +4,16 @@
 
 namespace penstock {
 
-/// A file descriptor that closes itself. Move-only.
+/// A file descriptor above 2 that closes itself. Move-only.
+///
+/// Where standard input, output or error is closed, the kernel gives its number to the next file that is opened, and
+/// what the program prints would be written to that file.
 class OwnedFd {
  public:
   OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
+  /// Takes ownership of `fd`, which is -1 where the call that should have opened it failed, and moves it above 2. Where
+  /// that fails, closes it and sets errno: check is_open() and errno after every call that opens.
+  explicit OwnedFd(int fd) noexcept;
   OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   OwnedFd& operator=(OwnedFd&& other) noexcept {
     std::swap(fd_, other.fd_);

@@ -3,14 +3,19 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <thread>
 
 namespace penstock::test {
 
@@ -25,6 +30,38 @@ int in_child(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+namespace {
+
+/// A filter for the calling thread. The result of the system call: negative when seccomp is not available.
+long install(std::span<sock_filter> filter, unsigned flags) {
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
+  return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+}
+
+/// Answers the calls that a filter reports: the first `count` fail with `error`.
+void answer_calls(int listener, int error, unsigned count) {
+  seccomp_notif call{};
+  while (true) {
+    call = {};
+    if (::ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
+      if (errno == EINTR) continue;
+      return;
+    }
+    seccomp_notif_resp answer{};
+    answer.id = call.id;
+    if (count > 0) {
+      --count;
+      answer.error = -error;
+    } else {
+      answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    }
+    (void)::ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
+  }
+}
+
+}  // namespace
+
 bool refuse_system_call(long number, int error) {
   std::array<sock_filter, 4> filter = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -32,9 +69,40 @@ bool refuse_system_call(long number, int error) {
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)},
       {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
   }};
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return install(filter, 0) == 0;
+}
+
+bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask, int error) {
+  const auto offset =
+      static_cast<std::uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(std::uint64_t));
+  std::array<sock_filter, 7> filter = {{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<std::uint32_t>(number)},
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offset},
+      {BPF_ALU | BPF_AND | BPF_K, 0, 0, mask},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, mask},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  return install(filter, 0) == 0;
+}
+
+bool refuse_system_call_times(long number, int error, unsigned count) {
+  std::array<sock_filter, 4> filter = {{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(number)},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_USER_NOTIF},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  // Started before the filter, which therefore does not concern it.
+  static std::atomic<int> listener{-1};
+  std::thread([error, count] {
+    while (listener.load() == -1) std::this_thread::yield();
+    if (listener.load() >= 0) answer_calls(listener.load(), error, count);
+  }).detach();
+  const long result = install(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+  listener.store(result >= 0 ? static_cast<int>(result) : -2);
+  return result >= 0;
 }
 
 bool limit_locked_memory(unsigned long bytes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 namespace penstock::test {
@@ -11,6 +12,14 @@ int in_child(const std::function<int()>& body);
 /// Makes system call `number` of this process fail with `error` from now on. For use in a child. False if seccomp is not
 /// available.
 [[nodiscard]] bool refuse_system_call(long number, int error);
+
+/// The same, but only `count` calls fail; later ones are made. The filter concerns the calling thread and the threads
+/// that it starts, and a thread of this process decides. Call once per child and before the process needs that system
+/// call in two threads at a time.
+[[nodiscard]] bool refuse_system_call_times(long number, int error, unsigned count);
+
+/// The same as refuse_system_call(), but only calls that have all bits of `mask` set in argument `argument` fail.
+[[nodiscard]] bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask, int error);
 
 /// Gives up the right to lock memory beyond RLIMIT_MEMLOCK, and sets that to `bytes`.
 [[nodiscard]] bool limit_locked_memory(unsigned long bytes);

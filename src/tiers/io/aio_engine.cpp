@@ -12,15 +12,14 @@ Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions&) {
 
 #else
 
-#include "base/owned_fd.hpp"
+#include "tiers/io/engine_errors.hpp"
+#include "tiers/io/interrupted.hpp"
+#include "tiers/io/refusals.hpp"
+#include "tiers/io/wake_event.hpp"
 
 #include <libaio.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -35,23 +34,22 @@ constexpr ByteCount request_max = 1_GiB;
 
 class AioEngine final : public IoEngine {
  public:
-  explicit AioEngine(const AioOptions& options) : options_(options), slots_(options.depth) {
+  explicit AioEngine(const AioOptions& options)
+      : options_(options), refusals_(options.refusal_time_max), slots_(options.depth) {
     for (std::uint32_t slot = options.depth; slot > 0; --slot) free_slots_.push_back(slot - 1);
   }
   ~AioEngine() override { (void)AioEngine::close(forever); }
 
   Result<void> open() {
-    const int result = ::io_setup(static_cast<int>(options_.depth), &context_);
+    const int result =
+        repeat_interrupted_code([this] { return ::io_setup(static_cast<int>(options_.depth), &context_); });
     if (result != 0) {
-      return Error::unsupported("AioEngine::open")
-          .reason(std::string("Linux AIO is refused here: ") + std::strerror(-result))
-          .advice(result == -EAGAIN ? "raise fs.aio-max-nr"
-                                    : "allow io_setup in the container's seccomp profile");
+      const char* const advice = "allow io_setup in the container's seccomp profile";
+      const Error error = setup_error("AioEngine::open", "Linux AIO", -result, advice);
+      return result == -EAGAIN ? Error(error).advice("raise fs.aio-max-nr") : error;
     }
     open_ = true;
-    event_ = OwnedFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!event_.is_open()) return Error::from_errno("AioEngine::open", errno).object("eventfd");
-    return ok();
+    return event_.open("AioEngine::open");
   }
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
@@ -67,11 +65,8 @@ class AioEngine final : public IoEngine {
 
   std::size_t reap(std::span<IoCompletion> completions, TimePoint deadline) noexcept override {
     if (completions.empty()) return 0;
-    collect(TimePoint::min());
-    // A wake() before this call counts too, and so does close().
-    while (unreaped_.empty() && open_ && !woken_.exchange(false)) {
-      if (deadline == TimePoint::min() || !collect(deadline)) break;
-    }
+    take_events();
+    if (unreaped_.empty() && open_) wait_for_some(deadline);
     const std::size_t count = std::min(completions.size(), unreaped_.size());
     for (std::size_t i = 0; i < count; ++i) {
       completions[i] = unreaped_.front();
@@ -81,12 +76,7 @@ class AioEngine final : public IoEngine {
     return count;
   }
 
-  void wake() noexcept override {
-    woken_.store(true);
-    const std::uint64_t one = 1;
-    // Fails only when the counter is full; then a wake is pending already.
-    (void)!::write(event_.get(), &one, sizeof one);
-  }
+  void wake() noexcept override { event_.signal(); }
 
   void attach(FileHandle, HostSpan) noexcept override {}
 
@@ -94,9 +84,12 @@ class AioEngine final : public IoEngine {
     if (!open_) return in_flight_ == unreaped_.size();
     closing_ = true;
     // The kernel cannot cancel file requests: wait for those in flight.
+    take_events();
     while (in_flight_ > unreaped_.size()) {
-      const bool in_time = collect(deadline) && deadline != TimePoint::min();
-      if (in_time || in_flight_ == unreaped_.size()) continue;
+      wait(deadline);
+      take_events();
+      const bool late = deadline != forever && Clock::steady().now() >= deadline;
+      if (in_flight_ == unreaped_.size() || (!late && failure_.empty())) continue;
       open_ = false;  // io_destroy would wait
       return false;
     }
@@ -109,6 +102,7 @@ class AioEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
   const char* name() const noexcept override { return "libaio"; }
   std::string notes() const override { return {}; }
+  std::string failure() const override { return failure_; }
 
  private:
   struct Slot {
@@ -118,6 +112,10 @@ class AioEngine final : public IoEngine {
 
   /// False when the kernel has no room now and a request in flight will free some.
   bool start(const IoRequest& request) noexcept {
+    if (broken_ != 0) {
+      unreaped_.push_back({request.tag, broken_});
+      return true;
+    }
     const std::uint32_t index = free_slots_.back();
     Slot& slot = slots_[index];
     slot.tag = request.tag;
@@ -130,12 +128,10 @@ class AioEngine final : public IoEngine {
       case IoOperation::write: ::io_prep_pwrite(control, fd, request.buffer.data(), length, offset); break;
       case IoOperation::flush: ::io_prep_fdsync(control, fd); break;
     }
-    ::io_set_eventfd(control, event_.get());
+    ::io_set_eventfd(control, event_.descriptor());
     control->data = &slot;
     iocb* list = control;
-    int result = 0;
-    do result = ::io_submit(context_, 1, &list);
-    while (result == -EINTR);
+    const int result = repeat_interrupted_code([&] { return ::io_submit(context_, 1, &list); });
     if (result == 1) {
       free_slots_.pop_back();
       return true;
@@ -146,51 +142,62 @@ class AioEngine final : public IoEngine {
     return true;
   }
 
-  /// Takes completions; if there are none, waits for the event until `deadline`. False at the deadline.
-  bool collect(TimePoint deadline) noexcept {
-    if (take_events() || deadline == TimePoint::min()) return true;
-    timespec left{};
-    if (deadline != forever) {
-      const auto until = std::max(deadline - Clock::steady().now(), TimePoint::zero());
-      if (until == TimePoint::zero()) return false;
-      left = {.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(until).count(),
-              .tv_nsec = (until % std::chrono::seconds(1)).count()};
+  /// Waits for a completion, a wake(), the deadline or the failure of the engine.
+  void wait_for_some(TimePoint deadline) noexcept {
+    const bool failed_before = !failure_.empty();
+    while (unreaped_.empty() && !event_.take() && deadline != TimePoint::min()) {
+      wait(deadline);
+      take_events();
+      if (failed_before != !failure_.empty()) break;
+      if (deadline != forever && Clock::steady().now() >= deadline) break;
     }
-    pollfd event{.fd = event_.get(), .events = POLLIN, .revents = 0};
-    if (::ppoll(&event, 1, deadline == forever ? nullptr : &left, nullptr) > 0) {
-      std::uint64_t signals = 0;
-      (void)!::read(event_.get(), &signals, sizeof signals);
-    }
-    (void)take_events();
-    return true;
+    (void)event_.take();  // see UringEngine::wait_for_some
   }
 
-  bool take_events() noexcept {
-    if (!open_) return false;
+  void wait(TimePoint deadline) noexcept {
+    // Events that io_getevents has refused to return do not signal again.
+    event_.wait(refused_ ? std::min(deadline, Clock::steady().now() + Refusals::pause) : deadline);
+  }
+
+  void take_events() noexcept {
     std::array<io_event, 64> events;
-    bool some = false;
-    while (true) {
-      timespec none{};
-      const int count = ::io_getevents(context_, 0, static_cast<long>(events.size()), events.data(), &none);
+    for (int count = static_cast<int>(events.size()); open_ && count == static_cast<int>(events.size());) {
+      count = repeat_interrupted_code([&] {
+        timespec none{};
+        return ::io_getevents(context_, 0, static_cast<long>(events.size()), events.data(), &none);
+      });
+      check_events(count);
       for (int i = 0; i < count; ++i) {
-        auto& slot = *static_cast<Slot*>(events[static_cast<std::size_t>(i)].data);
-        unreaped_.push_back({slot.tag, static_cast<std::int64_t>(events[static_cast<std::size_t>(i)].res)});
+        const io_event& event = events[static_cast<std::size_t>(i)];
+        auto& slot = *static_cast<Slot*>(event.data);
+        unreaped_.push_back({slot.tag, static_cast<std::int64_t>(event.res)});
         free_slots_.push_back(static_cast<std::uint32_t>(&slot - slots_.data()));
       }
-      some |= count > 0;
-      if (count < static_cast<int>(events.size()) && count != -EINTR) return some;
+    }
+  }
+
+  void check_events(int result) noexcept {
+    refused_ = result < 0;
+    if (!refused_) {
+      refusals_.reset();
+    } else if (refusals_.exceeded() && failure_.empty()) {
+      broken_ = result;
+      failure_ = "io_getevents " + refusals_.describe() + ": " + std::strerror(-result);
     }
   }
 
   const AioOptions options_;
   io_context_t context_ = nullptr;
-  OwnedFd event_;  // signalled by the kernel for each completion, and by wake()
+  WakeEvent event_;  // signalled by the kernel too, for each completion
+  Refusals refusals_;
+  bool refused_ = false;  // the last call of io_getevents failed
+  int broken_ = 0;        // a negative errno once the engine has failed
+  std::string failure_;   // the same for messages
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t in_flight_ = 0;  // accepted, not reaped
   std::pmr::unsynchronized_pool_resource nodes_;
   std::pmr::deque<IoCompletion> unreaped_{&nodes_};
-  std::atomic<bool> woken_{false};
   bool open_ = false, closing_ = false;
 };
 

@@ -1,4 +1,8 @@
 #include "tiers/io/block_file.hpp"
+
+#include "tiers/io/engine_errors.hpp"
+#include "tiers/io/file_errors.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
@@ -16,6 +20,9 @@ const char* operation_name(IoOperation operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
+constexpr const char* engine_advice =
+    "set penstock.io_engine to another one (penstock doctor shows which ones work here)";
+
 bool is_transient(std::int64_t result) {
   return result == -EAGAIN || result == -EINTR || result == -EBUSY;
 }
@@ -23,7 +30,10 @@ bool is_transient(std::int64_t result) {
 Error truncated(IoOperation operation, ByteCount moved) {
   Error error(ErrorCode::truncated, operation_name(operation));
   if (operation == IoOperation::write) {
-    return std::move(error).reason("the device takes no more bytes").got(moved);
+    return std::move(error)
+        .reason("the device takes no more bytes")
+        .got(moved)
+        .advice("check the free space, and the kernel log (dmesg)");
   }
   return std::move(error)
       .reason("the file is shorter than the data that was written to it")
@@ -152,11 +162,12 @@ void BlockFile::poll(TimePoint deadline) noexcept {
 }
 
 Error BlockFile::refusal(IoOperation operation, FileOffset offset) const {
-  Error error =
-      Error(ErrorCode::failed_state, operation_name(operation))
-          .reason(hang_ ? "refused since a request passed its deadline" : "refused since a flush failed")
-          .object(properties().name)
-          .note("cause   " + (hang_ ? *hang_ : *flush_failure_).message());
+  Error error = Error(ErrorCode::failed_state, operation_name(operation))
+                    .reason(engine_failed_ ? "refused since the I/O engine failed"
+                            : hang_        ? "refused since a request passed its deadline"
+                                           : "refused since a flush failed")
+                    .object(properties().name)
+                    .note("cause   " + (hang_ ? *hang_ : *flush_failure_).message());
   if (operation == IoOperation::flush) return error;
   return std::move(error).at(offset);
 }
@@ -170,29 +181,51 @@ TimePoint BlockFile::next_deadline() const noexcept {
   return queues_->submissions.front().submitted + options_.deadline;
 }
 
-/// Fails the transfers of requests past their deadline, without waiting for those requests. True if there were any:
-/// then the caller submits or refuses the waiting parts.
+Error BlockFile::overdue_error(IoOperation operation, const std::string& failure) const {
+  if (!failure.empty()) {
+    return Error(ErrorCode::deadline_exceeded, operation_name(operation))
+        .reason("the I/O engine failed while a request was in flight; its result will never be known")
+        .got(std::string(engine_->name()) + ": " + failure)
+        .advice(engine_advice);
+  }
+  return Error(ErrorCode::deadline_exceeded, operation_name(operation))
+      .reason("a request did not complete in time")
+      .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
+           " s without an answer")
+      .advice("check the drive and the kernel log; nothing more is written to this swap file");
+}
+
+/// After a failure of the engine the file refuses everything. True the first time: then the caller refuses the waiting
+/// parts.
+bool BlockFile::check_engine(const std::string& failure) noexcept {
+  if (failure.empty() || engine_failed_) return false;
+  engine_failed_ = read_hangs_ = true;
+  hang_ = Error(ErrorCode::io, "BlockFile::poll")
+              .reason("the I/O engine failed")
+              .object(properties().name)
+              .got(std::string(engine_->name()) + ": " + failure)
+              .advice(engine_advice);
+  return true;
+}
+
+/// Fails the transfers of requests past their deadline, and of all requests when the engine has failed, without waiting
+/// for those requests. True if there were any: then the caller submits or refuses the waiting parts.
 bool BlockFile::end_overdue_parts() noexcept {
+  const std::string failure = engine_->failure();
+  const bool failed_now = check_engine(failure);
   const TimePoint now = options_.clock->now();
   const std::uint32_t before = overdue_count_;
   while (!queues_->submissions.empty()) {
     const auto [index, submitted] = queues_->submissions.front();
     const bool current = is_current(index, submitted);
-    if (current && next_deadline() > now) break;
+    if (current && failure.empty() && next_deadline() > now) break;
     queues_->submissions.pop_front();
     if (!current) continue;
     Part& part = parts_[index];
     Transfer& transfer = transfers_[part.transfer];
     // Replaces any other error of the transfer: the owner of the buffer must know that it may still be in use.
     transfer.error.reset();
-    fail(
-        transfer,
-        Error(ErrorCode::deadline_exceeded, operation_name(transfer.operation))
-            .reason("a request did not complete in time")
-            .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
-                 " s without an answer")
-            .advice("check the drive and the kernel log; nothing more is written to this swap file"),
-        part);
+    fail(transfer, overdue_error(transfer.operation, failure), part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.operation == IoOperation::read;
     part.overdue =
@@ -201,7 +234,7 @@ bool BlockFile::end_overdue_parts() noexcept {
     in_flight_ -= part.request_length();
     part_has_ended(part.transfer);
   }
-  return overdue_count_ > before;
+  return failed_now || overdue_count_ > before;
 }
 
 /// Submits waiting parts until none is left, in_flight_max is reached, or the engine's queue is full. Each batch is one
@@ -282,7 +315,8 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   }
   if (completion.result == -EIO && subdivide(part)) return resume(index);
   if (completion.result < 0) {
-    Error error = Error::from_errno(operation_name(transfer.operation), static_cast<int>(-completion.result));
+    Error error = request_error(operation_name(transfer.operation), engine_->name(),
+                                static_cast<int>(-completion.result));
     if (transfer.operation == IoOperation::flush) {
       fail_flush(transfer, std::move(error), part);
     } else {
@@ -298,7 +332,10 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   }
 
   const ByteCount moved(static_cast<std::uint64_t>(completion.result));
-  PENSTOCK_CHECK(moved <= asked);
+  if (moved > asked) {
+    fail(transfer, moved_too_much(operation_name(transfer.operation), moved), part);
+    return end_part(index);
+  }
   ByteCount& counter =
       transfer.operation == IoOperation::read ? counters_.bytes_read : counters_.bytes_written;
   if (moved == part.length) {

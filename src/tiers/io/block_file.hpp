@@ -28,6 +28,8 @@ namespace penstock::tiers {
 /// After a failed flush the file refuses writes and flushes: the kernel reports lost writes once, so that a later flush
 /// that succeeds proves nothing. Reads continue; the caller verifies the bytes.
 ///
+/// After IoEngine::failure() the file refuses everything, and requests in flight end with deadline_exceeded at once.
+///
 /// Used by the thread that owns the engine. Only create() blocks.
 class BlockFile {
  public:
@@ -64,8 +66,8 @@ class BlockFile {
   ///
   /// Errors: invalid_argument, for a misaligned transfer, one beyond the file's end or a flush with a buffer;
   /// would_block, when transfers_max are active; failed_state, for a write or flush after a failed flush or after any
-  /// request has passed its deadline; and for a read after a read has passed its deadline, or when hanging writes
-  /// occupy all slots of the engine. Reads continue beside writes that hang, because earlier data is still on the disk.
+  /// request has passed its deadline; for a read after a read has passed its deadline, or when hanging writes
+  /// occupy all slots of the engine; and for everything after a failure of the engine. Reads continue beside writes that hang, because earlier data is still on the disk.
   [[nodiscard]] Result<void> start(IoOperation operation, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 
@@ -130,6 +132,8 @@ class BlockFile {
   void fail_flush(Transfer& transfer, Error error, const Part& part) noexcept;
   void release_flushes(std::uint64_t number) noexcept;
   bool end_overdue_parts() noexcept;
+  [[nodiscard]] Error overdue_error(IoOperation operation, const std::string& failure) const;
+  [[nodiscard]] bool check_engine(const std::string& failure) noexcept;
   [[nodiscard]] Error refusal(IoOperation operation, FileOffset offset) const;
   [[nodiscard]] bool is_current(std::uint32_t part, TimePoint submitted) const noexcept;
   void part_has_ended(std::uint32_t transfer) noexcept;
@@ -142,9 +146,10 @@ class BlockFile {
   ByteCount in_flight_;
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
   std::uint64_t started_count_ = 0;
-  std::optional<Error> hang_;           // the first request that passed its deadline
+  std::optional<Error> hang_;           // the first request that passed its deadline, or the engine's failure
   std::optional<Error> flush_failure_;  // the first flush that failed
   bool read_hangs_ = false;             // a read hangs, or hanging writes occupy all slots of the engine
+  bool engine_failed_ = false;
   std::vector<Transfer> transfers_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_transfers_, free_parts_;

@@ -2,6 +2,8 @@
 
 #include "base/notes.hpp"
 #include "tiers/io/aio_engine.hpp"
+#include "tiers/io/engine_errors.hpp"
+#include "tiers/io/interrupted.hpp"
 #include "tiers/io/thread_pool_engine.hpp"
 #include "tiers/io/uring_engine.hpp"
 
@@ -9,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 namespace penstock::tiers {
 
@@ -28,12 +29,34 @@ Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth)
 // Deadline of the test: a drive that takes longer is not usable.
 constexpr TimePoint try_out_deadline = std::chrono::seconds(30);
 
+/// The result of one read: bytes or a negative errno. -ETIME if it is still in flight at `deadline`.
+std::int64_t read_once(IoEngine& engine, const IoRequest& read, TimePoint deadline) {
+  std::array<IoCompletion, 1> completion{};
+  if (engine.submit({&read, 1}) != 1) return -EAGAIN;
+  while (engine.reap(completion, deadline) == 0) {
+    if (Clock::steady().now() >= deadline || !engine.failure().empty()) return -ETIME;
+  }
+  return completion[0].result;
+}
+
+/// Why the first block could not be read; `result` is that of read_once().
+Error read_failed(IoEngine& engine, std::int64_t result) {
+  constexpr const char* operation = "choose_engine";
+  if (result >= 0) return Error::unsupported(operation).reason("a read came back short");
+  if (result != -ETIME) {
+    return Error::unsupported(operation).reason(completion_text(engine.name(), static_cast<int>(-result)));
+  }
+  const std::string failure = engine.failure();
+  return Error(ErrorCode::deadline_exceeded, operation)
+      .reason(failure.empty() ? "a read did not complete in time" : failure)
+      .advice("check the drive and the kernel log");
+}
+
 /// Reads the file's first block, so that a refusal by a filter, a driver or a file system is found before the run.
 Result<void> try_out(EngineChoice choice, const File::Properties& file) {
-  constexpr const char* operation = "choose_engine";
   const std::uint64_t size = file.alignment.bytes();
   std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(size, size), &std::free);
-  if (!block) return Error::from_errno(operation, ENOMEM).wanted(ByteCount(size));
+  if (!block) return Error::from_errno("choose_engine", ENOMEM).wanted(ByteCount(size));
   // With a separate instance: a ring belongs to the first thread that submits to it.
   PENSTOCK_TRY_ASSIGN(auto engine, make(choice, 1));
   engine->attach(file.handle, {});
@@ -41,25 +64,12 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
                        .file = file.handle,
                        .offset = FileOffset(0),
                        .buffer = HostSpan(static_cast<std::byte*>(block.get()), ByteCount(size))};
-  std::array<IoCompletion, 1> completion{};
-  if (engine->submit({&read, 1}) != 1) {
-    return Error::unsupported(operation).reason("no request is accepted").object(engine->name());
-  }
   const TimePoint deadline = Clock::steady().now() + try_out_deadline;
-  while (engine->reap(completion, deadline) == 0) {
-    if (Clock::steady().now() < deadline) continue;
-    if (!engine->close(deadline)) (void)block.release();  // the kernel may still write to it
-    return Error(ErrorCode::deadline_exceeded, operation)
-        .reason("a read did not complete in time")
-        .object(std::string(engine->name()) + " reading " + file.name)
-        .advice("check the drive and the kernel log");
-  }
-  if (completion[0].result == static_cast<std::int64_t>(size)) return ok();
-  Error error =
-      completion[0].result < 0
-          ? Error::unsupported(operation).reason(std::strerror(static_cast<int>(-completion[0].result)))
-          : Error::unsupported(operation).reason("a read came back short");
-  return std::move(error).object(std::string(engine->name()) + " reading " + file.name);
+  const std::int64_t result = repeat_refused([&] { return read_once(*engine, read, deadline); });
+  if (result == static_cast<std::int64_t>(size)) return ok();
+  Error error = read_failed(*engine, result).object(std::string(engine->name()) + " reading " + file.name);
+  if (!engine->close(deadline)) (void)block.release();  // the kernel may still write to it
+  return error;
 }
 
 }  // namespace

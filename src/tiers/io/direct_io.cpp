@@ -1,6 +1,6 @@
 #include "tiers/io/direct_io.hpp"
 
-#include <penstock/base/check.hpp>
+#include "tiers/io/interrupted.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -33,26 +33,24 @@ std::string probe_direct_read(int fd, std::uint64_t alignment) {
   const std::unique_ptr<void, decltype(&std::free)> block(std::aligned_alloc(alignment, alignment),
                                                           &std::free);
   if (!block) return "no memory for the probe";
-  ssize_t got = 0;
-  do got = ::pread(fd, block.get(), alignment, 0);
-  while (got < 0 && errno == EINTR);
+  const ssize_t got = repeat_interrupted([&] { return ::pread(fd, block.get(), alignment, 0); });
   return got >= 0 ? std::string() : std::string("a direct read fails: ") + std::strerror(errno);
 }
 
 }  // namespace
 
-std::string enable_direct_io(int fd, Alignment& alignment) {
+Result<std::string> enable_direct_io(int fd, Alignment& alignment) {
   const std::uint64_t reported = reported_alignment(fd);
-  if (reported == 0) return "the file system reports that it has none";
+  if (reported == 0) return std::string("the file system reports that it has none");
   const int flags = ::fcntl(fd, F_GETFL);
-  if (::fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) {
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_DIRECT) != 0) {
     return std::string("O_DIRECT is refused: ") + std::strerror(errno);
   }
   std::string failure = probe_direct_read(fd, reported);
   if (failure.empty()) {
     alignment = Alignment(reported);
-  } else {
-    PENSTOCK_CHECK(::fcntl(fd, F_SETFL, flags) == 0);
+  } else if (::fcntl(fd, F_SETFL, flags) != 0) {
+    return Error::from_errno("enable_direct_io", errno).reason("the file cannot be made buffered again");
   }
   return failure;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/result.hpp>
 #include <penstock/base/units.hpp>
 
 #include <string>
@@ -12,6 +13,8 @@ inline constexpr Alignment alignment_min{4096};
 
 /// Enables direct I/O for an open file if a read of one block works with it, and sets `alignment` to the file system's
 /// requirement. Returns an empty string, or the reason why direct I/O is not possible.
-[[nodiscard]] std::string enable_direct_io(int fd, Alignment& alignment);
+///
+/// Errors: those of fcntl, if it refuses to make the file buffered again.
+[[nodiscard]] Result<std::string> enable_direct_io(int fd, Alignment& alignment);
 
 }  // namespace penstock::tiers

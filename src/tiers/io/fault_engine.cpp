@@ -105,6 +105,9 @@ const char* FaultEngine::name() const noexcept {
 std::string FaultEngine::notes() const {
   return state_->wrapped->notes();
 }
+std::string FaultEngine::failure() const {
+  return state_->wrapped->failure();
+}
 
 void FaultEngine::add(const Fault& fault) {
   state_->plan.push_back(fault);

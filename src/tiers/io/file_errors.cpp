@@ -1,11 +1,12 @@
 #include "tiers/io/file_errors.hpp"
 
+#include "tiers/io/interrupted.hpp"
+
 #include <cerrno>
 
 namespace penstock::tiers {
 
-Error file_error(const char* operation, const std::string& object, int errno_value) {
-  Error error = Error::from_errno(operation, errno_value).object(object);
+Error explain(Error error, int errno_value) {
   switch (errno_value) {
     case EACCES:
     case EPERM:
@@ -15,15 +16,39 @@ Error file_error(const char* operation, const std::string& object, int errno_val
     case ENOENT:
     case ENOTDIR: return std::move(error).advice("check the name; directories must exist");
     case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
+    case EMFILE: return std::move(error).advice("raise the limit on open files of this process (ulimit -n)");
+    case ENFILE: return std::move(error).advice("raise the limit on open files of the machine (fs.file-max)");
+    case ENOMEM:
+    case EAGAIN:
+      return std::move(error).advice("free memory, or raise the limits on it (memory.max, ulimit -l)");
+    case ENOSPC:
+    case EDQUOT: return std::move(error).advice("free space on that file system or name another directory");
+    case EFBIG:
+      return std::move(error).advice("raise the limit on file sizes (ulimit -f), or use another file system");
+    case EINTR:
+      return std::move(error).reason("interrupted by signals " + std::to_string(interruptions_max) +
+                                     " times in a row");
+    case EIO:
+    case ENXIO:
+    case ENODEV:
+    case ESTALE:
+    case ETIMEDOUT:
+      return std::move(error).advice(
+          "check the kernel log (dmesg) and the drive (penstock doctor --path DIR), or name another "
+          "directory");
     default: return error;
   }
 }
 
+Error file_error(const char* operation, const std::string& object, int errno_value) {
+  return explain(Error::from_errno(operation, errno_value).object(object), errno_value);
+}
+
 Error reserve_error(const char* operation, const std::filesystem::path& path, ByteCount size, int errno_value,
                     const Result<ByteCount>& free) {
-  Error error = Error::from_errno(operation, errno_value).object(path.string()).wanted(size);
+  Error error = file_error(operation, path.string(), errno_value).wanted(size);
   if (free) error = std::move(error).got(to_string(*free) + " free");
-  return std::move(error).advice("free space on that file system or name another directory");
+  return error;
 }
 
 Error no_direct_io(const char* operation, const std::filesystem::path& path, const std::string& why) {
@@ -34,12 +59,12 @@ Error no_direct_io(const char* operation, const std::filesystem::path& path, con
 }
 
 Error extend_error(const std::string& file, ByteCount size, int errno_value) {
-  return Error::from_errno("File::extend", errno_value).object(file).wanted(size);
+  return file_error("File::extend", file, errno_value).wanted(size);
 }
 
 Error transfer_error(const char* operation, const std::string& file, FileOffset offset, ByteCount length,
                      int errno_value) {
-  return Error::from_errno(operation, errno_value).object(file).at(offset).wanted(length);
+  return file_error(operation, file, errno_value).at(offset).wanted(length);
 }
 
 Error file_too_short(const std::string& file, FileOffset offset, ByteCount length, ByteCount got) {
@@ -48,7 +73,15 @@ Error file_too_short(const std::string& file, FileOffset offset, ByteCount lengt
       .object(file)
       .at(offset)
       .wanted(length)
-      .got(got);
+      .got(got)
+      .advice("the file was truncated: write it again");
+}
+
+Error moved_too_much(const char* operation, ByteCount moved) {
+  return Error(ErrorCode::io, operation)
+      .reason("the file system reports more bytes than were requested")
+      .got(moved)
+      .advice("check the kernel log (dmesg), or name a directory on another file system");
 }
 
 Error sync_error(const char* operation, const std::string& object, int errno_value) {

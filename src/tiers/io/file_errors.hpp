@@ -7,6 +7,9 @@
 // The errors of file operations, the same for every file system: real, simulated and faulty.
 namespace penstock::tiers {
 
+/// Adds what a user can do about `errno_value`, and the cause where the kernel's text does not name it.
+[[nodiscard]] Error explain(Error error, int errno_value);
+
 /// A call on a file, directory or file system failed with `errno_value`.
 [[nodiscard]] Error file_error(const char* operation, const std::string& object, int errno_value);
 
@@ -28,6 +31,10 @@ namespace penstock::tiers {
 /// A read of `length` bytes reached the end of the file after `got`.
 [[nodiscard]] Error file_too_short(const std::string& file, FileOffset offset, ByteCount length,
                                    ByteCount got);
+
+/// A transfer reports `moved` bytes, more than it was asked for. A file system in user space can do this; the memory
+/// behind the buffer of a read may have been written.
+[[nodiscard]] Error moved_too_much(const char* operation, ByteCount moved);
 
 /// A file or directory could not be synced.
 [[nodiscard]] Error sync_error(const char* operation, const std::string& object, int errno_value);

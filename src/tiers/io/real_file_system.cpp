@@ -1,5 +1,6 @@
 #include "tiers/io/direct_io.hpp"
 #include "tiers/io/file_errors.hpp"
+#include "tiers/io/interrupted.hpp"
 
 #include "base/owned_fd.hpp"
 
@@ -15,6 +16,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 
 namespace penstock::tiers {
@@ -65,6 +67,11 @@ void write_holder(int lock_file) {
   (void)!::pwrite(lock_file, text.data(), text.size(), 0);
 }
 
+/// With mode 0600 where it creates the file. Returns -1 and sets errno on failure.
+int open_file(const std::filesystem::path& path, int flags) {
+  return repeat_interrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0600); });
+}
+
 class RealFileSystem final : public FileSystem {
  public:
   Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
@@ -77,15 +84,15 @@ class RealFileSystem final : public FileSystem {
 
   Result<File> create(const std::filesystem::path& path, ByteCount size, DirectIo direct) override {
     // O_EXCL follows no link.
-    OwnedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    OwnedFd fd(open_file(path, O_RDWR | O_CREAT | O_EXCL));
     if (!fd.is_open()) return file_error("FileSystem::create", path.string(), errno);
     auto file = make("FileSystem::create", std::move(fd), path, path.string(), size, direct);
-    if (!file) ::unlink(path.c_str());
+    if (!file) return remove_name(path, file.error());
     return file;
   }
 
   Result<File> open(const std::filesystem::path& path, DirectIo direct) override {
-    OwnedFd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    OwnedFd fd(open_file(path, O_RDWR | O_NOFOLLOW));
     if (!fd.is_open()) return file_error("FileSystem::open", path.string(), errno);
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0) return file_error("FileSystem::open", path.string(), errno);
@@ -121,7 +128,7 @@ class RealFileSystem final : public FileSystem {
 
   Result<void> sync_directory(const std::filesystem::path& directory) override {
     constexpr const char* operation = "FileSystem::sync_directory";
-    const OwnedFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const OwnedFd fd(open_file(directory, O_RDONLY | O_DIRECTORY));
     if (!fd.is_open()) return file_error(operation, directory.string(), errno);
     if (::fsync(fd.get()) == 0) return ok();
     return sync_error(operation, directory.string(), errno);
@@ -132,11 +139,9 @@ class RealFileSystem final : public FileSystem {
   // command. A directory itself cannot be locked on NFS.
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override {
     const std::filesystem::path path = directory / DirectoryLock::file_name;
-    OwnedFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    OwnedFd fd(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW));
     if (!fd.is_open()) return file_error("FileSystem::lock", path.string(), errno);
-    int result = 0;
-    do result = ::flock(fd.get(), LOCK_EX | LOCK_NB);
-    while (result != 0 && errno == EINTR);
+    const int result = repeat_interrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
     if (result != 0 && errno == EWOULDBLOCK) return locked_error(directory, holder_of(fd.get()));
     if (result != 0) return file_error("FileSystem::lock", path.string(), errno);
     write_holder(fd.get());
@@ -189,18 +194,26 @@ class RealFileSystem final : public FileSystem {
     const auto now = size(file);
     if (!now) return now.error();
     if (*now >= wanted) return ok();
-    if (::ftruncate(descriptor_of(file), static_cast<off_t>(wanted.value())) == 0) return ok();
+    const auto length = static_cast<off_t>(wanted.value());
+    if (repeat_interrupted([&] { return ::ftruncate(descriptor_of(file), length); }) == 0) return ok();
     return extend_error(file.name, wanted, errno);
   }
 
   Result<void> read(const File::Properties& file, FileOffset offset, HostSpan into) override {
     for (ByteCount done; done < into.size();) {
       const ByteCount left = into.size() - done;
-      const ssize_t got = ::pread(descriptor_of(file), into.data() + done.value(), left.value(),
-                                  static_cast<off_t>((offset + done).value()));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = repeat_interrupted([&] {
+        return ::pread(descriptor_of(file), into.data() + done.value(), left.value(),
+                       static_cast<off_t>((offset + done).value()));
+      });
       if (got < 0) return transfer_error("File::read", file.name, offset + done, left, errno);
       if (got == 0) return file_too_short(file.name, offset, into.size(), done);
+      if (got > static_cast<ssize_t>(left.value())) {
+        return moved_too_much("File::read", ByteCount(static_cast<std::uint64_t>(got)))
+            .object(file.name)
+            .at(offset + done)
+            .wanted(left);
+      }
       done += ByteCount(static_cast<std::uint64_t>(got));
     }
     return ok();
@@ -210,11 +223,18 @@ class RealFileSystem final : public FileSystem {
     PENSTOCK_TRY(check_length("File::write", file.name, ByteCount(offset.value()) + bytes.size()));
     for (ByteCount done; done < bytes.size();) {
       const ByteCount left = bytes.size() - done;
-      const ssize_t put = ::pwrite(descriptor_of(file), bytes.data() + done.value(), left.value(),
-                                   static_cast<off_t>((offset + done).value()));
-      if (put < 0 && errno == EINTR) continue;
+      const ssize_t put = repeat_interrupted([&] {
+        return ::pwrite(descriptor_of(file), bytes.data() + done.value(), left.value(),
+                        static_cast<off_t>((offset + done).value()));
+      });
       if (put <= 0) {
         return transfer_error("File::write", file.name, offset + done, left, put < 0 ? errno : ENOSPC);
+      }
+      if (put > static_cast<ssize_t>(left.value())) {
+        return moved_too_much("File::write", ByteCount(static_cast<std::uint64_t>(put)))
+            .object(file.name)
+            .at(offset + done)
+            .wanted(left);
       }
       done += ByteCount(static_cast<std::uint64_t>(put));
     }
@@ -222,28 +242,31 @@ class RealFileSystem final : public FileSystem {
   }
 
   Result<void> sync(const File::Properties& file) override {
-    int result = 0;
-    do result = ::fdatasync(descriptor_of(file));  // flushes the length too, if it has changed
-    while (result != 0 && errno == EINTR);
-    if (result == 0) return ok();
+    // Flushes the length too, if it has changed.
+    if (repeat_interrupted([&] { return ::fdatasync(descriptor_of(file)); }) == 0) return ok();
     return sync_error("File::sync", file.name, errno);
   }
 
   static Result<OwnedFd> open_unnamed(const std::filesystem::path& directory) {
-    OwnedFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    constexpr const char* operation = "FileSystem::create_scratch";
+    OwnedFd fd(open_file(directory, O_TMPFILE | O_RDWR));
     if (fd.is_open()) return fd;
-    if (errno != EOPNOTSUPP && errno != EISDIR) {
-      return Error::from_errno("FileSystem::create_scratch", errno)
-          .object(directory.string())
-          .advice("name a directory that exists and that this user may write to");
-    }
+    if (errno != EOPNOTSUPP && errno != EISDIR) return file_error(operation, directory.string(), errno);
     std::string name = (directory / "penstock-XXXXXX").string();
     fd = OwnedFd(::mkostemp(name.data(), O_CLOEXEC));  // 0600, and never follows a link
-    if (!fd.is_open())
-      return Error::from_errno("FileSystem::create_scratch", errno).object(directory.string());
-    if (::unlink(name.c_str()) != 0)
-      return Error::from_errno("FileSystem::create_scratch", errno).object(name);
-    return fd;
+    if (!fd.is_open()) return file_error(operation, directory.string(), errno);
+    if (::unlink(name.c_str()) == 0) return fd;
+    Error error = file_error(operation, name, errno)
+                      .reason("a scratch file must have no name, and its name cannot be removed")
+                      .advice("name a directory on another file system");
+    fd = OwnedFd();  // some file systems do not remove the name of a file that is open
+    return remove_name(name, std::move(error));
+  }
+
+  /// Removes a file after `error`, which notes the name where it stays.
+  static Error remove_name(const std::filesystem::path& path, Error error) {
+    if (::unlink(path.c_str()) == 0 || errno == ENOENT) return error;
+    return std::move(error).note("file    " + path.string() + " remains: " + std::strerror(errno));
   }
 
   /// Creates a file of `size` bytes. Errors name `path`.
@@ -259,7 +282,9 @@ class RealFileSystem final : public FileSystem {
     File::Properties properties{
         .name = std::move(name), .alignment = alignment_min, .reserve_note = std::move(reserve_note)};
     if (direct != DirectIo::off) {
-      properties.direct_note = enable_direct_io(fd.get(), properties.alignment);
+      auto note = enable_direct_io(fd.get(), properties.alignment);
+      if (!note) return Error(note.error()).object(properties.name);
+      properties.direct_note = std::move(*note);
       properties.direct = properties.direct_note.empty();
     }
     if (direct == DirectIo::required && !properties.direct) {
@@ -277,13 +302,11 @@ class RealFileSystem final : public FileSystem {
     // Checks first: an fallocate that fails takes all free space until it returns.
     const auto free = free_space_of(fd);
     if (free && *free < size) return reserve_error(operation, path, size, ENOSPC, free);
-    int result = 0;
-    do result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value()));
-    while (result != 0 && errno == EINTR);
-    if (result == 0) return std::string();
+    const auto length = static_cast<off_t>(size.value());
+    if (repeat_interrupted([&] { return ::fallocate(fd, 0, 0, length); }) == 0) return std::string();
     if (errno == EOPNOTSUPP || errno == ENOSYS) {
-      result = ::ftruncate(fd, static_cast<off_t>(size.value()));
-      if (result == 0) return std::string("the file system has no fallocate");
+      if (repeat_interrupted([&] { return ::ftruncate(fd, length); }) == 0)
+        return std::string("the file system has no fallocate");
     }
     const int cause = errno;
     return reserve_error(operation, path, size, cause, free_space_of(fd));

@@ -73,7 +73,9 @@ class ThreadPoolEngine final : public IoEngine {
       }
     } catch (const std::system_error& refused) {
       if (threads_.empty()) {
-        return Error::from_errno("create_thread_pool_engine", refused.code().value()).object("a thread");
+        return Error::from_errno("create_thread_pool_engine", refused.code().value())
+            .object("a thread")
+            .advice("raise the limit on processes and threads (ulimit -u, pids.max of the container)");
       }
       notes_ = "only " + std::to_string(threads_.size()) + " of " + std::to_string(options_.threads) +
                " threads: " + refused.code().message();

@@ -13,16 +13,14 @@ Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions&) {
 #else
 
 #include "base/notes.hpp"
-
-#include <penstock/base/check.hpp>
-#include "base/owned_fd.hpp"
+#include "tiers/io/engine_errors.hpp"
+#include "tiers/io/refusals.hpp"
+#include "tiers/io/uring_ring.hpp"
+#include "tiers/io/wake_event.hpp"
 
 #include <liburing.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -44,84 +42,25 @@ constexpr std::uint64_t cancel_tag = ~0ull - 1;
 constexpr ByteCount request_max = 1_GiB;
 // The kernel refuses a longer registered buffer.
 constexpr ByteCount slab_max = 1_GiB;
-// A request fails after this many consecutive EAGAIN or EBUSY.
-constexpr std::uint32_t refusals_max = 1000;
-
-/// Set-up flags, best first. The ring starts disabled: the thread that enables a single-issuer ring owns it, and that
-/// must be the driver, not the thread that creates the engine.
-constexpr std::array<unsigned, 3> setup_flags = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                                                     IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED,
-                                                 IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
-
-int init_ring(io_uring& ring, unsigned entries, unsigned flags) noexcept {
-  io_uring_params parameters{};
-  parameters.flags = flags | IORING_SETUP_CLAMP;
-  return ::io_uring_queue_init_params(entries, &ring, &parameters);
-}
-
-/// Makes the system call itself: Debian 12's liburing declares io_uring_enable_rings and does not export it.
-int enable_ring(const io_uring& ring) noexcept {
-  const long result =
-      ::syscall(__NR_io_uring_register, ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  return result == 0 ? 0 : -errno;
-}
-
-__kernel_timespec time_left(TimePoint deadline) noexcept {
-  const auto left = std::max(deadline - Clock::steady().now(), TimePoint::zero());
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-  return {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
-}
-
-/// Reads from an eventfd through a temporary ring. Returns 0 or a negative errno. Successful set-up is not sufficient:
-/// a seccomp filter may still refuse to enable the ring or to submit, and an old kernel may not support the read.
-int probe_ring(unsigned flags) noexcept {
-  const OwnedFd event(::eventfd(1, EFD_CLOEXEC));
-  if (!event.is_open()) return -errno;
-  io_uring ring{};
-  int result = init_ring(ring, 2, flags);
-  if (result != 0) return result;
-
-  if ((flags & IORING_SETUP_R_DISABLED) != 0) result = enable_ring(ring);
-  std::uint64_t value = 0;
-  if (result == 0) {
-    ::io_uring_prep_read(::io_uring_get_sqe(&ring), event.get(), &value, sizeof value, 0);
-    result = ::io_uring_submit(&ring);
-  }
-  if (result == 1) {
-    io_uring_cqe* cqe = nullptr;
-    do result = ::io_uring_wait_cqe(&ring, &cqe);
-    while (result == -EINTR);
-    if (result == 0) result = cqe->res == sizeof value ? 0 : std::min(cqe->res, -1);
-  }
-  ::io_uring_queue_exit(&ring);
-  return result;
-}
+// How long close() waits for completions of a ring that has failed: most are posted without a system call.
+constexpr TimePoint failed_close_max = std::chrono::milliseconds(100);
 
 class UringEngine final : public IoEngine {
  public:
-  explicit UringEngine(const UringOptions& options) : options_(options) {}
+  explicit UringEngine(const UringOptions& options)
+      : options_(options), refusals_(options.refusal_time_max) {}
   ~UringEngine() override { (void)UringEngine::close(forever); }
 
   Result<void> open() {
-    int result = 0;
-    for (const unsigned flags : setup_flags) {
-      const int refused = std::exchange(result, probe_ring(flags));
-      if (result != 0) continue;
-      disabled_ = (flags & IORING_SETUP_R_DISABLED) != 0;
-      if (!disabled_) note(std::string("no single-issuer ring: ") + std::strerror(-refused));
-      // Besides the requests: the read that wake() completes, and one cancellation.
-      result = init_ring(ring_, options_.depth + 2, flags);
-      break;
-    }
+    // Besides the requests: the poll that wake() completes, and one cancellation.
+    const int result = open_ring(kernel_, options_.depth + 2);
     if (result != 0) {
-      return Error::unsupported("UringEngine::open")
-          .reason(std::string("io_uring is refused here: ") + std::strerror(-result))
-          .advice("allow io_uring in the container's seccomp profile and kernel.io_uring_disabled");
+      return setup_error("UringEngine::open", "io_uring", -result,
+                         "allow io_uring in the container's seccomp profile and kernel.io_uring_disabled");
     }
+    note(kernel_.note);
     open_ = true;
-    wake_fd_ = OwnedFd(::eventfd(0, EFD_CLOEXEC));
-    if (!wake_fd_.is_open()) return Error::from_errno("UringEngine::open", errno).object("eventfd");
-    return ok();
+    return event_.open("UringEngine::open");
   }
 
   std::size_t submit(std::span<const IoRequest> requests) noexcept override {
@@ -151,15 +90,7 @@ class UringEngine final : public IoEngine {
       enable();
       send();  // requests that an earlier call could not send
       collect();
-      if (unreaped_.empty() && !completions.empty()) {
-        // A signal ends the wait too: wait again.
-        while (unreaped_.empty() && !woken_ && deadline != TimePoint::min()) {
-          wait(deadline);
-          collect();
-          if (deadline != forever && Clock::steady().now() >= deadline) break;
-        }
-        woken_ = false;
-      }
+      if (unreaped_.empty() && !completions.empty()) wait_for_some(deadline);
     }
     const std::size_t count = std::min(completions.size(), unreaped_.size());
     for (std::size_t i = 0; i < count; ++i) {
@@ -170,11 +101,7 @@ class UringEngine final : public IoEngine {
     return count;
   }
 
-  void wake() noexcept override {
-    const std::uint64_t one = 1;
-    // Fails only when the counter is full; then a wake is pending already.
-    (void)!::write(wake_fd_.get(), &one, sizeof one);
-  }
+  void wake() noexcept override { event_.signal(); }
 
   void attach(FileHandle file, HostSpan buffers) noexcept override {
     if (!open_) return;
@@ -189,27 +116,21 @@ class UringEngine final : public IoEngine {
     closing_ = true;
     enable();
     collect();
-    if (io_uring_sqe* sqe = with_kernel() > 0 ? ::io_uring_get_sqe(&ring_) : nullptr) {
+    if (io_uring_sqe* sqe = with_kernel() > 0 && broken_ == 0 ? ::io_uring_get_sqe(&ring_) : nullptr) {
       ::io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
       sqe->user_data = cancel_tag;
     }
     // io_uring_queue_exit does not wait for requests in flight. Without this wait, the kernel could still write into
-    // their buffers, and into wake_value_, the buffer of the read that wake() completes.
-    if (wake_armed_) wake();
-    while (with_kernel() > 0 || wake_armed_) {
-      wait(deadline);
-      collect();
-      if (with_kernel() > 0 && !wake_armed_ && deadline != forever && Clock::steady().now() >= deadline) {
-        open_ = false;  // leaks the ring: the kernel still uses it
-        return false;
-      }
-    }
+    // their buffers.
+    const bool completed = wait_for_all(deadline);
+    open_ = false;
+    if (!completed) return false;  // leaks the ring: the kernel still uses it
+    end_wake_poll();
     // io_uring_queue_exit does not wait for registrations to end either: memory could stay locked, and the space of an
     // unlinked file allocated, after this call.
     if (!slabs_.empty()) ::io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) ::io_uring_unregister_files(&ring_);
     ::io_uring_queue_exit(&ring_);
-    open_ = false;
     return true;
   }
 
@@ -217,6 +138,7 @@ class UringEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return in_flight_; }
   const char* name() const noexcept override { return "io_uring"; }
   std::string notes() const override { return notes_; }
+  std::string failure() const override { return failure_; }
 
  private:
   void note(const std::string& line) { append_note(notes_, line); }
@@ -227,36 +149,34 @@ class UringEngine final : public IoEngine {
   void enable() noexcept {
     if (enabled_) return;
     enabled_ = true;
-    if (disabled_) broken_ = enable_ring(ring_);
+    const int result = kernel_.disabled ? enable_ring(ring_) : 0;
+    if (result != 0) stop_using_ring("io_uring_register", result);
   }
 
   /// Submits the prepared requests. Repeats the call, because the kernel stops at each invalid request.
   void send() noexcept {
     while (broken_ == 0 && ::io_uring_sq_ready(&ring_) > 0) {
       const int result = ::io_uring_submit(&ring_);
-      check_submission(result);
-      if (result <= 0 && result != -EINTR) return;
+      check_entry(result);
+      if (result <= 0) return;
     }
   }
 
-  /// Handles the result of a call of io_uring_enter.
-  void check_submission(int result) noexcept {
-    if (result >= 0) {
-      refusals_ = 0;
-      return;
-    }
-    if (result == -EINTR || result == -ETIME) return;
-    PENSTOCK_CHECK(result != -EEXIST);  // the ring belongs to another thread
-    if (result == -EAGAIN || result == -EBUSY) {
-      // The kernel has no memory for a request: it stays prepared, and the next call submits it.
-      if (++refusals_ < refusals_max) return;
-      refusals_ = 0;
-    } else {
-      broken_ = result;
-    }
+  /// Handles the result of a call of io_uring_enter. Requests that the kernel has not accepted stay prepared, and the
+  /// next call submits them.
+  void check_entry(int result) noexcept {
+    if (result >= 0 || result == -ETIME) return refusals_.reset();
+    // A signal ends a wait. It does not keep requests from being submitted; a filter that answers EINTR does.
+    if (result == -EINTR && ::io_uring_sq_ready(&ring_) == 0 && !closing_) return;
+    const bool transient = result == -EAGAIN || result == -EBUSY || result == -EINTR || result == -ENOMEM;
+    if (refusals_.exceeded() || !transient) stop_using_ring("io_uring_enter", result);
+  }
+
+  /// Nothing can be submitted any more. What the kernel has accepted may never be reported, and its buffers stay in use.
+  void stop_using_ring(const char* call, int result) noexcept {
+    broken_ = result;
+    failure_ = std::string(call) + " " + refusals_.describe() + ": " + std::strerror(-result);
     complete_prepared(result);
-    // If the ring is broken, requests that the kernel holds never complete, and their buffers can never be freed.
-    PENSTOCK_CHECK(broken_ == 0 || with_kernel() == 0);
   }
 
   /// Removes the prepared requests that the kernel has not accepted from the ring, and completes them with `result`.
@@ -302,32 +222,66 @@ class UringEngine final : public IoEngine {
     sqe.user_data = request.tag;
   }
 
+  /// A poll, not a read: it lends no memory to the kernel.
   void arm_wake() noexcept {
-    if (wake_armed_ || closing_) return;
+    if (wake_armed_ || closing_ || !event_.usable()) return;
     io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
     if (sqe == nullptr) return;
-    ::io_uring_prep_read(sqe, wake_fd_.get(), &wake_value_, sizeof wake_value_, 0);
+    ::io_uring_prep_poll_add(sqe, event_.descriptor(), POLLIN);
     sqe->user_data = wake_tag;
     wake_armed_ = true;
   }
 
-  void wait(TimePoint deadline) noexcept {
-    if (broken_ != 0) return wait_for_wake(deadline);
-    arm_wake();
-    if (deadline == forever) return check_submission(::io_uring_submit_and_wait(&ring_, 1));
-    io_uring_cqe* cqe = nullptr;
-    __kernel_timespec timeout = time_left(deadline);
-    check_submission(::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr));
+  /// Waits for a completion, a wake(), the deadline or the failure of the ring. A signal ends wait() too.
+  void wait_for_some(TimePoint deadline) noexcept {
+    const int broken_before = broken_;
+    while (unreaped_.empty() && !event_.take() && deadline != TimePoint::min()) {
+      wait(deadline);
+      collect();
+      if (broken_ != broken_before || (deadline != forever && Clock::steady().now() >= deadline)) break;
+    }
+    (void)event_.take();  // the caller looks at its commands anyway when this call returns
   }
 
-  /// Waits for wake() alone, when the ring is broken or not enabled.
-  void wait_for_wake(TimePoint deadline) noexcept {
-    const __kernel_timespec left = time_left(deadline);
-    const timespec timeout{.tv_sec = left.tv_sec, .tv_nsec = left.tv_nsec};
-    pollfd event{.fd = wake_fd_.get(), .events = POLLIN, .revents = 0};
-    if (::ppoll(&event, 1, deadline == forever ? nullptr : &timeout, nullptr) == 1) {
-      (void)!::read(wake_fd_.get(), &wake_value_, sizeof wake_value_);
-      woken_ = true;
+  /// Waits until no request is with the kernel. False at the deadline, which is near when the ring has failed.
+  bool wait_for_all(TimePoint deadline) noexcept {
+    TimePoint until = deadline;
+    while (with_kernel() > 0) {
+      wait(until);
+      collect();
+      if (broken_ != 0 && until == deadline) {
+        until = std::min(deadline, Clock::steady().now() + failed_close_max);
+      }
+      if (with_kernel() > 0 && until != forever && Clock::steady().now() >= until) return false;
+    }
+    return true;
+  }
+
+  /// Before Linux 5.13, buffers are unregistered only when no request is left.
+  void end_wake_poll() noexcept {
+    event_.signal();
+    const TimePoint until = Clock::steady().now() + failed_close_max;
+    while (wake_armed_ && broken_ == 0 && Clock::steady().now() < until) {
+      wait(until);
+      collect();
+    }
+  }
+
+  /// Submits and waits for a completion, at most until `deadline` or WakeEvent::wait_max.
+  void wait(TimePoint deadline) noexcept {
+    const TimePoint now = Clock::steady().now();
+    // Completions of a failed ring are posted while this thread makes any system call.
+    if (broken_ != 0)
+      return event_.wait(with_kernel() == 0 ? deadline : std::min(deadline, now + Refusals::pause));
+    arm_wake();
+    io_uring_cqe* cqe = nullptr;
+    const timespec left = time_left(deadline);
+    __kernel_timespec timeout{.tv_sec = left.tv_sec, .tv_nsec = left.tv_nsec};
+    const int result = ::io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &timeout, nullptr);
+    check_entry(result);
+    // The kernel did not wait, and may not have seen a wake().
+    if (result < 0 && result != -ETIME) {
+      event_.wait(result == -EINTR ? now : std::min(deadline, now + Refusals::pause));
     }
   }
 
@@ -338,7 +292,7 @@ class UringEngine final : public IoEngine {
     while (::io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) {
       if (cqe->user_data == wake_tag) {
         wake_armed_ = false;
-        woken_ = true;
+        event_.drain();
       } else if (cqe->user_data != cancel_tag) {
         unreaped_.push_back({.tag = cqe->user_data, .result = cqe->res});
       }
@@ -407,14 +361,14 @@ class UringEngine final : public IoEngine {
   static constexpr unsigned files_max = 8;  // a path has one file
 
   UringOptions options_;
-  io_uring ring_{};
-  OwnedFd wake_fd_;
-  std::uint64_t wake_value_ = 0;
+  UringRing kernel_;
+  io_uring& ring_ = kernel_.ring;
+  WakeEvent event_;
   std::uint32_t in_flight_ = 0;  // accepted, not reaped
-  std::uint32_t refusals_ = 0;   // consecutive
-  int broken_ = 0;               // a negative errno once the kernel accepts no more requests
-  bool open_ = false, disabled_ = false, enabled_ = false, closing_ = false;
-  bool wake_armed_ = false, woken_ = false;
+  Refusals refusals_;
+  int broken_ = 0;       // a negative errno once the kernel accepts no more requests
+  std::string failure_;  // the same for messages
+  bool open_ = false, enabled_ = false, closing_ = false, wake_armed_ = false;
   std::vector<FileHandle> files_;
   std::vector<HostSpan> slabs_;
   std::pmr::unsynchronized_pool_resource nodes_;

@@ -3,44 +3,60 @@
 #include <unistd.h>
 #include <cerrno>
 #include <cstring>
-#include <vector>
+#include <set>
+#include <string>
+#include <system_error>
 
 namespace penstock::zero {
 
 namespace {
 
-/// Why files cannot be created in `directory`; empty if they can.
-std::string why_not_usable(const std::filesystem::path& directory) {
+/// Why files cannot be created in a directory, and what to do about it; empty if they can.
+struct Refusal {
+  std::string why, advice;
+};
+
+Refusal refusal(const std::string& what, int errno_value) {
+  const char* const advice = errno_value == EIO
+                                 ? "check the kernel log (dmesg) and the drive (penstock doctor --path DIR)"
+                                 : "name a directory that this user may write to, or change its permissions";
+  return {what + ": " + std::strerror(errno_value), advice};
+}
+
+Refusal refusal_of(const std::filesystem::path& directory) {
+  const char* const create = "create the directory on the drive for the swap files";
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
-  if (!std::filesystem::exists(status)) return "does not exist";
-  if (!std::filesystem::is_directory(status)) return "is not a directory";
-  if (::access(directory.c_str(), W_OK | X_OK) != 0)
-    return std::string("cannot be written: ") + std::strerror(errno);
+  if (status.type() == std::filesystem::file_type::not_found) return {"does not exist", create};
+  // Not "does not exist": a parent directory may be closed to this user, or the drive may have failed.
+  if (error) return refusal("cannot be examined", error.value());
+  if (!std::filesystem::is_directory(status)) return {"is not a directory", create};
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) return refusal("cannot be written", errno);
   return {};
 }
 
 }  // namespace
 
 Result<void> Config::check_paths() const {
-  std::vector<std::string> unusable;
+  Error error =
+      Error::invalid_config("Config::check_paths").reason("swap files cannot be created on this machine");
+  std::set<std::string> advice;
   const auto check = [&](const OffloadConfig& offload, const std::string& key) {
     if (offload.device != OffloadDevice::nvme) return;
     for (const std::filesystem::path& directory : offload.nvme_paths) {
-      if (const std::string why = why_not_usable(directory); !why.empty()) {
-        unusable.push_back("zero_optimization." + key + ".nvme_path: " + directory.string() + " " + why);
-      }
+      const Refusal refused = refusal_of(directory);
+      if (refused.why.empty()) continue;
+      error = std::move(error).note("zero_optimization." + key + ".nvme_path: " + directory.string() + " " +
+                                    refused.why);
+      advice.insert(refused.advice);
     }
   };
   check(offload_param, "offload_param");
   check(offload_optimizer, "offload_optimizer");
-  if (unusable.empty()) return ok();
-
-  Error error = Error::invalid_config("Config::check_paths")
-                    .reason("swap files cannot be created on this machine")
-                    .advice("create the directory on the drive for the swap files");
-  for (const std::string& line : unusable) error = std::move(error).note(line);
-  return error;
+  if (advice.empty()) return ok();
+  std::string all;
+  for (const std::string& one : advice) all += (all.empty() ? "" : "; ") + one;
+  return std::move(error).advice(all);
 }
 
 }  // namespace penstock::zero

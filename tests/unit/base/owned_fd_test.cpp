@@ -1,8 +1,12 @@
 #include "base/owned_fd.hpp"
 
+#include "kit/child_process.hpp"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
+#include <cerrno>
 #include <utility>
 
 namespace penstock {
@@ -48,6 +52,33 @@ TEST(OwnedFd, ClosesWhatItOwnedBeforeAnAssignment) {
   }
   EXPECT_FALSE(is_open(before));
   EXPECT_TRUE(is_open(owned.get()));
+}
+
+TEST(OwnedFd, TakesNoNumberOfAStandardStreamThatIsClosed) {
+  const int result = test::in_child([] {
+    for (int stream = 0; stream <= 2; ++stream) ::close(stream);
+    const OwnedFd first = any_file(), second = any_file();
+    for (int stream = 0; stream <= 2; ++stream) {
+      if (is_open(stream)) return 2;
+    }
+    if ((::fcntl(first.get(), F_GETFD) & FD_CLOEXEC) == 0) return 3;
+    return first.get() > 2 && second.get() > 2 ? 0 : 4;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(OwnedFd, ReportsThatNoHigherNumberIsFree) {
+  const int result = test::in_child([] {
+    ::close(0);
+    const rlimit limit{3, 3};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+    const OwnedFd none = any_file();
+    const int error = errno;
+    return !none.is_open() && error == EINVAL && !is_open(0) ? 0 : 3;
+  });
+
+  EXPECT_EQ(result, 0);
 }
 
 }  // namespace

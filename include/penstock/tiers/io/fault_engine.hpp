@@ -71,6 +71,7 @@ class FaultEngine final : public IoEngine {
   [[nodiscard]] std::uint32_t in_flight() const noexcept override;
   [[nodiscard]] const char* name() const noexcept override;
   [[nodiscard]] std::string notes() const override;
+  [[nodiscard]] std::string failure() const override;
 
   /// Appends a fault to the plan.
   void add(const Fault& fault);

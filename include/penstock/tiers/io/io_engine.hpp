@@ -51,7 +51,8 @@ struct IoLimits {
 ///
 /// Contract of every engine: each accepted request completes exactly once, even if it fails or close() cancels it. When
 /// the queue is full, submit() accepts a shorter prefix. The engine does not interpret results; the caller checks them.
-/// A completion is reported only after the kernel has finished with the buffer.
+/// A completion is reported only after the kernel has finished with the buffer; therefore an engine that fails may never
+/// report some, see failure().
 ///
 /// submit(), reap(), attach() and close() are called by one thread at a time, the path's driver; wake() by any thread.
 /// Only reap() and close() block.
@@ -81,7 +82,7 @@ class IoEngine {
   /// Cancels requests where possible and waits until none is in flight: the kernel uses no buffer afterwards.
   /// Completions that are not reaped yet can still be reaped; submit() accepts no request any more.
   ///
-  /// False when a request is still in flight at `deadline`. The engine then leaks the memory that the request uses, and
+  /// False when a request is still in flight at `deadline`, or soon after the engine has failed. It then leaks the memory that the request uses, and
   /// the caller must not reuse or free the buffers until the process ends.
   [[nodiscard]] virtual bool close(TimePoint deadline) noexcept = 0;
 
@@ -91,6 +92,11 @@ class IoEngine {
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   /// Optional features that the kernel refused, with the reasons, in one line; empty when all are in use.
   [[nodiscard]] virtual std::string notes() const = 0;
+  /// Why the engine does not work any more, in one line, for example since the kernel refuses its system calls; empty
+  /// while it works. New requests then complete with an error. Requests in flight may never be reported, because
+  /// the kernel may still use their buffers; reap() returns at once when the engine fails. Called by the thread that
+  /// calls reap().
+  [[nodiscard]] virtual std::string failure() const { return {}; }
 };
 
 }  // namespace penstock::tiers

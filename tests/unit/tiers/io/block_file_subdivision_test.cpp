@@ -48,6 +48,11 @@ class BlockFileSubdivision : public testing::TestWithParam<IoOperation> {
   ScriptedEngine engine_;
 };
 
+/// The lines after the first one give advice.
+std::string first_line(const std::string& message) {
+  return message.substr(0, message.find('\n'));
+}
+
 TEST_P(BlockFileSubdivision, NamesTheFailingBlockAfterAtMostTwiceTheLogarithmOfTheLengthInRequests) {
   for (const std::uint64_t blocks : {1u, 2u, 3u, 31u, 32u, 33u, 56u}) {
     for (std::uint64_t bad = 0; bad < blocks; ++bad) {
@@ -59,7 +64,7 @@ TEST_P(BlockFileSubdivision, NamesTheFailingBlockAfterAtMostTwiceTheLogarithmOfT
 
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().code(), ErrorCode::io);
-      EXPECT_EQ(result.error().message(),
+      EXPECT_EQ(first_line(result.error().message()),
                 std::string("input/output error: simulated file in sim at offset ")
                     .append(std::to_string((8 + bad) * block))
                     .append(", wanted 4.0 KiB (4096 B): Input/output error ")

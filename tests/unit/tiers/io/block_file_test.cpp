@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace penstock::tiers {
@@ -93,6 +94,96 @@ TEST_F(BlockFileTest, GivesUpOnATransferThatNeverGetsAWholeBlock) {
   EXPECT_EQ(engine_.count, 4u);
 }
 
+TEST_F(BlockFileTest, ReportsATransferOfMoreThanItAskedFor) {
+  for (const auto operation : {IoOperation::read, IoOperation::write}) {
+    engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 8192; };
+
+    auto result = run(operation, 12288, bytes(4_KiB));
+
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code(), ErrorCode::io);
+    for (const std::string words : {"more bytes than were requested", "simulated file in sim",
+                                    "at offset 12288", "wanted 4.0 KiB", "got 8.0 KiB"}) {
+      EXPECT_NE(result.error().message().find(words), std::string::npos) << result.error().message();
+    }
+  }
+  engine_.script = nullptr;
+  EXPECT_TRUE(run(IoOperation::write, 0, bytes(4_KiB)));
+}
+
+/// Accepts requests; its result is given by the test, and none before that.
+class FailingEngine final : public IoEngine {
+ public:
+  std::size_t submit(std::span<const IoRequest> requests) noexcept override {
+    accepted += requests.size();
+    return requests.size();
+  }
+  std::size_t reap(std::span<IoCompletion>, TimePoint) noexcept override { return 0; }
+  void wake() noexcept override {}
+  void attach(FileHandle, HostSpan) noexcept override {}
+  bool close(TimePoint) noexcept override { return false; }
+  IoLimits limits() const noexcept override { return {1_GiB, 64}; }
+  std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(accepted); }
+  const char* name() const noexcept override { return "failing"; }
+  std::string notes() const override { return {}; }
+  std::string failure() const override { return reason; }
+
+  std::size_t accepted = 0;
+  std::string reason;
+};
+
+TEST_F(BlockFileTest, RefusesEverythingAfterAFailureOfItsEngine) {
+  FailingEngine engine;
+  BlockFile file = BlockFile::create(disk_.create_scratch("sim", 256_KiB, DirectIo::preferred).value(),
+                                     engine, {.size = 256_KiB, .request_max = 4_KiB, .in_flight_max = 4_KiB})
+                       .value();
+  ASSERT_TRUE(file.start(IoOperation::read, FileOffset(0), bytes(8_KiB), 1));  // one part waits
+  ASSERT_TRUE(file.start(IoOperation::write, FileOffset(0), bytes(4_KiB), 2));
+  file.poll(TimePoint::min());
+  EXPECT_TRUE(file.busy());
+
+  engine.reason = "io_uring_enter failed: Bad file descriptor";
+  file.poll(TimePoint::min());
+
+  EXPECT_FALSE(file.busy());
+  EXPECT_EQ(engine.accepted, 1u);
+  EXPECT_EQ(file.overdue_count(), 1u);
+  const auto first = file.take_finished(), second = file.take_finished();
+  EXPECT_EQ(first->result.error().code(), ErrorCode::deadline_exceeded);
+  EXPECT_EQ(second->result.error().code(), ErrorCode::failed_state);
+  for (const auto& finished : {*first, *second}) {
+    EXPECT_NE(finished.result.error().message().find(engine.reason), std::string::npos)
+        << finished.result.error().message();
+  }
+  for (const auto operation : {IoOperation::read, IoOperation::write, IoOperation::flush}) {
+    auto refused = file.start(operation, FileOffset(0), {}, 3);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
+  }
+}
+
+TEST_F(BlockFileTest, NamesTheCauseOfARequestThatTheKernelCancels) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -ECANCELED; };
+
+  auto result = run(IoOperation::write, 4096, bytes(4_KiB));
+
+  ASSERT_FALSE(result);
+  EXPECT_EQ(
+      result.error().message(),
+      "scripted canceled the request, because the kernel could not start a worker thread for it: simulated "
+      "file in sim at offset 4096, wanted 4.0 KiB (4096 B): Operation canceled [BlockFile::write]\n"
+      "  try     raise the limit on processes and threads (ulimit -u, pids.max of the container)");
+}
+
+TEST_F(BlockFileTest, AdvisesWhatToDoAboutADrivesError) {
+  engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -EIO; };
+
+  const auto result = run(IoOperation::read, 0, bytes(4_KiB));
+
+  EXPECT_NE(result.error().message().find("penstock doctor --path"), std::string::npos)
+      << result.error().message();
+}
+
 TEST_F(BlockFileTest, RetriesATransientErrorABoundedNumberOfTimes) {
   engine_.script = [](const IoRequest&, std::size_t index) -> std::optional<std::int64_t> {
     if (index < 3) return -EAGAIN;
@@ -114,9 +205,12 @@ TEST_F(BlockFileTest, ReportsAnErrorOnceEveryPartHasCompleted) {
   auto result = run(IoOperation::write, 8192, bytes(64_KiB));
 
   ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().message(),
-            "input/output error: simulated file in sim at offset 24576, wanted 16.0 KiB (16384 B): "
-            "No such device [BlockFile::write]");
+  EXPECT_EQ(
+      result.error().message(),
+      "input/output error: simulated file in sim at offset 24576, wanted 16.0 KiB (16384 B): "
+      "No such device [BlockFile::write]\n"
+      "  try     check the kernel log (dmesg) and the drive (penstock doctor --path DIR), or name another "
+      "directory");
   EXPECT_EQ(engine_.in_flight(), 0u);
   engine_.script = nullptr;
   EXPECT_TRUE(run(IoOperation::write, 8192, bytes(64_KiB)));

@@ -3,8 +3,10 @@
 #include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 #include <cerrno>
 #include <initializer_list>
 #include <string>
@@ -78,6 +80,52 @@ TEST(ChooseEngine, RefusesAnEngineRequestedByNameThatDoesNotWork) {
   if (result == 77) GTEST_SKIP() << "no seccomp to be had";
 
   EXPECT_EQ(result, 0);
+}
+
+TEST(ChooseEngine, OpensNothingAsAStandardStreamThatIsClosed) {
+  for (const auto choice : {EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
+    const int result = test::in_child([choice] {
+      const test::ScratchDirectory directory;
+      const File file = real_file_system().create_scratch(directory.path(), 64_KiB, DirectIo::off).value();
+      for (int stream = 0; stream <= 2; ++stream) ::close(stream);
+      const auto chosen = choose_engine(choice, 8, file.properties());
+      if (!chosen) return 77;
+      for (int stream = 0; stream <= 2; ++stream) {
+        if (::fcntl(stream, F_GETFD) != -1) return 2;
+      }
+      return 0;
+    });
+    EXPECT_TRUE(result == 0 || result == 77) << to_string(choice) << ": " << result;
+  }
+}
+
+TEST(ChooseEngine, TakesAnEngineThatASignalOrAShortRefusalInterrupts) {
+  struct Case {
+    EngineChoice choice;
+    long call;
+    int error;
+  };
+  for (const Case& one :
+       {Case{EngineChoice::io_uring, SYS_io_uring_enter, EAGAIN},
+        Case{EngineChoice::io_uring, SYS_io_uring_enter, EINTR},
+        Case{EngineChoice::io_uring, SYS_io_uring_setup, EINTR},
+        Case{EngineChoice::io_uring, SYS_io_uring_register, EINTR},
+        Case{EngineChoice::libaio, SYS_io_submit, EAGAIN}, Case{EngineChoice::libaio, SYS_io_submit, EINTR},
+        Case{EngineChoice::libaio, SYS_io_setup, EINTR}, Case{EngineChoice::threads, SYS_pread64, EINTR},
+        Case{EngineChoice::threads, SYS_pread64, EAGAIN}}) {
+    for (const unsigned times : {1u, 2u}) {
+      const int result = test::in_child([&] {
+        const test::ScratchDirectory directory;
+        const File file = real_file_system().create_scratch(directory.path(), 64_KiB, DirectIo::off).value();
+        if (!choose_engine(one.choice, 8, file.properties())) return 77;
+        if (!test::refuse_system_call_times(one.call, one.error, times)) return 77;
+        auto chosen = choose_engine(one.choice, 8, file.properties());
+        return chosen ? 0 : 2;
+      });
+      EXPECT_TRUE(result == 0 || result == 77)
+          << to_string(one.choice) << ", call " << one.call << ", error " << one.error << ": " << result;
+    }
+  }
 }
 
 TEST(ChooseEngine, ReportsTheOptionsThatTheFileRefused) {

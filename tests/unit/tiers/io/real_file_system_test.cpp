@@ -4,21 +4,32 @@
 #include "kit/mounted_file_system.hpp"
 #include "kit/scratch_directory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
+
+template <class T>
+Result<void> done(const Result<T>& result) {
+  return result ? ok() : Result<void>(result.error());
+}
 
 TEST(RealFileSystem, MakesAScratchFileThatHasNoNameAndItsBytesReserved) {
   test::ScratchDirectory directory;
@@ -115,6 +126,121 @@ TEST(RealFileSystem, SurvivesALimitOnFileSizes) {
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
     auto file = real_file_system().create_scratch(directory.path(), 2_MiB, DirectIo::off);
     return !file && file.error().code() == ErrorCode::no_space ? 0 : 3;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(RealFileSystem, OpensNothingAsAStandardStreamThatIsClosed) {
+  const test::ScratchDirectory directory;
+  const int result = test::in_child([&] {
+    FileSystem& files = real_file_system();
+    for (int stream = 0; stream <= 2; ++stream) ::close(stream);
+    const auto scratch = files.create_scratch(directory.path(), 4_KiB, DirectIo::preferred);
+    const auto created = files.create(directory.path() / "swap", 4_KiB, DirectIo::off);
+    const auto opened = files.open(directory.path() / "swap", DirectIo::off);
+    const auto lock = files.lock(directory.path());
+    if (!scratch || !created || !opened || !lock) return 2;
+    if (!files.sync_directory(directory.path())) return 3;
+    for (int stream = 0; stream <= 2; ++stream) {
+      if (::fcntl(stream, F_GETFD) != -1) return 4;
+    }
+    return 0;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+/// The message of create_scratch() in a child where O_TMPFILE is not supported and the first `count` calls of unlink
+/// fail; at `names`, the files that it leaves. Empty where the file is created.
+std::string message_without_unlink(const std::filesystem::path& directory, unsigned count) {
+  const test::ScratchDirectory elsewhere;
+  test::in_child([&] {
+    if (!test::refuse_system_call_with(SYS_openat, 2, O_TMPFILE, EOPNOTSUPP)) return 77;
+    if (!test::refuse_system_call_times(SYS_unlink, EBUSY, count)) return 77;
+    auto file = real_file_system().create_scratch(directory, 4_KiB, DirectIo::off);
+    std::ofstream(elsewhere.path() / "message") << (file ? "" : file.error().message());
+    return 0;
+  });
+  std::ifstream message(elsewhere.path() / "message");
+  return {std::istreambuf_iterator<char>(message), {}};
+}
+
+TEST(RealFileSystem, RemovesAFileWhoseNameCannotBeRemovedWhileItIsOpen) {
+  const test::ScratchDirectory directory;
+
+  const std::string message = message_without_unlink(directory.path(), 1);
+
+  EXPECT_NE(message.find("its name cannot be removed: " + directory.path().string()), std::string::npos)
+      << message;
+  EXPECT_EQ(directory.entry_count(), 0u);
+}
+
+TEST(RealFileSystem, NamesAFileThatItCannotRemove) {
+  const test::ScratchDirectory directory;
+
+  const std::string message = message_without_unlink(directory.path(), 2);
+
+  ASSERT_EQ(directory.entry_count(), 1u);
+  const auto names = real_file_system().list(directory.path()).value();
+  EXPECT_NE(message.find("file    " + (directory.path() / names.front()).string() +
+                         " remains: Device or resource busy"),
+            std::string::npos)
+      << message;
+}
+
+TEST(RealFileSystem, NamesANamedFileThatItCannotRemoveAfterAnError) {
+  const test::ScratchDirectory directory;
+  const auto path = directory.path() / "swap";
+  const int result = test::in_child([&] {
+    if (!test::refuse_system_call(SYS_fallocate, EIO)) return 77;
+    if (!test::refuse_system_call(SYS_unlink, EBUSY)) return 77;
+    auto file = real_file_system().create(path, 4_KiB, DirectIo::off);
+    if (file) return 2;
+    const std::string message = file.error().message();
+    if (message.find(path.string() + " remains: ") == std::string::npos) return 3;
+    return message.find("penstock doctor --path") == std::string::npos ? 4 : 0;
+  });
+
+  EXPECT_EQ(result, 0);
+}
+
+TEST(RealFileSystem, GivesUpOnACallThatIsAlwaysInterrupted) {
+  const test::ScratchDirectory directory;
+  File file = real_file_system().create(directory.path() / "swap", 4_KiB, DirectIo::off).value();
+  std::byte byte{};
+  FileSystem& files = real_file_system();
+  const std::vector<std::pair<long, std::function<Result<void>()>>> calls = {
+      {SYS_fallocate, [&] { return done(files.create_scratch(directory.path(), 4_KiB, DirectIo::off)); }},
+      {SYS_openat, [&] { return done(files.open(directory.path() / "swap", DirectIo::off)); }},
+      {SYS_flock, [&] { return done(files.lock(directory.path())); }},
+      {SYS_pread64, [&] { return file.read(FileOffset(0), HostSpan(&byte, 1_B)); }},
+      {SYS_pwrite64, [&] { return file.write(FileOffset(0), ConstHostSpan(&byte, 1_B)); }},
+      {SYS_ftruncate, [&] { return file.extend(8_KiB); }},
+      {SYS_fdatasync, [&] { return file.sync(); }},
+      {SYS_fsync, [&] { return files.sync_directory(directory.path()); }}};
+  for (const auto& [number, call] : calls) {
+    const int result = test::in_child([&, number = number, &call = call] {
+      if (!test::refuse_system_call(number, EINTR)) return 77;
+      const auto refused = call();
+      if (refused) return 2;
+      return refused.error().message().find("interrupted") == std::string::npos &&
+                     refused.error().message().find("Interrupted") == std::string::npos
+                 ? 3
+                 : 0;
+    });
+    EXPECT_EQ(result, 0) << "system call " << number;
+  }
+}
+
+TEST(RealFileSystem, AdvisesAHigherLimitWhereTooManyFilesAreOpen) {
+  const test::ScratchDirectory directory;
+  const int result = test::in_child([&] {
+    const rlimit limit{3, 3};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+    const auto file = real_file_system().create_scratch(directory.path(), 4_KiB, DirectIo::off);
+    if (file) return 3;
+    return file.error().message().find("ulimit -n") == std::string::npos ? 4 : 0;
   });
 
   EXPECT_EQ(result, 0);

@@ -9,12 +9,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <set>
+#include <thread>
+#include <utility>
 
 namespace penstock::tiers {
 namespace {
@@ -96,6 +100,106 @@ TEST_F(UringEngine, CompletesRequestsWithTheErrnoWhenTheKernelAcceptsNoMore) {
   });
 
   EXPECT_EQ(failed_line, 0) << "line (modulo 256) of this file, or minus a signal";
+}
+
+/// In a child: while a read of an empty pipe is in flight, io_uring_enter fails with `error` for ever. 0 when the engine
+/// then fails, as its contract says, and everything returns.
+int fails_in_flight(int error, HostSpan buffer) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return 2;
+  const IoRequest stuck{IoOperation::read, FileHandle(pipe[0]), FileOffset(0), buffer, 1};
+  const IoRequest late{IoOperation::read, FileHandle(pipe[0]), FileOffset(0), buffer, 2};
+  auto engine = create_uring_engine({.depth = 4, .refusal_time_max = std::chrono::milliseconds(5)}).value();
+  std::array<IoCompletion, 4> completions;
+  if (engine->submit({&stuck, 1}) != 1 || engine->reap(completions, TimePoint::min()) != 0) return 3;
+  if (!engine->failure().empty()) return 4;
+  if (!test::refuse_system_call(SYS_io_uring_enter, error)) return 77;
+
+  if (engine->submit({&late, 1}) != 1) return 5;
+  std::size_t count = 0;
+  for (int turn = 0; turn < 3 && count == 0; ++turn) count = engine->reap(completions, forever);
+  if (count != 1 || completions[0].tag != 2 || completions[0].result != -error) return 6;
+  if (engine->failure().find(std::strerror(error)) == std::string::npos) return 7;
+  engine->wake();
+  if (engine->reap(completions, forever) != 0) return 8;
+  return engine->close(forever) ? 9 : 0;
+}
+
+TEST_F(UringEngine, FailsWithoutEndingTheProcessWhenTheKernelAcceptsNoMoreWithARequestInFlight) {
+  for (const int error : {EBADF, EEXIST, EINVAL}) {
+    EXPECT_EQ(test::in_child([&] { return fails_in_flight(error, arena_.bytes().subspan(0_B, 4_KiB)); }), 0)
+        << std::strerror(error);
+  }
+}
+
+TEST_F(UringEngine, FailsWhenTheKernelRefusesForTooLong) {
+  for (const int error : {EAGAIN, EBUSY, EINTR, ENOMEM}) {
+    EXPECT_EQ(test::in_child([&] { return fails_in_flight(error, arena_.bytes().subspan(0_B, 4_KiB)); }), 0)
+        << std::strerror(error);
+  }
+}
+
+TEST_F(UringEngine, WaitsOutARefusalThatEnds) {
+  const File file = scratch(1_MiB);
+  const int result = test::in_child([&] {
+    const auto arena = HostArena::create({.size = 2_MiB}).value();  // no child inherits one
+    auto engine = create_uring_engine({.depth = 4}).value();
+    if (!test::refuse_system_call_times(SYS_io_uring_enter, ENOMEM, 20)) return 77;
+    return keeps(*engine, file, arena.bytes().subspan(0_B, 64_KiB)) && engine->failure().empty() ? 0 : 2;
+  });
+  if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+
+  EXPECT_EQ(result, 0);
+}
+
+/// In a child: 0 when wake() makes reap() return although all calls of `number` fail with `error`, first before the
+/// driver has waited, then after.
+int wakes_in_spite_of(long number, int error) {
+  auto engine = create_uring_engine({.depth = 4, .refusal_time_max = std::chrono::milliseconds(5)}).value();
+  std::array<IoCompletion, 1> none;
+  if (engine->reap(none, Clock::steady().now() + std::chrono::milliseconds(1)) != 0) return 2;
+  if (!test::refuse_system_call(number, error)) return 77;
+  for (int again = 0; again < 2; ++again) {
+    engine->wake();
+    if (engine->reap(none, forever) != 0) return 3;
+  }
+  std::thread waker([&] { engine->wake(); });
+  const bool woken = engine->reap(none, forever) == 0;
+  waker.join();
+  return woken && engine->close(forever) ? 0 : 4;
+}
+
+TEST_F(UringEngine, IsWokenWhereACallFailsThatCarriesTheWake) {
+  for (const auto& [number, error] :
+       {std::pair(SYS_write, EIO), std::pair(SYS_write, EINTR), std::pair(SYS_read, EINTR),
+        std::pair(SYS_io_uring_enter, EAGAIN), std::pair(SYS_io_uring_enter, EINTR),
+        std::pair(SYS_io_uring_enter, EBADF)}) {
+    EXPECT_EQ(test::in_child([&] { return wakes_in_spite_of(number, error); }), 0)
+        << number << ": " << std::strerror(error);
+  }
+}
+
+TEST_F(UringEngine, AdvisesAHigherLimitWhereTooManyFilesAreOpenAndAProfileWhereItIsFiltered) {
+  const int limited = test::in_child([] {
+    const rlimit limit{3, 3};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+    const std::string message = create_uring_engine({}).error().message();
+    if (message.find("seccomp") != std::string::npos) return 3;
+    return message.find("ulimit -n") == std::string::npos ? 4 : 0;
+  });
+  const int locked = test::in_child([] {
+    if (!test::refuse_system_call(SYS_io_uring_setup, ENOMEM)) return 77;
+    const std::string message = create_uring_engine({}).error().message();
+    return message.find("ulimit -l") == std::string::npos ? 3 : 0;
+  });
+  const int filtered = test::in_child([] {
+    if (!test::refuse_system_call(SYS_io_uring_setup, EPERM)) return 77;
+    return create_uring_engine({}).error().message().find("seccomp") == std::string::npos ? 3 : 0;
+  });
+
+  EXPECT_EQ(limited, 0);
+  EXPECT_EQ(locked, 0);
+  EXPECT_EQ(filtered, 0);
 }
 
 TEST_F(UringEngine, WorksWhereRegisteringIsRefused) {

@@ -1,12 +1,20 @@
 #include "config_text.hpp"
 
+#include "kit/child_process.hpp"
 #include "kit/print.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 
 namespace penstock::zero {
 namespace {
@@ -223,6 +231,48 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(contains(missing.error().message(), "/nonexistent/penstock does not exist"));
   EXPECT_TRUE(contains(file.error().message(), "is not a directory"));
   EXPECT_TRUE(usable);
+}
+
+/// The message of check_paths() in a child, after `prepare`, for this directory.
+std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare) {
+  auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/"}}})");
+  config->offload_optimizer.nvme_paths = {directory};
+  std::array<int, 2> pipe{};
+  if (::pipe(pipe.data()) != 0) return "no pipe";
+  test::in_child([&] {
+    if (!prepare()) return 77;
+    const auto checked = config->check_paths();
+    const std::string message = checked ? "" : checked.error().message();
+    (void)!::write(pipe[1], message.data(), message.size());
+    return 0;
+  });
+  ::close(pipe[1]);
+  std::string message(4096, '\0');
+  message.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(::read(pipe[0], message.data(), message.size()), 0)));
+  ::close(pipe[0]);
+  return message;
+}
+
+TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist) {
+  const test::ScratchDirectory directory;
+  const auto inner = directory.path() / "closed" / "swap";
+  std::filesystem::create_directories(inner);
+  std::filesystem::permissions(directory.path() / "closed", std::filesystem::perms::none);
+
+  const std::string closed = path_refusal(inner, [] { return ::getuid() != 0 || ::setuid(65534) == 0; });
+  const std::string failed =
+      path_refusal(directory.path(), [] { return test::refuse_system_call(SYS_newfstatat, EIO); });
+  const std::string missing = path_refusal(directory.path() / "missing", [] { return true; });
+  std::filesystem::permissions(directory.path() / "closed", std::filesystem::perms::owner_all);
+
+  EXPECT_TRUE(contains(closed, "cannot be examined: Permission denied")) << closed;
+  EXPECT_TRUE(contains(closed, "try     name a directory that this user may write to")) << closed;
+  EXPECT_TRUE(contains(failed, "cannot be examined: Input/output error")) << failed;
+  EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
+  EXPECT_TRUE(contains(missing, "does not exist")) << missing;
+  EXPECT_TRUE(contains(missing, "try     create the directory")) << missing;
 }
 
 TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <string>
+
+// The errors of I/O engines, the same for every engine.
+namespace penstock::tiers {
+
+/// The cause of a completion with `errno_value`, in words.
+[[nodiscard]] std::string completion_text(const std::string& engine, int errno_value);
+
+/// A request of `engine` completed with `errno_value`.
+[[nodiscard]] Error request_error(const char* operation, const std::string& engine, int errno_value);
+
+/// The kernel refuses to set up `facility`, "io_uring" or "Linux AIO". `filter_advice` is for a refusal by a filter or
+/// a setting of the kernel.
+[[nodiscard]] Error setup_error(const char* operation, const std::string& facility, int errno_value,
+                                const char* filter_advice);
+
+}  // namespace penstock::tiers
