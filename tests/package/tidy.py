@@ -4,6 +4,7 @@
   tidy.py ROOT format       sources are formatted as by clang-format 14 (Debian 12's)
   tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
   tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
+  tidy.py ROOT errors       docs/troubleshooting.md explains each error code, and no other
 
 Related checks: include_table.py, for #include lines; the target public_headers, which compiles each public header alone;
 tests/unit/zero/config/consumer_test.cpp, which checks that each configuration key is read.
@@ -173,7 +174,15 @@ def check_callers(root):
         yield f"{path.relative_to(root)}: {known}() has no caller in tests, tools, bench or examples"
 
 
-RULES = {"format": check_format, "functions": check_functions, "callers": check_callers}
+def check_errors(root):
+    enum = re.search(r"enum class ErrorCode[^{]*{(.*?)};", code_of(root / "include/penstock/base/result.hpp"), re.S)
+    codes = set(re.findall(r"\w+", enum[1]))
+    explained = re.findall(r"^\| `(\w+)` \|", (root / "docs/troubleshooting.md").read_text(), re.M)
+    for code in sorted(codes.symmetric_difference(explained)):
+        yield f"docs/troubleshooting.md: {code} is {'not explained' if code in codes else 'no error code'}"
+
+
+RULES = {"format": check_format, "functions": check_functions, "callers": check_callers, "errors": check_errors}
 
 if __name__ == "__main__":
     found = list(RULES[sys.argv[2]](pathlib.Path(sys.argv[1])))
