@@ -45,7 +45,9 @@ TEST(Lease, ThatOutlivesARuntimeOnARealDiskKeepsItsBytes) {
 
   runtime.reset();
 
-  lease.bytes().data()[0] = std::byte{7};
+  std::fill_n(lease.bytes().data(), lease.bytes().size().value(), std::byte{7});
+  EXPECT_EQ(lease.bytes().data()[4095], std::byte{7});
+  EXPECT_TRUE(pending.pending());
 }
 
 TEST(Lease, ThatIsPendingFailsWhenItsRuntimeIsDestroyed) {
