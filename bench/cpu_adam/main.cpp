@@ -6,6 +6,8 @@
 #include "state_formats.hpp"
 #include "turns.hpp"
 
+#include "measure/run_main.hpp"
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -129,10 +131,12 @@ int run(int argc, char** argv) {
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  try {
-    return penstock::bench::run(argc, argv);
-  } catch (const tl::bad_expected_access<penstock::Error>& failed) {
-    std::fprintf(stderr, "error: %s\n", failed.error().message().c_str());
-    return 1;
-  }
+  return penstock::measure::run_main([&] {
+    try {
+      return penstock::bench::run(argc, argv);
+    } catch (const tl::bad_expected_access<penstock::Error>& failed) {
+      std::fprintf(stderr, "error: %s\n", failed.error().message().c_str());
+      return 1;
+    }
+  });
 }

@@ -5,6 +5,8 @@
 #include "options.hpp"
 #include "report.hpp"
 
+#include "measure/run_main.hpp"
+
 namespace penstock::bench {
 namespace {
 
@@ -24,16 +26,20 @@ Result<void> run(const Options& options) {
   return ok();
 }
 
-}  // namespace
-}  // namespace penstock::bench
-
-int main(int argc, char** argv) {
+int main_body(int argc, char** argv) {
   int status = 0;
-  const auto options = penstock::bench::parse_options(argc, argv, status);
+  const auto options = parse_options(argc, argv, status);
   if (!options) return status;
-  if (auto done = penstock::bench::run(*options); !done) {
+  if (auto done = run(*options); !done) {
     std::fprintf(stderr, "error: %s\n", done.error().message().c_str());
     return 1;
   }
   return 0;
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  return penstock::measure::run_main([&] { return penstock::bench::main_body(argc, argv); });
 }

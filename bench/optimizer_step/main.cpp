@@ -5,6 +5,7 @@
 #include "turns.hpp"
 
 #include "measure/machine.hpp"
+#include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
@@ -173,11 +174,8 @@ Result<void> run(const Arguments& arguments) {
   return ok();
 }
 
-}  // namespace
-}  // namespace penstock::bench
-
-int main(int argc, char** argv) {
-  penstock::bench::Arguments arguments;
+int main_body(int argc, char** argv) {
+  Arguments arguments;
   CLI::App app("The optimizer step on disk, against the disk's own limit");
   app.add_option("--path", arguments.model.path, "swap directory")->capture_default_str();
   app.add_option("--parameters", arguments.model.parameters, "parameters of the model")
@@ -200,27 +198,33 @@ int main(int argc, char** argv) {
   app.add_option("--integrity", arguments.integrity,
                  "checksums on, off, or both: two models, measured alternately, and the ratio of their times")
       ->capture_default_str()
-      ->check(CLI::IsMember(penstock::bench::switches));
+      ->check(CLI::IsMember(switches));
   app.add_option("--device", arguments.device, "where optimizer states are")
       ->capture_default_str()
-      ->check(CLI::IsMember(penstock::bench::devices));
+      ->check(CLI::IsMember(devices));
   app.add_flag("--turns", arguments.turns,
                "run one step for each line of standard input and print its figures as a line of JSON");
   app.add_option("--format", arguments.formats, "state formats, measured alternately")
       ->capture_default_str()
       ->delimiter(',')
-      ->check(CLI::IsMember(penstock::bench::state_formats));
+      ->check(CLI::IsMember(state_formats));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  arguments.model.device = penstock::bench::devices.at(arguments.device);
-  const auto done =
-      arguments.turns ? penstock::bench::take_turns(arguments) : penstock::bench::run(arguments);
+  arguments.model.device = devices.at(arguments.device);
+  const auto done = arguments.turns ? take_turns(arguments) : run(arguments);
   if (!done) {
     fmt::print(stderr, "error: {}\n", done.error().message());
     return 1;
   }
   return 0;
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  return penstock::measure::run_main([&] { return penstock::bench::main_body(argc, argv); });
 }

@@ -5,6 +5,8 @@
 #include "gpt/model.hpp"
 #include "gpt/text.hpp"
 
+#include "measure/run_main.hpp"
+
 #include <penstock/base/compute.hpp>
 
 #include <CLI/CLI.hpp>
@@ -318,5 +320,5 @@ int run(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  return gpt::run(argc, argv);
+  return penstock::measure::run_main([&] { return gpt::run(argc, argv); });
 }

@@ -4,6 +4,8 @@
 #include "gpt/rank_trainer.hpp"
 #include "gpt/training_report.hpp"
 
+#include "measure/run_main.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <atomic>
@@ -141,11 +143,8 @@ int run(const Arguments& arguments) {
   return equal ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace gpt
-
-int main(int argc, char** argv) {
-  gpt::Arguments arguments;
+int main_body(int argc, char** argv) {
+  Arguments arguments;
   CLI::App app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
   // scripts/demo passes its defaults first; the user's arguments come later and must win.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -174,5 +173,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   arguments.training.data_seed = arguments.model.seed;
-  return gpt::run(arguments);
+  return run(arguments);
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
 }

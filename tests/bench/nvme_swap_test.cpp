@@ -55,6 +55,15 @@ TEST_F(NvmeSwap, PrintsItsConditionsAndALineForEachOperation) {
   EXPECT_EQ(directory_.entry_count(), 0u);
 }
 
+TEST_F(NvmeSwap, FailsWhereItCannotPrint) {
+  for (const char* const output : {"--json", "--csv"}) {
+    expect_output_errors(NVME_SWAP_PROGRAM, {"--path", directory_.path().string(), "--file-size", "8MiB",
+                                             "--request-size", "256KiB", "--in-flight", "1MiB", "--seconds",
+                                             "0.05", "--rounds", "1", "--operation", "read", output});
+  }
+  EXPECT_EQ(directory_.entry_count(), 0u);
+}
+
 TEST_F(NvmeSwap, MeasuresEveryEngineAtEverySizeSideBySide) {
   const auto result = run({"--operation", "read", "--engine", "auto,threads", "--request-size",
                            "128KiB,256KiB", "--in-flight", "512KiB,1MiB", "--json"});

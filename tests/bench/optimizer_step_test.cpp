@@ -23,5 +23,12 @@ TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--integrity", "perhaps"}).status, 2);
 }
 
+TEST(OptimizerStep, FailsWhereItCannotPrint) {
+  const ScratchDirectory directory;
+
+  expect_output_errors(OPTIMIZER_STEP_PROGRAM, {"--path", directory.path().string(), "--parameters", "100000",
+                                                "--unit-parameters", "50000", "--rounds", "1"});
+}
+
 }  // namespace
 }  // namespace penstock::test

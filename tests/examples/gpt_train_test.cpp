@@ -54,6 +54,14 @@ class GptTrain : public testing::Test {
   }
   std::string swap() const { return swap_.path().string(); }
 
+  /// Runs it with `redirection` of the shell, where it cannot print: it must say so and use no file as its output.
+  void expect_output_error(const std::string& redirection) {
+    const Outcome outcome = train(arguments() + " " + redirection);
+    EXPECT_EQ(outcome.status, 1) << redirection << ": " << outcome.output;
+    EXPECT_NE(outcome.output.find("error: standard output cannot be written"), std::string::npos)
+        << redirection << ": " << outcome.output;
+  }
+
   void expect_refused(const Outcome& outcome, int status, std::initializer_list<const char*> words) {
     EXPECT_EQ(outcome.status, status) << outcome.output;
     EXPECT_NE(outcome.output.find("error: "), std::string::npos) << outcome.output;
@@ -81,6 +89,11 @@ class GptTrain : public testing::Test {
 
   penstock::test::ScratchDirectory directory_, swap_;
 };
+
+TEST_F(GptTrain, FailsWhereItCannotPrint) {
+  expect_output_error("> /dev/full");
+  expect_output_error(">&-");
+}
 
 TEST_F(GptTrain, TrainsOnDiskToTheDigestItHasInMemory) {
   const Outcome outcome = train(arguments() + " --check");

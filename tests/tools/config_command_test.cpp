@@ -87,6 +87,12 @@ TEST(ConfigKeys, ListsEveryKeyWithAllItsFields) {
   EXPECT_EQ(keys["optimizer.params.betas"]["default"], "[0.9, 0.999]");
 }
 
+TEST(CommandLine, FailsWhereItCannotPrint) {
+  expect_output_errors(PENSTOCK_PROGRAM, {"config", "keys"});  // longer than a buffer
+  expect_output_errors(PENSTOCK_PROGRAM, {"config", "keys", "--json"});
+  expect_output_errors(PENSTOCK_PROGRAM, {"--version"});
+}
+
 TEST(CommandLine, ExplainsItselfAndRefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run_penstock({"--help"}).status, 0);
   EXPECT_NE(run_penstock({"--help"}).out.find("estimate"), std::string::npos);

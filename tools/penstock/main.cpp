@@ -1,6 +1,6 @@
 #include "command.hpp"
 
-#include <exception>
+#include "measure/run_main.hpp"
 
 namespace penstock::tool {
 namespace {
@@ -20,11 +20,6 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? done : bad_usage;
   }
-  // Writing to a full disk or a closed pipe must not exit with success.
-  if (std::fflush(stdout) != 0 && status == done) {
-    fmt::print(stderr, "error: standard output cannot be written\n");
-    return failed;
-  }
   return status;
 }
 
@@ -32,10 +27,5 @@ int run(int argc, char** argv) {
 }  // namespace penstock::tool
 
 int main(int argc, char** argv) {
-  try {
-    return penstock::tool::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return penstock::tool::failed;
-  }
+  return penstock::measure::run_main([&] { return penstock::tool::run(argc, argv); });
 }

@@ -20,25 +20,8 @@ const char* operation_name(IoOperation operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
-constexpr const char* engine_advice =
-    "set penstock.io_engine to another one (penstock doctor shows which ones work here)";
-
 bool is_transient(std::int64_t result) {
   return result == -EAGAIN || result == -EINTR || result == -EBUSY;
-}
-
-Error truncated(IoOperation operation, ByteCount moved) {
-  Error error(ErrorCode::truncated, operation_name(operation));
-  if (operation == IoOperation::write) {
-    return std::move(error)
-        .reason("the device takes no more bytes")
-        .got(moved)
-        .advice("check the free space, and the kernel log (dmesg)");
-  }
-  return std::move(error)
-      .reason("the file is shorter than the data that was written to it")
-      .got(moved)
-      .advice("the swap file was truncated; the run cannot continue without these bytes");
 }
 
 }  // namespace
@@ -181,30 +164,12 @@ TimePoint BlockFile::next_deadline() const noexcept {
   return queues_->submissions.front().submitted + options_.deadline;
 }
 
-Error BlockFile::overdue_error(IoOperation operation, const std::string& failure) const {
-  if (!failure.empty()) {
-    return Error(ErrorCode::deadline_exceeded, operation_name(operation))
-        .reason("the I/O engine failed while a request was in flight; its result will never be known")
-        .got(std::string(engine_->name()) + ": " + failure)
-        .advice(engine_advice);
-  }
-  return Error(ErrorCode::deadline_exceeded, operation_name(operation))
-      .reason("a request did not complete in time")
-      .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count()) +
-           " s without an answer")
-      .advice("check the drive and the kernel log; nothing more is written to this swap file");
-}
-
 /// After a failure of the engine the file refuses everything. True the first time: then the caller refuses the waiting
 /// parts.
 bool BlockFile::check_engine(const std::string& failure) noexcept {
   if (failure.empty() || engine_failed_) return false;
   engine_failed_ = read_hangs_ = true;
-  hang_ = Error(ErrorCode::io, "BlockFile::poll")
-              .reason("the I/O engine failed")
-              .object(properties().name)
-              .got(std::string(engine_->name()) + ": " + failure)
-              .advice(engine_advice);
+  hang_ = engine_failed(ErrorCode::io, "BlockFile::poll", engine_->name(), failure).object(properties().name);
   return true;
 }
 
@@ -225,7 +190,11 @@ bool BlockFile::end_overdue_parts() noexcept {
     Transfer& transfer = transfers_[part.transfer];
     // Replaces any other error of the transfer: the owner of the buffer must know that it may still be in use.
     transfer.error.reset();
-    fail(transfer, overdue_error(transfer.operation, failure), part);
+    const char* const operation = operation_name(transfer.operation);
+    fail(transfer,
+         failure.empty() ? request_overdue(operation, options_.deadline)
+                         : engine_failed(ErrorCode::deadline_exceeded, operation, engine_->name(), failure),
+         part);
     if (!hang_) hang_ = transfer.error;
     read_hangs_ |= transfer.operation == IoOperation::read;
     part.overdue =
@@ -327,7 +296,8 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   if (transfer.operation == IoOperation::flush) return end_part(index);
   if (completion.result == 0) {
     // A read at the end of the file, or a write without progress. Repeating it could go on forever.
-    fail(transfer, truncated(transfer.operation, ByteCount(0)), part);
+    fail(transfer, short_transfer(transfer.operation, operation_name(transfer.operation), ByteCount(0)),
+         part);
     return end_part(index);
   }
 
@@ -347,7 +317,7 @@ void BlockFile::on_completion(const IoCompletion& completion, TimePoint now) noe
   const std::uint64_t block = properties().alignment.bytes();
   const ByteCount kept(moved.value() / block * block);
   if (kept.is_zero() && ++part.retries > options_.retries_max) {
-    fail(transfer, truncated(transfer.operation, moved), part);
+    fail(transfer, short_transfer(transfer.operation, operation_name(transfer.operation), moved), part);
     return end_part(index);
   }
   counter += kept;

@@ -132,7 +132,6 @@ class BlockFile {
   void fail_flush(Transfer& transfer, Error error, const Part& part) noexcept;
   void release_flushes(std::uint64_t number) noexcept;
   bool end_overdue_parts() noexcept;
-  [[nodiscard]] Error overdue_error(IoOperation operation, const std::string& failure) const;
   [[nodiscard]] bool check_engine(const std::string& failure) noexcept;
   [[nodiscard]] Error refusal(IoOperation operation, FileOffset offset) const;
   [[nodiscard]] bool is_current(std::uint32_t part, TimePoint submitted) const noexcept;

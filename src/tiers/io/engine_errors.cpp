@@ -3,6 +3,7 @@
 #include "tiers/io/file_errors.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace penstock::tiers {
@@ -23,6 +24,38 @@ Error request_error(const char* operation, const std::string& engine, int errno_
   // BlockFile has repeated such a request; explain() describes calls that are repeated more often.
   if (errno_value == EINTR) return error;
   return explain(std::move(error), errno_value);
+}
+
+Error short_transfer(IoOperation operation, const char* name, ByteCount moved) {
+  Error error(ErrorCode::truncated, name);
+  if (operation == IoOperation::write) {
+    return std::move(error)
+        .reason("the device takes no more bytes")
+        .got(moved)
+        .advice("check the free space, and the kernel log (dmesg)");
+  }
+  return std::move(error)
+      .reason("the file is shorter than the data that was written to it")
+      .got(moved)
+      .advice("the swap file was truncated; the run cannot continue without these bytes");
+}
+
+Error request_overdue(const char* operation, TimePoint deadline) {
+  return Error(ErrorCode::deadline_exceeded, operation)
+      .reason("a request did not complete in time")
+      .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
+           " s without an answer")
+      .advice("check the drive and the kernel log; nothing more is written to this swap file");
+}
+
+Error engine_failed(ErrorCode code, const char* operation, const std::string& engine,
+                    const std::string& failure) {
+  return Error(code, operation)
+      .reason(code == ErrorCode::deadline_exceeded
+                  ? "the I/O engine failed while a request was in flight; its result will never be known"
+                  : "the I/O engine failed")
+      .got(engine + ": " + failure)
+      .advice("set penstock.io_engine to another one (penstock doctor shows which ones work here)");
 }
 
 Error setup_error(const char* operation, const std::string& facility, int errno_value,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
+#include <penstock/base/time.hpp>
+#include <penstock/tiers/io/io_engine.hpp>
 
 #include <string>
 
@@ -12,6 +14,16 @@ namespace penstock::tiers {
 
 /// A request of `engine` completed with `errno_value`.
 [[nodiscard]] Error request_error(const char* operation, const std::string& engine, int errno_value);
+
+/// A request has ended after `moved` bytes and cannot be continued.
+[[nodiscard]] Error short_transfer(IoOperation operation, const char* name, ByteCount moved);
+
+/// A request has not completed within `deadline`.
+[[nodiscard]] Error request_overdue(const char* operation, TimePoint deadline);
+
+/// `engine` failed, see IoEngine::failure(). deadline_exceeded: while a request was in flight.
+[[nodiscard]] Error engine_failed(ErrorCode code, const char* operation, const std::string& engine,
+                                  const std::string& failure);
 
 /// The kernel refuses to set up `facility`, "io_uring" or "Linux AIO". `filter_advice` is for a refusal by a filter or
 /// a setting of the kernel.

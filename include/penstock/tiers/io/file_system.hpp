@@ -135,7 +135,8 @@ class FileSystem {
   /// only checks that `size` bytes are free. The alignment comes from the file system and is verified by a read.
   ///
   /// Errors: not_found and permission, of the directory; no_space (wanted, free); unsupported, for
-  /// DirectIo::required on a file system without direct I/O.
+  /// DirectIo::required on a file system without direct I/O; io. A file whose name cannot be removed, not even after
+  /// it is closed, is named in the error.
   virtual Result<File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                                       DirectIo direct) = 0;
 

@@ -162,6 +162,21 @@ TEST_F(BlockFileTest, RefusesEverythingAfterAFailureOfItsEngine) {
   }
 }
 
+TEST_F(BlockFileTest, RefusesReadsTooAfterItsEngineHasFailedWithNothingInFlight) {
+  FailingEngine engine;
+  BlockFile file = BlockFile::create(disk_.create_scratch("sim", 256_KiB, DirectIo::preferred).value(),
+                                     engine, {.size = 256_KiB})
+                       .value();
+  engine.reason = "io_uring_enter failed: Bad file descriptor";
+  file.poll(TimePoint::min());
+
+  auto refused = file.start(IoOperation::read, FileOffset(0), bytes(4_KiB), 1);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
+  EXPECT_EQ(engine.accepted, 0u);
+}
+
 TEST_F(BlockFileTest, NamesTheCauseOfARequestThatTheKernelCancels) {
   engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return -ECANCELED; };
 

@@ -2,12 +2,14 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 
 #include "kit/pattern.hpp"
+#include "unit/tiers/io/scripted_engine.hpp"
 
 #include <gtest/gtest.h>
 #include <array>
 #include <cerrno>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace penstock::tiers {
@@ -201,6 +203,17 @@ TEST_F(FaultEngineTest, AcceptsFurtherFaultsWhileItRuns) {
 
   EXPECT_EQ(transfer(IoOperation::read, 0, block(0)), -EIO);
   EXPECT_EQ(transfer(IoOperation::read, 0, block(0)), 4096);
+}
+
+TEST(FaultEngine, ReportsAFailureOfTheWrappedEngine) {
+  auto wrapped = std::make_unique<ScriptedEngine>();
+  ScriptedEngine& scripted = *wrapped;
+  const FaultEngine engine(std::move(wrapped), {});
+  EXPECT_EQ(engine.failure(), "");
+
+  scripted.failed = "io_getevents failed";
+
+  EXPECT_EQ(engine.failure(), "io_getevents failed");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace penstock::tiers {
@@ -44,10 +45,12 @@ class ScriptedEngine final : public IoEngine {
   std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(done_.size()); }
   const char* name() const noexcept override { return "scripted"; }
   std::string notes() const override { return {}; }
+  std::string failure() const override { return failed; }
 
   Script script;
   std::size_t count = 0;
   ByteCount largest;
+  std::string failed;  // the reason of a failure that the test sets
 
  private:
   std::map<std::uint64_t, std::byte> stored_;
