@@ -20,7 +20,8 @@
 
 namespace penstock::swap {
 
-/// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system or CUDA call is made with it held.
+/// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system
+/// or CUDA call is made with it held.
 struct RuntimeState {
   RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
 

@@ -20,9 +20,9 @@ struct AdamConfig {
   float learning_rate = 1e-3f;
   float beta1 = 0.9f;
   float beta2 = 0.999f;
-  /// Added to the root of v. A value below 2^-64 (5.4e-20) is replaced by 2^-64, which changes no root of 2^-39 or more.
-  /// With 0, an element whose gradients have all been 0 therefore changes by its weight decay only. (In DeepSpeed and PyTorch
-  /// it becomes NaN.)
+  /// Added to the root of v. A value below 2^-64 (5.4e-20) is replaced by 2^-64, which changes no root of 2^-39 or
+  /// more. With 0, an element whose gradients have all been 0 therefore changes by its weight decay only. (In
+  /// DeepSpeed and PyTorch it becomes NaN.)
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   AdamDecay decay_mode = AdamDecay::decoupled;  ///< none: weight_decay has no effect
@@ -42,16 +42,16 @@ struct AdamSegment {
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// The master, rounded to nearest; halfway cases to even, in split_q8 up in magnitude. Format fp32: written only. Split
-  /// formats: read and written, in bf16; the state has the remainder, so that both together give the master.
+  /// The master, rounded to nearest. Ties are rounded to even, but in split_q8 away from zero. Format fp32: written only.
+  /// Split formats: read and written, in bf16; the state has the remainder, so that both together give the master.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
-  /// The number that identifies the tile's first element; element i has the number first_element + i. Each element of the
-  /// model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of split_bf16 and split_q8. Dividing a
-  /// tile at a block boundary does not change the result.
+  /// The number that identifies the tile's first element; element i has the number first_element + i. Each element of
+  /// the model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of
+  /// split_bf16 and split_q8. Dividing a tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
 };
 
@@ -128,9 +128,10 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
 struct AdamStates {
   std::span<const float> master, first_moment, second_moment;
 };
-/// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned for
-/// a tile of this format are restored exactly: read_states() returns them again, and every later step has the same result
-/// (the encoded bytes of a split_q8 tile may differ). A moment that the format cannot represent is rounded to nearest.
+/// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned
+/// for a tile of this format are restored exactly: read_states() returns them again, and every later step has the
+/// same result (the encoded bytes of a split_q8 tile may differ). A moment that the format cannot represent is
+/// rounded to nearest.
 ///
 /// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
 /// does not hold tile.elements values, a moment that is not finite or a negative second moment.

@@ -27,8 +27,8 @@ enum class Use : std::uint8_t { recorded, unrecorded };
 enum class RequestId : std::uint64_t {};
 
 /// Access to a tensor's bytes in host memory, which are not evicted or moved while the lease exists. Move-only. Ended
-/// by end() or by destruction. Used by one thread at a time. If the runtime is destroyed first, the bytes stay valid until
-/// the lease ends, and are then lost.
+/// by end() or by destruction. Used by one thread at a time. If the runtime is destroyed first, the bytes stay valid
+/// until the lease ends, and are then lost.
 ///
 ///     PENSTOCK_TRY_ASSIGN(swap::Lease lease, runtime.acquire(tensor, swap::Access::modify));
 ///     update(lease.bytes());

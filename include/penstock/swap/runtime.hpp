@@ -25,10 +25,10 @@ namespace penstock::swap {
 /// RuntimeOptions::idle_handler is set, the runtime starts no threads, and each call that waits advances the transfers.
 /// Destroy a zero::Engine before the runtime that it uses.
 ///
-/// A write-behind that fails on one path is repeated on another path that has room. If no other path has room, the tensor
-/// stays dirty in memory, and no further request gets room. The next acquire(), flush() or check_stores(), or one that is
-/// already waiting, returns the error and lifts this block. It also queues the store again, which fails again until the
-/// cause is removed: remove it, then repeat the call.
+/// A write-behind that fails on one path is repeated on another path that has room. If no other path has room, the
+/// tensor stays dirty in memory, and no further request gets room. The next acquire(), flush() or check_stores(), or
+/// one that is already waiting, returns the error; after that, requests get room again. It also queues the store again, which fails
+/// again until the cause is removed: remove it, then repeat the call.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
@@ -36,29 +36,30 @@ class Runtime {
   /// Errors: no_space and permission, for the host memory; invalid_argument, not_found, permission, no_space and
   /// unsupported, for a path, with its directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
-  /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease that
-  /// is still open is lost.
+  /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease
+  /// that is still open is lost.
   ~Runtime();
 
-  /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights. Without,
-  /// it gets a range of host memory and keeps it until remove(); a transient tensor (see TensorDescription::transient) has
-  /// a range only while it is leased.
+  /// Adds a tensor. With `on_disk` it gets an extent, allocated from the paths in proportion to their weights.
+  /// Without, it gets a range of host memory and keeps it until remove(); a transient tensor (see
+  /// TensorDescription::transient) has a range only while it is leased.
   ///
-  /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero;
-  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no room
-  /// or is smaller than the tensor.
+  /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero or `extent` is set;
+  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no
+  /// room or is smaller than the tensor.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
   /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
   ///
   /// Errors: invalid_argument, for a tensor that this runtime does not have, or that has a lease or a pending request.
   Result<void> remove(tiers::TensorId tensor);
 
-  /// Blocks until the lease is granted. The lease belongs to the calling thread: for one that another thread will end, use
-  /// request().
+  /// Blocks until the lease is granted. The lease belongs to the calling thread: for one that another thread will
+  /// end, use request().
   ///
   /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
-  /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when the calling thread itself holds a lease that excludes this one; corrupted, truncated, io and deadline_exceeded, of
-  /// the load; the error of a failed write-behind.
+  /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when
+  /// the calling thread itself holds a lease that excludes this one; corrupted, truncated, io, deadline_exceeded and failed_state,
+  /// of the load; the error of a failed write-behind.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
   [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded);
@@ -118,7 +119,8 @@ class Runtime {
   [[nodiscard]] std::vector<PathReport> paths() const;
   /// Requested options that are not in effect, with reasons, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Total time that callers have waited for transfers, in this runtime's blocking calls and in those of a zero::Engine.
+  /// Total time that callers have waited for transfers, in this runtime's blocking calls and in those of a
+  /// zero::Engine.
   [[nodiscard]] TimePoint stall_time() const;
 
  private:

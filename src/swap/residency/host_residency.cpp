@@ -118,7 +118,8 @@ void HostResidency::end_round() {
   refresh_after_trace_change(revision);
 }
 
-/// A change of the trace's revision changes every tensor's next use: then updates the policies for all tensors.
+/// Updates the policies for all tensors if the trace's revision has changed, because then every tensor's next use has
+/// changed.
 void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();

@@ -100,8 +100,9 @@ class HostResidency {
   /// Ends a round of uses; the next one begins.
   void end_round();
   /// Loads `tensor` when the prefetch policy allows it. A request for `tensor`, or a request that waits for room,
-  /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use,
-  /// those without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next use or prefetch().
+  /// cancels the prefetch. May evict clean copies that are used later and, for a tensor without a known use, those
+  /// without a known use, except prefetched ones. A tensor whose load fails is not prefetched again before its next
+  /// use or prefetch().
   void prefetch(tiers::TensorId tensor);
   /// Discards the contents: drops the host copy without storing it. If a load or store is in flight, drops it when that
   /// ends. Precondition: the tensor has no lease.

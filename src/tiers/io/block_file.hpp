@@ -66,8 +66,9 @@ class BlockFile {
   ///
   /// Errors: invalid_argument, for a misaligned transfer, one beyond the file's end or a flush with a buffer;
   /// would_block, when transfers_max are active; failed_state, for a write or flush after a failed flush or after any
-  /// request has passed its deadline; for a read after a read has passed its deadline, or when hanging writes
-  /// occupy all slots of the engine; and for everything after a failure of the engine. Reads continue beside writes that hang, because earlier data is still on the disk.
+  /// request has passed its deadline; for a read after a read has passed its deadline, or when hanging writes occupy
+  /// all slots of the engine; and for everything after a failure of the engine. Reads continue beside writes that
+  /// hang, because earlier data is still on the disk.
   [[nodiscard]] Result<void> start(IoOperation operation, FileOffset offset, HostSpan buffer,
                                    std::uint64_t tag);
 

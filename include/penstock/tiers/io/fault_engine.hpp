@@ -27,10 +27,12 @@ struct Fault {
   };
 
   std::optional<IoOperation> operation;  ///< none: every operation to which the effect applies
-  std::uint64_t occurrence =
-      0;  ///< number of the first request that it changes, from 0, among the accepted requests of `operation`; of all kinds, if that is none
-  std::uint64_t count =
-      1;  ///< length of the range; requests in it to which the effect does not apply pass unchanged
+  /// Index of the first affected request. Accepted requests of `operation` are counted from 0; if `operation` is none,
+  /// requests of every operation are counted.
+  std::uint64_t occurrence = 0;
+  /// How many consecutive requests, from `occurrence` on, the fault covers; those to which the effect does not apply pass
+  /// unchanged.
+  std::uint64_t count = 1;
   Effect effect = Effect::fail;
   int error = EIO;
   ByteCount length;
@@ -51,8 +53,8 @@ using FaultPlan = std::vector<Fault>;
 ///
 ///     FaultEngine engine(std::move(real_engine), {Fault::fail(IoOperation::read, 10, EIO)});
 ///
-/// When this engine injects a failed flush, no writes are lost: the next flush makes them durable. On a disk, a failed flush may lose writes;
-/// SimDisk::fail_syncs() simulates that.
+/// When this engine injects a failed flush, no writes are lost: the next flush makes them durable. On a disk, a
+/// failed flush may lose writes; SimDisk::fail_syncs() simulates that.
 ///
 /// Thread rules: those of the wrapped engine.
 class FaultEngine final : public IoEngine {
@@ -79,7 +81,8 @@ class FaultEngine final : public IoEngine {
   [[nodiscard]] std::uint64_t accepted(std::optional<IoOperation> operation = {}) const noexcept;
   /// Faults injected so far.
   [[nodiscard]] std::uint64_t injected() const noexcept;
-  /// When the next completion that a fault delays is due; forever when there is none.
+  /// When the next completion that this engine holds is due: an injected or delayed one, or one that reap() has not
+  /// returned yet. forever when it holds none, or only requests that hang.
   [[nodiscard]] TimePoint next_due() const noexcept;
 
  private:

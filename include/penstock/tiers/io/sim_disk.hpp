@@ -71,11 +71,11 @@ class SimDisk final : public FileSystem {
   /// The power fails and returns: the disk can be mounted again. `seed` chooses which changes survive.
   ///
   /// Durable bytes and names survive. Of the writes that are not durable, completed or in flight, an arbitrary subset
-  /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes. A file's length is its
-  /// last durable one or one that it has had since. A create, rename or remove is durable once each directory that it
-  /// changed was synced. Of those that are not durable, an arbitrary subset survives; a rename happens wholly or not at
-  /// all, and an older change of a name that survives does not override a newer durable one. A flushed file is lost if its name is lost. Scratch
-  /// files and locks do not survive.
+  /// survives, in arbitrary order, each perhaps in part, in whole sectors of 512 bytes. A file's length is its last
+  /// durable one or one that it has had since. A create, rename or remove is durable once each directory that it
+  /// changed was synced. Of those that are not durable, an arbitrary subset survives; a rename happens wholly or not
+  /// at all, and an older change of a name that survives does not override a newer durable one. A flushed file is
+  /// lost if its name is lost. Scratch files and locks do not survive.
   ///
   /// Operations on files that were open fail with EBADF afterwards, requests in flight too.
   void power_cut(std::uint64_t seed);
@@ -84,9 +84,10 @@ class SimDisk final : public FileSystem {
   /// chooses what they lose. Cancels the failures that an earlier call has left.
   ///
   /// Of the changes that a failed sync should have made durable, an arbitrary subset is durable, by sectors as after
-  /// power_cut(). The others do not become durable even if a later sync succeeds, as on ext4 and XFS, which mark a page
-  /// clean after its write has failed. Until a power cut, reads, list() and open() still see these changes. Exception: if
-  /// any part of a lost sector is written again, the next successful sync makes the whole sector durable.
+  /// power_cut(). The others do not become durable even if a later sync succeeds, as on ext4 and XFS, which mark a
+  /// page clean after its write has failed. Until a power cut, reads, list() and open() still see these changes.
+  /// Exception: if any part of a lost sector is written again, the next successful sync makes the whole sector
+  /// durable.
   void fail_syncs(std::uint64_t count, std::uint64_t seed);
 
   /// The bytes of an open file, which a test may read or corrupt. Valid until the file grows.
@@ -109,8 +110,8 @@ class SimDisk final : public FileSystem {
 };
 
 /// An engine over a SimDisk. A request takes the disk's latency plus the request's length divided by the disk's
-/// bandwidth, which the requests in flight share. A seed varies the latency and chooses the order of completions that are
-/// due together.
+/// bandwidth, which the requests in flight share. A seed varies the latency and chooses the order of completions that
+/// are due together.
 ///
 ///     SimEngine engine(disk, clock, /*seed=*/1);
 ///     (void)engine.submit({&request, 1});

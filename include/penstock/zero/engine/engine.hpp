@@ -104,9 +104,9 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every rank
-/// calls them in the same order. They are called from one thread, the trainer's, with one compute stream. All but begin_step and reduce
-/// block. The device budget is planned for one UnitLease at a time.
+/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
+/// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream. All
+/// but begin_step and reduce block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -167,8 +167,8 @@ class Engine {
   /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
-  /// Errors: invalid_argument, for a moment that is not finite or a negative second moment; those of `source` and of the
-  /// tiers. The parameters have no values then, until restore() or initialize() succeeds.
+  /// Errors: invalid_argument, for a moment that is not finite or a negative second moment; those of `source` and of
+  /// the tiers. The parameters have no values then, until restore() or initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updated the parameters; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
@@ -199,15 +199,15 @@ class Engine {
   ///
   /// Errors: invalid_argument, for gradients that this engine's gradients() did not return or that were moved from.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
-  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm of
-  /// the gradients is not finite, or so large that the square of a gradient could overflow fp32.
+  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm
+  /// of the gradients is not finite, or so large that the square of a gradient could overflow fp32.
   ///
-  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have different
-  /// configurations or StepOptions (the engine has failed then); those of the tiers.
+  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
+  /// different configurations or StepOptions (the engine has failed then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
 
-  /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients. The
-  /// parameters are those of the last step, and the next step can begin. The peers' current or next call returns
+  /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
+  /// The parameters are those of the last step, and the next step can begin. The peers' current or next call returns
   /// `interrupted` with `cause`; then they call abandon_step() too. Waits until every rank has called it, and until
   /// `stream` has executed the work that uses the engine's tensors.
   ///
