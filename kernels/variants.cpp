@@ -57,6 +57,7 @@ std::string_view to_string(StateFormat format) {
     case StateFormat::split: return "split";
     case StateFormat::split_bf16: return "split_bf16";
     case StateFormat::split_q8: return "split_q8";
+    case StateFormat::moments: return "moments";
   }
   return "unknown";
 }

@@ -19,12 +19,12 @@ const cpu_adam::AdamConfig adam{.weight_decay = 0.01f};
 constexpr double max_norm = 1.0, loss_scale = 1.0;
 
 /// Bytes of memory traffic per element: the gradient is read, the state read and written, the 16-bit parameter
-/// written, and in the split formats, where it is half of the master, read too.
+/// written, and where it is a part of the master, read too.
 double adam_bytes(cpu_adam::StateFormat format) {
   const double state =
       static_cast<double>(cpu_adam::block_bytes(format, cpu_adam::block_elements).value().value()) /
       static_cast<double>(cpu_adam::block_elements.value());
-  return 2 + 2 * state + 2 + (cpu_adam::is_split(format) ? 2 : 0);
+  return 2 + 2 * state + 2 + (cpu_adam::shares_parameter(format) ? 2 : 0);
 }
 
 /// Calls body(first element, count) for every block, on the workers.

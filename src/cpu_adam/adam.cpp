@@ -79,7 +79,7 @@ Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pie
       kernels_of(execution.isa)
           .update[static_cast<std::size_t>(tile.format)][static_cast<std::size_t>(tile.gradient_dtype)]
                  [static_cast<std::size_t>(tile.parameter_dtype)];
-  const bool nontemporal = execution.nontemporal_parameter && !is_split(tile.format) &&
+  const bool nontemporal = execution.nontemporal_parameter && tile.format == StateFormat::fp32 &&
                            reinterpret_cast<std::uintptr_t>(tile.parameter.data()) % 64 == 0;
   SharedOutcome outcome;
   parallel_blocks(execution.workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {

@@ -30,7 +30,7 @@ using AdamKernel = bool (*)(const AdamBlock&) noexcept;
 /// Indexed [state format][gradient dtype][parameter dtype] by the numbers of StateFormat and DType. Null where a
 /// format does not support a parameter dtype.
 struct AdamKernels {
-  AdamKernel update[4][3][3];
+  AdamKernel update[5][3][3];
 };
 
 extern const AdamKernels adam_kernels_scalar;

@@ -209,4 +209,7 @@ constexpr AdamKernels all_kernels = {{
     {{nullptr, update_q8<float>, nullptr},
      {nullptr, update_q8<Bf16>, nullptr},
      {nullptr, update_q8<Fp16>, nullptr}},
+    {{update<float, MomentsState>, nullptr, nullptr},
+     {update<Bf16, MomentsState>, nullptr, nullptr},
+     {update<Fp16, MomentsState>, nullptr, nullptr}},
 }};

@@ -2,27 +2,67 @@
 // the loads and stores of elements, and the Lane that fits the format. Stored values are also added to `largest`,
 // which detects non-finite ones. Included by adam_kernel.inl.
 
-/// Master, m and v in fp32; the parameter is derived.
-template <class Parameter>
-class Fp32State {
+/// m and v in fp32.
+class Fp32Moments {
+ public:
+  Fp32Moments(float* m, unsigned long count) : m_(m), v_(m + count) {}
+
+  template <class Lane>
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    return kernels::decayed<Lane>(operands, Lane::load(m_ + i), Lane::load(v_ + i));
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>& largest) const {
+    largest.add_positive(x.v);
+    Lane::store(m_ + i, x.m);
+    Lane::store(v_ + i, x.v);
+  }
+
+ private:
+  float *m_, *v_;
+};
+
+/// m and v in fp32; the parameter, in fp32, is the master.
+class MomentsState : public Fp32Moments {
  public:
   using Lane = WideLane;
 
-  explicit Fp32State(const AdamBlock& block)
-      : master_(static_cast<float*>(block.state)),
-        m_(master_ + block.count),
-        v_(m_ + block.count),
-        parameter_(static_cast<Parameter*>(block.parameter)),
-        nontemporal_(block.nontemporal_parameter) {}
+  explicit MomentsState(const AdamBlock& block)
+      : Fp32Moments(static_cast<float*>(block.state), block.count),
+        master_(static_cast<float*>(block.parameter)) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
     return Lane::load(master_ + i);
   }
   template <class Lane>
-  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
-      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
-    return kernels::decayed<Lane>(operands, Lane::load(m_ + i), Lane::load(v_ + i));
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    largest.add(p);
+    Lane::store(master_ + i, p);
+  }
+
+ private:
+  float* master_;
+};
+
+/// Master, m and v in fp32; the parameter is derived.
+template <class Parameter>
+class Fp32State : public Fp32Moments {
+ public:
+  using Lane = WideLane;
+
+  explicit Fp32State(const AdamBlock& block)
+      : Fp32Moments(static_cast<float*>(block.state) + block.count, block.count),
+        master_(static_cast<float*>(block.state)),
+        parameter_(static_cast<Parameter*>(block.parameter)),
+        nontemporal_(block.nontemporal_parameter) {}
+
+  template <class Lane>
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return Lane::load(master_ + i);
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
@@ -35,16 +75,9 @@ class Fp32State {
       Lane::store(parameter_ + i, p);
     }
   }
-  template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
-                                                   kernels::Largest<Lane>& largest) const {
-    largest.add_positive(x.v);
-    Lane::store(m_ + i, x.m);
-    Lane::store(v_ + i, x.v);
-  }
 
  private:
-  float *master_, *m_, *v_;
+  float* master_;
   Parameter* parameter_;
   bool nontemporal_;
 };
@@ -97,16 +130,16 @@ class SplitMasters {
 };
 
 /// Remainder of the master; m and v in fp32.
-class SplitState {
+class SplitState : private Fp32Moments {
  public:
   using Lane = PairLane;
 
   explicit SplitState(const AdamBlock& block)
-      : m_(static_cast<float*>(block.state)),
-        v_(m_ + block.count),
-        remainder_(reinterpret_cast<U16*>(v_ + block.count)),
+      : Fp32Moments(static_cast<float*>(block.state), block.count),
+        remainder_(reinterpret_cast<U16*>(static_cast<float*>(block.state) + 2 * block.count)),
         master_(block.parameter, remainder_),
-        ties_(static_cast<U16*>(block.parameter), remainder_, Fp32Signs(v_)),
+        ties_(static_cast<U16*>(block.parameter), remainder_,
+              Fp32Signs(static_cast<float*>(block.state) + block.count)),
         count_(block.count) {}
 
   void finish(bool finite) const {
@@ -121,7 +154,7 @@ class SplitState {
   [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
       unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
     ties_.round_up<Lane>(i);
-    return kernels::decayed<Lane>(operands, Lane::load(m_ + i), Lane::load(v_ + i));
+    return Fp32Moments::load_decayed<Lane>(i, operands);
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
@@ -129,16 +162,9 @@ class SplitState {
     if (master_.store<Lane>(i, p, largest)) [[unlikely]]
       ties_.round_to_even<Lane>(i);
   }
-  template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
-                                                   kernels::Largest<Lane>& largest) const {
-    largest.add_positive(x.v);
-    Lane::store(m_ + i, x.m);
-    Lane::store(v_ + i, x.v);
-  }
+  using Fp32Moments::store_moments;
 
  private:
-  float *m_, *v_;
   U16* remainder_;
   SplitMasters master_;
   Ties<Fp32Signs> ties_;

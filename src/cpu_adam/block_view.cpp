@@ -70,6 +70,10 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
     return convert(ConstHostSpan(values), DType::fp32, parameter.subspan(size * at, size * values.size()),
                    parameter_dtype);
   }
+  if (format == StateFormat::moments) {
+    std::copy(values.begin(), values.end(), parameter.as<float>().data() + at);
+    return;
+  }
   std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
   with_v(at, [&](auto v) {
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -86,8 +90,9 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
 }
 
 void BlockView::get_masters(std::size_t at, std::span<float> values) const {
-  if (format == StateFormat::fp32) {
-    std::copy_n(state.as<float>().data() + at, values.size(), values.begin());
+  if (format == StateFormat::fp32 || format == StateFormat::moments) {
+    const HostSpan masters = format == StateFormat::fp32 ? state : parameter;
+    std::copy_n(masters.as<float>().data() + at, values.size(), values.begin());
     return;
   }
   const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests =

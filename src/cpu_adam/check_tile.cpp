@@ -36,12 +36,13 @@ Result<void> check_state(const char* operation, const AdamTile& tile) {
 
 Result<void> check_tile(const char* operation, const AdamTile& tile) {
   PENSTOCK_TRY(check_state(operation, tile));
-  if (is_split(tile.format) && tile.parameter_dtype != DType::bf16) {
+  if (const DType shared = shared_parameter_dtype(tile.format);
+      shares_parameter(tile.format) && tile.parameter_dtype != shared) {
     return Error::invalid_argument(operation)
         .object("parameter_dtype")
-        .reason("the parameter is the upper half of the master in state format " +
+        .reason("the parameter is a part of the master in state format " +
                 std::string(to_string(tile.format)))
-        .wanted(std::string(to_string(DType::bf16)))
+        .wanted(std::string(to_string(shared)))
         .got(std::string(to_string(tile.parameter_dtype)));
   }
   PENSTOCK_TRY(check_elements(operation, "parameter", tile.parameter, tile.parameter_dtype, tile.elements));

@@ -12,6 +12,7 @@ namespace {
 std::optional<std::uint64_t> bytes_of_block(StateFormat format, std::uint64_t n) {
   switch (format) {
     case StateFormat::fp32: return 12 * n;
+    case StateFormat::moments: return 8 * n;
     case StateFormat::split: return 10 * n;
     case StateFormat::split_bf16: return 6 * n;
     case StateFormat::split_q8: return 4 * n + 2 * ceil_divide(n, std::uint64_t{kernels::q8_run});
@@ -26,7 +27,7 @@ Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
   if (!block) {
     return Error::invalid_argument("tile_bytes")
         .object("format")
-        .wanted("fp32, split, split_bf16 or split_q8")
+        .wanted("fp32, moments, split, split_bf16 or split_q8")
         .got(static_cast<unsigned>(format));
   }
   const std::uint64_t whole = elements.value() / block_elements.value(),
@@ -59,8 +60,9 @@ ElementCount default_tile_elements(StateFormat format) {
 }
 
 Alignment state_alignment(StateFormat format) {
-  return Alignment(format == StateFormat::fp32 || format == StateFormat::split ? sizeof(float)
-                                                                               : sizeof(std::uint16_t));
+  const bool has_floats =
+      format == StateFormat::fp32 || format == StateFormat::moments || format == StateFormat::split;
+  return Alignment(has_floats ? sizeof(float) : sizeof(std::uint16_t));
 }
 
 }  // namespace penstock::cpu_adam

@@ -90,7 +90,7 @@ Result<void> restore_tile(const AdamStates& states, const AdamTile& tile, parall
 }
 
 Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount first, std::span<float> values) {
-  const bool reads_parameter = kind == StateKind::master && is_split(tile.format);
+  const bool reads_parameter = kind == StateKind::master && shares_parameter(tile.format);
   PENSTOCK_TRY(reads_parameter ? detail::check_tile("read_states", tile)
                                : detail::check_state("read_states", tile));
   if (first > tile.elements || ElementCount(values.size()) > tile.elements - first) {

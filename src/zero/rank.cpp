@@ -25,6 +25,7 @@ Result<void> RankIdentity::validate() const {
 struct Rank::State {
   explicit State(Options given) : options(std::move(given)) {}
   Result<void> open();
+  Result<void> make_accelerator();
   Result<void> make_workers();
   Result<void> make_runtime();
   Result<void> join();
@@ -53,19 +54,9 @@ Result<std::unique_ptr<Rank>> Rank::create(Options options) {
 Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
-  PENSTOCK_TRY_ASSIGN(plan, plan_memory(options.config, options.model, identity.ranks, identity.local_ranks));
+  PENSTOCK_TRY(make_accelerator());
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());
-  if (options.make_accelerator) {
-    PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(plan.device_budget));
-  } else {
-    accelerator = make_host_accelerator(plan.device_budget);
-  }
-  if (!accelerator.device || !accelerator.compute) {
-    return Error::invalid_argument("Rank::create")
-        .object("make_accelerator")
-        .reason("it returned no device or compute");
-  }
   PENSTOCK_TRY(join());
   Engine::Options engine_options{.runtime = runtime.get(),
                                  .device = accelerator.device.get(),
@@ -78,6 +69,27 @@ Result<void> Rank::State::open() {
                                  .engine_number = options.engine_number};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
   PENSTOCK_TRY_ASSIGN(engine, Engine::create(std::move(engine_options)));
+  return ok();
+}
+
+/// Creates the accelerator with the memory that the engine needs on any device, then plans for this one.
+Result<void> Rank::State::make_accelerator() {
+  const auto plan_for = [this](tiers::DeviceMemory memory) {
+    return plan_memory(options.config, options.model, options.identity.ranks, options.identity.local_ranks,
+                       memory);
+  };
+  PENSTOCK_TRY_ASSIGN(plan, plan_for(tiers::DeviceMemory::separate));
+  if (options.make_accelerator) {
+    PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(plan.device_budget));
+  } else {
+    accelerator = make_host_accelerator(plan.device_budget);
+  }
+  if (!accelerator.device || !accelerator.compute) {
+    return Error::invalid_argument("Rank::create")
+        .object("make_accelerator")
+        .reason("it returned no device or compute");
+  }
+  PENSTOCK_TRY_ASSIGN(plan, plan_for(accelerator.device->memory()));
   return ok();
 }
 

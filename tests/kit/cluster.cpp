@@ -26,8 +26,18 @@ std::uint16_t narrow(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-std::span<std::uint16_t> bf16(const DeviceTensor& tensor) {
-  return HostDevice::bytes(tensor.bytes).as<std::uint16_t>();
+/// Element `i` of a tensor in fp32 or bf16.
+float get(const DeviceTensor& tensor, std::size_t i) {
+  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
+  return tensor.dtype == DType::fp32 ? bytes.as<float>()[i] : widen(bytes.as<std::uint16_t>()[i]);
+}
+void put(const DeviceTensor& tensor, std::size_t i, float value) {
+  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
+  if (tensor.dtype == DType::fp32) {
+    bytes.as<float>()[i] = value;
+  } else {
+    bytes.as<std::uint16_t>()[i] = narrow(value);
+  }
 }
 
 /// One rank with its runtime, device and engine.
@@ -101,8 +111,8 @@ class SimulatedRank final : public swap::IdleHandler {
       if (!lease) return lease.error();
       PENSTOCK_TRY(finish_stream());
       for (const DeviceTensor& parameter : lease->parameters()) {
-        std::vector<float> values;
-        for (const std::uint16_t value : bf16(parameter)) values.push_back(widen(value));
+        std::vector<float> values(parameter.count().value());
+        for (std::size_t e = 0; e < values.size(); ++e) values[e] = get(parameter, e);
         result.parameters.push_back(std::move(values));
       }
     }
@@ -132,7 +142,8 @@ class SimulatedRank final : public swap::IdleHandler {
     auto device = std::make_unique<HostDevice>(
         HostDevice::Options{.memory = memory,
                             .mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager,
-                            .seed = options_.seed.value_or(0) * 31 + number_});
+                            .seed = options_.seed.value_or(0) * 31 + number_,
+                            .location = options_.device_memory});
     device_ = device.get();
     made.device = std::move(device);
     return made;
@@ -171,6 +182,7 @@ class SimulatedRank final : public swap::IdleHandler {
     result.bytes_read += traffic.read;
     result.bytes_written += traffic.written;
     result.host_peak = std::max(result.host_peak, runtime.ledger().peak(tiers::Tier::host));
+    result.device_peak = runtime.ledger().peak(tiers::Tier::device);
     result.host_budget = runtime.host_memory().size();
   }
 
@@ -216,7 +228,9 @@ class SimulatedRank final : public swap::IdleHandler {
       PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::forward}));
       for (const DeviceTensor& parameter : lease->parameters()) {
         stream_->handle().host_queue().enqueue([this, parameter] {
-          for (const std::uint16_t value : bf16(parameter)) activation_ = activation_ * 31 + value;
+          for (std::size_t e = 0; e < parameter.count().value(); ++e) {
+            activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
+          }
         });
       }
     }
@@ -233,10 +247,9 @@ class SimulatedRank final : public swap::IdleHandler {
         const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
         stream_->handle().host_queue().enqueue(
             [this, step, micro, id, scale, weights = lease->parameters()[i], slot = gradients->slots()[i]] {
-              const auto w = bf16(weights), g = bf16(slot.tensor);
-              for (std::size_t e = 0; e < w.size(); ++e) {
-                const float value = scale * fake_gradient(widen(w[e]), number_, step, micro, id, e);
-                g[e] = narrow(slot.accumulate ? widen(g[e]) + value : value);
+              for (std::size_t e = 0; e < weights.count().value(); ++e) {
+                const float value = scale * fake_gradient(get(weights, e), number_, step, micro, id, e);
+                put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
               }
             });
       }

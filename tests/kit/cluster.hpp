@@ -35,6 +35,7 @@ struct RunOptions {
   /// real disk.
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;  ///< workers of a rank
+  tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;
   ByteCount request_max = ByteCount(65536);
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// The initial masters; if not set, initial_value().
@@ -78,6 +79,7 @@ struct RunResult {
   std::optional<Error> error;           ///< the first error of any rank; the other members are then undefined
   ByteCount bytes_read, bytes_written;  ///< of all ranks
   ByteCount host_peak, host_budget;     ///< of a rank, at most
+  ByteCount device_peak;                ///< of rank 0: gathered flats and full gradients
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t requests = 0;                 ///< of rank 0's disks
   std::uint64_t injected = 0;                 ///< number of injected faults

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
 #include <penstock/kernels/variants.hpp>
 
@@ -14,12 +15,13 @@ using kernels::StateFormat;
 /// A tile holds the optimizer state of consecutive elements of one shard. It is a sequence of blocks of
 /// block_elements elements; the last one may be shorter. A block of n elements stores its states side by side:
 ///   fp32        [master n × 4 B][m n × 4 B][v n × 4 B]
+///   moments     [m n × 4 B][v n × 4 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// kernels/state_codes.hpp defines the codes. In the split formats the master is the bf16 parameter, which is
-/// stored elsewhere, plus the remainder. In split and split_bf16 the sign bit of the stored v is a part of that code: to
+/// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere; in
+/// the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored v is a part of that code: to
 /// read v, clear it; to write v, keep it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
@@ -51,9 +53,14 @@ inline constexpr std::array all_states{StateKind::master, StateKind::first_momen
 
 /// The alignment that the address of a tile must have.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
-/// Whether the parameter is the upper half of the master. It must then be bf16, and the update reads it.
-[[nodiscard]] constexpr bool is_split(StateFormat format) {
+/// Whether the parameter is a part of the master, so that the update reads it: all of it in `moments`, the upper half in
+/// the split formats.
+[[nodiscard]] constexpr bool shares_parameter(StateFormat format) {
   return format != StateFormat::fp32;
+}
+/// The dtype that the parameter must have if the format shares it.
+[[nodiscard]] constexpr DType shared_parameter_dtype(StateFormat format) {
+  return format == StateFormat::moments ? DType::fp32 : DType::bf16;
 }
 
 }  // namespace penstock::cpu_adam

@@ -13,6 +13,7 @@ enum class StateFormat : std::uint8_t {
   split = 1,       ///< remainder of the bf16 master, m, v in fp32: 10
   split_bf16 = 2,  ///< remainder, m, v in bf16: 6
   split_q8 = 3,    ///< remainder, m, v in 8 bits with a scale for each 256: 4.01
+  moments = 4,     ///< m, v in fp32; the parameter, in fp32, is the master: 8
 };
 
 [[nodiscard]] std::string_view to_string(StateFormat format);

@@ -166,6 +166,10 @@ std::string HostDevice::name() const {
   return state_->options.mode == Mode::eager ? "host" : "host (deferred)";
 }
 
+DeviceMemory HostDevice::memory() const {
+  return state_->options.location;
+}
+
 Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
   const std::lock_guard lock(state_->mutex);
   if (size > state_->options.memory - state_->used) {

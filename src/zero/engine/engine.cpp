@@ -28,6 +28,12 @@ Result<void> check_plan(const Engine::Options& options) {
         .got("the plan of another configuration, layout or number of ranks")
         .advice("call plan_memory() again after changing the configuration or the layout");
   }
+  if (options.plan.shares_memory && options.device->memory() != tiers::DeviceMemory::host) {
+    return refused("plan")
+        .wanted("a plan for a device with memory of its own")
+        .got("one for a device whose memory is host memory")
+        .advice("pass the device's memory() to plan_memory()");
+  }
   const ByteCount memory = options.runtime->host_memory().size();
   if (memory >= options.plan.host_budget) return ok();
   return refused("runtime")

@@ -35,6 +35,15 @@ DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount cou
           config.dtype};
 }
 
+DeviceTensor EngineContext::on_device(HostSpan bytes, ElementCount count) const {
+  const DeviceAddress address{reinterpret_cast<std::uintptr_t>(bytes.data())};
+  return {DeviceSpan(address, size_of(config.dtype) * count.value()), config.dtype};
+}
+
+HostSpan EngineContext::on_host(DeviceSpan bytes) {
+  return {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(bytes.address())), bytes.size()};
+}
+
 Result<void> EngineContext::fail(const Error& error) {
   if (error.code() == ErrorCode::interrupted) {
     if (!interruption) interruption = error;

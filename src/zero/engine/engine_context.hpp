@@ -35,6 +35,9 @@ struct EngineContext {
   Result<void> open(ByteCount device_budget);
   [[nodiscard]] CollectiveContext collectives();
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
+  /// Host memory as the device sees it, and the reverse. Only if the device's memory is host memory.
+  [[nodiscard]] DeviceTensor on_device(HostSpan bytes, ElementCount count) const;
+  [[nodiscard]] static HostSpan on_host(DeviceSpan bytes);
 
   /// Marks the engine as failed: aborts the communicator, and every later call fails. If `error` is an interruption by a
   /// rank, marks the engine as interrupted instead. Returns `error`.
@@ -63,6 +66,7 @@ struct EngineContext {
   const ShardLayout shards;
   std::uint64_t completed_steps = 0;
 
+  bool shares_memory = false;  ///< see MemoryPlan
   DeviceSpan device_memory;
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   std::unique_ptr<tiers::Event> compute_progress;  ///< after this event, released ranges may be written

@@ -1,4 +1,5 @@
 #include "zero/engine/engine_state.hpp"
+#include "zero/layout/device_plan.hpp"
 
 #include <cmath>
 
@@ -13,13 +14,14 @@ EngineState::EngineState(Options options)
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
-                  .format = options_.config.penstock.state_format,
+                  .format = tile_format(options_.config.penstock.state_format, options_.config.dtype),
                   .tiles_ahead = options_.plan.tiles_ahead,
                   .tiles_ahead_next_flats = options_.plan.tiles_ahead_next_flats,
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
       step_(context_, optimizer_, options_.plan) {
+  context_.shares_memory = options_.plan.shares_memory;
   gradients_.set_micro_batches(options_.config.gradient_accumulation_steps);
 }
 
@@ -54,7 +56,7 @@ Result<void> EngineState::open() {
   PENSTOCK_TRY(context_.open(options_.plan.device_budget));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
                                                          context_.runtime.ledger());
-  residency_.emplace(context_.shards, config.dtype, *device_budget_,
+  residency_.emplace(context_.shards, config.dtype, in_place_of(options_.plan, config), *device_budget_,
                      unit_order(units, config.gradient_accumulation_steps));
   if (config.pins_host_memory()) {
     const auto pinned = context_.device.pin(context_.runtime.host_memory());
@@ -102,13 +104,15 @@ Result<void> EngineState::add_tensors(std::uint32_t index, std::uint64_t& tile_n
                     .size = bytes(config.grad_accum_dtype),
                     .sealed_in_pass = sealed_in_pass},
                    plan.gradients_on_disk));
-  PENSTOCK_TRY(add(flat.incoming_gradient, layout, whole,
-                   {.name = layout.name + " incoming gradient",
-                    .purpose = tiers::Purpose::scratch,
-                    .size = bytes(config.dtype),
-                    .transient = true},
-                   false));
-  const cpu_adam::StateFormat format = config.penstock.state_format;
+  if (!plan.shares_memory) {
+    PENSTOCK_TRY(add(flat.incoming_gradient, layout, whole,
+                     {.name = layout.name + " incoming gradient",
+                      .purpose = tiers::Purpose::scratch,
+                      .size = bytes(config.dtype),
+                      .transient = true},
+                     false));
+  }
+  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
   for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile())) {
     TileState tile{.range = range,
                    .first_element = (std::uint64_t{index} << 40) +

@@ -40,6 +40,7 @@ struct MoveProgress {
 /// A flat's gathered parameters.
 struct GatheredFlat {
   DeviceTensor parameters;
+  swap::Lease in_place;     ///< of the shard, if it is the gathered flat
   bool waited_for = false;  ///< the compute stream has waited for it
   MoveProgress gather;
   std::unique_ptr<tiers::Event> copied, gathered;
@@ -48,6 +49,7 @@ struct GatheredFlat {
 /// A flat's full gradient, and the reduction of this rank's slice to the accumulator.
 struct GradientFlat {
   DeviceTensor full;
+  swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
   std::set<ParameterId> written;
   std::uint32_t reduced_count = 0;  ///< micro-batches reduced since the last step
   MoveProgress reduction;

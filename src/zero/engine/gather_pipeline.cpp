@@ -4,7 +4,16 @@
 
 namespace penstock::zero {
 
+Result<void> GatherPipeline::lease_shard(FlatState& flat) {
+  GatheredFlat& gathered = flat.gathered;
+  PENSTOCK_TRY_ASSIGN(gathered.in_place, context_.runtime.acquire(flat.shard, swap::Access::read));
+  gathered.parameters = context_.on_device(gathered.in_place.bytes(), flat.layout->length);
+  gathered.gather = {.ordered = true, .done = true, .error = {}};
+  return ok();
+}
+
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
+  if (!range.held()) return lease_shard(flat);
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
@@ -39,6 +48,13 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
 }
 
 Result<void> GatherPipeline::finish_use(FlatState& flat) {
+  if (flat.gathered.in_place.held()) {
+    if (auto used = context_.internals.wait_for(*context_.compute_progress); !used) {
+      return context_.fail(used.error());
+    }
+    flat.gathered.in_place.end();
+    return ok();
+  }
   if (flat.gathered.waited_for) return ok();
   // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
   PENSTOCK_TRY(wait_for_gather(flat));
@@ -53,6 +69,7 @@ Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tier
   for (const std::uint32_t flat : needed) PENSTOCK_TRY(wait_for_gather(context_.flats[flat]));
   for (const std::uint32_t flat : needed) {
     GatheredFlat& gathered = context_.flats[flat].gathered;
+    if (gathered.in_place.held()) continue;
     if (auto waits = stream.wait(*gathered.gathered); !waits) return context_.fail(waits.error()).error();
     gathered.waited_for = true;
   }
@@ -77,6 +94,7 @@ void GatherPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
     flat.gathered.gather = {};
     flat.gathered.waited_for = false;
+    flat.gathered.in_place.end();
   }
 }
 

@@ -9,24 +9,51 @@ using swap::HopState;
 
 namespace {
 
-/// Copies this rank's slot of the reduced gradient to host memory: directly into the accumulator in the first
-/// micro-batch if both have the same dtype, else into a buffer, which AccumulateHop writes or adds to the accumulator.
+/// Where this rank's slot of the reduced gradient is when AccumulateHop runs.
+enum class Incoming : std::uint8_t {
+  in_place,     ///< the full gradient is the accumulator
+  accumulator,  ///< it was copied there
+  full,         ///< in the full gradient, which is in host memory
+  buffer,       ///< it was copied to a buffer
+};
+
+Incoming incoming_of(const EngineContext& context, const FlatState& flat, Accumulation how) {
+  if (flat.grad.in_place.held()) return Incoming::in_place;
+  if (context.shares_memory) return Incoming::full;
+  const bool same_dtype = context.config.grad_accum_dtype == context.config.dtype;
+  return how.first && same_dtype ? Incoming::accumulator : Incoming::buffer;
+}
+
+/// Takes the accumulator, and brings this rank's slot of the reduced gradient to host memory, from where AccumulateHop
+/// writes or adds it to the accumulator.
 class CopyOutHop final : public OrderedHop {
  public:
   CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
       : OrderedHop(context.communicator, context.collective_order),
         context_(context),
         flat_(flat),
-        direct_(how.first && context.config.grad_accum_dtype == context.config.dtype),
-        number_(context.accumulation_order.append()),
-        pending_accumulator_(context.runtime.announce(
-            flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify)) {}
+        where_(incoming_of(context, flat, how)) {
+    if (where_ == Incoming::in_place) return;
+    number_ = context.accumulation_order.append();
+    pending_accumulator_ =
+        context.runtime.announce(flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify);
+  }
 
   bool is_blocked() const override { return !leased_; }
 
-  [[nodiscard]] HostSpan accumulator() const { return accumulator_.bytes(); }
-  /// The buffer; empty if the gradient was copied directly into the accumulator.
-  [[nodiscard]] HostSpan incoming() const { return direct_ ? HostSpan() : incoming_.bytes(); }
+  [[nodiscard]] HostSpan accumulator() const {
+    return where_ == Incoming::in_place ? flat_.grad.in_place.bytes() : accumulator_.bytes();
+  }
+  /// The slot; empty if the accumulator has it already.
+  [[nodiscard]] HostSpan incoming() const {
+    switch (where_) {
+      case Incoming::in_place:
+      case Incoming::accumulator: break;
+      case Incoming::full: return EngineContext::on_host(slot().bytes);
+      case Incoming::buffer: return incoming_.bytes();
+    }
+    return {};
+  }
 
  private:
   [[nodiscard]] bool continues_after_failure() const override { return leased_; }
@@ -42,11 +69,15 @@ class CopyOutHop final : public OrderedHop {
   }
 
   Result<void> take_leases() {
+    if (where_ == Incoming::in_place) {
+      leased_ = true;
+      return ok();
+    }
     if (!context_.accumulation_order.is_head(number_)) return ok();
     if (!asked_) {
       asked_ = true;
       pending_accumulator_.ask();
-      if (!direct_) {
+      if (where_ == Incoming::buffer) {
         pending_incoming_ =
             context_.runtime.request(flat_.incoming_gradient, swap::Access::overwrite, swap::Use::unrecorded);
       }
@@ -66,19 +97,24 @@ class CopyOutHop final : public OrderedHop {
     return ok();
   }
 
-  Result<void> copy_out() {
+  [[nodiscard]] DeviceTensor slot() const {
     const ElementCount shard = flat_.layout->shard;
-    const DeviceTensor slot = flat_.grad.full.slice(shard * communicator_.rank(), shard);
+    return flat_.grad.full.slice(shard * communicator_.rank(), shard);
+  }
+
+  Result<void> copy_out() {
     PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
-    PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot.bytes,
-                                              direct_ ? accumulator() : incoming()));
+    if (where_ == Incoming::accumulator || where_ == Incoming::buffer) {
+      const HostSpan to = where_ == Incoming::accumulator ? accumulator() : incoming();
+      PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to));
+    }
     return context_.copy_out->record(*flat_.grad.copied_out);
   }
 
   EngineContext& context_;
   FlatState& flat_;
-  const bool direct_;
-  const std::uint64_t number_;
+  const Incoming where_;
+  std::uint64_t number_ = 0;  // in the accumulation order
   bool asked_ = false, leased_ = false;
   swap::PendingLease pending_accumulator_, pending_incoming_;
   swap::Lease accumulator_, incoming_;

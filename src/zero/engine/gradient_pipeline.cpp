@@ -20,7 +20,12 @@ Result<void> GradientPipeline::check_not_complete(std::uint32_t unit) const {
 }
 
 Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream) {
-  flat.grad.full = context_.at(range, flat.layout->length);
+  if (range.held()) {
+    flat.grad.full = context_.at(range, flat.layout->length);
+  } else {
+    PENSTOCK_TRY_ASSIGN(flat.grad.in_place, context_.runtime.acquire(flat.gradient, swap::Access::overwrite));
+    flat.grad.full = context_.on_device(flat.grad.in_place.bytes(), flat.layout->length);
+  }
   flat.grad.written.clear();
   for (const FlatSlot& gap : flat.layout->gaps()) {
     const DeviceSpan bytes = flat.grad.full.slice(gap.begin, gap.count).bytes;
@@ -59,6 +64,7 @@ Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stre
 Result<void> GradientPipeline::wait_for_reduce(FlatState& flat) {
   const MoveProgress& reduction = flat.grad.reduction;
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.done; })));
+  flat.grad.in_place.end();
   if (reduction.error) return context_.fail(*reduction.error);
   return ok();
 }
@@ -85,6 +91,7 @@ Result<void> GradientPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
     flat.grad.reduction = {};
     flat.grad.written.clear();
+    flat.grad.in_place.end();
     PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
   }
   return ok();

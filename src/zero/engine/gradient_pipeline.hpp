@@ -21,7 +21,8 @@ class GradientPipeline {
   [[nodiscard]] std::uint32_t micro_batches() const { return micro_batches_; }
   /// Errors: invalid_argument, when every micro-batch of the unit was already reduced.
   Result<void> check_not_complete(std::uint32_t unit) const;
-  /// Assigns `range` to the full gradient and zeroes its padding on `stream`.
+  /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient shard,
+  /// which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
   [[nodiscard]] std::vector<GradientSlot> slots(std::uint32_t unit);
   /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.

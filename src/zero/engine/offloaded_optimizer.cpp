@@ -24,15 +24,15 @@ cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan stat
           .first_element = tile.first_element};
 }
 
-Result<void> OffloadedOptimizer::check_halves(const FlatState& flat) const {
-  if (!cpu_adam::is_split(options_.format)) return ok();
+Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
+  if (!cpu_adam::shares_parameter(options_.format)) return ok();
   swap::Runtime& runtime = *options_.runtime;
   const std::uint64_t wanted = internals().blocks(flat.shard).step();
   for (const TileState& tile : flat.tiles) {
     const std::uint64_t got = internals().blocks(tile.tensor).step();
     if (got == wanted) continue;
     return Error(ErrorCode::corrupted, "OffloadedOptimizer")
-        .reason("the upper and lower halves of the master weights are from different steps")
+        .reason("the parameters and the optimizer state are from different steps")
         .object(runtime.name(tile.tensor))
         .wanted("step " + std::to_string(wanted) + ", as " + runtime.name(flat.shard))
         .got("step " + std::to_string(got));
@@ -101,12 +101,12 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
 
     // The shard's lease is kept after an error, so that the part already written is not lost.
     if (!flat.open_shard.held()) {
-      PENSTOCK_TRY(check_halves(flat));
+      PENSTOCK_TRY(check_same_step(flat));
       PENSTOCK_TRY_ASSIGN(auto gradient, runtime.acquire(flat.gradient, swap::Access::read));
       flat.open_gradient = std::move(gradient);
-      // In split formats the parameters are read too. In fp32 the use is not recorded, because an overwrite needs no
+      // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an overwrite needs no
       // prefetch.
-      const bool reads = cpu_adam::is_split(options_.format);
+      const bool reads = cpu_adam::shares_parameter(options_.format);
       PENSTOCK_TRY_ASSIGN(auto shard,
                           runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
                                           reads ? swap::Use::recorded : swap::Use::unrecorded));
@@ -160,9 +160,9 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
   swap::Runtime& runtime = *options_.runtime;
   std::vector<float> values;
   for (FlatState& flat : flats) {
-    PENSTOCK_TRY(check_halves(flat));
-    swap::Lease shard;  // split formats only: the upper halves of the masters
-    if (cpu_adam::is_split(options_.format)) {
+    PENSTOCK_TRY(check_same_step(flat));
+    swap::Lease shard;  // where the parameter is a part of the master
+    if (cpu_adam::shares_parameter(options_.format)) {
       PENSTOCK_TRY_ASSIGN(auto granted,
                           runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded));
       shard = std::move(granted);

@@ -51,7 +51,7 @@ class OffloadedOptimizer {
   /// Updates all tiles in the order in which the next forward needs the parameters. Skips tiles that are at
   /// `step.number` already, so that a failed update can be repeated.
   ///
-  /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if the halves of a master are of
+  /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if parameters and tiles are of
   /// different steps; non_finite, naming the tile.
   Result<void> update(std::span<FlatState> flats, const Step& step);
 
@@ -62,8 +62,8 @@ class OffloadedOptimizer {
                             const StateVisitor& visit);
 
  private:
-  /// Split formats: checks that the parameters are of the same step as the tiles.
-  [[nodiscard]] Result<void> check_halves(const FlatState& flat) const;
+  /// Where the parameter is a part of the master: checks that the parameters are of the same step as the tiles.
+  [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);

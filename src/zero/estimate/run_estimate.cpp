@@ -1,4 +1,5 @@
 #include "zero/layout/host_staging.hpp"
+#include "zero/layout/tiles.hpp"
 
 #include "zero/estimate/estimate.hpp"
 
@@ -46,9 +47,11 @@ Result<void> check(const RunEstimateOptions& o) {
   if (o.tile_elements && (o.tile_elements->is_zero() || o.tile_elements->value() > 0xffffffff)) {
     return refuse("tile_elements").wanted("from 1 to 4294967295").got(*o.tile_elements);
   }
-  if (cpu_adam::is_split(o.state_format) && o.dtype != DType::bf16) {
+  if (const auto format = tile_format(o.state_format, o.dtype);
+      cpu_adam::shares_parameter(format) && o.dtype != cpu_adam::shared_parameter_dtype(format)) {
     return refuse("dtype")
-        .wanted("bf16, for state format " + std::string(to_string(o.state_format)))
+        .wanted(std::string(to_string(cpu_adam::shared_parameter_dtype(format))) + ", for state format " +
+                std::string(to_string(o.state_format)))
         .got(std::string(to_string(o.dtype)));
   }
   return ok();
@@ -91,8 +94,9 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
   const ElementCount tile_elements =
       std::min(options.tile_elements.value_or(cpu_adam::default_tile_elements(options.state_format)), shard);
-  PENSTOCK_TRY_ASSIGN(const ByteCount states, cpu_adam::tile_bytes(options.state_format, shard));
-  PENSTOCK_TRY_ASSIGN(const ByteCount tile, cpu_adam::tile_bytes(options.state_format, tile_elements));
+  const cpu_adam::StateFormat format = tile_format(options.state_format, options.dtype);
+  PENSTOCK_TRY_ASSIGN(const ByteCount states, cpu_adam::tile_bytes(format, shard));
+  PENSTOCK_TRY_ASSIGN(const ByteCount tile, cpu_adam::tile_bytes(format, tile_elements));
 
   RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
   const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
@@ -112,7 +116,6 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
-  const bool split = cpu_adam::is_split(options.state_format);
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);
@@ -125,7 +128,9 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
-        {Purpose::parameter_shard, parameters * (2 * options.micro_batches + (split ? 1 : 0)), parameters});
+        {Purpose::parameter_shard,
+         parameters * (2 * options.micro_batches + (cpu_adam::shares_parameter(format) ? 1 : 0)),
+         parameters});
   }
   if (optimizer_tier == Tier::nvme) {
     hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight));

@@ -8,9 +8,9 @@ namespace penstock::zero {
 
 namespace {
 
-/// Room for the two largest neighbouring units gathered, and twice for the largest full gradients of one unit: one being
+/// Room for the two largest neighbouring units gathered, unless they are used in place, and twice for the largest full gradients of one unit: one being
 /// written, one being reduced.
-ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype) {
+ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype, InPlace in_place) {
   const auto unit_bytes = [&](std::uint32_t unit) {
     ByteCount bytes;
     for (const std::uint32_t flat : shards.needed_by(unit))
@@ -26,19 +26,26 @@ ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType
   for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
     if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
   }
-  return two + one + one + shared;
+  return (in_place.parameters ? ByteCount() : two) + one + one + shared;
 }
 
 }  // namespace
 
+InPlace in_place_of(const MemoryPlan& plan, const Config& config) {
+  return {.parameters = plan.parameters_in_place(),
+          .first_gradients =
+              plan.shares_memory && !plan.gradients_on_disk && config.grad_accum_dtype == config.dtype};
+}
+
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
+  const InPlace in_place = in_place_of(plan, config);
   const auto rehearse = [&](ByteCount budget) {
-    return rehearse_steps(shards, model.units.size(), config.dtype, config.gradient_accumulation_steps,
-                          budget);
+    return rehearse_steps(shards, model.units.size(), config.dtype, in_place,
+                          config.gradient_accumulation_steps, budget);
   };
   // Units of different sizes leave gaps, so that this sum alone may not suffice.
-  const ByteCount need = device_need(shards, model, config.dtype);
+  const ByteCount need = device_need(shards, model, config.dtype, in_place);
   const ByteCount step = round_up(ByteCount(need.value() / 64), extent_alignment);
   plan.device_minimum = need;
   auto peaks = rehearse(need);

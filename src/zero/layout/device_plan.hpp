@@ -1,10 +1,13 @@
 #pragma once
 
-#include "zero/layout/shard_layout.hpp"
+#include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
 namespace penstock::zero {
+
+/// What the engine of this plan uses in place.
+[[nodiscard]] InPlace in_place_of(const MemoryPlan& plan, const Config& config);
 
 /// Rehearses a step in the configured device budget, or in the smallest one that suffices, and sets the members device_*
 /// of `plan`.

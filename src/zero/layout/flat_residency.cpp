@@ -13,10 +13,11 @@ using tiers::Purpose;
 using tiers::RangeAllocator;
 using tiers::Reservation;
 
-FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, tiers::MemoryBudget& budget,
-                             std::vector<std::uint32_t> units)
+FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place,
+                             tiers::MemoryBudget& budget, std::vector<std::uint32_t> units)
     : shards_(shards),
       dtype_(dtype),
+      in_place_(in_place),
       budget_(budget),
       places_(shards.flats().size()),
       uses_(shards.flats().size()) {
@@ -79,14 +80,18 @@ Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
 Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
-    PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::gathered_flat, unit, effects));
+    Reservation range;
+    if (!in_place_.parameters) {
+      PENSTOCK_TRY_ASSIGN(range, reserve(size(flat), Purpose::gathered_flat, unit, effects));
+    }
     PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
   return gather_next(unit, effects);
 }
 
 Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
-  if (position_ >= order_.size()) return ok();
+  if (position_ >= order_.size() || in_place_.parameters)
+    return ok();  // in place there is nothing to prefetch
   for (const std::uint32_t flat : shards_.needed_by(order_[position_])) {
     if (is_gathered(flat)) continue;
     auto range = budget_.reserve(size(flat), Purpose::gathered_flat);
@@ -157,6 +162,7 @@ Error FlatResidency::out_of_memory(ByteCount size) const {
 /// Of the gathered flats that are not leased and neither `for_unit` nor the unit after it needs, drops the one
 /// that is needed last. False when there is none.
 Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
+  if (in_place_.parameters) return false;  // they take no room
   std::optional<std::uint32_t> furthest;
   std::uint64_t distance = 0;
   for (const std::uint32_t flat : gathered_) {
@@ -199,9 +205,12 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
   std::vector<std::pair<std::uint32_t, Reservation>> ranges;
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
-    // The last micro-batch of this flat still has its range until it is accumulated.
-    while (places_[flat].gradient.held()) PENSTOCK_TRY(finish_oldest_gradient(effects));
-    PENSTOCK_TRY_ASSIGN(auto range, reserve(size(flat), Purpose::full_gradient, unit, effects));
+    // The last micro-batch of this flat still uses its range until it is accumulated.
+    while (is_reducing(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
+    Reservation range;
+    if (!in_place_.first_gradients || places_[flat].accumulated) {
+      PENSTOCK_TRY_ASSIGN(range, reserve(size(flat), Purpose::full_gradient, unit, effects));
+    }
     ranges.emplace_back(flat, std::move(range));
   }
   for (auto& [flat, range] : ranges) {
@@ -219,7 +228,12 @@ bool FlatResidency::close_gradient(std::uint32_t flat) {
   PENSTOCK_CHECK(is_open(flat));
   if (--places_[flat].pending_users > 0) return false;
   reducing_.push_back(flat);
+  places_[flat].accumulated = true;
   return true;
+}
+
+bool FlatResidency::is_reducing(std::uint32_t flat) const {
+  return std::find(reducing_.begin(), reducing_.end(), flat) != reducing_.end();
 }
 
 Result<void> FlatResidency::finish_oldest_gradient(Effects& effects) {
@@ -235,6 +249,7 @@ Result<void> FlatResidency::finish_gradients(Effects& effects) {
 }
 
 void FlatResidency::end_step() {
+  for (Place& place : places_) place.accumulated = false;
   set_order(std::exchange(recording_, {}));
   position_ = 0;
 }
@@ -288,14 +303,14 @@ class NoEffects final : public FlatResidency::Effects {
 }  // namespace
 
 Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
-                                   std::uint32_t micro_batches, ByteCount budget) {
+                                   InPlace in_place, std::uint32_t micro_batches, ByteCount budget) {
   tiers::Ledger ledger;
   NoEffects none;
   // The first `count` micro-batches of a step of `expected`; where everything is after them.
   const auto rehearse = [&](std::uint32_t count, std::uint32_t expected) -> Result<FlatResidency::Places> {
     tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
     const auto order = unit_order(units, expected);
-    FlatResidency residency(shards, dtype, memory, order);
+    FlatResidency residency(shards, dtype, in_place, memory, order);
     for (std::size_t i = 0; i < count * 2 * units; ++i) {
       const std::uint32_t unit = order[i];
       PENSTOCK_TRY(residency.acquire(unit, none));

@@ -11,6 +11,14 @@
 
 namespace penstock::zero {
 
+/// What a rank that is alone uses in host memory, where its device's memory is host memory too. It takes no room on the
+/// device.
+struct InPlace {
+  bool parameters = false;  ///< gathered flats are the parameter shards
+  bool first_gradients =
+      false;  ///< the full gradient of a flat's first micro-batch in a step is the gradient shard
+};
+
 /// Which flats are gathered on the device, which full gradients are open or being reduced, and where each of them is.
 ///
 /// Every decision is made at a program point, from layout, budget and order of use alone, so that all ranks decide
@@ -23,11 +31,11 @@ class FlatResidency {
   class Effects {
    public:
     virtual ~Effects() = default;
-    /// Fill the range that `flat` has been given.
+    /// Fill the range that `flat` has been given; it has none if parameters are in place.
     virtual Result<void> gather(std::uint32_t flat) = 0;
     /// The range of `flat` is freed next; only operations that are already enqueued may still use it.
     virtual Result<void> drop(std::uint32_t flat) = 0;
-    /// The full gradient of `flat` has been given a range.
+    /// The full gradient of `flat` has been given a range; it has none if it is in place.
     virtual Result<void> open_gradient(std::uint32_t flat) = 0;
     /// Wait until the full gradient of `flat` is accumulated; its range is freed next.
     virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
@@ -35,7 +43,7 @@ class FlatResidency {
 
   /// `shards` and `budget` outlive it. A step is expected to acquire `units` in this order, and each later one
   /// in the order of the last.
-  FlatResidency(const ShardLayout& shards, DType dtype, tiers::MemoryBudget& budget,
+  FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, tiers::MemoryBudget& budget,
                 std::vector<std::uint32_t> units);
 
   /// Predicts the order of the step that begins. Ignored if the last step acquired as many units: its order is the
@@ -73,7 +81,7 @@ class FlatResidency {
   using Places = std::vector<std::uint64_t>;
   [[nodiscard]] Places places() const;
 
-  [[nodiscard]] bool is_gathered(std::uint32_t flat) const { return places_[flat].gathered.held(); }
+  [[nodiscard]] bool is_gathered(std::uint32_t flat) const { return gathered_.count(flat) > 0; }
   [[nodiscard]] const tiers::Reservation& gathered(std::uint32_t flat) const {
     return places_[flat].gathered;
   }
@@ -85,6 +93,7 @@ class FlatResidency {
   struct Place {
     tiers::Reservation gathered, gradient;
     std::uint32_t leases = 0;
+    bool accumulated = false;         // a gradient of this step was reduced
     std::uint32_t pending_users = 0;  // units of this backward that have still to reduce; 0: none is open
   };
 
@@ -106,12 +115,14 @@ class FlatResidency {
   Result<bool> drop_furthest(std::uint32_t for_unit, Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects);
   Result<void> finish_oldest_gradient(Effects& effects);
+  [[nodiscard]] bool is_reducing(std::uint32_t flat) const;
   [[nodiscard]] bool needs(std::uint32_t unit, std::uint32_t flat) const;
   [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
   [[nodiscard]] ByteCount size(std::uint32_t flat) const;
 
   const ShardLayout& shards_;
   const DType dtype_;
+  const InPlace in_place_;
   tiers::MemoryBudget& budget_;
   std::vector<Place> places_;
   std::set<std::uint32_t> gathered_;    // flats
@@ -138,6 +149,7 @@ struct DevicePeaks {
 ///
 /// Errors: budget_too_small.
 [[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
-                                                 std::uint32_t micro_batches, ByteCount budget);
+                                                 InPlace in_place, std::uint32_t micro_batches,
+                                                 ByteCount budget);
 
 }  // namespace penstock::zero

@@ -36,7 +36,8 @@ struct RankBytes {
 };
 
 Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
-  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(config.penstock.state_format, range.count));
+  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, range.count));
   return round_up(bytes, extent_alignment);
 }
 
@@ -68,13 +69,12 @@ struct HostNeed {
   ByteCount resident;  ///< tensors that are not offloaded to disk
 };
 
-HostNeed host_need(const Config& config, const RankBytes& rank) {
-  const bool shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
+HostNeed host_need(const MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   HostNeed need{.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme};
-  need.may_spill = shards_on_disk || need.tiles_on_disk;
-  need.streamed.incoming = rank.largest_shard;
+  need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
+  if (!plan.shares_memory) need.streamed.incoming = rank.largest_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
-  if (shards_on_disk) {
+  if (plan.shards_on_disk) {
     need.streamed.shard = rank.largest_shard;
   } else {
     need.resident += rank.shards;
@@ -180,16 +180,19 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
-  plan.update_shard_reads_max =
-      cpu_adam::is_split(config.penstock.state_format) ? plan.disk_shards : ByteCount();
+  const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
+  plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }
 
 /// Limits the host figures to the host budget. Requires device_gradients, which plan_device() sets.
 void bound_by_budget(MemoryPlan& plan, const ShardLayout& shards, const RankBytes& rank) {
   // An incoming gradient exists only while its full gradient is on the device. Its size is one rank's part of the full
   // gradient, rounded up to whole blocks.
-  plan.host_incoming = std::min(rank.shards, plan.device_gradients / shards.ranks() +
-                                                 ByteCount(extent_alignment.bytes()) * shards.flats().size());
+  plan.host_incoming =
+      plan.shares_memory
+          ? ByteCount()
+          : std::min(rank.shards, plan.device_gradients / shards.ranks() +
+                                      ByteCount(extent_alignment.bytes()) * shards.flats().size());
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
@@ -198,19 +201,20 @@ void bound_by_budget(MemoryPlan& plan, const ShardLayout& shards, const RankByte
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
-                               std::uint32_t local_ranks) {
+                               std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {
   PENSTOCK_TRY(config.validate());
   PENSTOCK_TRY(model.validate());
   PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
   const ShardLayout shards(model, ranks);
   PENSTOCK_TRY_ASSIGN(const RankBytes rank, add_up(config, shards));
-  const HostNeed need = host_need(config, rank);
 
   MemoryPlan plan;
   plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.local_ranks = local_ranks;
+  plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
   plan.tiles = rank.tile_count;
+  const HostNeed need = host_need(plan, config, rank);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);
   if (need.tiles_on_disk) {

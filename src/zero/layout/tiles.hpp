@@ -8,6 +8,13 @@
 
 namespace penstock::zero {
 
+/// The format of the tiles. With fp32 parameters, the parameter is the master, and the tile holds the moments alone.
+[[nodiscard]] constexpr cpu_adam::StateFormat tile_format(cpu_adam::StateFormat configured,
+                                                          DType parameters) {
+  using cpu_adam::StateFormat;
+  return configured == StateFormat::fp32 && parameters == DType::fp32 ? StateFormat::moments : configured;
+}
+
 /// A range of elements of a flat's shard.
 struct TileRange {
   ElementCount begin, count;

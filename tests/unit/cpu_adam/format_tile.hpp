@@ -25,7 +25,7 @@ class FormatTile {
         first_element_(first_element),
         state_(round_up(tile_bytes(format, ElementCount(count)).value(), Alignment(4))),
         gradient_(size_of(gradient_dtype) * count),
-        parameter_(ByteCount(2) * count) {}
+        parameter_(size_of(shared_parameter_dtype(format)) * count) {}
 
   [[nodiscard]] AdamTile tile() const { return cut(0, count_); }
   /// Elements [first, first + count), `first` at a block's start.
@@ -34,10 +34,10 @@ class FormatTile {
     return {.state = state_.span().subspan(begin, tile_bytes(format_, ElementCount(count)).value()),
             .gradient =
                 gradient_.span().subspan(size_of(gradient_dtype_) * first, size_of(gradient_dtype_) * count),
-            .parameter = parameter_.span().subspan(ByteCount(2) * first, ByteCount(2) * count),
+            .parameter = parameter_.span().subspan(parameter_size() * first, parameter_size() * count),
             .elements = ElementCount(count),
             .gradient_dtype = gradient_dtype_,
-            .parameter_dtype = DType::bf16,
+            .parameter_dtype = shared_parameter_dtype(format_),
             .format = format_,
             .first_element = first_element_ + first};
   }
@@ -55,6 +55,7 @@ class FormatTile {
   [[nodiscard]] float master(std::size_t i) const {
     const auto [block, at, n] = place(i);
     if (format_ == StateFormat::fp32) return get(DType::fp32, block + 4 * at);
+    if (format_ == StateFormat::moments) return parameter(i);
     const std::size_t begin = format_ == StateFormat::split        ? 8 * n
                               : format_ == StateFormat::split_bf16 ? 4 * n
                                                                    : 0;
@@ -66,7 +67,7 @@ class FormatTile {
     return std::bit_cast<float>(tie_down ? bits + 0x10000 : bits);
   }
   [[nodiscard]] float parameter(std::size_t i) const {
-    return get(DType::bf16, parameter_.span().data() + 2 * i);
+    return get(shared_parameter_dtype(format_), parameter_.span().data() + parameter_size().value() * i);
   }
   [[nodiscard]] double m(std::size_t i) const { return moment(i, 0); }
   [[nodiscard]] double v(std::size_t i) const { return std::abs(moment(i, 1)); }
@@ -80,7 +81,7 @@ class FormatTile {
   }
 
   [[nodiscard]] std::vector<std::byte> parameters() const {
-    return {parameter_.span().data(), parameter_.span().data() + 2 * count_};
+    return {parameter_.span().data(), parameter_.span().data() + parameter_size().value() * count_};
   }
   /// State, then parameter, as raw bytes.
   [[nodiscard]] std::vector<std::byte> bytes() const {
@@ -91,6 +92,7 @@ class FormatTile {
   }
 
  private:
+  [[nodiscard]] ByteCount parameter_size() const { return size_of(shared_parameter_dtype(format_)); }
   struct Place {
     const std::byte* block;
     std::size_t at, n;
@@ -109,6 +111,7 @@ class FormatTile {
     const auto [block, at, n] = place(i);
     switch (format_) {
       case StateFormat::fp32: return get(DType::fp32, block + 4 * ((1 + which) * n + at));
+      case StateFormat::moments:
       case StateFormat::split: return get(DType::fp32, block + 4 * (which * n + at));
       case StateFormat::split_bf16: return get(DType::bf16, block + 2 * (which * n + at));
       default: break;

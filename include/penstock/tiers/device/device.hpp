@@ -4,6 +4,7 @@
 #include <penstock/base/span.hpp>
 #include <penstock/base/stream.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,12 @@ class Event {
   virtual Result<void> synchronize() const = 0;
 };
 
+/// Where a device's memory is.
+enum class DeviceMemory : std::uint8_t {
+  separate,  ///< host code cannot access it
+  host,      ///< it is host memory: a DeviceSpan may name any host address, and host code may access it
+};
+
 /// Memory, streams, events and copies of one accelerator. Implementations: CUDA devices, and HostDevice in host memory.
 /// An embedder may implement its own.
 ///
@@ -61,6 +68,8 @@ class Device {
 
   /// "host", "host (deferred)", "NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;
+  /// Where its memory is. If it is host memory, a rank that is alone uses its tensors where they are, without copies.
+  [[nodiscard]] virtual DeviceMemory memory() const { return DeviceMemory::separate; }
 
   /// Errors: budget_too_small (wanted, free).
   [[nodiscard]] virtual Result<DeviceSpan> allocate(ByteCount size) = 0;

@@ -25,11 +25,15 @@ class HostDevice final : public Device {
     ByteCount memory;  ///< what allocate() hands out at most
     Mode mode = Mode::eager;
     std::uint64_t seed = 0;
+    /// What the device says of its memory. With `separate` it is used like an accelerator: a rank that is alone copies
+    /// its tensors too.
+    DeviceMemory location = DeviceMemory::host;
   };
   explicit HostDevice(const Options& options);
   ~HostDevice() override;
 
   [[nodiscard]] std::string name() const override;
+  [[nodiscard]] DeviceMemory memory() const override;
   [[nodiscard]] Result<DeviceSpan> allocate(ByteCount size) override;
   void release(DeviceSpan span) noexcept override;
   [[nodiscard]] ByteCount free_memory() const override;

@@ -22,8 +22,9 @@ namespace penstock::zero {
 class Engine;
 class EngineState;
 
-/// The right to use the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
-/// moved. end() or the destructor ends it, in the order of the stream that it was acquired with. Once the engine is
+/// The right to read the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
+/// moved. If MemoryPlan::parameters_in_place(), they are the parameter shards themselves: writing to them changes the
+/// model. end() or the destructor ends it, in the order of the stream that it was acquired with. Once the engine is
 /// destroyed, parameters() must not be used, and end() does nothing. Move-only.
 class UnitLease {
  public:

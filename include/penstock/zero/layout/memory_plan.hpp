@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/swap/runtime_options.hpp>
+#include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
@@ -22,6 +23,8 @@ struct MemoryPlan {
 
   std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
   std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
+  /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device.
+  bool shares_memory = false;
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
@@ -51,6 +54,9 @@ struct MemoryPlan {
     return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
   }
 
+  /// Whether a UnitLease gives access to the parameter shards themselves, not to a gathered copy.
+  [[nodiscard]] bool parameters_in_place() const { return shares_memory && !shards_on_disk; }
+
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
   /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that contains
@@ -64,11 +70,12 @@ struct MemoryPlan {
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
 /// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a configured
-/// device budget, it is device_minimum.
+/// device budget, it is device_minimum. `device_memory` is Device::memory().
 ///
 /// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
 /// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.
-[[nodiscard]] Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model,
-                                             std::uint32_t ranks, std::uint32_t local_ranks);
+[[nodiscard]] Result<MemoryPlan> plan_memory(
+    const Config& config, const ModelLayout& model, std::uint32_t ranks, std::uint32_t local_ranks,
+    tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate);
 
 }  // namespace penstock::zero

@@ -18,7 +18,8 @@ class EngineArguments : public testing::Test {
  protected:
   static std::unique_ptr<Rank> make_rank(float gradient_clipping = 1.0f,
                                          const std::vector<const char*>& units = {"first", "second"},
-                                         std::uint32_t gradient_accumulation_steps = 1) {
+                                         std::uint32_t gradient_accumulation_steps = 1,
+                                         tiers::DeviceMemory location = tiers::DeviceMemory::host) {
     Config config;
     config.gradient_clipping = gradient_clipping;
     config.gradient_accumulation_steps = gradient_accumulation_steps;
@@ -26,7 +27,15 @@ class EngineArguments : public testing::Test {
     for (const char* name : units) {
       model.units.push_back({.name = name, .parameters = {{"weight", ElementCount(1024), 0}}});
     }
-    auto rank = Rank::create({.config = config, .model = model}).value();
+    auto rank = Rank::create({.config = config,
+                              .model = model,
+                              .make_accelerator = [location](ByteCount budget) -> Result<Accelerator> {
+                                auto made = make_host_accelerator({});
+                                made.device = std::make_unique<tiers::HostDevice>(
+                                    tiers::HostDevice::Options{.memory = budget, .location = location});
+                                return made;
+                              }})
+                    .value();
     rank->engine()
         .initialize([](ParameterId, std::uint64_t, std::span<float> values) {
           std::fill(values.begin(), values.end(), 1.0f);
@@ -209,11 +218,12 @@ TEST_F(EngineArguments, SkipsAStepWhoseFiniteGradientsHaveSquaresThatOverflow) {
   EXPECT_EQ(train(*rank_, *stream_, 1e20f).kind, StepOutcome::Kind::updated);
 }
 
-class DeviceMemory : public EngineArguments {
+class DeviceBudget : public EngineArguments {
  protected:
   static constexpr std::uint32_t unit_count = 12;
   static std::unique_ptr<Rank> make_deep_rank() {
-    return make_rank(1.0f, {"u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "u9", "u10", "u11"});
+    return make_rank(1.0f, {"u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "u9", "u10", "u11"}, 1,
+                     tiers::DeviceMemory::separate);
   }
   /// That the refused calls have changed nothing.
   static void expect_trains_as_if_nothing_had_happened(Rank& rank, tiers::Stream& stream) {
@@ -227,7 +237,7 @@ class DeviceMemory : public EngineArguments {
   std::unique_ptr<tiers::Stream> deep_stream_ = deep_->device().create_stream().value();
 };
 
-TEST_F(DeviceMemory, NamesTheLeasesThatHoldItAndStaysReady) {
+TEST_F(DeviceBudget, NamesTheLeasesThatHoldItAndStaysReady) {
   Engine& engine = deep_->engine();
   std::vector<UnitLease> held;
   std::optional<Error> refused;
@@ -250,7 +260,7 @@ TEST_F(DeviceMemory, NamesTheLeasesThatHoldItAndStaysReady) {
   expect_trains_as_if_nothing_had_happened(*deep_, *deep_stream_);
 }
 
-TEST_F(DeviceMemory, NamesTheOpenGradientsThatHoldItAndStaysReady) {
+TEST_F(DeviceBudget, NamesTheOpenGradientsThatHoldItAndStaysReady) {
   Engine& engine = deep_->engine();
   engine.begin_step({}).value();
   std::vector<UnitGradients> open;

@@ -36,7 +36,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
   const auto order = unit_order(model.units.size(), 2);
-  FlatResidency residency(shards, DType::bf16, memory, order);
+  FlatResidency residency(shards, DType::bf16, {}, memory, order);
   Recorder recorder(fail_at);
   const auto persist = [](const auto& call) { EXPECT_TRUE(call() || call()); };
   for (int step = 0; step < 2; ++step) {
@@ -61,7 +61,8 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
 TEST(FlatResidency, MakesTheSameDecisionsWhenACallIsRepeated) {
   const ModelLayout model = test::deep_model();
   ByteCount budget = 4_KiB;
-  while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, 2, budget)) budget += 4_KiB;
+  while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, {}, 2, budget))
+    budget += 4_KiB;
   const Recorder clean = run(model, budget, ~std::uint64_t{});
   ASSERT_GT(clean.decisions.size(), 100u);
 
@@ -76,7 +77,7 @@ TEST(FlatResidency, DropsTheFlatNeededLastAndNeverTheOneNeededNext) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 12_KiB, ledger);  // three of the four flats
-  FlatResidency residency(shards, DType::bf16, memory, {0, 1, 2, 3, 3, 2, 1, 0});
+  FlatResidency residency(shards, DType::bf16, {}, memory, {0, 1, 2, 3, 3, 2, 1, 0});
   Recorder recorder(~std::uint64_t{});
   for (const std::uint32_t unit : {0u, 1u, 2u, 3u}) {
     ASSERT_TRUE(residency.acquire(unit, recorder));
@@ -94,7 +95,7 @@ TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 8_KiB, ledger);
-  FlatResidency residency(shards, DType::bf16, memory, {0, 0});
+  FlatResidency residency(shards, DType::bf16, {}, memory, {0, 0});
   Recorder recorder(~std::uint64_t{});
   ASSERT_TRUE(residency.acquire(0, recorder));
   residency.lease(0);
@@ -111,8 +112,8 @@ TEST(FlatResidency, ReportsABudgetThatIsTooSmall) {
   model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
   const ShardLayout shards(model, 2);
 
-  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
-  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, 1, 8_KiB)->gradients, 4_KiB);
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
+  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 8_KiB)->gradients, 4_KiB);
 }
 
 }  // namespace
