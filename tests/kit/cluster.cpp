@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -140,7 +141,7 @@ class SimulatedRank final : public swap::IdleHandler {
   Result<Accelerator> make_accelerator(ByteCount memory) {
     Accelerator made = make_host_accelerator(memory);
     auto device = std::make_unique<HostDevice>(
-        HostDevice::Options{.memory = memory,
+        HostDevice::Options{.memory = memory + options_.device_memory_of_trainer,
                             .mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager,
                             .seed = options_.seed.value_or(0) * 31 + number_,
                             .location = options_.device_memory});
@@ -202,7 +203,9 @@ class SimulatedRank final : public swap::IdleHandler {
   }
 
   Result<StepOutcome> try_step(std::uint32_t step, RunResult& result) {
-    PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches}));
+    PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches,
+                                      .learning_rate = {},
+                                      .units_without_gradient = units_without_gradient(step)}));
     for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
       PENSTOCK_TRY(run(step, micro, result));
       if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
@@ -238,26 +241,63 @@ class SimulatedRank final : public swap::IdleHandler {
       auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
       if (!lease) return lease.error();
       PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::backward}));
+      if (has_no_gradient(step, unit)) continue;
+      if (options_.gradients != RunOptions::Gradients::of_engine) {
+        PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
+        continue;
+      }
       auto gradients = persist(result, [&] { return engine_->gradients(unit, *stream_); });
       if (!gradients) return gradients.error();
-      const UnitLayout& layout = model.units[unit];
       for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
-        const auto own = static_cast<std::uint32_t>(layout.parameters.size());
-        const ParameterId id = i < own ? ParameterId{unit, i} : layout.shared[i - own];
-        const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
-        stream_->handle().host_queue().enqueue(
-            [this, step, micro, id, scale, weights = lease->parameters()[i], slot = gradients->slots()[i]] {
-              for (std::size_t e = 0; e < weights.count().value(); ++e) {
-                const float value = scale * fake_gradient(get(weights, e), number_, step, micro, id, e);
-                put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
-              }
-            });
+        enqueue_backward(step, micro, model.parameters_of(unit)[i], lease->parameters()[i],
+                         gradients->slots()[i]);
       }
       PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::gradients_written}));
       lease->end();
       PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
     }
     return ok();
+  }
+
+  [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const {
+    return options_.units_without_gradient ? options_.units_without_gradient(step)
+                                           : std::vector<std::uint32_t>();
+  }
+  [[nodiscard]] bool has_no_gradient(std::uint32_t step, std::uint32_t unit) const {
+    const auto units = units_without_gradient(step);
+    return std::find(units.begin(), units.end(), unit) != units.end();
+  }
+
+  void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id, const DeviceTensor& weights,
+                        const GradientSlot& slot) {
+    const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
+    stream_->handle().host_queue().enqueue([this, step, micro, id, scale, weights, slot] {
+      for (std::size_t e = 0; e < weights.count().value(); ++e) {
+        const float value = scale * fake_gradient(get(weights, e), number_, step, micro, id, e);
+        put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
+      }
+    });
+  }
+
+  /// The backward of a unit into memory of the trainer.
+  Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
+                                    UnitLease& lease) {
+    std::vector<GradientSource> sources;
+    for (std::uint32_t i = 0; i < lease.parameters().size(); ++i) {
+      const DeviceTensor weights = lease.parameters()[i];
+      const HostSpan bytes(std::span(own_gradients_.emplace_back(weights.count().value())));
+      const DeviceTensor mine{
+          DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes.data())), bytes.size()),
+          DType::fp32};
+      enqueue_backward(step, micro, options_.model.parameters_of(unit)[i], weights, {.tensor = mine});
+      if (options_.gradients == RunOptions::Gradients::on_host) {
+        sources.emplace_back(HostTensor{bytes, DType::fp32});
+      } else {
+        sources.emplace_back(mine);
+      }
+    }
+    lease.end();
+    return engine_->reduce(unit, sources, *stream_);
   }
 
   /// Waits until the stream has run; other ranks run meanwhile.
@@ -331,6 +371,7 @@ class SimulatedRank final : public swap::IdleHandler {
   std::unique_ptr<Rank> rank_;
   // The rank's, also while it is made and destroyed: this thread drives them then too.
   HostDevice* device_ = nullptr;
+  std::deque<std::vector<float>> own_gradients_;  // of the trainer, until the stream has run
   swap::Runtime* runtime_ = nullptr;
   Engine* engine_ = nullptr;
   std::unique_ptr<tiers::Stream> stream_;

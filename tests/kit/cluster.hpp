@@ -36,6 +36,10 @@ struct RunOptions {
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;  ///< workers of a rank
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;
+  ByteCount device_memory_of_trainer;  ///< beside the engine's
+  /// Whose memory the backward writes gradients to: the engine's slots, or fp32 memory of the trainer, on either side.
+  enum class Gradients : std::uint8_t { of_engine, on_device, on_host } gradients = Gradients::of_engine;
+  std::function<std::vector<std::uint32_t>(std::uint32_t step)> units_without_gradient;
   ByteCount request_max = ByteCount(65536);
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// The initial masters; if not set, initial_value().

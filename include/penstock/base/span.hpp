@@ -74,6 +74,12 @@ class DeviceSpan {
   ByteCount size_;
 };
 
+/// Host bytes that hold elements of one dtype.
+struct HostTensor {
+  ConstHostSpan bytes;
+  DType dtype = DType::fp32;
+};
+
 /// Device bytes that hold elements of one dtype.
 struct DeviceTensor {
   DeviceSpan bytes;

@@ -118,6 +118,11 @@ Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
   return state_->reduce(gradients.unit_, stream);
 }
 
+Result<void> Engine::reduce(std::uint32_t unit, std::span<const GradientSource> gradients,
+                            tiers::Stream& stream) {
+  return state_->reduce_copies(unit, gradients, stream);
+}
+
 Result<StepOutcome> Engine::step() {
   return state_->step();
 }

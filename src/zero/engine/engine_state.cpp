@@ -1,6 +1,7 @@
 #include "zero/engine/engine_state.hpp"
 #include "zero/layout/device_plan.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace penstock::zero {
@@ -10,6 +11,7 @@ EngineState::EngineState(Options options)
       context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model),
       gathers_(context_),
       gradients_(context_),
+      caller_gradients_(context_, *options_.compute),
       optimizer_({.runtime = options_.runtime,
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
@@ -22,7 +24,7 @@ EngineState::EngineState(Options options)
                   .shards_on_disk = options_.plan.shards_on_disk}),
       step_(context_, optimizer_, options_.plan) {
   context_.shares_memory = options_.plan.shares_memory;
-  gradients_.set_micro_batches(options_.config.gradient_accumulation_steps);
+  gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
 }
 
 EngineState::~EngineState() {
@@ -211,12 +213,8 @@ Result<void> EngineState::check_unit(const char* operation, std::uint32_t unit) 
       .got(unit);
 }
 
-Result<void> EngineState::begin_step(const StepOptions& step) {
-  PENSTOCK_TRY(ready("Engine::begin_step"));
-  PENSTOCK_TRY(between_steps("Engine::begin_step"));
-  const std::uint32_t micro_batches =
-      step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
-  if (micro_batches == 0) {
+Result<void> EngineState::check_step(const StepOptions& step) const {
+  if (step.micro_batches == 0u) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("at least 1").got(0u);
   }
   if (step.learning_rate && (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0)) {
@@ -226,7 +224,44 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
         .got(std::to_string(*step.learning_rate))
         .advice("check what the learning-rate schedule passes in StepOptions");
   }
-  gradients_.set_micro_batches(micro_batches);
+  return check_units_without_gradient(step.units_without_gradient);
+}
+
+Result<void> EngineState::check_units_without_gradient(const std::vector<std::uint32_t>& units) const {
+  constexpr const char* operation = "Engine::begin_step";
+  const auto listed = [&](std::uint32_t unit) { return std::count(units.begin(), units.end(), unit); };
+  for (const std::uint32_t unit : units) {
+    PENSTOCK_TRY(check_unit(operation, unit));
+    if (listed(unit) == 1) continue;
+    return Error::invalid_argument(operation)
+        .object("units_without_gradient")
+        .reason("a unit is listed twice")
+        .got(unit);
+  }
+  // A flat is reduced whole: its owner's other parameters would get a gradient too.
+  for (std::uint32_t user = 0; user < options_.model.units.size(); ++user) {
+    if (listed(user) > 0) continue;
+    for (const ParameterId shared : options_.model.units[user].shared) {
+      if (listed(shared.unit) == 0) continue;
+      return Error::invalid_argument(operation)
+          .object("units_without_gradient")
+          .reason("a unit that is not listed shares a parameter of unit " +
+                  options_.model.units[shared.unit].name)
+          .wanted("unit " + std::to_string(user) + " (" + options_.model.units[user].name + ") too")
+          .advice("list both, or pass zeros for the parameters that get no gradient");
+    }
+  }
+  return ok();
+}
+
+Result<void> EngineState::begin_step(const StepOptions& step) {
+  PENSTOCK_TRY(ready("Engine::begin_step"));
+  PENSTOCK_TRY(between_steps("Engine::begin_step"));
+  PENSTOCK_TRY(check_step(step));
+  const std::uint32_t micro_batches =
+      step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
+  gradients_.begin_step(micro_batches, step.units_without_gradient);
+  residency_->expect_no_gradients(step.units_without_gradient);
   residency_->expect(unit_order(options_.model.units.size(), micro_batches));
   step_.set_learning_rate(step.learning_rate);
   return ok();
@@ -250,7 +285,7 @@ void EngineState::release(std::uint32_t unit) noexcept {
 Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::gradients"));
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
-  PENSTOCK_TRY(gradients_.check_not_complete(unit));
+  PENSTOCK_TRY(gradients_.check_expected(unit));
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
   return gradients_.slots(unit);
@@ -272,6 +307,16 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   return ok();
 }
 
+Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
+                                        tiers::Stream& stream) {
+  PENSTOCK_TRY(ready("Engine::reduce"));
+  PENSTOCK_TRY(check_unit("Engine::reduce", unit));
+  PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients, stream));
+  PENSTOCK_TRY_ASSIGN(const auto slots, this->gradients(unit, stream));
+  PENSTOCK_TRY(caller_gradients_.copy(gradients, slots, stream));
+  return reduce(unit, stream);
+}
+
 Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(check_not_failed("Engine::step"));
   if (!step_.incomplete()) {
@@ -282,7 +327,7 @@ Result<StepOutcome> EngineState::step() {
     const TimePoint waited = Clock::steady().now() - began;
     PENSTOCK_TRY(gradients_.check_complete());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
-    PENSTOCK_TRY(step_.begin(gradients_.micro_batches(), waited));
+    PENSTOCK_TRY(step_.begin(gradients_.micro_batches(), gradients_.units_without_gradient(), waited));
   }
   PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches()));
   context_.completed_steps = outcome.step;

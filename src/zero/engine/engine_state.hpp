@@ -1,5 +1,6 @@
 #pragma once
 
+#include "zero/engine/caller_gradients.hpp"
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/gather_pipeline.hpp"
 #include "zero/engine/gradient_pipeline.hpp"
@@ -40,6 +41,8 @@ class EngineState : private FlatResidency::Effects {
   void release(std::uint32_t unit) noexcept;
   Result<std::vector<GradientSlot>> gradients(std::uint32_t unit, tiers::Stream& stream);
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
+  Result<void> reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
+                             tiers::Stream& stream);
   Result<StepOutcome> step();
   Result<void> abandon_step(tiers::Stream& stream, std::string cause);
   Result<std::string> digest();
@@ -61,6 +64,8 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
+  [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
+  [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
 
   // FlatResidency::Effects
@@ -73,6 +78,7 @@ class EngineState : private FlatResidency::Effects {
   EngineContext context_;
   GatherPipeline gathers_;
   GradientPipeline gradients_;
+  CallerGradients caller_gradients_;
   OffloadedOptimizer optimizer_;
   OptimizerStep step_;
 

@@ -50,6 +50,7 @@ struct GatheredFlat {
 struct GradientFlat {
   DeviceTensor full;
   swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
+  bool absent = false;   ///< the flat gets none in this step
   std::set<ParameterId> written;
   std::uint32_t reduced_count = 0;  ///< micro-batches reduced since the last step
   MoveProgress reduction;

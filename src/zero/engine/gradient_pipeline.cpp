@@ -6,7 +6,24 @@
 
 namespace penstock::zero {
 
-Result<void> GradientPipeline::check_not_complete(std::uint32_t unit) const {
+void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient) {
+  micro_batches_ = micro_batches;
+  without_gradient_ = std::move(without_gradient);
+  // Only its owner decides: a unit can be listed without the owner of a parameter that it shares.
+  for (FlatState& flat : context_.flats) flat.grad.absent = has_none(flat.layout->unit);
+}
+
+bool GradientPipeline::has_none(std::uint32_t unit) const {
+  return std::find(without_gradient_.begin(), without_gradient_.end(), unit) != without_gradient_.end();
+}
+
+Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
+  if (has_none(unit)) {
+    return Error::invalid_argument("Engine::gradients")
+        .reason("the unit gets no gradient in this step")
+        .object(context_.model.units[unit].name)
+        .advice("leave it out of StepOptions::units_without_gradient, or skip gradients() and reduce()");
+  }
   for (const std::uint32_t index : context_.shards.needed_by(unit)) {
     const FlatState& flat = context_.flats[index];
     if (flat.grad.reduced_count < micro_batches_) continue;
@@ -76,12 +93,13 @@ bool GradientPipeline::idle() const {
 
 Result<void> GradientPipeline::check_complete() const {
   for (const FlatState& flat : context_.flats) {
-    if (flat.grad.reduced_count == micro_batches_) continue;
+    if (flat.grad.absent || flat.grad.reduced_count == micro_batches_) continue;
     return Error::invalid_argument("Engine::step")
         .reason("a gradient is missing: not every unit was reduced in every micro-batch")
         .object(flat.layout->name)
         .wanted(micro_batches_)
-        .got(flat.grad.reduced_count);
+        .got(flat.grad.reduced_count)
+        .advice("reduce it, or list its unit in StepOptions::units_without_gradient");
   }
   return ok();
 }

@@ -16,11 +16,13 @@ class GradientPipeline {
  public:
   explicit GradientPipeline(EngineContext& context) : context_(context) {}
 
-  /// Call at the start of a step.
-  void set_micro_batches(std::uint32_t micro_batches) { micro_batches_ = micro_batches; }
+  /// The units of `without_gradient` are not reduced in this step.
+  void begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient);
   [[nodiscard]] std::uint32_t micro_batches() const { return micro_batches_; }
-  /// Errors: invalid_argument, when every micro-batch of the unit was already reduced.
-  Result<void> check_not_complete(std::uint32_t unit) const;
+  [[nodiscard]] const std::vector<std::uint32_t>& units_without_gradient() const { return without_gradient_; }
+  /// Errors: invalid_argument, when every micro-batch of the unit was already reduced, or when it gets no gradient in
+  /// this step.
+  Result<void> check_expected(std::uint32_t unit) const;
   /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient shard,
   /// which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
@@ -41,8 +43,11 @@ class GradientPipeline {
   Result<void> abandon_step();
 
  private:
+  [[nodiscard]] bool has_none(std::uint32_t unit) const;
+
   EngineContext& context_;
   std::uint32_t micro_batches_ = 1;
+  std::vector<std::uint32_t> without_gradient_;
 };
 
 }  // namespace penstock::zero

@@ -97,6 +97,10 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
     const auto pending = [&](const TileState& tile) {
       return internals().blocks(tile.tensor).step() != step.number;
     };
+    if (flat.grad.absent) {
+      advance(flat, step.number);
+      continue;
+    }
     if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
 
     // The shard's lease is kept after an error, so that the part already written is not lost.
@@ -124,6 +128,11 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
     PENSTOCK_TRY(runtime.discard(flat.gradient));
   }
   return ok();
+}
+
+void OffloadedOptimizer::advance(const FlatState& flat, std::uint64_t step) const {
+  for (const TileState& tile : flat.tiles) internals().blocks(tile.tensor).stamp(step);
+  internals().blocks(flat.shard).stamp(step);
 }
 
 Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {

@@ -48,7 +48,7 @@ class OffloadedOptimizer {
     float gradient_factor = 1;
     std::function<cpu_adam::AdamConfig(std::uint32_t group)> config;
   };
-  /// Updates all tiles in the order in which the next forward needs the parameters. Skips tiles that are at
+  /// Updates all tiles of the flats that have a gradient in the order in which the next forward needs the parameters. Skips tiles that are at
   /// `step.number` already, so that a failed update can be repeated.
   ///
   /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if parameters and tiles are of
@@ -67,6 +67,8 @@ class OffloadedOptimizer {
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);
+  /// Records that the flat, which has no gradient, is of step `step` too.
+  void advance(const FlatState& flat, std::uint64_t step) const;
   Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
   void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,

@@ -1,31 +1,35 @@
 #include "zero/engine/optimizer_step.hpp"
 
-#include "zero/engine/step_settings.hpp"
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
 namespace penstock::zero {
 
-Result<void> OptimizerStep::begin(std::uint32_t micro_batches, TimePoint waited) {
-  PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm(micro_batches));
+Result<void> OptimizerStep::begin(std::uint32_t micro_batches,
+                                  std::span<const std::uint32_t> units_without_gradient, TimePoint waited) {
+  const StepSettings settings = step_settings(context_.config, context_.model,
+                                              {.number = context_.completed_steps + 1,
+                                               .micro_batches = micro_batches,
+                                               .learning_rate = learning_rate_,
+                                               .units_without_gradient = units_without_gradient});
+  PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm(settings));
   norm_ = norm;
   norm_->waited = waited;
   return ok();
 }
 
 /// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
-Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm(std::uint32_t micro_batches) {
+Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm(const StepSettings& settings) {
   std::vector<double> of_flats;
-  for (const FlatState& flat : context_.flats) of_flats.push_back(sum_tree(flat.grad.square_partials));
+  for (const FlatState& flat : context_.flats) {
+    of_flats.push_back(flat.grad.absent ? 0 : sum_tree(flat.grad.square_partials));
+  }
   struct OfRank {
     double squares = 0;
     StepSettings settings;
   };
-  const OfRank mine{.squares = sum_tree(of_flats),
-                    .settings = step_settings(context_.config, context_.model, context_.completed_steps + 1,
-                                              micro_batches, learning_rate_)};
+  const OfRank mine{.squares = sum_tree(of_flats), .settings = settings};
   std::vector<OfRank> of_ranks(context_.communicator.size());
   PENSTOCK_TRY(context_.exchange(ConstHostSpan(std::span(&mine, 1)), HostSpan(std::span(of_ranks)),
                                  CollectiveSignature::Subject::gradient_norm));

@@ -3,11 +3,13 @@
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/step_arithmetic.hpp"
+#include "zero/engine/step_settings.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <optional>
+#include <span>
 #include <string>
 
 namespace penstock::zero {
@@ -27,7 +29,8 @@ class OptimizerStep {
 
   /// Computes the norm and compares the settings of all ranks; every gradient must be accumulated. `waited` is the time
   /// that the caller waited for that.
-  Result<void> begin(std::uint32_t micro_batches, TimePoint waited);
+  Result<void> begin(std::uint32_t micro_batches, std::span<const std::uint32_t> units_without_gradient,
+                     TimePoint waited);
   /// Updates every tile that the step in progress has not updated yet, or skips the step. After an error incomplete()
   /// tells whether it may be called again.
   Result<StepOutcome> finish(std::uint32_t micro_batches);
@@ -38,7 +41,7 @@ class OptimizerStep {
     std::string skip_reason;  // empty: the step updates
     TimePoint waited{0};
   };
-  Result<GlobalNorm> compute_global_norm(std::uint32_t micro_batches);
+  Result<GlobalNorm> compute_global_norm(const StepSettings& settings);
   Result<void> update();
   Result<void> exchange_outcomes(const Result<void>& mine);
 

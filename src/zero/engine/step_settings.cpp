@@ -12,6 +12,7 @@ namespace {
 constexpr std::array<std::string_view, StepSettings::count> names = {
     "step",
     "StepOptions::micro_batches",
+    "StepOptions::units_without_gradient",
     "StepOptions::learning_rate or optimizer.params.lr",
     "optimizer.params.betas[0]",
     "optimizer.params.betas[1]",
@@ -25,11 +26,23 @@ constexpr std::array<std::string_view, StepSettings::count> names = {
     "the model layout's optimizer groups",
 };
 
-/// A hash of the groups' settings that a double represents exactly.
+/// The part of a hash that a double represents exactly.
+double as_double(std::uint64_t hash) {
+  return static_cast<double>(hash >> 12);
+}
+
+/// A hash of a set of units.
+double hash_of(std::span<const std::uint32_t> units) {
+  std::uint64_t sum = units.size();
+  for (const std::uint32_t unit : units) sum += splitmix64_mix(unit + 1);
+  return as_double(sum);
+}
+
+/// A hash of the groups' settings.
 double hash_of(const std::vector<OptimizerGroup>& groups) {
   std::uint64_t hash = groups.size();
   for (const OptimizerGroup& group : groups) hash = splitmix64_mix(hash ^ (group.weight_decay ? 1u : 2u));
-  return static_cast<double>(hash >> 12);
+  return as_double(hash);
 }
 
 std::string text_of(double value) {
@@ -41,14 +54,14 @@ std::string text_of(double value) {
 
 }  // namespace
 
-StepSettings step_settings(const Config& config, const ModelLayout& model, std::uint64_t step,
-                           std::uint32_t micro_batches, std::optional<float> learning_rate) {
+StepSettings step_settings(const Config& config, const ModelLayout& model, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
-  return {{static_cast<double>(step), static_cast<double>(micro_batches),
-           learning_rate.value_or(optimizer.learning_rate), optimizer.betas[0], optimizer.betas[1],
-           optimizer.epsilon, optimizer.weight_decay, static_cast<double>(optimizer.decay_mode),
-           optimizer.bias_correction ? 1.0 : 0.0, config.gradient_clipping, config.loss_scale,
-           static_cast<double>(config.penstock.state_format), hash_of(model.groups)}};
+  return {{static_cast<double>(step.number), static_cast<double>(step.micro_batches),
+           hash_of(step.units_without_gradient), step.learning_rate.value_or(optimizer.learning_rate),
+           optimizer.betas[0], optimizer.betas[1], optimizer.epsilon, optimizer.weight_decay,
+           static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
+           config.gradient_clipping, config.loss_scale, static_cast<double>(config.penstock.state_format),
+           hash_of(model.groups)}};
 }
 
 Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,

@@ -7,17 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace penstock::zero {
 
 /// The settings of a step that must be equal on all ranks, as numbers. Ranks exchange them with their norms.
 struct StepSettings {
-  static constexpr std::size_t count = 13;
+  static constexpr std::size_t count = 14;
   std::array<double, count> values{};
 };
 
-[[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model, std::uint64_t step,
-                                         std::uint32_t micro_batches, std::optional<float> learning_rate);
+/// What the trainer gives for one step.
+struct StepGiven {
+  std::uint64_t number = 0;
+  std::uint32_t micro_batches = 1;
+  std::optional<float> learning_rate;
+  std::span<const std::uint32_t> units_without_gradient;
+};
+
+[[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model,
+                                         const StepGiven& step);
 
 /// Errors: invalid_config, naming the first setting of `rank` that differs from rank 0's, with both values.
 [[nodiscard]] Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,

@@ -22,6 +22,14 @@ FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_
       places_(shards.flats().size()),
       uses_(shards.flats().size()) {
   set_order(std::move(units));
+  expect_no_gradients({});
+}
+
+void FlatResidency::expect_no_gradients(std::span<const std::uint32_t> units) {
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) places_[flat].users = shards_.user_count(flat);
+  for (const std::uint32_t unit : units) {
+    for (const std::uint32_t flat : shards_.needed_by(unit)) --places_[flat].users;
+  }
 }
 
 void FlatResidency::set_order(std::vector<std::uint32_t> units) {
@@ -219,7 +227,7 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
       places_[flat].gradient = {};
       return opened;
     }
-    places_[flat].pending_users = shards_.user_count(flat);
+    places_[flat].pending_users = places_[flat].users;
   }
   return ok();
 }
@@ -256,7 +264,7 @@ void FlatResidency::end_step() {
 
 void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
   PENSTOCK_CHECK(check_no_leases());
-  for (Place& place : places_) place = {};
+  for (Place& place : places_) place = {.users = place.users};
   gathered_.clear();
   reducing_.clear();
   recording_.clear();

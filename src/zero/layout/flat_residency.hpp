@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace penstock::zero {
@@ -49,6 +50,9 @@ class FlatResidency {
   /// Predicts the order of the step that begins. Ignored if the last step acquired as many units: its order is the
   /// better prediction.
   void expect(std::vector<std::uint32_t> units);
+
+  /// The step that begins opens no gradients of `units`.
+  void expect_no_gradients(std::span<const std::uint32_t> units);
 
   /// Gathers the flats of `unit` and, as far as there is room without dropping a flat that is needed sooner, those of
   /// the next unit. Calling it again before lease() counts as the same use.
@@ -94,6 +98,7 @@ class FlatResidency {
     tiers::Reservation gathered, gradient;
     std::uint32_t leases = 0;
     bool accumulated = false;         // a gradient of this step was reduced
+    std::uint32_t users = 0;          // units that reduce a gradient of it in this step's backward
     std::uint32_t pending_users = 0;  // units of this backward that have still to reduce; 0: none is open
   };
 

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace penstock::zero {
@@ -58,6 +59,9 @@ struct GradientSlot {
   DeviceTensor tensor;      ///< of the configuration's dtype
   bool accumulate = false;  ///< true: add to the tensor; false: overwrite it, its contents are undefined
 };
+
+/// One parameter's gradient in memory of the caller, of any dtype.
+using GradientSource = std::variant<DeviceTensor, HostTensor>;
 
 /// The full gradient of a unit, to be written by its backward and then passed to reduce(). Move-only.
 class UnitGradients {
@@ -179,11 +183,17 @@ class Engine {
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
     std::optional<std::uint32_t> micro_batches;
     std::optional<float> learning_rate;  ///< default: that of the configuration
+    /// Units that get no gradient in this step, because they are frozen or not used: they are neither passed to
+    /// gradients() nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters
+    /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its bias
+    /// correction, as in DeepSpeed and unlike in PyTorch.
+    std::vector<std::uint32_t> units_without_gradient;
   };
   /// Starts a step. All ranks pass the same options: step() reports a difference. A step that is not started with
   /// begin_step() keeps the options of the last one that was.
   ///
-  /// Errors: invalid_argument, for zero micro-batches and for a learning rate that is negative or not finite;
+  /// Errors: invalid_argument, for zero micro-batches, a learning rate that is negative or not finite, and a unit that
+  /// does not exist, is listed twice or cannot be listed alone;
   /// failed_state, in the middle of a step. They change nothing.
   Result<void> begin_step(const StepOptions& options);
   /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
@@ -200,6 +210,13 @@ class Engine {
   ///
   /// Errors: invalid_argument, for gradients that this engine's gradients() did not return or that were moved from.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
+  /// The same for gradients in memory of the caller, one for each parameter of the unit in the order of UnitLayout: its
+  /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`; until it has executed the
+  /// copies they must not change. Replaces gradients() and reduce().
+  ///
+  /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
+  /// this engine. They change nothing.
+  Result<void> reduce(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
   /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm
   /// of the gradients is not finite, or so large that the square of a gradient could overflow fp32.
   ///

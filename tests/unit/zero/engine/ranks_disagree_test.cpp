@@ -71,7 +71,11 @@ Result<void> reduce_zeros(Engine& engine, tiers::Stream& stream, std::uint32_t u
 Result<void> whole_step(Engine& engine, tiers::Stream& stream, const Engine::StepOptions& options) {
   PENSTOCK_TRY(engine.begin_step(options));
   for (std::uint32_t micro = 0; micro < options.micro_batches.value_or(1); ++micro) {
-    for (std::uint32_t unit = 4; unit-- > 0;) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+    for (std::uint32_t unit = 4; unit-- > 0;) {
+      const auto& without = options.units_without_gradient;
+      if (std::find(without.begin(), without.end(), unit) != without.end()) continue;
+      PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+    }
   }
   PENSTOCK_TRY(engine.step());
   return ok();
@@ -131,6 +135,28 @@ TEST(RanksDisagree, OnTheNumberOfMicroBatches) {
   });
 
   expect_named(errors, {"gradient norm of step 1"});
+}
+
+TEST(RanksDisagree, OnTheUnitsWithoutGradient) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
+    return whole_step(engine, stream, {.units_without_gradient = {rank}});
+  });
+
+  expect_named(errors, {"of unit 1", "of unit 0"});
+}
+
+// Its only parameter is that of the first unit, so that both ranks reduce the same flats.
+TEST(RanksDisagree, OnWhetherAUnitThatOwnsNoParameterHasAGradient) {
+  const auto errors = run(
+      [](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
+        return whole_step(engine, stream, {.units_without_gradient = {2 + rank}});
+      },
+      [](std::uint32_t, Rank::Options& options) {
+        for (const std::uint32_t unit : {2u, 3u})
+          options.model.units[unit] = {.name = "", .shared = {{0, 0}}};
+      });
+
+  expect_named(errors, {"StepOptions::units_without_gradient"});
 }
 
 TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
