@@ -11,5 +11,6 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/PenstockConfig.cmake.i
   ${PROJECT_BINARY_DIR}/PenstockConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/PenstockConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/PenstockConfig.cmake ${PROJECT_BINARY_DIR}/PenstockConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindLibaio.cmake ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindJsonCppLibrary.cmake ${PROJECT_SOURCE_DIR}/cmake/FindLibaio.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake ${PROJECT_SOURCE_DIR}/cmake/FindTlExpected.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Penstock)

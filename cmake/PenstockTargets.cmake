@@ -2,8 +2,7 @@
 
 find_package(Threads REQUIRED)
 
-# tl::expected is header-only; some distributions provide no CMake package for it.
-find_path(PENSTOCK_EXPECTED_INCLUDE_DIR tl/expected.hpp REQUIRED)
+find_package(TlExpected REQUIRED)
 
 # penstock_compile_options(TARGET): sets private flags, which a consumer does not inherit.
 function(penstock_compile_options target)

@@ -12,3 +12,9 @@ run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${BUILD}/package-test/build -G ${G
 run(${CMAKE_COMMAND} --build ${BUILD}/package-test/build)
 run(${BUILD}/package-test/build/storage_only)
 run(${BUILD}/package-test/build/trainer)
+
+# A machine without the CUDA toolkit.
+run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${BUILD}/package-test/without-cuda -G ${GENERATOR}
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON)
+run(${CMAKE_COMMAND} --build ${BUILD}/package-test/without-cuda)
+run(${BUILD}/package-test/without-cuda/trainer)

@@ -1,16 +1,10 @@
+// In a file of its own: only programs that use it link the CUDA runtime.
 #include "kernels/cuda_compute.hpp"
-#include "kernels/host_compute.hpp"
 #include "tiers/device/cuda_device.hpp"
 
-#include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/rank.hpp>
 
 namespace penstock::zero {
-
-Accelerator make_host_accelerator(ByteCount memory) {
-  return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
-          .compute = kernels::make_host_compute()};
-}
 
 #if PENSTOCK_HAS_CUDA
 

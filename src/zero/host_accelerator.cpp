@@ -1,0 +1,13 @@
+#include "kernels/host_compute.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/rank.hpp>
+
+namespace penstock::zero {
+
+Accelerator make_host_accelerator(ByteCount memory) {
+  return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
+          .compute = kernels::make_host_compute()};
+}
+
+}  // namespace penstock::zero
