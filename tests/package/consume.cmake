@@ -10,8 +10,9 @@ endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
 run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${BUILD}/package-test/build -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${prefix})
 run(${CMAKE_COMMAND} --build ${BUILD}/package-test/build)
-run(${BUILD}/package-test/build/storage_only)
-run(${BUILD}/package-test/build/trainer)
+foreach(program storage_only adam_only minimal_trainer trainer)
+  run(${BUILD}/package-test/build/${program})
+endforeach()
 
 # A machine without the CUDA toolkit.
 run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${BUILD}/package-test/without-cuda -G ${GENERATOR}

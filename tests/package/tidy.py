@@ -5,6 +5,7 @@
   tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
   tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
   tidy.py ROOT errors       docs/troubleshooting.md explains each error code, and no other
+  tidy.py ROOT quotes       a program that a document quotes (<!-- quotes PATH --> before its block) is that file
 
 Related checks: include_table.py, for #include lines; the target public_headers, which compiles each public header alone;
 tests/unit/zero/config/consumer_test.cpp, which checks that each configuration key is read.
@@ -182,7 +183,19 @@ def check_errors(root):
         yield f"docs/troubleshooting.md: {code} is {'not explained' if code in codes else 'no error code'}"
 
 
-RULES = {"format": check_format, "functions": check_functions, "callers": check_callers, "errors": check_errors}
+def check_quotes(root):
+    quotes = 0
+    for document in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for path, quoted in re.findall(r"<!-- quotes (\S+) -->\n```cpp\n(.*?)```", document.read_text(), re.S):
+            quotes += 1
+            if quoted != (root / path).read_text():
+                yield f"{document.relative_to(root)}: its quotation differs from {path}"
+    if quotes == 0:
+        yield "no document quotes a program"
+
+
+RULES = {"format": check_format, "functions": check_functions, "callers": check_callers, "errors": check_errors,
+         "quotes": check_quotes}
 
 if __name__ == "__main__":
     found = list(RULES[sys.argv[2]](pathlib.Path(sys.argv[1])))
