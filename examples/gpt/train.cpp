@@ -1,6 +1,7 @@
 // gpt_train: trains the GPT with Penstock. ds_config.json configures where parameters, gradients and optimizer states
 // are kept.
 #include "gpt/disk_limit.hpp"
+#include "gpt/memory_bound.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/training_report.hpp"
 
@@ -103,6 +104,15 @@ int fail(const Error& error, const char* what) {
              : 1;
 }
 
+/// The plan of each rank. Refuses a run that does not fit into the machine's memory.
+Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config& config) {
+  const std::uint32_t ranks = arguments.training.ranks;
+  PENSTOCK_TRY_ASSIGN(auto plan,
+                      plan_memory(config, layout_of(ModelDescription(arguments.model)), ranks, ranks));
+  PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda)));
+  return plan;
+}
+
 int run(const Arguments& arguments) {
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
@@ -114,12 +124,11 @@ int run(const Arguments& arguments) {
   Arguments effective = arguments;
   effective.training.micro_batches = config->gradient_accumulation_steps;
   effective.training.sequences = config->micro_batch_size;
+  auto plan = plan_run(effective, *config);
+  if (!plan) return fail(plan.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);
   if (!text) return fail(text.error(), "cannot use the text");
 
-  auto plan = zero::plan_memory(*config, layout_of(ModelDescription(arguments.model)),
-                                arguments.training.ranks, arguments.training.ranks);
-  if (!plan) return fail(plan.error(), "cannot start");
   std::optional<DiskLimit> limit;
   if (!plan->swap_bytes.is_zero()) {
     auto measured = measure_disk(plan->runtime_options(*config, 0).paths, ByteCount(384 << 20));
@@ -135,6 +144,7 @@ int run(const Arguments& arguments) {
   zero::Config in_memory = *config;
   in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
+  if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
   const Run checked = train(effective, in_memory, *text, nullptr);
   if (checked.error) return fail(*checked.error, "training in memory failed");
   const bool equal = checked.digest == trained.digest;

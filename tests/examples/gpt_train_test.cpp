@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -135,6 +136,22 @@ TEST_F(GptTrain, SaysHowMuchADiskLacksBeforeItStarts) {
 TEST_F(GptTrain, RefusesABudgetThatCannotMakeProgress) {
   expect_refused(train(arguments(R"(, "penstock": {"host_budget": "100KiB"})")), 2,
                  {"host budget is too small", "wanted", "penstock.host_budget"});
+}
+
+TEST_F(GptTrain, RefusesARunThatTheMachinesMemoryCannotHold) {
+  const std::string file = (directory_.path() / "meminfo").string();
+  std::ofstream(file) << "MemTotal: 1000000 kB\nMemAvailable: 60000 kB\n";
+  // In a mount namespace of this process, so that nothing else sees the file.
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) != 0) {
+    GTEST_SKIP() << "mounting over /proc/meminfo is not allowed here";
+  }
+
+  const Outcome outcome = train(arguments());
+  ::umount("/proc/meminfo");
+
+  expect_refused(outcome, 1,
+                 {"host memory does not suffice", "58.6 MiB available", "short", "/proc/meminfo"});
 }
 
 TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {

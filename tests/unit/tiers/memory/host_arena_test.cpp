@@ -1,5 +1,7 @@
 #include "tiers/memory/host_arena.hpp"
 
+#include <penstock/tiers/memory/memory_limits.hpp>
+
 #include <gtest/gtest.h>
 
 namespace penstock::tiers {
@@ -15,7 +17,7 @@ TEST(HostArena, IsAlignedAndExactAndReportsItsPages) {
 }
 
 TEST(HostArena, RefusesMoreMemoryThanTheMachineHas) {
-  auto arena = HostArena::create({.size = available_host_memory() * 2});
+  auto arena = HostArena::create({.size = memory_limit().available * 2});
 
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code(), ErrorCode::no_space);
