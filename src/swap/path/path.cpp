@@ -1,6 +1,7 @@
 #include "swap/path/path.hpp"
 
 #include "base/notes.hpp"
+#include "base/start_thread.hpp"
 
 #include <pthread.h>
 #include <time.h>
@@ -128,9 +129,9 @@ std::string Path::notes() const {
   return notes;
 }
 
-void Path::start_driver(std::function<void()> notify) {
+Result<void> Path::start_driver(std::function<void()> notify) {
   notify_ = std::move(notify);
-  driver_ = std::thread([this] {
+  const auto run = [this] {
     ::pthread_setname_np(::pthread_self(), "penstock-path");
     while (true) {
       {
@@ -140,7 +141,10 @@ void Path::start_driver(std::function<void()> notify) {
       if (turn(forever)) notify_();
     }
     close_engine();  // the ring belongs to this thread
-  });
+  };
+  PENSTOCK_TRY_ASSIGN(
+      driver_, start_thread("Path::start_driver", "the driver of " + options_.directory.string(), run));
+  return ok();
 }
 
 bool Path::stop_driver() {

@@ -42,7 +42,9 @@ class Path {
   /// The engine may register `buffers` with the kernel. Before the driver starts.
   void attach(HostSpan buffers);
   /// Starts the driver thread, which calls `notify` after outcomes have arrived.
-  void start_driver(std::function<void()> notify);
+  ///
+  /// Errors: no_space, at a limit on threads.
+  [[nodiscard]] Result<void> start_driver(std::function<void()> notify);
   /// Stops the driver and closes the engine. False when a request past its deadline is still in flight: its buffer must
   /// not be freed or reused until the process ends.
   [[nodiscard]] bool stop_driver();

@@ -25,11 +25,12 @@ class PathTest : public testing::TestWithParam<EngineChoice> {
   void SetUp() override {
     path_ = Path::create({.directory = directory_.path(), .capacity = 8_MiB, .engine = GetParam()}).value();
     path_->attach(arena_.bytes());
-    path_->start_driver([this] {
+    const auto notify = [this] {
       const std::lock_guard lock(mutex_);
       ++notified_;
       arrived_.notify_one();
-    });
+    };
+    path_->start_driver(notify).value();
   }
   HostSpan page(std::uint64_t index) { return arena_.bytes().subspan(index * 4_KiB, 4_KiB); }
 
