@@ -30,6 +30,10 @@ ByteCount peak_resident_memory() {
   return status_bytes("VmHWM:");
 }
 
+ByteCount virtual_memory() {
+  return status_bytes("VmSize:");
+}
+
 ByteCount resident_memory() {
   return status_bytes("VmRSS:");
 }

@@ -2,6 +2,7 @@
 // are kept.
 #include "gpt/disk_limit.hpp"
 #include "gpt/memory_bound.hpp"
+#include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/training_report.hpp"
 
@@ -9,11 +10,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>
 #include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <mutex>
-#include <thread>
 
 namespace gpt {
 namespace {
@@ -78,20 +79,17 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
     run.digest = digest;
     return ok();
   };
-  std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto outcome = run_rank(rank);
-      if (outcome) return;
-      const std::lock_guard lock(mutex);
-      // peer_failed is a consequence of another rank's error, which is the one to report.
-      if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
-      failed = true;
-      group->abort(rank, outcome.error());
-      arrived.arrive_and_drop();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto ran = run_ranks(ranks, [&](std::uint32_t rank) {
+    auto outcome = run_rank(rank);
+    if (outcome) return;
+    const std::lock_guard lock(mutex);
+    // peer_failed is a consequence of another rank's error, which is the one to report.
+    if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
+    failed = true;
+    group->abort(rank, outcome.error());
+    arrived.arrive_and_drop();
+  });
+  if (!ran) run.error = ran.error();
   if (!run.error) report.end(trainers, run.digest);
   return run;
 }
@@ -109,11 +107,12 @@ Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config
   const std::uint32_t ranks = arguments.training.ranks;
   PENSTOCK_TRY_ASSIGN(auto plan,
                       plan_memory(config, layout_of(ModelDescription(arguments.model)), ranks, ranks));
-  PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda)));
+  PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda), ranks));
   return plan;
 }
 
 int run(const Arguments& arguments) {
+  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
   if (!arguments.nvme_paths.empty()) {
@@ -124,6 +123,7 @@ int run(const Arguments& arguments) {
   Arguments effective = arguments;
   effective.training.micro_batches = config->gradient_accumulation_steps;
   effective.training.sequences = config->micro_batch_size;
+  if (auto valid = effective.training.validate(); !valid) return fail(valid.error(), "cannot start");
   auto plan = plan_run(effective, *config);
   if (!plan) return fail(plan.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);
@@ -190,5 +190,7 @@ int main_body(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  const int status = penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  if (gpt::address_space_is_limited()) ::_exit(status);
+  return status;
 }

@@ -10,6 +10,7 @@
 #include <linux/falloc.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <csignal>
@@ -160,6 +161,30 @@ TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {
 
   expect_refused(train(arguments() + " --text /nonexistent/text"), 2, {"/nonexistent/text"});
   expect_refused(train(arguments() + " --text " + empty), 2, {"empty"});
+}
+
+TEST_F(GptTrain, RefusesSizesThatNoMachineHas) {
+  expect_refused(train(arguments() + " --width 1000000"), 2, {"width", "1 to 65536"});
+  expect_refused(train(arguments() + " --layers 4294967295"), 2, {"layers", "1 to 4096"});
+  expect_refused(train(arguments() + " --heads 0"), 2, {"heads"});
+  expect_refused(train(arguments() + " --context 4000000000"), 2, {"context"});
+  expect_refused(train(arguments() + " --text /dev/zero"), 2, {"/dev/zero", "too long"});
+  expect_refused(train(arguments() + " --text /proc/self/mem"), 1, {"/proc/self/mem", "Input/output error"});
+}
+
+TEST_F(GptTrain, RefusesALimitOnAddressSpaceThatItCannotRunWith) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space";
+#endif
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit small{800'000'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+
+  const Outcome outcome = train(arguments());
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+
+  expect_refused(outcome, 1, {"limit on address space", "ulimit -v"});
 }
 
 TEST_F(GptTrain, LetsTwoRunsShareADirectory) {

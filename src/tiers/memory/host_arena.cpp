@@ -63,6 +63,13 @@ bool populate(std::byte* address, std::uint64_t size) {
   return true;
 }
 
+Error refused(std::uint64_t size, int errno_value) {
+  return Error(ErrorCode::no_space, "HostArena::create")
+      .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
+      .wanted(ByteCount(size))
+      .advice("lower penstock.host_budget, or raise the limit on address space (ulimit -v)");
+}
+
 }  // namespace
 
 std::string_view to_string(PageKind kind) {
@@ -84,12 +91,12 @@ Result<HostArena> HostArena::create(const Options& options) {
 
   const std::uint64_t size = round_up(options.size.value(), page_size.value());
   std::byte* address = map_aligned(size);
-  if (address == nullptr) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+  if (address == nullptr) return refused(size, errno);
   arena.bytes_ = HostSpan(address, ByteCount(size));
   ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
-  if (!populate(address, size)) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+  if (!populate(address, size)) return refused(size, errno);
 
   const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
   if (huge >= size) {

@@ -202,6 +202,18 @@ TEST(Config, WritesNoKeyThatHasNoValue) {
   EXPECT_EQ(again->to_json(), config->to_json());
 }
 
+TEST(Config, ReportsAFileThatCannotBeReadToItsEnd) {
+  const auto unreadable = Config::from_file("/proc/self/mem", 1);
+  const auto endless = Config::from_file("/dev/zero", 1);
+
+  ASSERT_FALSE(unreadable);
+  EXPECT_EQ(unreadable.error().code(), ErrorCode::io);
+  EXPECT_TRUE(contains(unreadable.error().message(), "/proc/self/mem")) << unreadable.error().message();
+  ASSERT_FALSE(endless);
+  EXPECT_EQ(endless.error().code(), ErrorCode::invalid_config);
+  EXPECT_TRUE(contains(endless.error().message(), "too long")) << endless.error().message();
+}
+
 TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
   test::ScratchDirectory directory;
   std::ofstream(directory.path() / "ds_config.json") << R"({"train_batch_size": 8, "gradient_cliping": 1})";
