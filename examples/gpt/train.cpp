@@ -4,6 +4,7 @@
 #include "gpt/memory_bound.hpp"
 #include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
+#include "gpt/stop_signal.hpp"
 #include "gpt/training_report.hpp"
 
 #include "measure/run_main.hpp"
@@ -35,6 +36,7 @@ struct Arguments {
 struct Run {
   std::string digest;
   std::optional<Error> error;
+  int signal = 0;  // ended it after a step
 };
 
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
@@ -71,8 +73,12 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       }
       reports[rank] = done;
       arrived.arrive_and_wait();
-      if (rank == 0 && !failed) report.step(step, reports, trainers);
+      if (rank == 0) {
+        if (!failed) report.step(step, reports, trainers);
+        run.signal = stop_signal();  // once per step, for all ranks
+      }
       arrived.arrive_and_wait();
+      if (run.signal != 0) break;
     }
     PENSTOCK_TRY_ASSIGN(auto digest, trainers[rank]->digest());
     const std::lock_guard lock(mutex);
@@ -100,6 +106,12 @@ int fail(const Error& error, const char* what) {
                  error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::not_found
              ? 2
              : 1;
+}
+
+/// The exit status of a program that a signal ended, as a shell reports it.
+int stopped_by(int signal) {
+  std::fprintf(stderr, "note: ended by signal %d after a whole step\n", signal);
+  return 128 + signal;
 }
 
 /// The plan of each rank. Refuses a run that does not fit into the machine's memory.
@@ -138,6 +150,7 @@ int run(const Arguments& arguments) {
   }
   const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr);
   if (trained.error) return fail(*trained.error, "training failed");
+  if (trained.signal != 0) return stopped_by(trained.signal);
   if (!arguments.check) return 0;
 
   std::printf("\nthe same training with everything in memory\n");
@@ -147,6 +160,7 @@ int run(const Arguments& arguments) {
   if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
   const Run checked = train(effective, in_memory, *text, nullptr);
   if (checked.error) return fail(*checked.error, "training in memory failed");
+  if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
   std::printf("\ncheck %s: on disk %s, in memory %s\n", equal ? "passed" : "FAILED", trained.digest.c_str(),
               checked.digest.c_str());
@@ -183,6 +197,7 @@ int main_body(int argc, char** argv) {
     return 2;
   }
   arguments.training.data_seed = arguments.model.seed;
+  note_stop_signals();
   return run(arguments);
 }
 

@@ -211,6 +211,33 @@ TEST_F(GptTrain, LeavesNothingBehindWhenItIsKilled) {
   EXPECT_EQ(swap_.entry_count(), 0u);
 }
 
+TEST_F(GptTrain, EndsAfterAWholeStepWithItsReportOnASignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    TrainProcess process(arguments() + endless);
+    ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+
+    process.kill(signal);
+    const Outcome outcome = process.finish();
+
+    EXPECT_EQ(outcome.status, 128 + signal) << outcome.output;
+    EXPECT_EQ(digest_in(outcome.output).size(), 32u) << outcome.output;
+    EXPECT_EQ(outcome.output.find("error: "), std::string::npos) << outcome.output;
+    EXPECT_EQ(swap_.entry_count(), 0u);
+  }
+}
+
+TEST_F(GptTrain, EndsAtOnceOnASecondSignal) {
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+  process.kill(SIGSTOP);  // so that no step can end between the signals
+  process.kill(SIGINT);
+  process.kill(SIGTERM);
+  process.kill(SIGCONT);
+
+  const int status = process.finish().status;
+  EXPECT_TRUE(status == -SIGTERM || status == -SIGINT) << status;
+}
+
 TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
   TrainProcess process(arguments() + endless);
   ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
