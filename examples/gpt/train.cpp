@@ -39,6 +39,12 @@ struct Run {
   int signal = 0;  // ended it after a step
 };
 
+/// The error of a step, with what it cost: the example saves nothing.
+Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
+  return std::move(error).note("lost    step " + std::to_string(step) + " of " + std::to_string(steps) +
+                               ", on rank " + std::to_string(rank) + ", and what was trained before");
+}
+
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
   const std::uint32_t ranks = arguments.training.ranks;
@@ -67,11 +73,12 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
     }
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
-      PENSTOCK_TRY_ASSIGN(auto done, trainers[rank]->step(step));
-      for (const std::string& message : done.messages) {
+      auto done = trainers[rank]->step(step);
+      if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
+      for (const std::string& message : done->messages) {
         std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
       }
-      reports[rank] = done;
+      reports[rank] = *done;
       arrived.arrive_and_wait();
       if (rank == 0) {
         if (!failed) report.step(step, reports, trainers);

@@ -92,6 +92,12 @@ PathReport Path::report() const {
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
   PathOptions options = wanted;
+  if (options.capacity.is_zero()) {
+    return Error::invalid_argument("Path::create")
+        .object("capacity of " + options.directory.string())
+        .wanted("the length of the swap file, at least one tensor")
+        .got(options.capacity);
+  }
   const ByteCount reserved = options.reserved.value_or(options.capacity);
   PENSTOCK_TRY_ASSIGN(auto made, make_file(options, reserved));
   auto& [file, growth_note] = made;

@@ -153,5 +153,16 @@ INSTANTIATE_TEST_SUITE_P(Engines, PathTest,
                                          EngineChoice::threads),
                          [](const auto& choice) { return std::string(to_string(choice.param)); });
 
+TEST(Path, RefusesASwapFileWithoutBytes) {
+  const test::ScratchDirectory directory;
+
+  const auto path = Path::create({.directory = directory.path()});
+
+  ASSERT_FALSE(path);
+  EXPECT_EQ(path.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(path.error().message().find("capacity of " + directory.path().string()), std::string::npos)
+      << path.error().message();
+}
+
 }  // namespace
 }  // namespace penstock::swap
