@@ -46,7 +46,8 @@ void answer_calls(int listener, int error, unsigned count, unsigned made) {
   while (true) {
     call = {};
     if (::ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
-      if (errno == EINTR) continue;
+      // ENOENT: the call was interrupted, for example by work of io_uring, and is made again.
+      if (errno == EINTR || errno == ENOENT) continue;
       return;
     }
     seccomp_notif_resp answer{};

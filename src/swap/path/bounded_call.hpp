@@ -15,8 +15,8 @@
 namespace penstock::swap {
 
 /// Runs `call`, which may block in the kernel without end, on a thread of its own, and waits for it until `deadline`
-/// has elapsed in running time. A call that has not returned by then is abandoned: its thread, what it captured and what
-/// it returns live until it returns or the process ends.
+/// has elapsed in running time. A call that has not returned by then is abandoned: its thread, what it captured and
+/// what it returns live until it returns or the process ends.
 ///
 /// Errors: those of `call`; deadline_exceeded; no_space, where no thread can be started.
 template <class T>

@@ -33,8 +33,8 @@ class Path {
     std::uint64_t tag = 0;
   };
 
-  /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when the file is not made within options.deadline;
-  /// those of FileSystem::create_scratch, choose_engine and BlockFile::create.
+  /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when the file is not made
+  /// within options.deadline; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
   /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
   ~Path();

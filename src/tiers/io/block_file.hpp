@@ -30,8 +30,8 @@ namespace penstock::tiers {
 /// After a failed flush the file refuses writes and flushes: the kernel reports lost writes once, so that a later flush
 /// that succeeds proves nothing. Reads continue; the caller verifies the bytes.
 ///
-/// Against a request's deadline counts the time in which poll() is called (RunningTime): a process that was stopped does
-/// not take its drive for hung.
+/// A request's deadline counts only time in which poll() is called (RunningTime), so that a process that was stopped
+/// does not take its drive for hung.
 ///
 /// After IoEngine::failure() the file refuses everything, and requests in flight end with deadline_exceeded at once.
 ///

@@ -15,8 +15,8 @@ struct ThreadPoolOptions {
 /// An engine that runs pread, pwrite and fdatasync on its own threads. Works on every file system. Writes and flushes
 /// never occupy all threads, so that reads complete beside writes that hang.
 ///
-/// Errors: invalid_argument, for zero threads, more than 256, or a depth of zero; no_space, where fewer than two threads
-/// can be started. With fewer than requested it works, and notes() says so.
+/// Errors: invalid_argument, for zero threads, more than 256, or a depth of zero; no_space, where fewer than two
+/// threads can be started. With fewer than requested it works, and notes() says so.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_thread_pool_engine(const ThreadPoolOptions& options);
 
 }  // namespace penstock::tiers
