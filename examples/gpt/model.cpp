@@ -30,16 +30,7 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 }  // namespace
 
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
-  if (config.layers == 0 || config.width == 0 || config.heads == 0 || config.context == 0) {
-    return Error::invalid_argument("Model::create")
-        .reason("layers, width, heads and context must not be zero");
-  }
-  if (config.width % config.heads != 0) {
-    return Error::invalid_argument("Model::create")
-        .object("width")
-        .wanted("a multiple of " + std::to_string(config.heads) + " heads")
-        .got(config.width);
-  }
+  PENSTOCK_TRY(config.validate());
   return Model(config, ops);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <penstock/base/result.hpp>
+
 #include <cstdint>
 
 namespace gpt {
@@ -13,6 +15,10 @@ struct ModelConfig {
   std::uint32_t heads = 12;
   std::uint32_t context = 128;  ///< tokens per sequence
   std::uint64_t seed = 1;       ///< of the initial values
+
+  /// Errors: invalid_argument, for a zero, a value above those with which sizes in bytes fit into 64 bits, and a width
+  /// that is not a multiple of heads.
+  [[nodiscard]] penstock::Result<void> validate() const;
 };
 
 /// The demonstration's hyperparameters, found with gpt_plain on two cores.
@@ -27,6 +33,9 @@ struct TrainingConfig {
   float weight_decay = 0.1f;  ///< of matrices and embeddings
   float gradient_norm_max = 1.0f;
   std::uint64_t data_seed = 1;
+
+  /// Errors: invalid_argument, for zero or too many ranks, micro-batches or sequences.
+  [[nodiscard]] penstock::Result<void> validate() const;
 };
 
 }  // namespace gpt

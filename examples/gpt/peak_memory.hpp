@@ -9,5 +9,9 @@ void reset_peak_resident_memory();
 
 /// The peak resident memory of this process (VmHWM of /proc/self/status).
 [[nodiscard]] penstock::ByteCount peak_resident_memory();
+/// The resident memory of this process now.
+[[nodiscard]] penstock::ByteCount resident_memory();
+/// The address space that this process uses now.
+[[nodiscard]] penstock::ByteCount virtual_memory();
 
 }  // namespace gpt

@@ -3,6 +3,7 @@
 #include "gpt/host_kernels.hpp"
 #include "gpt/host_ops.hpp"
 #include "gpt/model.hpp"
+#include "gpt/rank_threads.hpp"
 #include "gpt/text.hpp"
 
 #include "measure/run_main.hpp"
@@ -17,7 +18,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 namespace gpt {
 namespace {
@@ -260,7 +260,7 @@ class Rank {
   std::uint64_t begin_ = 0, end_ = 0;  // this rank's slice of the model
 };
 
-void train(const ModelConfig& config, const TrainingConfig& training, const Text& text) {
+Result<void> train(const ModelConfig& config, const TrainingConfig& training, const Text& text) {
   const ModelDescription description(config);
   Shared shared(description, training);
   const double tokens =
@@ -282,8 +282,7 @@ void train(const ModelConfig& config, const TrainingConfig& training, const Text
       std::fflush(stdout);
     }
   };
-  std::vector<std::jthread> threads;
-  for (std::uint32_t number = 0; number < training.ranks; ++number) threads.emplace_back(run_rank, number);
+  return run_ranks(training.ranks, run_rank);
 }
 
 int run(int argc, char** argv) {
@@ -307,13 +306,15 @@ int run(int argc, char** argv) {
   app.add_option("--beta2", training.beta2, "decay rate of the second moment")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
-  auto text = Text::load(file, config.context);
-  if (!text) {
-    std::fprintf(stderr, "error: %s\n", text.error().message().c_str());
-    return 1;
-  }
-  train(config, training, *text);
-  return 0;
+  const auto ran = [&]() -> Result<void> {
+    PENSTOCK_TRY(config.validate());
+    PENSTOCK_TRY(training.validate());
+    PENSTOCK_TRY_ASSIGN(const auto text, Text::load(file, config.context));
+    return train(config, training, text);
+  }();
+  if (ran) return 0;
+  std::fprintf(stderr, "error: %s\n", ran.error().message().c_str());
+  return 1;
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 
@@ -22,15 +22,21 @@ using penstock::Result;
 constexpr const char* licences = "/usr/share/common-licenses";
 
 Result<void> append_file(const fs::path& path, std::vector<std::uint8_t>& bytes) {
-  if (std::error_code error; fs::is_directory(path, error)) {
-    return Error::from_errno("Text::load", EISDIR).object(path.string());
-  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error::from_errno("Text::load", errno != 0 ? errno : EIO).object(path.string());
-  bytes.insert(bytes.end(), std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) return Error::from_errno("Text::load", EIO).object(path.string());
-  return penstock::ok();
+  std::array<char, 1 << 16> part;
+  while (file.good() && bytes.size() <= Text::size_max.value()) {
+    file.read(part.data(), part.size());  // sets badbit where the system call fails, for a directory too
+    bytes.insert(bytes.end(), part.data(), part.data() + file.gcount());
+  }
+  if (file.bad()) return Error::from_errno("Text::load", errno != 0 ? errno : EIO).object(path.string());
+  if (bytes.size() <= Text::size_max.value()) return penstock::ok();
+  return Error::invalid_argument("Text::load")
+      .object(path.string())
+      .reason("the text is too long")
+      .wanted("at most " + penstock::to_string(Text::size_max))
+      .advice("train on a part of it");
 }
 
 // The files of the directory in order of name, without links (GPL -> GPL-3), which would repeat text.

@@ -22,11 +22,14 @@ struct BatchSize {
 /// The training text and the rule that selects batches from it. Safe to read from any thread.
 class Text {
  public:
+  /// A device has no end, and the text is kept in memory.
+  static constexpr penstock::ByteCount size_max{256 << 20};
+
   /// Loads `file`; without one, the licences that every Debian system contains (~270 kB of English
   /// in /usr/share/common-licenses), in order of name.
   ///
-  /// Errors: not_found, permission, io, and invalid_argument for text too short for one sequence of
-  /// `context` tokens and its targets.
+  /// Errors: not_found, permission, io, and invalid_argument for text longer than size_max or too short for one
+  /// sequence of `context` tokens and its targets.
   [[nodiscard]] static penstock::Result<Text> load(const std::optional<std::filesystem::path>& file,
                                                    std::uint32_t context);
 

@@ -1,18 +1,21 @@
 // gpt_train: trains the GPT with Penstock. ds_config.json configures where parameters, gradients and optimizer states
 // are kept.
 #include "gpt/disk_limit.hpp"
+#include "gpt/memory_bound.hpp"
+#include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
+#include "gpt/stop_signal.hpp"
 #include "gpt/training_report.hpp"
 
 #include "measure/run_main.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>
 #include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <mutex>
-#include <thread>
 
 namespace gpt {
 namespace {
@@ -33,7 +36,14 @@ struct Arguments {
 struct Run {
   std::string digest;
   std::optional<Error> error;
+  int signal = 0;  // ended it after a step
 };
+
+/// The error of a step, with what it cost: the example saves nothing.
+Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
+  return std::move(error).note("lost    step " + std::to_string(step) + " of " + std::to_string(steps) +
+                               ", on rank " + std::to_string(rank) + ", and what was trained before");
+}
 
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
@@ -63,34 +73,36 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
     }
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
-      PENSTOCK_TRY_ASSIGN(auto done, trainers[rank]->step(step));
-      for (const std::string& message : done.messages) {
+      auto done = trainers[rank]->step(step);
+      if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
+      for (const std::string& message : done->messages) {
         std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
       }
-      reports[rank] = done;
+      reports[rank] = *done;
       arrived.arrive_and_wait();
-      if (rank == 0 && !failed) report.step(step, reports, trainers);
+      if (rank == 0) {
+        if (!failed) report.step(step, reports, trainers);
+        run.signal = stop_signal();  // once per step, for all ranks
+      }
       arrived.arrive_and_wait();
+      if (run.signal != 0) break;
     }
     PENSTOCK_TRY_ASSIGN(auto digest, trainers[rank]->digest());
     const std::lock_guard lock(mutex);
     run.digest = digest;
     return ok();
   };
-  std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto outcome = run_rank(rank);
-      if (outcome) return;
-      const std::lock_guard lock(mutex);
-      // peer_failed is a consequence of another rank's error, which is the one to report.
-      if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
-      failed = true;
-      group->abort(rank, outcome.error());
-      arrived.arrive_and_drop();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto ran = run_ranks(ranks, [&](std::uint32_t rank) {
+    auto outcome = run_rank(rank);
+    if (outcome) return;
+    const std::lock_guard lock(mutex);
+    // peer_failed is a consequence of another rank's error, which is the one to report.
+    if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
+    failed = true;
+    group->abort(rank, outcome.error());
+    arrived.arrive_and_drop();
+  });
+  if (!ran) run.error = ran.error();
   if (!run.error) report.end(trainers, run.digest);
   return run;
 }
@@ -103,7 +115,23 @@ int fail(const Error& error, const char* what) {
              : 1;
 }
 
+/// The exit status of a program that a signal ended, as a shell reports it.
+int stopped_by(int signal) {
+  std::fprintf(stderr, "note: ended by signal %d after a whole step\n", signal);
+  return 128 + signal;
+}
+
+/// The plan of each rank. Refuses a run that does not fit into the machine's memory.
+Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config& config) {
+  const std::uint32_t ranks = arguments.training.ranks;
+  PENSTOCK_TRY_ASSIGN(auto plan,
+                      plan_memory(config, layout_of(ModelDescription(arguments.model)), ranks, ranks));
+  PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda), ranks));
+  return plan;
+}
+
 int run(const Arguments& arguments) {
+  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
   if (!arguments.nvme_paths.empty()) {
@@ -114,12 +142,12 @@ int run(const Arguments& arguments) {
   Arguments effective = arguments;
   effective.training.micro_batches = config->gradient_accumulation_steps;
   effective.training.sequences = config->micro_batch_size;
+  if (auto valid = effective.training.validate(); !valid) return fail(valid.error(), "cannot start");
+  auto plan = plan_run(effective, *config);
+  if (!plan) return fail(plan.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);
   if (!text) return fail(text.error(), "cannot use the text");
 
-  auto plan = zero::plan_memory(*config, layout_of(ModelDescription(arguments.model)),
-                                arguments.training.ranks, arguments.training.ranks);
-  if (!plan) return fail(plan.error(), "cannot start");
   std::optional<DiskLimit> limit;
   if (!plan->swap_bytes.is_zero()) {
     auto measured = measure_disk(plan->runtime_options(*config, 0).paths, ByteCount(384 << 20));
@@ -129,14 +157,17 @@ int run(const Arguments& arguments) {
   }
   const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr);
   if (trained.error) return fail(*trained.error, "training failed");
+  if (trained.signal != 0) return stopped_by(trained.signal);
   if (!arguments.check) return 0;
 
   std::printf("\nthe same training with everything in memory\n");
   zero::Config in_memory = *config;
   in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
+  if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
   const Run checked = train(effective, in_memory, *text, nullptr);
   if (checked.error) return fail(*checked.error, "training in memory failed");
+  if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
   std::printf("\ncheck %s: on disk %s, in memory %s\n", equal ? "passed" : "FAILED", trained.digest.c_str(),
               checked.digest.c_str());
@@ -173,6 +204,7 @@ int main_body(int argc, char** argv) {
     return 2;
   }
   arguments.training.data_seed = arguments.model.seed;
+  note_stop_signals();
   return run(arguments);
 }
 
@@ -180,5 +212,7 @@ int main_body(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  const int status = penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  if (gpt::address_space_is_limited()) ::_exit(status);
+  return status;
 }

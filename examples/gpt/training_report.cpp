@@ -1,6 +1,6 @@
 #include "gpt/training_report.hpp"
 
-#include "gpt/activations.hpp"
+#include "gpt/memory_bound.hpp"
 #include "gpt/peak_memory.hpp"
 
 #include <penstock/base/time.hpp>
@@ -22,8 +22,6 @@ double seconds(penstock::TimePoint time) {
   return std::chrono::duration<double>(time).count();
 }
 }  // namespace
-
-const ByteCount TrainingReport::memory_beside_max{GPT_HAS_CUDA ? 224 << 20 : 64 << 20};
 
 TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& training,
                                const DiskLimit* limit, bool device_is_host)
@@ -108,18 +106,13 @@ void TrainingReport::end(const Trainers& trainers, const std::string& digest) co
 }
 
 void TrainingReport::memory(const Trainers& trainers) const {
-  ByteCount host, device;
-  for (const auto& trainer : trainers) {
-    host += trainer->plan().host_budget;
-    device += trainer->plan().device_budget;
-  }
   std::printf("\npeak resident memory %s", to_string(peak_resident_memory()).c_str());
   if (device_is_host_) {
-    const ByteCount activations = Activations::size(model_, training_.sequences) * training_.ranks;
+    const MemoryBound bound = memory_bound(trainers[0]->plan(), model_, training_, device_is_host_);
     std::printf(" of at most %s: host budget %s, device budget %s, activations %s, and %s for the process",
-                to_string(host + device + activations + memory_beside_max).c_str(), to_string(host).c_str(),
-                to_string(device).c_str(), to_string(activations).c_str(),
-                to_string(memory_beside_max).c_str());
+                to_string(bound.total()).c_str(), to_string(bound.host).c_str(),
+                to_string(bound.device).c_str(), to_string(bound.activations).c_str(),
+                to_string(bound.beside).c_str());
   }
   std::printf("\n");
 }

@@ -15,10 +15,6 @@ class TrainingReport {
  public:
   using Trainers = std::vector<std::unique_ptr<RankTrainer>>;
 
-  /// An upper limit of the process's memory apart from budgets and activations: code, libraries, stacks, the text. In
-  /// a build with CUDA it includes 160 MiB for cuBLAS, which relocates 84 MiB of tables when it is loaded.
-  static const penstock::ByteCount memory_beside_max;
-
   /// `limit` is null if it was not measured. `device_is_host`: host memory is used as the device.
   TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit,
                  bool device_is_host);

@@ -1,12 +1,18 @@
 #include <penstock/parallel/workers.hpp>
 
+#include "base/start_thread.hpp"
+
 #include <tbb/blocked_range.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
+#include <algorithm>
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace penstock::parallel {
 
@@ -18,6 +24,28 @@ constexpr bool may_start_threads = false;
 #else
 constexpr bool may_start_threads = true;
 #endif
+
+/// Whether `count` threads can run at a time. They are ended again.
+Result<void> check_threads(std::uint32_t count) {
+  std::latch end(1);
+  std::vector<std::thread> threads;
+  Result<void> outcome;
+  while (outcome && threads.size() < count) {
+    auto started = start_thread(
+        "Workers::create", "worker " + std::to_string(threads.size() + 1) + " of " + std::to_string(count),
+        [&] { end.wait(); });
+    if (started) {
+      threads.push_back(std::move(*started));
+    } else {
+      outcome = std::move(started).error().advice(
+          "raise the limit on processes and threads (ulimit -u, pids.max of the container), or lower "
+          "penstock.threads");
+    }
+  }
+  end.count_down();
+  for (std::thread& thread : threads) thread.join();
+  return outcome;
+}
 }  // namespace
 
 struct Workers::Arena {
@@ -52,6 +80,11 @@ Result<Workers> Workers::create(const Options& options) {
         .object("threads")
         .wanted("1 to " + std::to_string(threads_max))
         .got(options.threads);
+  }
+  if (may_start_threads) {
+    // Beside the caller's thread.
+    PENSTOCK_TRY(
+        check_threads(std::min(options.threads, std::max(1u, std::thread::hardware_concurrency())) - 1));
   }
   auto arena = options.threads > 1 && may_start_threads ? std::make_unique<Arena>(options.threads) : nullptr;
   return Workers(options.threads, std::move(arena));

@@ -66,6 +66,7 @@ struct DiskBenchmark::State {
   State(Options options, ByteCount transfer, tiers::HostArena arena,
         std::vector<std::unique_ptr<Path>> paths);
   ~State();
+  Result<void> start_drivers();
   Result<void> prewrite();
   Result<BenchmarkSample> run(BenchmarkPattern pattern, TimePoint duration);
   void post(std::size_t lane, std::size_t slot, IoOperation operation);
@@ -115,6 +116,7 @@ Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
     paths.push_back(std::move(created));
   }
   auto state = std::make_unique<State>(std::move(options), transfer, std::move(arena), std::move(paths));
+  PENSTOCK_TRY(state->start_drivers());
   PENSTOCK_TRY(state->prewrite());
   return std::unique_ptr<DiskBenchmark>(new DiskBenchmark(std::move(state)));
 }
@@ -156,12 +158,18 @@ DiskBenchmark::State::State(Options options, ByteCount transfer, tiers::HostAren
       lane.slots.push_back(arena_.bytes().subspan(begin, transfer_));
     }
     lane.read_from.resize(slots);
-    path->start_driver([this] {
+  }
+}
+
+Result<void> DiskBenchmark::State::start_drivers() {
+  for (const auto& path : paths_) {
+    PENSTOCK_TRY(path->start_driver([this] {
       const std::lock_guard lock(mutex_);
       notified_ = true;
       arrived_.notify_one();
-    });
+    }));
   }
+  return ok();
 }
 
 DiskBenchmark::State::~State() {

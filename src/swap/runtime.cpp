@@ -25,8 +25,10 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   }
   auto arena = tiers::HostArena::create({.size = options.host_budget, .pinning = options.pinning});
   if (!arena) return arena.error();
-  return std::unique_ptr<Runtime>(
+  std::unique_ptr<Runtime> runtime(
       new Runtime(std::make_shared<RuntimeState>(std::move(options), std::move(*arena), std::move(paths))));
+  PENSTOCK_TRY(runtime->state_->start_threads());
+  return runtime;
 }
 
 Runtime::Runtime(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}

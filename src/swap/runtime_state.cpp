@@ -1,5 +1,7 @@
 #include "swap/runtime_state.hpp"
 
+#include "base/start_thread.hpp"
+
 #include <pthread.h>
 #include <algorithm>
 #include <span>
@@ -50,9 +52,13 @@ RuntimeState::RuntimeState(RuntimeOptions given, tiers::HostArena memory,
   for (const auto& path : paths) {
     if (!arena.bytes().empty()) path->attach(arena.bytes());
   }
-  if (options.idle_handler != nullptr) return;
-  for (const auto& path : paths) path->start_driver([this] { wake(); });
-  mover = std::thread([this] { run_mover(); });
+}
+
+Result<void> RuntimeState::start_threads() {
+  if (options.idle_handler != nullptr) return ok();
+  for (const auto& path : paths) PENSTOCK_TRY(path->start_driver([this] { wake(); }));
+  PENSTOCK_TRY_ASSIGN(mover, start_thread("Runtime::create", "the mover", [this] { run_mover(); }));
+  return ok();
 }
 
 /// Returns the error to the caller; the stores are queued again.

@@ -24,6 +24,10 @@ namespace penstock::swap {
 /// or CUDA call is made with it held.
 struct RuntimeState {
   RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
+  /// Starts the drivers and the mover, unless the options have an idle_handler.
+  ///
+  /// Errors: no_space, at a limit on threads. The drivers that were started must be stopped then.
+  Result<void> start_threads();
 
   /// Advances the residency and starts its moves. With the lock held.
   void advance() {

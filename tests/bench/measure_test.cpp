@@ -1,11 +1,23 @@
+#include "kit/child_process.hpp"
 #include "kit/mounted_file_system.hpp"
 #include "kit/scratch_directory.hpp"
+#include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace penstock::measure {
 namespace {
@@ -60,6 +72,40 @@ TEST(PageCache, IsDetectedForALoopDeviceWithoutDirectIo) {
 
 TEST(PageCache, IsAnErrorForAMissingDirectory) {
   EXPECT_EQ(page_cache_because("/nonexistent/penstock").error().code(), ErrorCode::not_found);
+}
+
+TEST(RunMain, EndsWithAMessageWhereMemoryOrThreadsAreRefusedInAnyThread) {
+  using test::in_child;
+  const auto status_of = [](void (*thread)()) {
+    return in_child([&] {
+      return run_main([&] {
+        std::thread(thread).join();
+        return 0;
+      });
+    });
+  };
+  EXPECT_EQ(status_of([] {}), 0);
+  EXPECT_EQ(status_of([] { throw std::bad_alloc(); }), 1);
+  EXPECT_EQ(status_of([] { throw std::system_error(EAGAIN, std::generic_category()); }), 1);
+  EXPECT_EQ(status_of([] { throw std::logic_error("a defect"); }), -SIGABRT);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  // noexcept: the exception could not reach the body.
+  EXPECT_EQ(status_of([]() noexcept { (void)std::vector<char>(std::size_t{1} << 50).data()[7]; }), 1);
+#endif
+}
+
+TEST(RunMain, TurnsAWriteBeyondTheLimitOnFileSizesIntoAnError) {
+  const test::ScratchDirectory directory;
+  const int status = test::in_child([&] {
+    return run_main([&] {
+      const rlimit limit{1000, 1000};
+      const int file = ::open((directory.path() / "file").c_str(), O_CREAT | O_WRONLY, 0600);
+      const std::vector<char> bytes(2000);
+      if (::setrlimit(RLIMIT_FSIZE, &limit) != 0 || ::write(file, bytes.data(), 2000) != 1000) return 1;
+      return ::write(file, bytes.data(), 1000) == -1 && errno == EFBIG ? 0 : 2;
+    });
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

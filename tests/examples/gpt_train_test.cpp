@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
+#include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <csignal>
@@ -137,12 +139,52 @@ TEST_F(GptTrain, RefusesABudgetThatCannotMakeProgress) {
                  {"host budget is too small", "wanted", "penstock.host_budget"});
 }
 
+TEST_F(GptTrain, RefusesARunThatTheMachinesMemoryCannotHold) {
+  const std::string file = (directory_.path() / "meminfo").string();
+  std::ofstream(file) << "MemTotal: 1000000 kB\nMemAvailable: 60000 kB\n";
+  // In a mount namespace of this process, so that nothing else sees the file.
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) != 0) {
+    GTEST_SKIP() << "mounting over /proc/meminfo is not allowed here";
+  }
+
+  const Outcome outcome = train(arguments());
+  ::umount("/proc/meminfo");
+
+  expect_refused(outcome, 1,
+                 {"host memory does not suffice", "58.6 MiB available", "short", "/proc/meminfo"});
+}
+
 TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {
   const std::string empty = (directory_.path() / "empty").string();
   std::ofstream(empty).flush();
 
   expect_refused(train(arguments() + " --text /nonexistent/text"), 2, {"/nonexistent/text"});
   expect_refused(train(arguments() + " --text " + empty), 2, {"empty"});
+}
+
+TEST_F(GptTrain, RefusesSizesThatNoMachineHas) {
+  expect_refused(train(arguments() + " --width 1000000"), 2, {"width", "1 to 65536"});
+  expect_refused(train(arguments() + " --layers 4294967295"), 2, {"layers", "1 to 4096"});
+  expect_refused(train(arguments() + " --heads 0"), 2, {"heads"});
+  expect_refused(train(arguments() + " --context 4000000000"), 2, {"context"});
+  expect_refused(train(arguments() + " --text /dev/zero"), 2, {"/dev/zero", "too long"});
+  expect_refused(train(arguments() + " --text /proc/self/mem"), 1, {"/proc/self/mem", "Input/output error"});
+}
+
+TEST_F(GptTrain, RefusesALimitOnAddressSpaceThatItCannotRunWith) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space";
+#endif
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit small{800'000'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+
+  const Outcome outcome = train(arguments());
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+
+  expect_refused(outcome, 1, {"limit on address space", "ulimit -v"});
 }
 
 TEST_F(GptTrain, LetsTwoRunsShareADirectory) {
@@ -169,6 +211,33 @@ TEST_F(GptTrain, LeavesNothingBehindWhenItIsKilled) {
   EXPECT_EQ(swap_.entry_count(), 0u);
 }
 
+TEST_F(GptTrain, EndsAfterAWholeStepWithItsReportOnASignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    TrainProcess process(arguments() + endless);
+    ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+
+    process.kill(signal);
+    const Outcome outcome = process.finish();
+
+    EXPECT_EQ(outcome.status, 128 + signal) << outcome.output;
+    EXPECT_EQ(digest_in(outcome.output).size(), 32u) << outcome.output;
+    EXPECT_EQ(outcome.output.find("error: "), std::string::npos) << outcome.output;
+    EXPECT_EQ(swap_.entry_count(), 0u);
+  }
+}
+
+TEST_F(GptTrain, EndsAtOnceOnASecondSignal) {
+  TrainProcess process(arguments() + endless);
+  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
+  process.kill(SIGSTOP);  // so that no step can end between the signals
+  process.kill(SIGINT);
+  process.kill(SIGTERM);
+  process.kill(SIGCONT);
+
+  const int status = process.finish().status;
+  EXPECT_TRUE(status == -SIGTERM || status == -SIGINT) << status;
+}
+
 TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
   TrainProcess process(arguments() + endless);
   ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
@@ -181,8 +250,8 @@ TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
   EXPECT_TRUE(::fsync(file.get()) == 0 || errno == EIO);
   process.kill(SIGCONT);
 
-  expect_stopped(process.finish(),
-                 {"bytes read back differ", "optimizer tile", "block", "at offset", swap().c_str(), "try"});
+  expect_stopped(process.finish(), {"bytes read back differ", "lost    step ", " of 100000, on rank ",
+                                    "optimizer tile", "block", "at offset", swap().c_str(), "try"});
 }
 
 TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
@@ -227,8 +296,8 @@ TEST_F(GptTrain, SaysThatTheDiskIsFullDuringTheRun) {
   }
   ::umount(small.c_str());
 
-  expect_stopped(outcome, {"No space left on device", small.c_str(), "at offset", "parameter shard",
-                           "stays in memory, not yet stored"});
+  expect_stopped(outcome, {"No space left on device", "thin device", "lost    step ", small.c_str(),
+                           "at offset", "parameter shard", "stays in memory, not yet stored"});
 }
 
 TEST_F(GptTrain, StaysWithinItsBudgetsAndAStatedConstant) {

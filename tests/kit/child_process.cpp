@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -39,22 +40,24 @@ long install(std::span<sock_filter> filter, unsigned flags) {
   return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
 }
 
-/// Answers the calls that a filter reports: the first `count` fail with `error`.
-void answer_calls(int listener, int error, unsigned count) {
+/// Answers the calls that a filter reports: the first `made` are made, and the next `count` fail with `error`.
+void answer_calls(int listener, int error, unsigned count, unsigned made) {
   seccomp_notif call{};
   while (true) {
     call = {};
     if (::ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
-      if (errno == EINTR) continue;
+      // ENOENT: the call was interrupted, for example by work of io_uring, and is made again.
+      if (errno == EINTR || errno == ENOENT) continue;
       return;
     }
     seccomp_notif_resp answer{};
     answer.id = call.id;
-    if (count > 0) {
+    if (made > 0 || count == 0) {
+      made -= std::min(made, 1u);
+      answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    } else {
       --count;
       answer.error = -error;
-    } else {
-      answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
     }
     (void)::ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
   }
@@ -87,7 +90,7 @@ bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask,
   return install(filter, 0) == 0;
 }
 
-bool refuse_system_call_times(long number, int error, unsigned count) {
+bool refuse_system_call_times(long number, int error, unsigned count, unsigned made) {
   std::array<sock_filter, 4> filter = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(number)},
@@ -96,9 +99,9 @@ bool refuse_system_call_times(long number, int error, unsigned count) {
   }};
   // Started before the filter, which therefore does not concern it.
   static std::atomic<int> listener{-1};
-  std::thread([error, count] {
+  std::thread([error, count, made] {
     while (listener.load() == -1) std::this_thread::yield();
-    if (listener.load() >= 0) answer_calls(listener.load(), error, count);
+    if (listener.load() >= 0) answer_calls(listener.load(), error, count, made);
   }).detach();
   const long result = install(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER);
   listener.store(result >= 0 ? static_cast<int>(result) : -2);

@@ -13,10 +13,10 @@ int in_child(const std::function<int()>& body);
 /// available.
 [[nodiscard]] bool refuse_system_call(long number, int error);
 
-/// The same, but only `count` calls fail; later ones are made. The filter concerns the calling thread and the threads
-/// that it starts, and a thread of this process decides. Call once per child and before the process needs that system
-/// call in two threads at a time.
-[[nodiscard]] bool refuse_system_call_times(long number, int error, unsigned count);
+/// The same, but the first `made` calls are made, only the next `count` fail, and later ones are made. The filter
+/// concerns the calling thread and the threads that it starts, and a thread of this process decides. Call once per
+/// child and before the process needs that system call in two threads at a time.
+[[nodiscard]] bool refuse_system_call_times(long number, int error, unsigned count, unsigned made = 0);
 
 /// The same as refuse_system_call(), but only calls that have all bits of `mask` set in argument `argument` fail.
 [[nodiscard]] bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask, int error);

@@ -33,8 +33,8 @@ namespace penstock::swap {
 /// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
  public:
-  /// Errors: no_space and permission, for the host memory; invalid_argument, not_found, permission, no_space and
-  /// unsupported, for a path, with its directory.
+  /// Errors: no_space and permission, for the host memory; no_space, for a thread; invalid_argument, not_found,
+  /// permission, no_space, unsupported and deadline_exceeded, for a path, with its directory.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options);
   /// Waits for the transfers in flight and stops the threads. End all leases first: what was written through a lease
   /// that is still open is lost.

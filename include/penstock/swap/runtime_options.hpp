@@ -42,8 +42,8 @@ struct PathOptions {
   double weight = 1;                  ///< > 0; the path gets weight / (sum of all weights) of the bytes
   ByteCount request_max = 4_MiB;      ///< maximum length of one request
   ByteCount in_flight_max = 16_MiB;   ///< maximum number of bytes in flight
-  TimePoint deadline =
-      std::chrono::seconds(60);           ///< for one request; the path is retired when it is exceeded
+  /// For making the swap file, and for one request; the path is retired when a request exceeds it.
+  TimePoint deadline = std::chrono::seconds(60);
   const Clock* clock = &Clock::steady();  ///< measures the deadline; outlives the runtime
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;

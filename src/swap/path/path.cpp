@@ -1,6 +1,8 @@
 #include "swap/path/path.hpp"
 
 #include "base/notes.hpp"
+#include "base/start_thread.hpp"
+#include "swap/path/bounded_call.hpp"
 
 #include <pthread.h>
 #include <time.h>
@@ -46,6 +48,26 @@ Result<void> check_made(const char* function, const tiers::ChosenEngine& chosen)
       .reason("it returned no engine");
 }
 
+struct MadeFile {
+  tiers::File file;
+  std::string growth_note;  // why it may not grow to the capacity
+};
+
+/// Opening and reserving have no deadline of their own, and a file system may never answer.
+Result<MadeFile> make_file(const PathOptions& options, ByteCount reserved) {
+  const auto make = [=]() -> Result<MadeFile> {
+    MadeFile made;
+    PENSTOCK_TRY_ASSIGN(made.file,
+                        options.file_system->create_scratch(options.directory, reserved, options.direct_io));
+    if (reserved >= options.capacity) return made;
+    if (auto extended = made.file.extend(options.capacity); !extended) {
+      made.growth_note = "may not grow: " + extended.error().message();
+    }
+    return made;
+  };
+  return bounded_call<MadeFile>("Path::create", options.directory.string(), options.deadline, make);
+}
+
 }  // namespace
 
 Result<PathReport> probe_path(const PathOptions& options) {
@@ -70,16 +92,16 @@ PathReport Path::report() const {
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
   PathOptions options = wanted;
-  const ByteCount reserved = options.reserved.value_or(options.capacity);
-  PENSTOCK_TRY_ASSIGN(auto file,
-                      options.file_system->create_scratch(options.directory, reserved, options.direct_io));
-  std::string growth_note;
-  if (reserved < options.capacity) {
-    if (auto extended = file.extend(options.capacity); !extended) {
-      growth_note = "may not grow: " + extended.error().message();
-      options.capacity = reserved;
-    }
+  if (options.capacity.is_zero()) {
+    return Error::invalid_argument("Path::create")
+        .object("capacity of " + options.directory.string())
+        .wanted("the length of the swap file, at least one tensor")
+        .got(options.capacity);
   }
+  const ByteCount reserved = options.reserved.value_or(options.capacity);
+  PENSTOCK_TRY_ASSIGN(auto made, make_file(options, reserved));
+  auto& [file, growth_note] = made;
+  if (!growth_note.empty()) options.capacity = reserved;
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
   PENSTOCK_TRY(check_made("make_engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
@@ -128,9 +150,9 @@ std::string Path::notes() const {
   return notes;
 }
 
-void Path::start_driver(std::function<void()> notify) {
+Result<void> Path::start_driver(std::function<void()> notify) {
   notify_ = std::move(notify);
-  driver_ = std::thread([this] {
+  const auto run = [this] {
     ::pthread_setname_np(::pthread_self(), "penstock-path");
     while (true) {
       {
@@ -140,7 +162,10 @@ void Path::start_driver(std::function<void()> notify) {
       if (turn(forever)) notify_();
     }
     close_engine();  // the ring belongs to this thread
-  });
+  };
+  PENSTOCK_TRY_ASSIGN(
+      driver_, start_thread("Path::start_driver", "the driver of " + options_.directory.string(), run));
+  return ok();
 }
 
 bool Path::stop_driver() {

@@ -33,8 +33,8 @@ class Path {
     std::uint64_t tag = 0;
   };
 
-  /// Errors: invalid_argument, of the weight; those of FileSystem::create_scratch, choose_engine and
-  /// BlockFile::create.
+  /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when the file is not made
+  /// within options.deadline; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
   /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
   ~Path();
@@ -42,7 +42,9 @@ class Path {
   /// The engine may register `buffers` with the kernel. Before the driver starts.
   void attach(HostSpan buffers);
   /// Starts the driver thread, which calls `notify` after outcomes have arrived.
-  void start_driver(std::function<void()> notify);
+  ///
+  /// Errors: no_space, at a limit on threads.
+  [[nodiscard]] Result<void> start_driver(std::function<void()> notify);
   /// Stops the driver and closes the engine. False when a request past its deadline is still in flight: its buffer must
   /// not be freed or reused until the process ends.
   [[nodiscard]] bool stop_driver();

@@ -1,6 +1,7 @@
 #include "swap/path/size_swap_files.hpp"
 #include <penstock/swap/disk_benchmark.hpp>
 
+#include "swap/path/bounded_call.hpp"
 #include "swap/path/path.hpp"
 
 #include <sys/stat.h>
@@ -39,7 +40,11 @@ Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
   for (const PathOptions& path : paths) ++sharers[file_system(path)];
   std::vector<Candidate> candidates;
   for (const PathOptions& path : paths) {
-    PENSTOCK_TRY_ASSIGN(auto free, path.file_system->free_space(path.directory));
+    PENSTOCK_TRY_ASSIGN(auto free,
+                        bounded_call<ByteCount>("size_swap_files", path.directory.string(), path.deadline,
+                                                [files = path.file_system, directory = path.directory] {
+                                                  return files->free_space(directory);
+                                                }));
     candidates.push_back({path, granule * (free / sharers[file_system(path)] / granule)});
   }
   return candidates;

@@ -38,7 +38,11 @@ Result<BlockFile> BlockFile::create(File file, IoEngine& engine, const Options& 
 }
 
 BlockFile::BlockFile(File file, IoEngine& engine, const Options& options)
-    : file_(std::move(file)), engine_(&engine), options_(options), transfers_(options.transfers_max) {
+    : file_(std::move(file)),
+      engine_(&engine),
+      options_(options),
+      running_(*options.clock, running_time_step(options.deadline)),
+      transfers_(options.transfers_max) {
   options_.request_max = std::min(options_.request_max, engine.limits().request_max);
   for (std::uint32_t i = options.transfers_max; i > 0; --i) free_transfers_.push_back(i - 1);
   engine_->attach(file_.handle(), {});
@@ -137,7 +141,7 @@ void BlockFile::poll(TimePoint deadline) noexcept {
   const bool some = count > 0;
   // Handles all completions before requests are declared overdue.
   while (count > 0) {
-    const TimePoint now = options_.clock->now();
+    const TimePoint now = running_.update();
     for (std::size_t i = 0; i < count; ++i) on_completion(completions[i], now);
     count = count < completions.size() ? 0 : engine_->reap(completions, TimePoint::min());
   }
@@ -161,7 +165,7 @@ bool BlockFile::is_current(std::uint32_t part, TimePoint submitted) const noexce
 
 TimePoint BlockFile::next_deadline() const noexcept {
   if (queues_->submissions.empty() || options_.deadline == forever) return forever;
-  return queues_->submissions.front().submitted + options_.deadline;
+  return running_.next_update(queues_->submissions.front().deadline);
 }
 
 /// After a failure of the engine the file refuses everything. True the first time: then the caller refuses the waiting
@@ -178,12 +182,12 @@ bool BlockFile::check_engine(const std::string& failure) noexcept {
 bool BlockFile::end_overdue_parts() noexcept {
   const std::string failure = engine_->failure();
   const bool failed_now = check_engine(failure);
-  const TimePoint now = options_.clock->now();
+  (void)running_.update();
   const std::uint32_t before = overdue_count_;
   while (!queues_->submissions.empty()) {
-    const auto [index, submitted] = queues_->submissions.front();
+    const auto [index, submitted, deadline] = queues_->submissions.front();
     const bool current = is_current(index, submitted);
-    if (current && failure.empty() && next_deadline() > now) break;
+    if (current && failure.empty() && deadline > running_.elapsed()) break;
     queues_->submissions.pop_front();
     if (!current) continue;
     Part& part = parts_[index];
@@ -213,14 +217,16 @@ void BlockFile::submit_parts() noexcept {
   while (true) {
     const std::size_t count = next_batch(batch);
     const std::size_t accepted = count == 0 ? 0 : engine_->submit(std::span(batch).first(count));
-    const TimePoint now = options_.clock->now();
+    const TimePoint now = running_.update();
+    const TimePoint deadline =
+        options_.deadline == forever ? forever : running_.elapsed() + options_.deadline;
     for (std::size_t i = 0; i < accepted; ++i) {
       const std::uint32_t batch_part = queues_->waiting.front();
       Part& part = parts_[batch_part];
       queues_->waiting.pop_front();
       part.in_flight = true;
       part.submitted = now;
-      queues_->submissions.push_back({batch_part, now});
+      queues_->submissions.push_back({batch_part, now, deadline});
       in_flight_ += part.request_length();
       ++counters_.requests;
     }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "tiers/io/running_time.hpp"
+
 #include <penstock/base/time.hpp>
 #include <penstock/tiers/io/file_counters.hpp>
 #include <penstock/tiers/io/file_system.hpp>
@@ -27,6 +29,9 @@ namespace penstock::tiers {
 ///
 /// After a failed flush the file refuses writes and flushes: the kernel reports lost writes once, so that a later flush
 /// that succeeds proves nothing. Reads continue; the caller verifies the bytes.
+///
+/// A request's deadline counts only time in which poll() is called (RunningTime), so that a process that was stopped
+/// does not take its drive for hung.
 ///
 /// After IoEngine::failure() the file refuses everything, and requests in flight end with deadline_exceeded at once.
 ///
@@ -83,7 +88,8 @@ class BlockFile {
   [[nodiscard]] bool saturated() const { return !queues_->waiting.empty() && !in_flight_.is_zero(); }
   /// True while a transfer is queued or in flight.
   [[nodiscard]] bool busy() const { return active_count_ > 0; }
-  /// The earliest deadline of a request in flight, when poll() must be called; forever when there is none.
+  /// When poll() must be called while requests with a deadline are in flight: at the earliest deadline or before it,
+  /// since time counts in steps. forever when there are none.
   [[nodiscard]] TimePoint next_deadline() const noexcept;
   /// Requests past their deadline that have not completed.
   [[nodiscard]] std::uint32_t overdue_count() const { return overdue_count_; }
@@ -143,6 +149,7 @@ class BlockFile {
   IoEngine* engine_;
   Options options_;
   FileCounters counters_;
+  RunningTime running_;
   ByteCount in_flight_;
   std::uint32_t active_count_ = 0, overdue_count_ = 0;
   std::uint64_t started_count_ = 0;
@@ -157,6 +164,7 @@ class BlockFile {
   struct Submission {
     std::uint32_t part = 0;
     TimePoint submitted{};
+    TimePoint deadline{};  // in running time
   };
   /// The queues and the pool of their nodes, which must not move with the file.
   struct Queues {

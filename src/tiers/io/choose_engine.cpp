@@ -4,6 +4,7 @@
 #include "tiers/io/aio_engine.hpp"
 #include "tiers/io/engine_errors.hpp"
 #include "tiers/io/interrupted.hpp"
+#include "tiers/io/running_time.hpp"
 #include "tiers/io/thread_pool_engine.hpp"
 #include "tiers/io/uring_engine.hpp"
 
@@ -26,15 +27,18 @@ Result<std::unique_ptr<IoEngine>> make(EngineChoice choice, std::uint32_t depth)
   return create_thread_pool_engine({.depth = depth});
 }
 
-// Deadline of the test: a drive that takes longer is not usable.
+// Deadline of the test, in running time: a drive that takes longer is not usable.
 constexpr TimePoint try_out_deadline = std::chrono::seconds(30);
 
-/// The result of one read: bytes or a negative errno. -ETIME if it is still in flight at `deadline`.
-std::int64_t read_once(IoEngine& engine, const IoRequest& read, TimePoint deadline) {
+/// The result of one read: bytes or a negative errno. -ETIME if it is still in flight at its deadline.
+std::int64_t read_once(IoEngine& engine, const IoRequest& read) {
   std::array<IoCompletion, 1> completion{};
   if (engine.submit({&read, 1}) != 1) return -EAGAIN;
-  while (engine.reap(completion, deadline) == 0) {
-    if (Clock::steady().now() >= deadline || !engine.failure().empty()) return -ETIME;
+  RunningTime running(Clock::steady(), running_time_step(try_out_deadline));
+  const TimePoint deadline = running.elapsed() + try_out_deadline;
+  while (engine.reap(completion, running.next_update(deadline)) == 0) {
+    (void)running.update();
+    if (running.elapsed() >= deadline || !engine.failure().empty()) return -ETIME;
   }
   return completion[0].result;
 }
@@ -64,11 +68,10 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
                        .file = file.handle,
                        .offset = FileOffset(0),
                        .buffer = HostSpan(static_cast<std::byte*>(block.get()), ByteCount(size))};
-  const TimePoint deadline = Clock::steady().now() + try_out_deadline;
-  const std::int64_t result = repeat_refused([&] { return read_once(*engine, read, deadline); });
+  const std::int64_t result = repeat_refused([&] { return read_once(*engine, read); });
   if (result == static_cast<std::int64_t>(size)) return ok();
   Error error = read_failed(*engine, result).object(std::string(engine->name()) + " reading " + file.name);
-  if (!engine->close(deadline)) (void)block.release();  // the kernel may still write to it
+  if (!engine->close(Clock::steady().now())) (void)block.release();  // the kernel may still write to it
   return error;
 }
 

@@ -23,6 +23,11 @@ Error request_error(const char* operation, const std::string& engine, int errno_
   }
   // BlockFile has repeated such a request; explain() describes calls that are repeated more often.
   if (errno_value == EINTR) return error;
+  if (errno_value == ENOSPC) {
+    // The file's space was reserved.
+    return std::move(error).advice(
+        "free space on that file system and, on a thin device, in its pool, or name another directory");
+  }
   return explain(std::move(error), errno_value);
 }
 

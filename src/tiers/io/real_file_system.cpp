@@ -251,16 +251,28 @@ class RealFileSystem final : public FileSystem {
     constexpr const char* operation = "FileSystem::create_scratch";
     OwnedFd fd(open_file(directory, O_TMPFILE | O_RDWR));
     if (fd.is_open()) return fd;
-    if (errno != EOPNOTSUPP && errno != EISDIR) return file_error(operation, directory.string(), errno);
+    if (errno != EOPNOTSUPP && errno != EISDIR) return not_created(operation, directory, errno);
     std::string name = (directory / "penstock-XXXXXX").string();
     fd = OwnedFd(::mkostemp(name.data(), O_CLOEXEC));  // 0600, and never follows a link
-    if (!fd.is_open()) return file_error(operation, directory.string(), errno);
+    if (!fd.is_open()) return not_created(operation, directory, errno);
     if (::unlink(name.c_str()) == 0) return fd;
     Error error = file_error(operation, name, errno)
                       .reason("a scratch file must have no name, and its name cannot be removed")
                       .advice("name a directory on another file system");
     fd = OwnedFd();  // some file systems do not remove the name of a file that is open
     return remove_name(name, std::move(error));
+  }
+
+  /// procfs answers ENOENT in a directory that exists.
+  static Error not_created(const char* operation, const std::filesystem::path& directory, int errno_value) {
+    struct stat status {};
+    if (errno_value != ENOENT || ::stat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+      return file_error(operation, directory.string(), errno_value);
+    }
+    return Error::unsupported(operation)
+        .reason("this file system creates no files")
+        .object(directory.string())
+        .advice("name a directory on a drive");
   }
 
   /// Removes a file after `error`, which notes the name where it stays.

@@ -1,5 +1,7 @@
 #include "tiers/io/thread_pool_engine.hpp"
 
+#include "base/start_thread.hpp"
+
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +10,6 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,26 +34,41 @@ std::int64_t run(const IoRequest& request) noexcept {
 
 /// State shared with the threads: a thread that hangs in a system call outlives the engine.
 struct Shared {
+  explicit Shared(std::uint32_t writers) : writers_max(writers) {}
+
+  std::uint32_t writers_max;  // threads that may write or flush at a time: the others remain for reads
   std::mutex mutex;
   std::condition_variable work, completed;
   std::pmr::unsynchronized_pool_resource nodes;
   std::pmr::deque<IoRequest> queue{&nodes};
   std::pmr::deque<IoCompletion> done{&nodes};
-  std::uint32_t in_flight = 0, running = 0;
+  std::uint32_t in_flight = 0, running = 0, writing = 0;
   bool closing = false, woken = false;
+
+  /// The oldest request that a thread may run now: the first, or the first read while writes occupy all their threads.
+  auto next() {
+    if (writing < writers_max) return queue.begin();
+    return std::find_if(queue.begin(), queue.end(),
+                        [](const IoRequest& request) { return request.operation == IoOperation::read; });
+  }
 
   void serve() noexcept {
     std::unique_lock lock(mutex);
     while (true) {
-      work.wait(lock, [this] { return !queue.empty() || closing; });
-      if (queue.empty()) return;
-      const IoRequest request = queue.front();
-      queue.pop_front();
+      work.wait(lock, [this] { return next() != queue.end() || closing; });
+      const auto found = next();
+      if (found == queue.end()) return;  // close() has emptied the queue
+      const IoRequest request = *found;
+      queue.erase(found);
+      const std::uint32_t writes = request.operation == IoOperation::read ? 0 : 1;
       ++running;
+      writing += writes;
       lock.unlock();
       const std::int64_t result = run(request);
       lock.lock();
       --running;
+      writing -= writes;
+      if (writes > 0) work.notify_one();  // a write may have waited for it
       done.push_back({request.tag, result});
       completed.notify_all();
     }
@@ -61,24 +77,20 @@ struct Shared {
 
 class ThreadPoolEngine final : public IoEngine {
  public:
-  explicit ThreadPoolEngine(const ThreadPoolOptions& options) : options_(options) {}
+  explicit ThreadPoolEngine(const ThreadPoolOptions& options)
+      : options_(options), shared_(std::make_shared<Shared>(options.threads)) {}
 
   ~ThreadPoolEngine() override { (void)ThreadPoolEngine::close(forever); }
 
-  /// Works with fewer threads than requested, but at least one.
+  /// Works with fewer threads than requested, but at least two.
   Result<void> start_threads() {
-    try {
-      while (threads_.size() < options_.threads) {
-        threads_.emplace_back([shared = shared_] { shared->serve(); });
-      }
-    } catch (const std::system_error& refused) {
-      if (threads_.empty()) {
-        return Error::from_errno("create_thread_pool_engine", refused.code().value())
-            .object("a thread")
-            .advice("raise the limit on processes and threads (ulimit -u, pids.max of the container)");
-      }
-      notes_ = "only " + std::to_string(threads_.size()) + " of " + std::to_string(options_.threads) +
-               " threads: " + refused.code().message();
+    while (threads_.size() < shared_->writers_max + 1) {
+      auto started =
+          start_thread("create_thread_pool_engine", "thread " + std::to_string(threads_.size() + 1),
+                       [shared = shared_] { shared->serve(); });
+      if (!started && threads_.size() < 2) return started.error();
+      if (!started) return limit_writers(started.error());
+      threads_.push_back(std::move(*started));
     }
     return ok();
   }
@@ -144,6 +156,13 @@ class ThreadPoolEngine final : public IoEngine {
   std::string notes() const override { return notes_; }
 
  private:
+  Result<void> limit_writers(const Error& refused) {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->writers_max = static_cast<std::uint32_t>(threads_.size() - 1);
+    notes_ = "writes use only " + std::to_string(shared_->writers_max) + " of " +
+             std::to_string(options_.threads) + " threads: " + refused.message();
+    return ok();
+  }
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, TimePoint deadline, const Ready& ready) noexcept {
     if (deadline == forever) {
@@ -154,7 +173,7 @@ class ThreadPoolEngine final : public IoEngine {
   }
 
   const ThreadPoolOptions options_;
-  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  const std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
   std::string notes_;
 };

@@ -2,12 +2,15 @@
 
 #include "base/notes.hpp"
 
+#include <penstock/tiers/memory/memory_limits.hpp>
+
 #include <sys/mman.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <limits>
+#include <mutex>
 
 namespace penstock::tiers {
 
@@ -45,7 +48,8 @@ std::uint64_t huge_bytes_at(const void* address) {
   bool inside = false;
   while (std::getline(maps, line)) {
     if (line.compare(0, std::strlen(start), start) == 0) inside = true;
-    if (inside && line.compare(0, 14, "AnonHugePages:") == 0) return std::stoull(line.substr(14)) * 1024;
+    if (inside && line.compare(0, 14, "AnonHugePages:") == 0)
+      return std::strtoull(line.c_str() + 14, nullptr, 10) * 1024;
   }
   return 0;
 }
@@ -57,6 +61,13 @@ bool populate(std::byte* address, std::uint64_t size) {
 #endif
   for (std::uint64_t at = 0; at < size; at += 4096) address[at] = std::byte{0};
   return true;
+}
+
+Error refused(std::uint64_t size, int errno_value) {
+  return Error(ErrorCode::no_space, "HostArena::create")
+      .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
+      .wanted(ByteCount(size))
+      .advice("lower penstock.host_budget, or raise the limit on address space (ulimit -v)");
 }
 
 }  // namespace
@@ -73,22 +84,19 @@ std::string_view to_string(PageKind kind) {
 Result<HostArena> HostArena::create(const Options& options) {
   HostArena arena;
   if (options.size.is_zero()) return arena;
-  if (const ByteCount available = available_host_memory(); options.size > available) {
-    return Error(ErrorCode::no_space, "HostArena::create")
-        .reason("the machine cannot give so much memory")
-        .wanted(options.size)
-        .got(to_string(available) + " available")
-        .advice("lower the host budget, or stop what else holds memory");
-  }
+  // Two ranks that create their arenas at the same time must not both count the same memory as available.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  PENSTOCK_TRY(check_memory("HostArena::create", options.size, memory_limit()));
 
   const std::uint64_t size = round_up(options.size.value(), page_size.value());
   std::byte* address = map_aligned(size);
-  if (address == nullptr) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+  if (address == nullptr) return refused(size, errno);
   arena.bytes_ = HostSpan(address, ByteCount(size));
   ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
-  if (!populate(address, size)) return Error::from_errno("HostArena::create", errno).wanted(ByteCount(size));
+  if (!populate(address, size)) return refused(size, errno);
 
   const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
   if (huge >= size) {
@@ -124,22 +132,6 @@ Result<HostArena> HostArena::create(const Options& options) {
 
 HostArena::~HostArena() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size().value());
-}
-
-ByteCount available_host_memory() {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    if (line.compare(0, 13, "MemAvailable:") == 0) available = std::stoull(line.substr(13)) * 1024;
-  }
-  // cgroup v2, inside a container.
-  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
-  const std::string used = first_line("/sys/fs/cgroup/memory.current");
-  if (!limit.empty() && limit != "max" && !used.empty()) {
-    const std::uint64_t cap = std::stoull(limit), now = std::stoull(used);
-    available = std::min(available, cap > now ? cap - now : 0);
-  }
-  return ByteCount(available);
 }
 
 }  // namespace penstock::tiers

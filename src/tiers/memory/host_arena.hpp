@@ -25,8 +25,8 @@ class HostArena {
     Pinning pinning = Pinning::none;  ///< mlock: the kernel does not move or swap the pages
   };
 
-  /// Errors: no_space, when the machine or the cgroup does not have enough memory; permission, when pinning is required
-  /// and RLIMIT_MEMLOCK is too small.
+  /// Errors: no_space, of check_memory(), before anything is allocated; permission, when pinning is required and
+  /// RLIMIT_MEMLOCK is too small.
   [[nodiscard]] static Result<HostArena> create(const Options& options);
 
   HostArena(HostArena&& other) noexcept { swap(other); }
@@ -59,8 +59,5 @@ class HostArena {
   bool pinned_ = false;
   std::string notes_;
 };
-
-/// Bytes that this process can still allocate: the minimum of MemAvailable and the rest of its cgroup's limit.
-[[nodiscard]] ByteCount available_host_memory();
 
 }  // namespace penstock::tiers

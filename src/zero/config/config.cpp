@@ -4,9 +4,9 @@
 #include "zero/config/rules.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 
 namespace penstock::zero {
 
@@ -29,6 +29,33 @@ Error to_error(const char* operation, const std::string& name, std::vector<Probl
     error = std::move(error).note(place.empty() ? problem.text : place + ": " + problem.text);
   }
   return error;
+}
+
+/// The contents of a file. Bounded, since a device has no end.
+Result<std::string> read_all(const std::filesystem::path& file) {
+  constexpr std::size_t size_max = 16 << 20;
+  constexpr const char* operation = "Config::from_file";
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.is_open()) return Error::from_errno(operation, errno).object(file.string());
+  std::string text;
+  std::array<char, 65536> part;
+  while (stream.good() && text.size() <= size_max) {
+    stream.read(part.data(), part.size());  // sets badbit where the system call fails, for a directory too
+    text.append(part.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  if (stream.bad()) {
+    return Error::from_errno(operation, errno != 0 ? errno : EIO)
+        .object(file.string())
+        .reason("the configuration cannot be read");
+  }
+  if (text.size() > size_max) {
+    return Error::invalid_config(operation)
+        .object(file.string())
+        .reason("the file is too long for a configuration")
+        .wanted("at most " + to_string(ByteCount(size_max)));
+  }
+  return text;
 }
 
 /// Reports violations for keys without a reported problem; the others may be consequences of that problem.
@@ -107,13 +134,7 @@ bool Config::pins_host_memory() const {
 }
 
 Result<Config> Config::from_file(const std::filesystem::path& file, std::uint32_t world_size) {
-  std::error_code status;
-  const bool is_directory = std::filesystem::is_directory(file, status);
-  std::ifstream stream(file, std::ios::binary);
-  if (is_directory || !stream.is_open()) {
-    return Error::from_errno("Config::from_file", is_directory ? EISDIR : errno).object(file.string());
-  }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_all(file));
   return from_text(text, file.string(), world_size);
 }
 

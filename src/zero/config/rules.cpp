@@ -79,6 +79,15 @@ void apply_deprecated_offload(bool asked, OffloadConfig& offload, std::string_vi
   if (asked) offload.device = OffloadDevice::cpu;
 }
 
+/// For keys that describe swap directories.
+void note_unused_paths(const Config& config, Reader& reader) {
+  const auto on_nvme = [](const OffloadConfig& offload) { return offload.device == OffloadDevice::nvme; };
+  if (on_nvme(config.offload_param) || on_nvme(config.offload_optimizer)) return;
+  for (const std::string_view key : {"penstock.path_weights", "penstock.path_nodes"}) {
+    if (reader.was_given(key)) reader.note(key, "has no effect: nothing is offloaded to nvme");
+  }
+}
+
 }  // namespace
 
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
@@ -93,6 +102,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
                            "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
                            "zero_optimization.offload_optimizer", reader);
+  note_unused_paths(config, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));

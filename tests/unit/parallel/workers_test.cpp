@@ -1,7 +1,11 @@
 #include <penstock/parallel/workers.hpp>
 
+#include "kit/child_process.hpp"
+
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <atomic>
+#include <cerrno>
 #include <thread>
 #include <vector>
 
@@ -17,6 +21,22 @@ TEST(Workers, RunEachPostedTaskOnceBeforeTheyAreDestroyed) {
   }
 
   for (const auto& run : runs) EXPECT_EQ(run, 1);
+}
+
+TEST(Workers, AreRefusedWhereTheirThreadsCannotBeStarted) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "under ThreadSanitizer no threads are started";
+#endif
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one hardware thread";
+  const int result = test::in_child([] {
+    if (!test::refuse_system_call(SYS_clone3, EAGAIN)) return 77;
+    const auto workers = Workers::create({.threads = 2});
+    return !workers && workers.error().code() == ErrorCode::no_space && Workers::create({.threads = 1}) ? 0
+                                                                                                        : 1;
+  });
+  if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+
+  EXPECT_EQ(result, 0);
 }
 
 TEST(Workers, RunAPostedTaskWhileTheCallerDoesSomethingElse) {

@@ -1,10 +1,12 @@
 #include "unit/swap/runtime_fixture.hpp"
 
+#include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <penstock/tiers/io/fault_file_system.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -21,6 +23,23 @@ using tiers::TensorId;
 /// Descriptors of this process, files of the kernel's such as rings included.
 std::size_t open_descriptor_count() {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+TEST(Runtime, EndsItsThreadsWhenOneOfThemCannotBeStarted) {
+  const penstock::test::ScratchDirectory directory;
+  for (unsigned started = 0; started < 5; ++started) {  // two to make the files, two drivers and the mover
+    const int result = penstock::test::in_child([&] {
+      RuntimeOptions options{.host_budget = 2_MiB};
+      for (int path = 0; path < 2; ++path) {
+        options.paths.push_back({.directory = directory.path(), .capacity = 1_MiB});
+      }
+      if (!penstock::test::refuse_system_call_times(SYS_clone3, EAGAIN, 1000, started)) return 77;
+      const auto runtime = Runtime::create(std::move(options));
+      return !runtime && runtime.error().code() == ErrorCode::no_space ? 0 : 1;
+    });
+    if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+    EXPECT_EQ(result, 0) << started;
+  }
 }
 
 TEST(Runtime, LeavesNothingOpenWhenOneOfItsSwapFilesCannotBeMade) {

@@ -1,6 +1,6 @@
 #include "findings.hpp"
 
-#include "tiers/memory/host_arena.hpp"
+#include <penstock/tiers/memory/memory_limits.hpp>
 
 #include <algorithm>
 
@@ -16,7 +16,8 @@ std::string how_to_estimate(const std::filesystem::path& file) {
 
 Finding examine_host_budget(const zero::Config& config, const std::filesystem::path& file) {
   Finding finding{.capability = "host budget of " + file.string()};
-  const ByteCount budget = config.penstock.host_budget, available = tiers::available_host_memory();
+  const ByteCount budget = config.penstock.host_budget;
+  const tiers::MemoryLimit memory = tiers::memory_limit();
   if (budget.is_zero()) {
     finding.state = State::unknown;
     finding.found = "not given";
@@ -24,8 +25,9 @@ Finding examine_host_budget(const zero::Config& config, const std::filesystem::p
     finding.remedy = how_to_estimate(file);
     return finding;
   }
-  finding.found = to_string(budget) + ", and " + to_string(available) + " are available";
-  if (budget <= available) return finding;
+  finding.found = to_string(budget) + ", and " + to_string(memory.available) + " are available, limited by " +
+                  memory.file;
+  if (budget <= memory.available) return finding;
   finding.state = State::unusable;
   finding.why = "the run's memory allocation would fail";
   finding.remedy = "lower penstock.host_budget, or stop other programs that use memory";

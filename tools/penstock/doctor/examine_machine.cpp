@@ -1,6 +1,8 @@
 #include "findings.hpp"
 
 #include <penstock/kernels/variants.hpp>
+#include <penstock/tiers/memory/memory_limits.hpp>
+
 #include "tiers/io/aio_engine.hpp"
 #if PENSTOCK_HAS_CUDA
 #include "tiers/device/cuda_device.hpp"
@@ -183,17 +185,19 @@ Finding examine_numa() {
 std::vector<Finding> examine_machine() {
   std::vector<Finding> findings = examine_io_uring();
   const Finding io_uring = findings.front(), libaio = examine_libaio(io_uring), gpu = examine_gpu();
-  findings.insert(findings.end(), {libaio,
-                                   examine_threads(io_uring, libaio),
-                                   examine_memlock(),
-                                   examine_huge_pages(),
-                                   {.capability = "host memory",
-                                    .found = to_string(tiers::available_host_memory()) + " available"},
-                                   examine_simd(),
-                                   gpu,
-                                   examine_nccl(gpu),
-                                   examine_mpi(),
-                                   examine_numa()});
+  const tiers::MemoryLimit memory = tiers::memory_limit();
+  findings.insert(findings.end(),
+                  {libaio,
+                   examine_threads(io_uring, libaio),
+                   examine_memlock(),
+                   examine_huge_pages(),
+                   {.capability = "host memory",
+                    .found = to_string(memory.available) + " available, limited by " + memory.file},
+                   examine_simd(),
+                   gpu,
+                   examine_nccl(gpu),
+                   examine_mpi(),
+                   examine_numa()});
   return findings;
 }
 

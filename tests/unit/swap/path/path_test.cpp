@@ -25,11 +25,12 @@ class PathTest : public testing::TestWithParam<EngineChoice> {
   void SetUp() override {
     path_ = Path::create({.directory = directory_.path(), .capacity = 8_MiB, .engine = GetParam()}).value();
     path_->attach(arena_.bytes());
-    path_->start_driver([this] {
+    const auto notify = [this] {
       const std::lock_guard lock(mutex_);
       ++notified_;
       arrived_.notify_one();
-    });
+    };
+    path_->start_driver(notify).value();
   }
   HostSpan page(std::uint64_t index) { return arena_.bytes().subspan(index * 4_KiB, 4_KiB); }
 
@@ -151,6 +152,17 @@ INSTANTIATE_TEST_SUITE_P(Engines, PathTest,
                          testing::Values(EngineChoice::automatic, EngineChoice::libaio,
                                          EngineChoice::threads),
                          [](const auto& choice) { return std::string(to_string(choice.param)); });
+
+TEST(Path, RefusesASwapFileWithoutBytes) {
+  const test::ScratchDirectory directory;
+
+  const auto path = Path::create({.directory = directory.path()});
+
+  ASSERT_FALSE(path);
+  EXPECT_EQ(path.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(path.error().message().find("capacity of " + directory.path().string()), std::string::npos)
+      << path.error().message();
+}
 
 }  // namespace
 }  // namespace penstock::swap

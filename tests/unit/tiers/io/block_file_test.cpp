@@ -361,8 +361,10 @@ TEST(BlockFileDeadline, RefusesReadsOnceHungWritesOccupyEverySlotOfTheEngine) {
   ASSERT_TRUE(file.start(IoOperation::read, FileOffset(131072), HostSpan(memory.get(), 16_KiB), 2));
   file.poll(TimePoint::min());
 
-  clock.advance_to(file.next_deadline());
-  file.poll(TimePoint::min());
+  while (file.busy()) {
+    clock.advance_to(file.next_deadline());
+    file.poll(TimePoint::min());
+  }
 
   std::vector<ErrorCode> codes;
   while (const auto finished = file.take_finished()) codes.push_back(finished->result.error().code());
@@ -397,6 +399,71 @@ TEST(BlockFileDeadline, LetsASlowRequestComplete) {
     EXPECT_TRUE(finished->result);
   }
   EXPECT_EQ(file.overdue_count(), 0u);
+}
+
+/// One write of `file` that takes `takes`, with a deadline of 5 s.
+class BlockFileStopped : public testing::Test {
+ protected:
+  void start_write(TimePoint takes) {
+    auto sim = std::make_unique<SimEngine>(disk_, clock_, /*seed=*/1);
+    const SimEngine& times = *sim;
+    engine_ = std::make_unique<FaultEngine>(
+        std::move(sim), FaultPlan{{.effect = Fault::Effect::delay, .delay = takes}}, clock_);
+    file_.emplace(BlockFile::create(disk_.create_scratch("sim", 64_KiB, DirectIo::preferred).value(),
+                                    *engine_,
+                                    {.size = 64_KiB, .deadline = std::chrono::seconds(5), .clock = &clock_})
+                      .value());
+    ASSERT_TRUE(file_->start(IoOperation::write, FileOffset(0), HostSpan(memory_.get(), 16_KiB), 1));
+    file_->poll(TimePoint::min());
+    stop_until(times.next_due());  // from here the delay counts
+  }
+  /// The process does not run until `time`.
+  void stop_until(TimePoint time) {
+    clock_.advance_to(time);
+    file_->poll(TimePoint::min());
+  }
+  /// The process runs until the write has ended. Returns its result.
+  Result<void> run() {
+    while (file_->busy()) {
+      clock_.advance_to(std::min(engine_->next_due(), file_->next_deadline()));
+      file_->poll(TimePoint::min());
+    }
+    return file_->take_finished()->result;
+  }
+
+  SimDisk disk_{{}};
+  SimClock clock_;
+  std::unique_ptr<std::byte, decltype(&std::free)> memory_{
+      static_cast<std::byte*>(std::aligned_alloc(4096, 65536)), &std::free};
+  std::unique_ptr<FaultEngine> engine_;
+  std::optional<BlockFile> file_;
+};
+
+TEST_F(BlockFileStopped, CountsNoTimeInWhichItsProcessWasStopped) {
+  start_write(std::chrono::seconds(1004));
+
+  stop_until(std::chrono::seconds(1000));
+
+  EXPECT_TRUE(run());
+  EXPECT_EQ(file_->overdue_count(), 0u);
+}
+
+TEST_F(BlockFileStopped, CountsNoneOfManyStops) {
+  start_write(std::chrono::seconds(302));
+
+  for (int stop = 1; stop <= 30; ++stop) stop_until(std::chrono::seconds(10 * stop));
+
+  EXPECT_TRUE(run());
+}
+
+TEST_F(BlockFileStopped, StillEndsARequestThatHangs) {
+  start_write(std::chrono::hours(24));
+
+  stop_until(std::chrono::seconds(1000));
+
+  EXPECT_EQ(run().error().code(), ErrorCode::deadline_exceeded);
+  EXPECT_GE(clock_.now(), std::chrono::milliseconds(1004800));
+  EXPECT_LE(clock_.now(), std::chrono::seconds(1005));
 }
 
 TEST_F(BlockFileTest, IsSaturatedWhileRequestsWaitForOthers) {

@@ -26,6 +26,18 @@
 namespace penstock::tiers {
 namespace {
 
+TEST(RealFileSystem, TellsAFileSystemWithoutFilesFromAMissingDirectory) {
+  const auto in_proc = real_file_system().create_scratch("/proc", 4_KiB, DirectIo::off);
+  const auto missing = real_file_system().create_scratch("/proc/missing", 4_KiB, DirectIo::off);
+
+  ASSERT_FALSE(in_proc);
+  EXPECT_EQ(in_proc.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(in_proc.error().message().find("creates no files: /proc"), std::string::npos)
+      << in_proc.error().message();
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), ErrorCode::not_found);
+}
+
 template <class T>
 Result<void> done(const Result<T>& result) {
   return result ? ok() : Result<void>(result.error());

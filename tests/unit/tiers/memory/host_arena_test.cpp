@@ -1,6 +1,11 @@
 #include "tiers/memory/host_arena.hpp"
 
+#include <penstock/tiers/memory/memory_limits.hpp>
+
+#include "kit/child_process.hpp"
+
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 namespace penstock::tiers {
 namespace {
@@ -15,10 +20,23 @@ TEST(HostArena, IsAlignedAndExactAndReportsItsPages) {
 }
 
 TEST(HostArena, RefusesMoreMemoryThanTheMachineHas) {
-  auto arena = HostArena::create({.size = available_host_memory() * 2});
+  auto arena = HostArena::create({.size = memory_limit().available * 2});
 
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code(), ErrorCode::no_space);
+}
+
+TEST(HostArena, ReturnsARefusalOfAddressSpace) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space";
+#endif
+  const int result = test::in_child([] {
+    const rlimit limit{1 << 30, 1 << 30};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+    const auto arena = HostArena::create({.size = 1_GiB});
+    return !arena && arena.error().code() == ErrorCode::no_space ? 0 : 1;
+  });
+  EXPECT_EQ(result, 0);
 }
 
 TEST(HostArena, MayBeEmpty) {

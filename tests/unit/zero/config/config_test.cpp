@@ -202,6 +202,33 @@ TEST(Config, WritesNoKeyThatHasNoValue) {
   EXPECT_EQ(again->to_json(), config->to_json());
 }
 
+TEST(Config, NotesPathWeightsWithoutPaths) {
+  const auto noted = [](const std::string& offload) {
+    const auto config = Config::from_text(
+        R"({"train_batch_size": 1, "bf16": {"enabled": true}, "penstock": {"path_weights": [1]},
+            "zero_optimization": {"stage": 3)" +
+            offload + "}}",
+        "test", 1);
+    return std::any_of(config->notes.begin(), config->notes.end(),
+                       [](const std::string& note) { return contains(note, "path_weights"); });
+  };
+
+  EXPECT_TRUE(noted(""));
+  EXPECT_FALSE(noted(R"(, "offload_param": {"device": "nvme", "nvme_path": "/tmp"})"));
+}
+
+TEST(Config, ReportsAFileThatCannotBeReadToItsEnd) {
+  const auto unreadable = Config::from_file("/proc/self/mem", 1);
+  const auto endless = Config::from_file("/dev/zero", 1);
+
+  ASSERT_FALSE(unreadable);
+  EXPECT_EQ(unreadable.error().code(), ErrorCode::io);
+  EXPECT_TRUE(contains(unreadable.error().message(), "/proc/self/mem")) << unreadable.error().message();
+  ASSERT_FALSE(endless);
+  EXPECT_EQ(endless.error().code(), ErrorCode::invalid_config);
+  EXPECT_TRUE(contains(endless.error().message(), "too long")) << endless.error().message();
+}
+
 TEST(Config, ReadsAFileAndNamesOneThatItCannotRead) {
   test::ScratchDirectory directory;
   std::ofstream(directory.path() / "ds_config.json") << R"({"train_batch_size": 8, "gradient_cliping": 1})";

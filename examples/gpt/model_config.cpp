@@ -1,0 +1,45 @@
+#include "gpt/model_config.hpp"
+
+#include <string>
+
+namespace gpt {
+
+using penstock::Error;
+using penstock::Result;
+
+namespace {
+
+// The activations of one rank with all values at their maximum have fewer than 2^63 bytes.
+constexpr std::uint32_t layers_max = 1 << 12, width_max = 1 << 16, heads_max = 1 << 9, context_max = 1 << 14;
+constexpr std::uint32_t ranks_max = 64, micro_batches_max = 1 << 20, sequences_max = 1 << 10;
+
+Result<void> check_range(const char* operation, const char* name, std::uint32_t value, std::uint32_t most) {
+  if (value >= 1 && value <= most) return penstock::ok();
+  return Error::invalid_argument(operation).object(name).wanted("1 to " + std::to_string(most)).got(value);
+}
+
+}  // namespace
+
+Result<void> ModelConfig::validate() const {
+  constexpr const char* operation = "ModelConfig::validate";
+  PENSTOCK_TRY(check_range(operation, "layers", layers, layers_max));
+  PENSTOCK_TRY(check_range(operation, "width", width, width_max));
+  PENSTOCK_TRY(check_range(operation, "heads", heads, heads_max));
+  PENSTOCK_TRY(check_range(operation, "context", context, context_max));
+  if (width % heads == 0) return penstock::ok();
+  return Error::invalid_argument(operation)
+      .object("width")
+      .wanted("a multiple of " + std::to_string(heads) + " heads")
+      .got(width);
+}
+
+Result<void> TrainingConfig::validate() const {
+  constexpr const char* operation = "TrainingConfig::validate";
+  PENSTOCK_TRY(check_range(operation, "ranks", ranks, ranks_max));
+  PENSTOCK_TRY(check_range(operation, "micro-batches (gradient_accumulation_steps)", micro_batches,
+                           micro_batches_max));
+  return check_range(operation, "sequences of a micro-batch (train_micro_batch_size_per_gpu)", sequences,
+                     sequences_max);
+}
+
+}  // namespace gpt

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "base/start_thread.hpp"
+#include "tiers/io/running_time.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace penstock::swap {
+
+/// Runs `call`, which may block in the kernel without end, on a thread of its own, and waits for it until `deadline`
+/// has elapsed in running time. A call that has not returned by then is abandoned: its thread, what it captured and
+/// what it returns live until it returns or the process ends.
+///
+/// Errors: those of `call`; deadline_exceeded; no_space, where no thread can be started.
+template <class T>
+Result<T> bounded_call(const char* operation, const std::string& object, TimePoint deadline,
+                       std::function<Result<T>()> call) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable returned;
+    std::optional<Result<T>> result;
+  };
+  const auto state = std::make_shared<State>();
+  PENSTOCK_TRY_ASSIGN(std::thread thread, start_thread(operation, object, [state, call = std::move(call)] {
+                        auto result = call();
+                        const std::lock_guard lock(state->mutex);
+                        state->result = std::move(result);
+                        state->returned.notify_one();
+                      }));
+  tiers::RunningTime running(Clock::steady(), tiers::running_time_step(deadline));
+  const TimePoint end = deadline == forever ? forever : running.elapsed() + deadline;
+  std::unique_lock lock(state->mutex);
+  while (!state->result && running.elapsed() < end) {
+    state->returned.wait_until(lock, std::chrono::steady_clock::time_point(running.next_update(end)));
+    (void)running.update();
+  }
+  const bool returned = state->result.has_value();
+  lock.unlock();
+  if (returned) {
+    thread.join();
+    return std::move(*state->result);
+  }
+  thread.detach();
+  return Error(ErrorCode::deadline_exceeded, operation)
+      .reason("a file operation did not return in time")
+      .object(object)
+      .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
+           " s without an answer")
+      .note(
+          "state   the call may still run, on a thread that was abandoned; its file is removed when it "
+          "returns")
+      .advice("check the drive and the kernel log (dmesg), or name another directory");
+}
+
+}  // namespace penstock::swap

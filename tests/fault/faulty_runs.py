@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Runs gpt_train where its file system or its system calls fail, and judges how it ends.
+
+    faulty_runs.py fuse  --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM [--first SEED] [--seeds N]
+    faulty_runs.py calls --train GPT_TRAIN
+
+A run may end with status 0 and the digest of a run without faults, or with status 1 and one error. A wrong digest, a
+signal, another status or more than --seconds fails the test. Exits with 77 where FUSE or strace is refused.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+ERROR = re.compile(r"^error: ", re.MULTILINE)
+LABEL = re.compile(r"digest of all master weights +([0-9a-f]{32})")
+
+# (kind, operations that it can hit). A request is chosen up to the number that a run makes.
+FAULTS = [
+    ("eio", {"read": 60, "write": 60, "create": 4, "fallocate": 2, "statfs": 4, "unlink": 2}),
+    ("enospc", {"write": 60, "create": 4, "fallocate": 2}),
+    ("shorten", {"read": 60, "write": 60}),
+    ("flip", {"read": 60}),
+    ("lose", {"write": 60}),
+    ("delay", {"read": 60, "write": 60, "fallocate": 2, "create": 2}),
+    ("hang", {"read": 60, "write": 60, "fallocate": 2}),
+]
+
+# (system call, errors, first number, I/O engine). OpenBLAS starts a thread for each further core before main() and
+# ends the process with SIGINT where it cannot.
+CALLS = [
+    ("fallocate", ["ENOSPC", "EIO", "EINTR"], 1, "io_uring"),
+    ("fstatfs", ["EIO"], 1, "io_uring"),
+    ("io_uring_setup", ["EPERM", "ENOMEM"], 1, "automatic"),
+    ("io_uring_register", ["ENOMEM"], 1, "io_uring"),
+    ("io_uring_enter", ["EAGAIN", "EINTR", "EBADF"], 1, "io_uring"),
+    ("io_setup", ["EAGAIN"], 1, "libaio"),
+    ("io_submit", ["EIO", "EAGAIN"], 1, "libaio"),
+    ("eventfd2", ["EMFILE"], 1, "io_uring"),
+    ("pread64", ["EIO"], 4, "threads"),
+    ("pwrite64", ["EIO", "ENOSPC"], 1, "threads"),
+    ("clone3", ["EAGAIN"], os.cpu_count() or 1, "threads"),
+    ("madvise", ["ENOMEM"], 1, "io_uring"),
+]
+NUMBERS = 3  # consecutive calls of each that fail, one run each
+
+
+class Trainer:
+    """A small model on a directory."""
+
+    def __init__(self, program, work, seconds):
+        self.program, self.work, self.seconds = program, work, seconds
+        self.text = work / "text"
+        self.text.write_text("".join(f"the quick brown fox jumps over the lazy dog {i}\n" for i in range(4000)))
+
+    def command(self, swap, engine="automatic"):
+        config = self.work / "config.json"
+        nvme = {"device": "nvme", "nvme_path": str(swap)}
+        config.write_text(json.dumps({
+            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_param": nvme, "offload_optimizer": nvme},
+            "penstock": {"io_deadline_seconds": 1, "tile_elements": 16384, "host_budget": "4MiB",
+                         "io_engine": engine}}))
+        return [str(self.program), "--layers", "1", "--width", "64", "--heads", "2", "--context", "32", "--steps", "3",
+                "--text", str(self.text), "--config", str(config)]
+
+    def run(self, command):
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True, timeout=self.seconds)
+        except subprocess.TimeoutExpired as late:
+            return None, (late.stdout or b"").decode(errors="replace")
+        return done.returncode, done.stdout
+
+
+def digest(output):
+    found = LABEL.search(output)
+    return found.group(1) if found else None
+
+
+def complaint(status, output, reference):
+    """Why a run did not end as it should, or None."""
+    if status is None:
+        return "it did not end in time"
+    if status == 0:
+        return None if digest(output) == reference else "it succeeded with wrong bits"
+    if status != 1:
+        return f"it ended with status {status}"
+    if digest(output) is not None:
+        return "it failed and printed a digest"
+    return None if len(ERROR.findall(output)) == 1 else "it failed without one error"
+
+
+class FaultyFileSystem:
+    """The program, mounted on an empty directory."""
+
+    def __init__(self, program, directory, fault):
+        directory.mkdir(exist_ok=True)
+        self.process = subprocess.Popen([str(program), str(directory), *map(str, fault)], stdout=subprocess.PIPE,
+                                        text=True)
+        self.ready = self.process.stdout.readline().strip() == "ready"
+
+    def stop(self):
+        self.process.terminate()
+        rest = self.process.communicate()[0]
+        found = re.search(r"injected (\d+)", rest)
+        return int(found.group(1)) if found else 0
+
+
+def choose(seed):
+    choice = random.Random(seed)
+    kind, operations = FAULTS[seed % len(FAULTS)]
+    operation = choice.choice(sorted(operations))
+    return kind, operation, choice.randrange(operations[operation]), choice.choice([1, 1, 1, 3, 1000]), seed
+
+
+def judge(name, status, output, reference, failures, counts):
+    why = complaint(status, output, reference)
+    counts["right" if status == 0 else "error" if status == 1 else "other"] += 1
+    if why is None:
+        return
+    failures.append(name)
+    print(f"FAILED {name}: {why}\n{output}", flush=True)
+
+
+def run_fuse(arguments, trainer, work):
+    directory = work / "mounted"
+    counts, failures, hits, reference = {"right": 0, "error": 0, "other": 0}, [], 0, None
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for fault in [("none", "none", 0, 0, 0)] + [choose(seed) for seed in seeds]:
+        files = FaultyFileSystem(arguments.file_system, directory, fault)
+        if not files.ready:
+            files.stop()
+            print("skipped: FUSE is refused here")
+            return SKIPPED
+        try:
+            status, output = trainer.run(trainer.command(directory))
+        finally:
+            hit = files.stop()
+        if reference is None:
+            reference = digest(output)
+            if status != 0 or reference is None:
+                print(f"a run without faults failed with status {status}\n{output}")
+                return 1
+            continue
+        hits += hit > 0
+        judge("{} of {} {}, {} times, seed {}".format(*fault), status, output, reference, failures, counts)
+    print(f"{arguments.seeds} runs, {hits} with faults: {counts['right']} right, {counts['error']} with an error")
+    if hits * 2 < arguments.seeds:
+        print("too few runs met a fault")
+        return 1
+    return 1 if failures else 0
+
+
+def run_calls(arguments, trainer, work):
+    swap = work / "swap"
+    swap.mkdir()
+    if shutil.which("strace") is None:
+        print("skipped: strace is not installed")
+        return SKIPPED
+    if subprocess.run(["strace", "-f", "-qq", "-o", "/dev/null", "true"], capture_output=True).returncode != 0:
+        print("skipped: ptrace is refused here")
+        return SKIPPED
+    counts, failures = {"right": 0, "error": 0, "other": 0}, []
+    reference = digest(trainer.run(trainer.command(swap))[1])
+    if reference is None:
+        print("a run without faults failed")
+        return 1
+    log = work / "strace.log"
+    for call, errors, first, engine in CALLS:
+        for error in errors:
+            for number in range(first, first + NUMBERS):
+                strace = ["strace", "-f", "-qq", "-o", str(log), f"-einject={call}:error={error}:when={number}",
+                          f"-etrace={call}", "-esignal=none"]
+                status, output = trainer.run(strace + trainer.command(swap, engine))
+                judge(f"{error} of {call} number {number}", status, output, reference, failures, counts)
+                if "INJECTED" not in log.read_text(errors="replace"):
+                    break  # a run makes fewer of these calls
+    print(f"{sum(counts.values())} runs: {counts['right']} right, {counts['error']} with an error")
+    return 1 if failures else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["fuse", "calls"])
+    parser.add_argument("--train", type=pathlib.Path, required=True)
+    parser.add_argument("--file-system", type=pathlib.Path)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seeds", type=int, default=70, help="number of runs")
+    parser.add_argument("--seconds", type=float, default=30, help="limit of one run")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("PENSTOCK_TEST_DIR", os.getcwd())) as name:
+        work = pathlib.Path(name)
+        trainer = Trainer(arguments.train, work, arguments.seconds)
+        return (run_fuse if arguments.what == "fuse" else run_calls)(arguments, trainer, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
