@@ -1,6 +1,6 @@
 // Prints the errors of all state formats for all series of gradients, as the rows of a table in docs/optimizer.md.
 
-#include "update_error.hpp"
+#include "unit/cpu_adam/update_error.hpp"
 
 #include <gtest/gtest.h>
 #include <cstdio>
