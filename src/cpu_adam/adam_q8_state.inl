@@ -86,16 +86,14 @@ class Q8State {
  private:
   /// Computes the upper bound of the new moments of the run that begins at `begin`. The formula, rounding included, is
   /// monotonic in the magnitudes of its inputs, so the result for the largest inputs bounds all results. The largest v
-  /// is taken from the words alone, as if all nibbles were 15. Not inlined because the compiler then generates a better
-  /// loop.
+  /// is rounded up, see bound_v(). Not inlined because the compiler then generates a better loop.
   [[gnu::noinline]] void bound_run(unsigned long begin) {
     const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
     const unsigned long run = begin / kernels::q8_run;
     const Q8Scales<ScalarLane> scales({m_bases_[run], v_bases_[run]});
     const float g = largest_magnitude(static_cast<const Gradient*>(block_.gradient) + begin, count);
     const float m = scales.m.decoded(largest_masked(words_ + begin, count, U16{0x7f80}), 1.0f);
-    const float v =
-        scales.v.decoded(scales.v.joined(largest_masked(words_ + begin, count, U16{0x7f}), U32{0xf}));
+    const float v = bound_v(scales.v, begin, count);
     kernels::Largest<ScalarLane> largest_m, largest_v;
     piece_ = for_pieces(
         block_, piece_, begin, begin + count,
@@ -111,6 +109,25 @@ class Q8State {
             });
     bound_ = {static_cast<U8>(kernels::Q8M<ScalarLane>::Code::stored_base(largest_m.most)),
               static_cast<U8>(kernels::Q8V<ScalarLane>::Code::stored_base(largest_v.most))};
+  }
+
+  /// The largest v of a run, with the lower 4 of its upper 7 mantissa bits set. Nibbles are not read for that, unless
+  /// the codes are coarse ones. A run has the same bound whatever its scale is, so that it can be restored with another.
+  [[gnu::always_inline]] inline float bound_v(const kernels::Q8V<ScalarLane>& scale, unsigned long begin,
+                                              unsigned long count) const {
+    using V = kernels::Q8V<ScalarLane>;
+    U32 code = V::joined(largest_masked(words_ + begin, count, U16{0x7f}), U32{0xf});
+    if (code < V::Code::first_fine) [[unlikely]]
+      code = largest_code_of_v(begin, count);
+    return kernels::float_of(kernels::bits_of(scale.decoded(code)) | 0x000f0000u);
+  }
+  [[gnu::noinline, gnu::cold]] U32 largest_code_of_v(unsigned long begin, unsigned long count) const {
+    using V = kernels::Q8V<ScalarLane>;
+    U32 most = 0;
+    for (unsigned long i = begin; i < begin + count; ++i) {
+      most = ScalarLane::larger(most, V::joined(words_[i], ScalarLane::load_nibbles(nibbles_, i)));
+    }
+    return most;
   }
 
   /// The scales as operands of SomeLane.

@@ -82,8 +82,11 @@ class FormatTile {
   [[nodiscard]] int lowest_exponent(std::size_t i, std::size_t which) const {
     return scale(i, which) - 127 + (which == 0 ? 1 : 0);
   }
-  /// Of split_q8: the largest v whose code has the same upper 7 bits.
-  [[nodiscard]] double v_bound(std::size_t i) const { return q8_v(i, q8_v_code(i) | 0xf); }
+  /// Of split_q8: v with the lower 4 of its upper 7 mantissa bits set.
+  [[nodiscard]] double v_bound(std::size_t i) const {
+    const double eighth = std::ldexp(1.0, std::ilogb(v(i)) - 3);
+    return (std::floor(v(i) / eighth) + 15.0 / 16) * eighth;
+  }
 
   [[nodiscard]] std::vector<std::byte> parameters() const {
     return {parameter_.span().data(), parameter_.span().data() + 2 * count_};
