@@ -17,9 +17,10 @@
 //   upper_words, lower_words, joined
 //                        the halves of U, and the U that has given halves
 //   upper                the U with W as its upper half and zeros below
-//   load_bytes, load_bytes_signed, store_bytes
-//                        8-bit integers in memory as W; the upper half of W is not stored
-//   excess               saturating subtraction of two W: max(a - b, 0)
+//   load_nibbles, store_nibbles
+//                        4-bit integers in memory as W, by the number of the first; two in a byte, the one of the even
+//                        number in its lower half. A lane of several elements begins at an even number
+//   excess, smaller      of two W: max(a - b, 0), min(a, b)
 //   any_equal            whether any element of a W is a given number
 // No standard headers, for the reason given in element.hpp.
 
@@ -90,17 +91,19 @@ struct ScalarLane {
   PENSTOCK_ELEMENT static U upper(W x) {
     return x << 16;
   }
-  PENSTOCK_ELEMENT static W load_bytes(const U8* from) {
-    return *from;
+  PENSTOCK_ELEMENT static W load_nibbles(const U8* from, unsigned long i) {
+    return (from[i / 2] >> (i % 2 * 4)) & 0xfu;
   }
-  PENSTOCK_ELEMENT static W load_bytes_signed(const U8* from) {
-    return (*from ^ 0x80u) - 0x80u;
-  }
-  PENSTOCK_ELEMENT static void store_bytes(U8* to, W x) {
-    *to = static_cast<U8>(x);
+  /// Keeps the other nibble of the byte.
+  PENSTOCK_ELEMENT static void store_nibbles(U8* to, unsigned long i, W x) {
+    const U32 shift = i % 2 * 4;
+    to[i / 2] = static_cast<U8>((to[i / 2] & (0xf0u >> shift)) | x << shift);
   }
   PENSTOCK_ELEMENT static W excess(W a, W b) {
     return a > b ? a - b : 0;
+  }
+  PENSTOCK_ELEMENT static W smaller(W a, W b) {
+    return a < b ? a : b;
   }
   PENSTOCK_ELEMENT static bool any_equal(W a, U16 b) {
     return a == b;

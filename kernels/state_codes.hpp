@@ -58,11 +58,11 @@ PENSTOCK_ELEMENT U32 storable(U32 bits) {
 
 // ---- Stochastic rounding ----
 // Random bits are added to the bits that are cut off, so that the expected value of the result is the exact value, to
-// within 2^-16 (bf16) or 2^-20 (eight bits) of the distance between neighbouring results.
+// within 2^-16 of the distance between neighbouring results.
 
 /// The random number of element i of a block is the block's seed plus i × random_step (2^32 / golden ratio): a Weyl
-/// sequence. With a uniform seed the upper bits of each element's number are uniform; numbers of neighbouring elements
-/// are correlated.
+/// sequence. With a uniform seed the bits of each element's number are uniform and independent; numbers of neighbouring
+/// elements are correlated.
 inline constexpr U32 random_step = 0x9e3779b1u;
 
 /// The random numbers of element i of a block and of the elements after it that are in the same lane.
@@ -72,47 +72,79 @@ PENSTOCK_ELEMENT typename Lane::U random_of(U32 seed, unsigned long i) {
   return U(seed + random_step * static_cast<U32>(i)) + Lane::template multiples<random_step>();
 }
 
-/// `bits` plus a random number below its upper `kept` bits; the caller cuts off the lower bits. Both moments of an
-/// element use the same number, which makes their ratio vary less.
-template <int kept, class U>
+/// `bits` plus the upper half of a random number; the caller cuts off the lower half. split_bf16 uses the same number
+/// for both moments of an element, which makes their ratio vary less.
+template <class U>
 PENSTOCK_ELEMENT U dithered(U bits, U random) {
-  return bits + (random >> kept);
+  return bits + (random >> 16);
 }
 
-// ---- Eight-bit codes ----
-// Small floating-point numbers with 3 mantissa bits, scaled by an upper bound of their run of q8_run elements. `base`
-// is the fp32 exponent field that corresponds to exponent code 0. Scaling by a power of two is exact, except for the
-// last bits of results that become subnormal.
-//   m  sign and 4 exponent bits, with subnormals and zero as in IEEE 754. Base 4 to 240.
-//   v  5 exponent bits, none of them special. There is no zero: where m is not zero, a v of zero would make epsilon the
-//      only divisor. Values below the smallest code, 2^-31 of the bound's power of two, are encoded as that code.
-//      Base 4 to 224.
-// Codes are packed from and unpacked to the upper 16 bits of the fp32 number, of which 12 are kept.
+// ---- Moments of split_q8 ----
+// The two moments of an element are 20 bits: a word and a nibble.
+//   word    bit 15: sign of m; bits 14 to 7: code of the magnitude of m; bits 6 to 0: the upper bits of the code of v
+//   nibble  the lower 4 bits of the code of v
+// Codes are relative to an upper bound of their run of q8_run elements. `base` is the fp32 exponent field of code 0.
+//   m  16 octaves with 3 mantissa bits, the lowest of them as subnormals with zero, and 4 with 5. Base 4 to 236.
+//   v  32 octaves with 4 mantissa bits and 12 with 7. There is no zero: where m is not zero, a v of zero would make
+//      epsilon the only divisor. Values below the smallest code, 2^-43 of the bound's power of two, are encoded as that
+//      code. Base 4 to 212.
 
 inline constexpr unsigned q8_run = 256;
-inline constexpr U32 q8_m_exponent_max = 15, q8_v_exponent_max = 31;
 
-/// The base for magnitudes up to that of the fp32 bits `bits_max`, in its stored form: base - 4, and 0 for a run of
-/// zeros. Leaves room for rounding the largest magnitude up into the next binade.
-PENSTOCK_ELEMENT U32 q8_stored_base(U32 bits_max, U32 exponent_max) {
-  const U32 top = (bits_max + 0xfffffu) >> 23;
-  return top > exponent_max + 4 ? top - exponent_max - 4 : 0;
-}
+/// A code for words with 7 mantissa bits below the exponent's: the upper halves of fp32 numbers. Words below `edge`
+/// keep `coarse_bits` of their mantissa bits, those from `edge` on `fine_bits`. Codes are in the order of the words.
+template <int coarse_octaves, int coarse_bits, int fine_octaves, int fine_bits>
+struct Q8Code {
+  static constexpr U16 edge = coarse_octaves << 7;
+  static constexpr U16 first_fine = coarse_octaves << coarse_bits;
+  static constexpr U32 last_exponent = coarse_octaves + fine_octaves - 1;
+
+  /// Rounds stochastically. A word that is rounded up to `edge` gets the first fine code.
+  template <class Lane, class W = typename Lane::W>
+  PENSTOCK_ELEMENT static W encoded(W word, W random) {
+    const W coarse = Lane::smaller(rounded<coarse_bits>(word, random), W(first_fine));
+    return coarse + Lane::excess(rounded<fine_bits>(word, random), W(U16{edge >> (7 - fine_bits)}));
+  }
+  template <class Lane, class W = typename Lane::W>
+  PENSTOCK_ELEMENT static W decoded(W code) {
+    const W fine = Lane::excess(code, W(first_fine));
+    return ((code - fine) << (7 - coarse_bits)) + (fine << (7 - fine_bits));
+  }
+  /// The base for magnitudes up to that of the fp32 bits `bits_max`, in its stored form: base - 4, and 0 for a run of
+  /// zeros. Leaves room for rounding the largest magnitude up into the next octave.
+  PENSTOCK_ELEMENT static U32 stored_base(U32 bits_max) {
+    constexpr U32 below_fine = (1u << (23 - fine_bits)) - 1;
+    const U32 top = (bits_max + below_fine) >> 23;
+    return top > last_exponent + 4 ? top - last_exponent - 4 : 0;
+  }
+
+ private:
+  template <int kept, class W>
+  PENSTOCK_ELEMENT static W rounded(W word, W random) {
+    if constexpr (kept == 7) {
+      return word;
+    } else {
+      return (word + (random >> (9 + kept))) >> (7 - kept);
+    }
+  }
+};
 
 /// 2^n, for n of -126 to 127.
 PENSTOCK_ELEMENT float power_of_two(int n) {
   return kernels::float_of(static_cast<U32>(n + 127) << 23);
 }
 
-/// Codes of m. A code is decoded to the fp32 number with the code's exponent field, times a power of two; fp32
-/// subnormals represent the code's subnormals.
+/// m's part of a word. A code is decoded to the fp32 number with the code's exponent field, times a power of two; fp32
+/// subnormals represent the code's subnormals. Scaling by a power of two is exact, except for the last bits of results
+/// that become subnormal.
 template <class Lane>
 struct Q8M {
   using F = typename Lane::F;
   using U = typename Lane::U;
   using W = typename Lane::W;
   using Operand = typename Lane::Operand;
-  /// 2^base and 2^-base. A base above 120, for m of 256 and more, does not fit one fp32 number: then these are 2^120
+  using Code = Q8Code<16, 3, 4, 5>;
+  /// 2^base and 2^-base. A base above 120, for m of 4096 and more, does not fit one fp32 number: then these are 2^120
   /// and 2^-120, and `rest` is the remaining exponent.
   Operand up, down;
   int rest;
@@ -123,37 +155,50 @@ struct Q8M {
     down = Operand(power_of_two(-most));
     rest = base - most;
   }
-  /// The value of a sign-extended code times `factor`. Scale and factor are one multiplication; the scale is a power of
-  /// two, so the result is rounded as if they were two.
-  PENSTOCK_ELEMENT F decoded(W code, Operand factor) const {
-    F m = Lane::value_of(Lane::upper((code << 4) & W(0x87f0u)));
+  /// The value of a word's m times `factor`. Scale and factor are one multiplication; the scale is a power of two, so
+  /// the result is rounded as if they were two.
+  PENSTOCK_ELEMENT F decoded(W word, Operand factor) const {
+    const W magnitude = Code::template decoded<Lane>((word >> 7) & W(U16{0xff}));
+    F m = Lane::value_of(Lane::upper(magnitude | (word & W(U16{0x8000}))));
     if (rest != 0) m = m * Operand(power_of_two(rest));
     return m * (up * factor);
   }
-  /// The code in the lower eight bits.
+  /// A word with this m, and zeros for v.
   PENSTOCK_ELEMENT W encoded(F m, U random) const {
     m = m * down;
     if (rest != 0) m = m * Operand(power_of_two(-rest));
-    const W words = Lane::upper_words(dithered<12>(Lane::bits_of(m), random));
-    return (words >> 4) | ((words >> 8) & W(0x80u));
+    const W half = Lane::upper_words(dithered(Lane::bits_of(m), random));
+    const W magnitude =
+        Code::template encoded<Lane>(half & W(U16{0x7fff}), Lane::lower_words(random)) & W(U16{0xff});
+    return (magnitude << 7) | (half & W(U16{0x8000}));
   }
 };
 
+/// The code of v.
 template <class Lane>
 struct Q8V {
   using F = typename Lane::F;
   using U = typename Lane::U;
   using W = typename Lane::W;
+  using Code = Q8Code<32, 4, 12, 7>;
   W base;
 
-  PENSTOCK_ELEMENT explicit Q8V(U32 stored_base) : base(static_cast<U16>((stored_base + 4) << 3)) {}
+  PENSTOCK_ELEMENT explicit Q8V(U32 stored_base) : base(static_cast<U16>((stored_base + 4) << 7)) {}
 
-  PENSTOCK_ELEMENT F decoded(W code) const { return Lane::value_of(Lane::upper((code + base) << 4)); }
-  /// The stochastically rounded v, which must not be negative; encoded() keeps its upper 12 bits.
-  PENSTOCK_ELEMENT static W rounded(F v, U random) {
-    return Lane::upper_words(dithered<12>(Lane::bits_of(v), random));
+  PENSTOCK_ELEMENT static W joined(W word, W nibble) { return ((word & W(U16{0x7f})) << 4) | nibble; }
+  PENSTOCK_ELEMENT static W word_part(W code) { return (code >> 4) & W(U16{0x7f}); }
+  PENSTOCK_ELEMENT static W nibble_part(W code) { return code & W(U16{0xf}); }
+
+  PENSTOCK_ELEMENT F decoded(W code) const {
+    return Lane::value_of(Lane::upper(Code::template decoded<Lane>(code) + base));
   }
-  PENSTOCK_ELEMENT W encoded(W rounded_v) const { return Lane::excess(rounded_v >> 4, base); }
+  /// The upper half of v, which must not be negative, rounded stochastically.
+  PENSTOCK_ELEMENT static W rounded(F v, U random) {
+    return Lane::upper_words(dithered(Lane::bits_of(v), random));
+  }
+  PENSTOCK_ELEMENT W encoded(W rounded_v, U random) const {
+    return Code::template encoded<Lane>(Lane::excess(rounded_v, base), Lane::lower_words(random));
+  }
 };
 
 }  // namespace penstock::kernels

@@ -172,7 +172,8 @@ bool update(const AdamBlock& block) noexcept {
   return finite;
 }
 
-/// A register must not span two runs. Pieces may begin inside a run, so the loop splits at run boundaries.
+/// A register must not span two runs, and its nibbles must begin at a byte. Pieces may begin inside a run and at an odd
+/// element, so the loop splits at run boundaries and after such an element.
 template <class Gradient>
 bool update_q8(const AdamBlock& block) noexcept {
   Q8State<Gradient> state(block);
@@ -183,7 +184,8 @@ bool update_q8(const AdamBlock& block) noexcept {
                while (begin < end) {
                  const unsigned long into = begin % kernels::q8_run, left = end - begin;
                  const bool rest_of_run = into > 0 && kernels::q8_run - into < left;
-                 const unsigned long some = rest_of_run ? kernels::q8_run - into : left;
+                 unsigned long some = rest_of_run ? kernels::q8_run - into : left;
+                 if (begin % 2 > 0) some = 1;
                  loop.run(state, begin, begin + some);
                  begin += some;
                }

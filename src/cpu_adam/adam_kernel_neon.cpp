@@ -35,14 +35,16 @@ void put_nontemporal(float* to, float32x4_t x) {
   vst1q_f32(to, x);
 }
 void fence() {}
-uint16x8_t bytes_from(const kernels::U8* from) {
-  return vmovl_u8(vld1_u8(from));
+uint16x8_t nibbles_from(const kernels::U8* from) {
+  const uint8x8_t bytes = vcreate_u8(kernels::read_as<kernels::U32>(from));
+  const uint32x4_t x = vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
+  return vreinterpretq_u16_u32(vandq_u32(vorrq_u32(x, vshlq_n_u32(x, 12)), vdupq_n_u32(0x000f000fu)));
 }
-uint16x8_t signed_bytes_from(const kernels::U8* from) {
-  return vreinterpretq_u16_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(from))));
-}
-void bytes_to(kernels::U8* to, uint16x8_t x) {
-  vst1_u8(to, vmovn_u16(x));
+void nibbles_to(kernels::U8* to, uint16x8_t nibbles) {
+  const uint32x4_t x = vreinterpretq_u32_u16(nibbles);
+  const uint16x4_t low = vmovn_u32(vorrq_u32(x, vshrq_n_u32(x, 12)));
+  const kernels::U32 bytes = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(low, low))), 0);
+  __builtin_memcpy(to, &bytes, sizeof bytes);
 }
 uint32x4_t lower_halves(uint32x4_t below, uint32x4_t above) {
   return vreinterpretq_u32_u16(vtrn1q_u16(vreinterpretq_u16_u32(below), vreinterpretq_u16_u32(above)));
@@ -64,9 +66,6 @@ float32x4_t second_of(float32x4_t even, float32x4_t odd) {
   return vzip2q_f32(even, odd);
 }
 
-kernels::U32 largest_of_bytes(uint8x16_t x) {
-  return vmaxvq_u8(x);
-}
 kernels::U32 largest_of_words(uint16x8_t x) {
   return vmaxvq_u16(x);
 }

@@ -49,16 +49,15 @@ void put_nontemporal(float* to, __m128 x) {
 void fence() {
   _mm_sfence();
 }
-__m128i bytes_from(const void* from) {
-  return _mm_cvtepu8_epi16(half_a_register_from(from));
+__m128i nibbles_from(const kernels::U8* from) {
+  const __m128i x = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(kernels::read_as<int>(from)));
+  return _mm_and_si128(_mm_or_si128(x, _mm_slli_epi32(x, 12)), _mm_set1_epi32(0x000f000f));
 }
-__m128i signed_bytes_from(const void* from) {
-  return _mm_cvtepi8_epi16(half_a_register_from(from));
-}
-/// Numbers of 2^8 and more would saturate.
-void bytes_to(void* to, __m128i x) {
-  x = _mm_and_si128(x, _mm_set1_epi16(0xff));
-  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(x, x));
+void nibbles_to(kernels::U8* to, __m128i x) {
+  const __m128i joined = _mm_or_si128(x, _mm_srli_epi32(x, 12));
+  const __m128i words = words_of(_mm_and_si128(joined, _mm_set1_epi32(0xff)));
+  const int bytes = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+  __builtin_memcpy(to, &bytes, sizeof bytes);
 }
 __m128i lower_halves(__m128i below, __m128i above) {
   return _mm_blend_epi16(below, _mm_slli_epi32(above, 16), 0xaa);

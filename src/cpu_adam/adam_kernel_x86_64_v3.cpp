@@ -43,17 +43,14 @@ void put_nontemporal(float* to, __m256 x) {
 void fence() {
   _mm_sfence();
 }
-__m256i bytes_from(const void* from) {
-  return _mm256_cvtepu8_epi16(half_a_register_from(from));
+__m256i nibbles_from(const void* from) {
+  const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
+  return _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32(x, 12)), _mm256_set1_epi32(0x000f000f));
 }
-__m256i signed_bytes_from(const void* from) {
-  return _mm256_cvtepi8_epi16(half_a_register_from(from));
-}
-/// Numbers of 2^8 and more would saturate.
-void bytes_to(void* to, __m256i x) {
-  x = _mm256_and_si256(x, _mm256_set1_epi16(0xff));
-  _mm_storeu_si128(static_cast<__m128i*>(to),
-                   _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+void nibbles_to(void* to, __m256i x) {
+  const __m256i joined = _mm256_or_si256(x, _mm256_srli_epi32(x, 12));
+  const __m128i bytes = words_of(_mm256_and_si256(joined, _mm256_set1_epi32(0xff)));
+  _mm_storel_epi64(static_cast<__m128i*>(to), _mm_packus_epi16(bytes, bytes));
 }
 /// The even or odd elements of both registers. The shuffle works within 128-bit halves; the permutation then puts the
 /// 64-bit quarters in order.

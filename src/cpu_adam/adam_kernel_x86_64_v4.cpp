@@ -44,14 +44,13 @@ void put_nontemporal(float* to, __m512 x) {
 void fence() {
   _mm_sfence();
 }
-__m512i bytes_from(const void* from) {
-  return _mm512_cvtepu8_epi16(words_from(from));
+__m512i nibbles_from(const void* from) {
+  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  return _mm512_and_si512(_mm512_or_si512(x, _mm512_slli_epi32(x, 12)), _mm512_set1_epi32(0x000f000f));
 }
-__m512i signed_bytes_from(const void* from) {
-  return _mm512_cvtepi8_epi16(words_from(from));
-}
-void bytes_to(void* to, __m512i x) {
-  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi16_epi8(x));
+void nibbles_to(void* to, __m512i x) {
+  const __m512i bytes = _mm512_or_si512(x, _mm512_srli_epi32(x, 12));
+  _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_cvtepi32_epi8(bytes));
 }
 // One instruction for a shift and a blend.
 __m512i lower_halves(__m512i below, __m512i above) {

@@ -12,8 +12,8 @@ struct Q8Scales {
   [[gnu::always_inline]] inline explicit Q8Scales(Q8Bases bases) : m(bases.m), v(bases.v) {}
 };
 
-/// Remainder of the master; m and v in eight bits. They are decoded with the run's old scales and encoded with its new
-/// ones, which begin_run() sets.
+/// Remainder of the master; m in nine bits and v in eleven. They are decoded with the run's old scales and encoded with
+/// its new ones, which begin_run() sets.
 template <class Gradient>
 class Q8State {
  public:
@@ -21,9 +21,9 @@ class Q8State {
 
   explicit Q8State(const AdamBlock& block)
       : block_(block),
-        m_codes_(static_cast<U8*>(block.state) + 2 * block.count),
-        v_codes_(m_codes_ + block.count),
-        m_bases_(v_codes_ + block.count),
+        words_(static_cast<U16*>(block.state) + block.count),
+        nibbles_(reinterpret_cast<U8*>(words_ + block.count)),
+        m_bases_(nibbles_ + (block.count + 1) / 2),
         v_bases_(m_bases_ + (block.count + kernels::q8_run - 1) / kernels::q8_run),
         masters_(block.parameter, static_cast<U16*>(block.state)) {
     bound_run(0);
@@ -60,8 +60,9 @@ class Q8State {
   [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
       unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
     const auto& from = scales_of<Lane>(old_scales_, old_bases_);
-    return {from.m.decoded(Lane::load_bytes_signed(m_codes_ + i), operands.beta1),
-            from.v.decoded(Lane::load_bytes(v_codes_ + i)) * operands.beta2};
+    const auto word = Lane::load_words(words_ + i);
+    return {from.m.decoded(word, operands.beta1),
+            from.v.decoded(from.v.joined(word, Lane::load_nibbles(nibbles_, i))) * operands.beta2};
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
@@ -70,28 +71,29 @@ class Q8State {
     const auto random = kernels::random_of<Lane>(block_.seed, i);
     const auto v = to.v.rounded(x.v, random);
     largest.add_positive_upper_words(v);
-    Lane::store_bytes(m_codes_ + i, to.m.encoded(x.m, random));
-    Lane::store_bytes(v_codes_ + i, to.v.encoded(v));
+    const auto code = to.v.encoded(v, random);
+    Lane::store_words(words_ + i, to.m.encoded(x.m, random) | to.v.word_part(code));
+    Lane::store_nibbles(nibbles_, i, to.v.nibble_part(code));
   }
   void finish(bool finite) {
     if (!finite) masters_.keep_nans(block_.count);
   }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
-    __builtin_prefetch(m_codes_ + i, /*rw=*/1);
-    __builtin_prefetch(v_codes_ + i, /*rw=*/1);
+    __builtin_prefetch(words_ + i, /*rw=*/1);
+    __builtin_prefetch(nibbles_ + i / 2, /*rw=*/1);
   }
 
  private:
   /// Computes the upper bound of the new moments of the run that begins at `begin`. The formula, rounding included, is
-  /// monotonic in the magnitudes of its inputs, so the result for the largest inputs bounds all results. Not inlined
-  /// because the compiler then generates a better loop.
+  /// monotonic in the magnitudes of its inputs, so the result for the largest inputs bounds all results. The largest v
+  /// is rounded up, see bound_v(). Not inlined because the compiler then generates a better loop.
   [[gnu::noinline]] void bound_run(unsigned long begin) {
     const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
     const unsigned long run = begin / kernels::q8_run;
     const Q8Scales<ScalarLane> scales({m_bases_[run], v_bases_[run]});
     const float g = largest_magnitude(static_cast<const Gradient*>(block_.gradient) + begin, count);
-    const float m = scales.m.decoded(largest_masked(m_codes_ + begin, count, U8{0x7f}), 1.0f);
-    const float v = scales.v.decoded(largest_masked(v_codes_ + begin, count, U8{0xff}));
+    const float m = scales.m.decoded(largest_masked(words_ + begin, count, U16{0x7f80}), 1.0f);
+    const float v = bound_v(scales.v, begin, count);
     kernels::Largest<ScalarLane> largest_m, largest_v;
     piece_ = for_pieces(
         block_, piece_, begin, begin + count,
@@ -105,8 +107,27 @@ class Q8State {
               largest_m.add(most.m);
               largest_v.add(most.v);
             });
-    bound_ = {static_cast<U8>(kernels::q8_stored_base(largest_m.most, kernels::q8_m_exponent_max)),
-              static_cast<U8>(kernels::q8_stored_base(largest_v.most, kernels::q8_v_exponent_max))};
+    bound_ = {static_cast<U8>(kernels::Q8M<ScalarLane>::Code::stored_base(largest_m.most)),
+              static_cast<U8>(kernels::Q8V<ScalarLane>::Code::stored_base(largest_v.most))};
+  }
+
+  /// The largest v of a run, with the lower 4 of its upper 7 mantissa bits set. Nibbles are not read for that, unless
+  /// the codes are coarse ones. A run has the same bound whatever its scale is, so that it can be restored with another.
+  [[gnu::always_inline]] inline float bound_v(const kernels::Q8V<ScalarLane>& scale, unsigned long begin,
+                                              unsigned long count) const {
+    using V = kernels::Q8V<ScalarLane>;
+    U32 code = V::joined(largest_masked(words_ + begin, count, U16{0x7f}), U32{0xf});
+    if (code < V::Code::first_fine) [[unlikely]]
+      code = largest_code_of_v(begin, count);
+    return kernels::float_of(kernels::bits_of(scale.decoded(code)) | 0x000f0000u);
+  }
+  [[gnu::noinline, gnu::cold]] U32 largest_code_of_v(unsigned long begin, unsigned long count) const {
+    using V = kernels::Q8V<ScalarLane>;
+    U32 most = 0;
+    for (unsigned long i = begin; i < begin + count; ++i) {
+      most = ScalarLane::larger(most, V::joined(words_[i], ScalarLane::load_nibbles(nibbles_, i)));
+    }
+    return most;
   }
 
   /// The scales as operands of SomeLane.
@@ -120,7 +141,8 @@ class Q8State {
   }
 
   const AdamBlock& block_;
-  U8 *m_codes_, *v_codes_, *m_bases_, *v_bases_;
+  U16* words_;
+  U8 *nibbles_, *m_bases_, *v_bases_;
   SplitMasters masters_;
   const AdamPiece* piece_ = block_.pieces;   // the last piece that bound_run() used
   Q8Bases old_bases_{}, bases_{}, bound_{};  // old and new of this run; new of the next run

@@ -210,8 +210,8 @@ class SplitBf16State {
   [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
                                                    kernels::Largest<Lane>& largest) const {
     const auto random = kernels::random_of<Lane>(seed_, i);
-    const auto v = Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.v), random));
-    Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered<16>(Lane::bits_of(x.m), random)));
+    const auto v = Lane::upper_words(kernels::dithered(Lane::bits_of(x.v), random));
+    Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered(Lane::bits_of(x.m), random)));
     Lane::store_words(v_ + i, v);
     largest.add_positive_upper_words(v);
   }

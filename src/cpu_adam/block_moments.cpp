@@ -13,8 +13,9 @@ using kernels::ScalarLane;
 using M8 = kernels::Q8M<ScalarLane>;
 using V8 = kernels::Q8V<ScalarLane>;
 
-/// The random number with which dithered() rounds to nearest: half of what is cut off.
-constexpr kernels::U32 to_nearest = 0x80000000u;
+/// The random numbers with which to round to nearest: half of what is cut off. The first is for 7 mantissa bits, the
+/// second for fewer: Q8Code uses the lower half.
+constexpr kernels::U32 to_nearest = 0x80000000u, to_nearest_with_fewer_bits = 0x8000u;
 
 // The places of the moments in a block; see state_format.hpp.
 float* wide_moments(const BlockView& block, std::size_t moment) {
@@ -24,11 +25,15 @@ float* wide_moments(const BlockView& block, std::size_t moment) {
 std::uint16_t* half_moments(const BlockView& block, std::size_t moment) {
   return reinterpret_cast<std::uint16_t*>(block.state.data()) + block.count * moment;
 }
-std::uint8_t* codes(const BlockView& block, std::size_t moment) {
-  return reinterpret_cast<std::uint8_t*>(block.state.data()) + block.count * (2 + moment);
+std::uint16_t* q8_words(const BlockView& block) {
+  return half_moments(block, 1);
 }
-std::uint8_t* bases(const BlockView& block, std::size_t moment) {
-  return codes(block, 2) + ceil_divide(block.count, std::uint64_t{kernels::q8_run}) * moment;
+std::uint8_t* q8_nibbles(const BlockView& block) {
+  return reinterpret_cast<std::uint8_t*>(q8_words(block) + block.count);
+}
+std::uint8_t* q8_bases(const BlockView& block, std::size_t moment) {
+  return q8_nibbles(block) + ceil_divide(block.count, std::uint64_t{2}) +
+         ceil_divide(block.count, std::uint64_t{kernels::q8_run}) * moment;
 }
 
 float largest_magnitude(std::span<const float> values) {
@@ -38,7 +43,7 @@ float largest_magnitude(std::span<const float> values) {
 }
 
 kernels::U32 nearest_half(float value) {
-  return kernels::dithered<16>(kernels::bits_of(value), to_nearest) >> 16;
+  return kernels::dithered(kernels::bits_of(value), to_nearest) >> 16;
 }
 
 // The sign bit of a stored v belongs to the master; see SplitMaster.
@@ -49,19 +54,29 @@ std::uint16_t with_sign(std::uint16_t v, std::uint16_t old) {
   return static_cast<std::uint16_t>((v & 0x7fffu) | (old & 0x8000u));
 }
 
+kernels::U32 nearest_q8(const V8& scale, float v) {
+  const auto rounded = [&](kernels::U32 random) { return scale.encoded(V8::rounded(v, random), random); };
+  // Each is the nearest code for its number of mantissa bits, and no larger than the nearest one for the other.
+  return std::max(rounded(to_nearest), rounded(to_nearest_with_fewer_bits));
+}
+
 void set_q8(const BlockView& block, std::span<const float> first, std::span<const float> second) {
+  if (block.count % 2 > 0) q8_nibbles(block)[block.count / 2] = 0;  // the half that no element uses
   for (std::size_t begin = 0; begin < block.count; begin += kernels::q8_run) {
     const std::size_t run = begin / kernels::q8_run,
                       count = std::min<std::size_t>(kernels::q8_run, block.count - begin);
-    const auto base = [&](std::span<const float> values, kernels::U32 exponent_max) {
-      const float largest = largest_magnitude(values.subspan(begin, count));
-      return static_cast<std::uint8_t>(kernels::q8_stored_base(kernels::bits_of(largest), exponent_max));
+    const auto bits_max = [&](std::span<const float> values) {
+      return kernels::bits_of(largest_magnitude(values.subspan(begin, count)));
     };
-    const M8 m(bases(block, 0)[run] = base(first, kernels::q8_m_exponent_max));
-    const V8 v(bases(block, 1)[run] = base(second, kernels::q8_v_exponent_max));
+    q8_bases(block, 0)[run] = static_cast<std::uint8_t>(M8::Code::stored_base(bits_max(first)));
+    q8_bases(block, 1)[run] = static_cast<std::uint8_t>(V8::Code::stored_base(bits_max(second)));
+    const M8 m(q8_bases(block, 0)[run]);
+    const V8 v(q8_bases(block, 1)[run]);
     for (std::size_t i = begin; i < begin + count; ++i) {
-      codes(block, 0)[i] = static_cast<std::uint8_t>(m.encoded(first[i], to_nearest));
-      codes(block, 1)[i] = static_cast<std::uint8_t>(v.encoded(V8::rounded(second[i], to_nearest)));
+      const kernels::U32 code = nearest_q8(v, second[i]);
+      q8_words(block)[i] =
+          static_cast<std::uint16_t>(m.encoded(first[i], to_nearest_with_fewer_bits) | V8::word_part(code));
+      ScalarLane::store_nibbles(q8_nibbles(block), i, V8::nibble_part(code));
     }
   }
 }
@@ -98,8 +113,8 @@ void set_moments(const BlockView& block, std::span<const float> first, std::span
 void get_first_moments(const BlockView& block, std::size_t at, std::span<float> values) {
   if (block.format != StateFormat::split_q8) return get_plain(block, 0, at, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const M8 scale(bases(block, 0)[(at + i) / kernels::q8_run]);
-    values[i] = scale.decoded(ScalarLane::load_bytes_signed(codes(block, 0) + at + i), 1.0f);
+    const M8 scale(q8_bases(block, 0)[(at + i) / kernels::q8_run]);
+    values[i] = scale.decoded(q8_words(block)[at + i], 1.0f);
   }
 }
 
@@ -110,7 +125,9 @@ void get_second_moments(const BlockView& block, std::size_t at, std::span<float>
     return;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = V8(bases(block, 1)[(at + i) / kernels::q8_run]).decoded(codes(block, 1)[at + i]);
+    const V8 scale(q8_bases(block, 1)[(at + i) / kernels::q8_run]);
+    values[i] = scale.decoded(
+        V8::joined(q8_words(block)[at + i], ScalarLane::load_nibbles(q8_nibbles(block), at + i)));
   }
 }
 

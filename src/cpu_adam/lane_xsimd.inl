@@ -6,11 +6,12 @@
 //   half_from, half_of                      half a register; fp16 as fp32 and back, rounded to nearest even
 //   put, put_nontemporal, fence             store of half a register; the same as a non-temporal store; the fence
 //                                           that orders non-temporal stores before later stores
-//   bytes_from, signed_bytes_from, bytes_to 8-bit integers as a whole batch of 16-bit ones and back
+//   nibbles_from, nibbles_to                4-bit integers, two in a byte, as a whole batch of 16-bit ones and back;
+//                                           the upper 12 bits of those are zeros
 //   lower_halves, upper_halves              of two batches of 32-bit numbers, the second's above the first's
 //   even_of, odd_of                         numbers 0, 2, 4, … and 1, 3, 5, … of two batches
 //   first_of, second_of                     the inverse: the two batches from their even and odd numbers
-//   largest_of_bytes, _words, _numbers      the largest of a batch of unsigned integers of 8, 16, 32 bits
+//   largest_of_words, _numbers              the largest of a batch of unsigned integers of 16, 32 bits
 
 /// Consecutive elements in one register.
 struct WideLane {
@@ -126,10 +127,10 @@ struct PairLane {
             WideLane::U(upper_halves(pairs(lower), pairs(upper)))};
   }
   static U upper(W x) { return {pairs(x) << 16, pairs(x) & WideLane::U(0xffff0000u)}; }
-  static W load_bytes(const kernels::U8* from) { return W(bytes_from(from)); }
-  static W load_bytes_signed(const kernels::U8* from) { return W(signed_bytes_from(from)); }
-  static void store_bytes(kernels::U8* to, W x) { bytes_to(to, x); }
+  static W load_nibbles(const kernels::U8* from, unsigned long i) { return W(nibbles_from(from + i / 2)); }
+  static void store_nibbles(kernels::U8* to, unsigned long i, W x) { nibbles_to(to + i / 2, x); }
   static W excess(W a, W b) { return xsimd::ssub(a, b); }
+  static W smaller(W a, W b) { return xsimd::min(a, b); }
   static bool any_equal(W a, kernels::U16 b) { return xsimd::any(a == W(b)); }
 
  private:
@@ -145,9 +146,6 @@ inline kernels::U32 largest(WideLane::U x) {
 }
 inline kernels::U32 largest(PairLane::W x) {
   return largest_of_words(x);
-}
-inline kernels::U32 largest(xsimd::batch<kernels::U8, Arch> x) {
-  return largest_of_bytes(x);
 }
 /// See largest_masked().
 template <class Number>

@@ -15,7 +15,8 @@ std::optional<std::uint64_t> bytes_of_block(StateFormat format, std::uint64_t n)
     case StateFormat::moments: return 8 * n;
     case StateFormat::split: return 10 * n;
     case StateFormat::split_bf16: return 6 * n;
-    case StateFormat::split_q8: return 4 * n + 2 * ceil_divide(n, std::uint64_t{kernels::q8_run});
+    case StateFormat::split_q8:
+      return 4 * n + ceil_divide(n, std::uint64_t{2}) + 2 * ceil_divide(n, std::uint64_t{kernels::q8_run});
   }
   return std::nullopt;
 }

@@ -17,7 +17,7 @@ TEST(OptimizerStep, ComparesChecksumsOnAndOffInTheGivenFormat) {
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* said :
        {"     1  split_q8, no checksums ", "     1  split_q8  ", "split_q8: 1 000 000 parameters",
-        "(8.03 B a parameter)", "times as fast as split_q8, no checksums"}) {
+        "(9.03 B a parameter)", "times as fast as split_q8, no checksums"}) {
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   }
   EXPECT_EQ(run_program(OPTIMIZER_STEP_PROGRAM, {"--integrity", "perhaps"}).status, 2);

@@ -158,10 +158,10 @@ TEST_P(EngineStateFormats, ArePlannedByTheirOwnBytes) {
 
   const double bytes = GetParam() == cpu_adam::StateFormat::split        ? 10
                        : GetParam() == cpu_adam::StateFormat::split_bf16 ? 6
-                                                                         : 4.01;
+                                                                         : 4.51;
   EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()),
               bytes / 12,
-              0.03);  // tiles are padded to blocks of the file system
+              0.05);  // tiles are padded to blocks of the file system
   EXPECT_EQ(wide.update_shard_reads_max, 0_B);
   EXPECT_EQ(plan.update_shard_reads_max, plan.disk_shards);
   EXPECT_LT(train(on_disk(GetParam())).bytes_written,

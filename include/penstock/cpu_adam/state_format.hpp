@@ -18,7 +18,7 @@ using kernels::StateFormat;
 ///   moments     [m n × 4 B][v n × 4 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
-///   split_q8    [remainder n × 2 B][m n × 1 B][v n × 1 B]
+///   split_q8    [remainder n × 2 B][m in 9 bits and the upper 7 bits of v n × 2 B][lower 4 bits of v ⌈n / 2⌉ × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
 /// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere; in
 /// the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored v is a part of that code: to

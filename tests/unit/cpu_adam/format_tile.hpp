@@ -75,9 +75,18 @@ class FormatTile {
   /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
   [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
     if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
-    const int lowest =
-        scale(i, which) + (which == 0 ? 1 : 0) - 127;  // the exponent of the smallest normal code
-    return std::ldexp(1.0, (value > 0 ? std::max(std::ilogb(value), lowest) : lowest) - 3);
+    const int exponent = std::max(value > 0 ? std::ilogb(value) : -127, lowest_exponent(i, which));
+    const bool fine = exponent >= scale(i, which) - 127 + (which == 0 ? 16 : 32);
+    return std::ldexp(1.0, exponent - (which == 0 ? (fine ? 5 : 3) : (fine ? 7 : 4)));
+  }
+  /// Of split_q8: the exponent of the smallest normal code; of v, that of the smallest code.
+  [[nodiscard]] int lowest_exponent(std::size_t i, std::size_t which) const {
+    return scale(i, which) - 127 + (which == 0 ? 1 : 0);
+  }
+  /// Of split_q8: v with the lower 4 of its upper 7 mantissa bits set.
+  [[nodiscard]] double v_bound(std::size_t i) const {
+    const double eighth = std::ldexp(1.0, std::ilogb(v(i)) - 3);
+    return (std::floor(v(i) / eighth) + 15.0 / 16) * eighth;
   }
 
   [[nodiscard]] std::vector<std::byte> parameters() const {
@@ -116,16 +125,28 @@ class FormatTile {
       case StateFormat::split_bf16: return get(DType::bf16, block + 2 * (which * n + at));
       default: break;
     }
-    const auto code = std::to_integer<int>(block[(2 + which) * n + at]);
-    if (which == 1) return std::ldexp(8 + (code & 7), scale(i, which) + (code >> 3) - 127 - 3);
-    const int magnitude = code & 0x7f, exponent = magnitude >> 3, fraction = magnitude & 7;
-    const int field = scale(i, which) + std::max(exponent, 1);
-    return (code >= 128 ? -1 : 1) * std::ldexp(exponent > 0 ? 8 + fraction : fraction, field - 127 - 3);
+    return which == 0 ? q8_m(i, bits16(block + 2 * (n + at))) : q8_v(i, q8_v_code(i));
+  }
+  [[nodiscard]] double q8_m(std::size_t i, int word) const {
+    const int code = word >> 7 & 0xff, exponent = scale(i, 0) - 127, sign = word >= 0x8000 ? -1 : 1;
+    if (code < 8) return sign * std::ldexp(code, exponent + 1 - 3);
+    if (code < 128) return sign * std::ldexp(8 + code % 8, exponent + code / 8 - 3);
+    return sign * std::ldexp(32 + code % 32, exponent + 16 + (code - 128) / 32 - 5);
+  }
+  [[nodiscard]] double q8_v(std::size_t i, int code) const {
+    const int exponent = scale(i, 1) - 127;
+    if (code < 512) return std::ldexp(16 + code % 16, exponent + code / 16 - 4);
+    return std::ldexp(128 + code % 128, exponent + 32 + (code - 512) / 128 - 7);
+  }
+  [[nodiscard]] int q8_v_code(std::size_t i) const {
+    const auto [block, at, n] = place(i);
+    const int pair = std::to_integer<int>(block[4 * n + at / 2]);
+    return (bits16(block + 2 * (n + at)) & 0x7f) << 4 | (at % 2 > 0 ? pair >> 4 : pair & 0xf);
   }
   /// Of split_q8: the fp32 exponent field of exponent code 0.
   [[nodiscard]] int scale(std::size_t i, std::size_t which) const {
     const auto [block, at, n] = place(i);
-    return std::to_integer<int>(block[4 * n + which * ((n + 255) / 256) + at / 256]) + 4;
+    return std::to_integer<int>(block[4 * n + (n + 1) / 2 + which * ((n + 255) / 256) + at / 256]) + 4;
   }
 
   StateFormat format_;

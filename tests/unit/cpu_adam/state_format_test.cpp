@@ -154,7 +154,7 @@ TEST_P(LossyFormats, StoreOneOfTheTwoNeighboursWithoutBias) {
     const float g = values.gradient[i], m = g * static_cast<float>(1.0 - double{0.9f});
     double v = g * g * static_cast<float>(1.0 - double{0.999f});
     if (GetParam() == StateFormat::split_q8)
-      v = std::max(v, 8 * tile.spacing(i, 1, 0));  // it has nothing smaller
+      v = std::max(v, std::ldexp(1.0, tile.lowest_exponent(i, 1)));  // it has nothing smaller
     const double unit_m = tile.spacing(i, 0, std::abs(m)), unit_v = tile.spacing(i, 1, v);
     const double off_m = (tile.m(i) - m) / unit_m, off_v = (tile.v(i) - v) / unit_v;
     ASSERT_LT(std::abs(off_m), 1.0) << i << " " << m;
@@ -215,8 +215,8 @@ TEST(StateFormat, SizesTilesAndBlocks) {
   };
   EXPECT_EQ(bytes(StateFormat::split, 20000), 200'000u);
   EXPECT_EQ(bytes(StateFormat::split_bf16, 20000), 120'000u);
-  EXPECT_EQ(bytes(StateFormat::split_q8, 16384), 65'536u + 128);
-  EXPECT_EQ(bytes(StateFormat::split_q8, 16384 + 257), 65'536u + 128 + 4 * 257 + 4);
+  EXPECT_EQ(bytes(StateFormat::split_q8, 16384), 65'536u + 8192 + 128);
+  EXPECT_EQ(bytes(StateFormat::split_q8, 16384 + 257), 65'536u + 8192 + 128 + 4 * 257 + 129 + 4);
   EXPECT_EQ(bytes(StateFormat::split_q8, 0), 0u);
   EXPECT_FALSE(tile_bytes(static_cast<StateFormat>(7), ElementCount(1)).has_value());
   EXPECT_EQ(default_tile_elements(StateFormat::fp32), ElementCount(262'144));

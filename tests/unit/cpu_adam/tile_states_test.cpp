@@ -120,7 +120,7 @@ TEST_P(TileStates, OfAnotherFormatAreRoundedToTheNearestValue) {
     }
     const double m = states.first_moment[i];
     double v = states.second_moment[i];
-    if (GetParam() == StateFormat::split_q8) v = std::max(v, 8 * tile.spacing(i, 1, 0));
+    if (GetParam() == StateFormat::split_q8) v = std::max(v, std::ldexp(1.0, tile.lowest_exponent(i, 1)));
     ASSERT_LE(std::abs(tile.m(i) - m), 0.5 * tile.spacing(i, 0, std::abs(m))) << i;
     ASSERT_LE(std::abs(tile.v(i) - v), 0.5 * tile.spacing(i, 1, v)) << i;
   }

@@ -1,0 +1,28 @@
+// Prints the errors of all state formats for all series of gradients, as the rows of a table in docs/optimizer.md.
+
+#include "unit/cpu_adam/update_error.hpp"
+
+#include <gtest/gtest.h>
+#include <cstdio>
+
+namespace penstock::test {
+namespace {
+
+TEST(UpdateErrorTable, OfAllFormatsAndSeries) {
+  constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
+                                     StateFormat::split_q8};
+  std::printf("| gradients |");
+  for (const StateFormat format : formats) std::printf(" `%s` |", std::string(to_string(format)).c_str());
+  std::printf("\n");
+  for (const GradientSeries& series : all_series()) {
+    std::printf("| %s |", series.name.c_str());
+    for (const UpdateError& error : update_errors(series, formats, 4096, 5000)) {
+      std::printf(" %.2f, %+.2f |", 100 * error.rms, 100 * error.travel_bias);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test
