@@ -92,7 +92,7 @@ struct ScalarLane {
     return x << 16;
   }
   PENSTOCK_ELEMENT static W load_nibbles(const U8* from, unsigned long i) {
-    return (from[i / 2] >> (i % 2 * 4)) & 0xfu;
+    return (U32{from[i / 2]} >> (i % 2 * 4)) & 0xfu;
   }
   /// Keeps the other nibble of the byte.
   PENSTOCK_ELEMENT static void store_nibbles(U8* to, unsigned long i, W x) {

@@ -65,7 +65,8 @@ Result<void> BlockFile::check(IoOperation operation, FileOffset offset, HostSpan
         .object(properties().name)
         .at(offset)
         .wanted("multiples of " + std::to_string(alignment.bytes()))
-        .got(buffer.size());
+        .got("length " + to_exact_string(buffer.size()) + ", address modulo that " +
+             std::to_string(reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment.bytes()));
   }
   const ByteCount begin(offset.value());
   if (begin > options_.size || buffer.size() > options_.size - begin) {

@@ -23,7 +23,8 @@ constexpr Key unused(std::string_view path, Kind kind, std::string_view help, bo
   return {.path = path, .kind = kind, .status = no_effect, .help = help, .nullable = nullable};
 }
 
-constexpr Key feature_of(std::string_view path, std::string_view members) {
+/// The block of a feature that Penstock does not have. DeepSpeed refuses members that are not listed.
+constexpr Key feature_block(std::string_view path, std::string_view members) {
   return {.path = path, .kind = feature, .status = only_default, .choices = members};
 }
 
@@ -98,26 +99,27 @@ constexpr Key keys[] = {
     unused("timers.throughput.enabled", flag, no_timer),
     unused("timers.throughput.synchronized", flag, no_timer),
 
-    feature_of("scheduler", "type|params"),
-    feature_of("flops_profiler",
-               "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
-    feature_of("torch_autocast", "enabled|dtype|lower_precision_safe_modules"),
-    feature_of("tensor_parallel",
-               "dtype|autotp_size|tp_overlap_comm|vocab_parallel_lm_head|vocab_parallel_ce_backend|"
-               "tensor_parallel|tp|injection_policy_tuple|partition_config|preset_model|keep_module_on_host|"
-               "replace_with_kernel_inject|kernel_inject"),
-    feature_of("pipeline",
-               "stages|partition|seed_layers|activation_checkpoint_interval|pipe_partitioned|"
-               "grad_partitioned|use_reentrant"),
-    feature_of("autotuning",
-               "enabled|fast|results_dir|exps_dir|overwrite|start_profile_step|end_profile_step|metric|"
-               "metric_path|tuner_type|tuner_early_stopping|tuner_num_trials|arg_mappings|model_info|"
-               "model_info_path|mp_size|max_train_batch_size|min_train_batch_size|"
-               "max_train_micro_batch_size_per_gpu|min_train_micro_batch_size_per_gpu|"
-               "num_tuning_micro_batch_sizes"),
-    feature_of("data_efficiency", "enabled|seed|data_sampling|data_routing"),
-    feature_of("weight_quantization",
-               "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
+    feature_block("scheduler", "type|params"),
+    feature_block("flops_profiler",
+                  "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
+    feature_block("torch_autocast", "enabled|dtype|lower_precision_safe_modules"),
+    feature_block(
+        "tensor_parallel",
+        "dtype|autotp_size|tp_overlap_comm|vocab_parallel_lm_head|vocab_parallel_ce_backend|"
+        "tensor_parallel|tp|injection_policy_tuple|partition_config|preset_model|keep_module_on_host|"
+        "replace_with_kernel_inject|kernel_inject"),
+    feature_block("pipeline",
+                  "stages|partition|seed_layers|activation_checkpoint_interval|pipe_partitioned|"
+                  "grad_partitioned|use_reentrant"),
+    feature_block("autotuning",
+                  "enabled|fast|results_dir|exps_dir|overwrite|start_profile_step|end_profile_step|metric|"
+                  "metric_path|tuner_type|tuner_early_stopping|tuner_num_trials|arg_mappings|model_info|"
+                  "model_info_path|mp_size|max_train_batch_size|min_train_batch_size|"
+                  "max_train_micro_batch_size_per_gpu|min_train_micro_batch_size_per_gpu|"
+                  "num_tuning_micro_batch_sizes"),
+    feature_block("data_efficiency", "enabled|seed|data_sampling|data_routing"),
+    feature_block("weight_quantization",
+                  "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
 
     gone("curriculum_learning", "removed in DeepSpeed 0.19; the trainer makes its own batches"),
     gone("progressive_layer_drop", "removed in DeepSpeed 0.19; the trainer decides which layers run"),

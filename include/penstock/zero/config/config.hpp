@@ -58,7 +58,8 @@ struct PenstockConfig {
   std::vector<double>
       path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs
-  std::vector<std::uint32_t> rank_nodes;   ///< NUMA node of each rank of the machine; empty: from sysfs
+  std::vector<std::uint32_t> rank_nodes;   ///< NUMA node of each rank of the machine; empty: that of
+                                           ///< its cores, see MemoryPlan::runtime_options()
   std::uint32_t io_deadline_seconds = 60;  ///< of one request; if exceeded, writes to the swap file stop
   std::uint32_t threads = 0;               ///< workers of a rank; 0: cores / local ranks
 
