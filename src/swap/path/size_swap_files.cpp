@@ -50,13 +50,17 @@ Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
   return candidates;
 }
 
-Error no_room(const SwapNeed& need, std::span<const Candidate> candidates) {
+/// `usable` are those of the candidates that have room for the largest tensor.
+Error no_room(const SwapNeed& need, std::span<const Candidate> candidates,
+              std::span<const Candidate> usable) {
   ByteCount free;
-  for (const Candidate& each : candidates) free += each.free;
-  Error error = Error(ErrorCode::no_space, "size_swap_files")
-                    .reason("the swap files do not fit on their paths")
-                    .wanted("at least " + to_string(need.total + need.tensor_max * candidates.size()))
-                    .got(to_string(free) + " free");
+  for (const Candidate& each : usable) free += each.free;
+  Error error =
+      Error(ErrorCode::no_space, "size_swap_files")
+          .reason("the swap files do not fit on their paths")
+          .wanted("at least " +
+                  to_string(need.total + need.tensor_max * std::max<std::size_t>(usable.size(), 1)))
+          .got(to_string(free) + " free where the largest tensor, " + to_string(need.tensor_max) + ", fits");
   for (const Candidate& each : candidates) {
     error = std::move(error).note("free    " + to_string(each.free) + " in " + each.path.directory.string());
   }
@@ -164,7 +168,7 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
     }
   }
   if (unweighed) PENSTOCK_TRY(weigh(chosen));
-  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, all);
+  if (chosen.empty() || !reserve_shares(need, chosen)) return no_room(need, all, chosen);
   paths.clear();
   for (auto& [path, free] : chosen) {
     path.capacity = std::max(*path.reserved, round_up(need.total + need.tensor_max));
