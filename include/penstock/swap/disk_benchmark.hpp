@@ -51,12 +51,12 @@ class DiskBenchmark {
   };
   struct Options {
     std::vector<PathOptions> paths;  ///< each capacity is rounded down to whole transfers
-    ByteCount transfer;              ///< length of one transfer, such as a tile's; 0: request_max
+    ByteCount transfer = {};         ///< length of one transfer, such as a tile's; 0: request_max
     std::uint32_t spare = 2;         ///< transfers per path beyond those that fill its queue
     /// Fills each piece before its first write; not set: random bytes.
-    std::function<Result<void>(const Piece&)> initial;
+    std::function<Result<void>(const Piece&)> initial = {};
     /// Called on the thread of run() with each piece that the swap pattern has read, before it is written back.
-    std::function<Result<void>(const Piece&)> between;
+    std::function<Result<void>(const Piece&)> between = {};
   };
 
   /// Creates the files, allocates the memory, starts the driver threads and writes every byte once.

@@ -37,11 +37,12 @@ enum class Eviction : std::uint8_t {
 /// One directory on one drive, and how its swap file is used.
 struct PathOptions {
   std::filesystem::path directory;
-  ByteCount capacity;                 ///< maximum length of the swap file
-  std::optional<ByteCount> reserved;  ///< bytes of it that are allocated on the disk at create; none: all
-  double weight = 1;                  ///< > 0; the path gets weight / (sum of all weights) of the bytes
-  ByteCount request_max = 4_MiB;      ///< maximum length of one request
-  ByteCount in_flight_max = 16_MiB;   ///< maximum number of bytes in flight
+  ByteCount capacity;  ///< maximum length of the swap file
+  /// Bytes of it that are allocated on the disk at create; none: all.
+  std::optional<ByteCount> reserved = {};
+  double weight = 1;                 ///< > 0; the path gets weight / (sum of all weights) of the bytes
+  ByteCount request_max = 4_MiB;     ///< maximum length of one request
+  ByteCount in_flight_max = 16_MiB;  ///< maximum number of bytes in flight
   /// For making the swap file, and for one request; the path is retired when a request exceeds it.
   TimePoint deadline = std::chrono::seconds(60);
   const Clock* clock = &Clock::steady();  ///< measures the deadline; outlives the runtime
@@ -49,9 +50,9 @@ struct PathOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives the runtime
   /// If set, creates the engine for the path's file instead of `engine`. Example: a SimEngine for files of a SimDisk.
-  std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine;
+  std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine = {};
   /// If set, replaces the engine by its return value. Example: a FaultEngine that wraps the engine, in a test.
-  std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate;
+  std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate = {};
 };
 
 /// A path's effective options and its counters.
@@ -90,15 +91,16 @@ class IdleHandler {
 struct RuntimeOptions {
   ByteCount host_budget;  ///< host memory of this rank, allocated at create
   tiers::Pinning pinning = tiers::Pinning::none;
-  std::vector<PathOptions> paths;  ///< empty: all tensors stay in memory
+  std::vector<PathOptions> paths = {};  ///< empty: all tensors stay in memory
   /// If not zero, create() computes capacity and reserved bytes of the paths from it and ignores the given ones. Each
   /// path reserves its share by weight, or its free space if that is less and the other paths have room for the
   /// difference. Each capacity is the whole need, unreserved beyond the share, so that one path can take over from
   /// failed ones. A path without room for one tensor is not used. If any weight is zero, all are measured, which takes
   /// a third of a second.
   /// Example: total 9 GiB, weights 1 and 2: 3 and 6 GiB are reserved, and each capacity is 9 GiB.
-  SwapNeed swap_need;
-  std::vector<std::string> messages;  ///< returned by the first take_messages(), before the runtime's own
+  SwapNeed swap_need = {};
+  /// Returned by the first take_messages(), before the runtime's own.
+  std::vector<std::string> messages = {};
   Eviction eviction = Eviction::planned;
   ByteCount lookahead = 64_MiB;  ///< maximum number of bytes loaded before their use is requested
   Executor* executor = nullptr;  ///< computes checksums; null: the mover thread does. Outlives the runtime

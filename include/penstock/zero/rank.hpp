@@ -46,10 +46,10 @@ struct Accelerator {
 struct RankHooks {
   /// Changes the options with which the rank is about to create its runtime: file systems, I/O engines and faults of
   /// the paths, an idle handler.
-  std::function<void(swap::RuntimeOptions&)> runtime_options;
-  std::function<void(Engine::Options&)> engine_options;
+  std::function<void(swap::RuntimeOptions&)> runtime_options = {};
+  std::function<void(Engine::Options&)> engine_options = {};
   /// Called after the engine is destroyed and before its runtime is.
-  std::function<void(swap::Runtime&)> engine_destroyed;
+  std::function<void(swap::Runtime&)> engine_destroyed = {};
 };
 
 /// One rank of a training run; a trainer embeds one per rank. Plans the memory, creates workers, runtime, accelerator,
@@ -72,16 +72,16 @@ class Rank {
   struct Options {
     Config config;
     ModelLayout model;
-    RankIdentity identity;
+    RankIdentity identity = {};
     /// Creates the accelerator. The engine uses at most `engine_budget` bytes of it; add the memory that the trainer needs.
     /// Empty: `engine_budget` bytes of host memory.
-    std::function<Result<Accelerator>(ByteCount engine_budget)> make_accelerator;
+    std::function<Result<Accelerator>(ByteCount engine_budget)> make_accelerator = {};
     /// Empty: a group of one rank, which is an error for identity.ranks > 1. See in_process_membership().
-    GroupMembership group;
+    GroupMembership group = {};
     /// Runs updates and checksums; must outlive the rank. Null: the rank creates its own workers. Their number is
     /// penstock.threads; if that is 0, the cores of this machine divided by its ranks.
     parallel::Workers* workers = nullptr;
-    RankHooks hooks;
+    RankHooks hooks = {};
     std::uint32_t engine_number = 0;  ///< see Engine::Options
   };
 

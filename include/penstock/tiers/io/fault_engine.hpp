@@ -35,7 +35,7 @@ struct Fault {
   std::uint64_t count = 1;
   Effect effect = Effect::fail;
   int error = EIO;
-  ByteCount length;
+  ByteCount length = {};
   TimePoint delay{};
   std::int64_t distance = 0;
   std::uint64_t bit = 0;

@@ -41,16 +41,17 @@ struct Extent {
 
 /// A tensor's properties. Fixed when it is added, except `extent`, which a store may change.
 struct TensorDescription {
-  std::string name;  ///< for messages: "block3 optimizer tile 7"
-  TensorKey key;     ///< unique in the runtime
+  std::string name;    ///< for messages: "block3 optimizer tile 7"
+  TensorKey key = {};  ///< unique in the runtime
   Purpose purpose = Purpose::scratch;
-  ByteCount size;                ///< payload, > 0
-  ByteCount block = 256_KiB;     ///< bytes covered by one checksum, > 0
-  std::optional<Extent> extent;  ///< its place on disk, set by Runtime::add(); none: it has no copy on disk
-  bool write_behind = false;     ///< stored as soon as a modify or overwrite lease ends
-  bool retain = true;            ///< a clean host copy is kept while there is room; false: dropped at once
-  bool sealed_in_pass = false;   ///< the caller verifies and updates the checksums itself, block by block
-  bool transient = false;        ///< its contents are not needed after its lease ends
+  ByteCount size;             ///< payload, > 0
+  ByteCount block = 256_KiB;  ///< bytes covered by one checksum, > 0
+  /// Its place on disk, set by Runtime::add(); none: it has no copy on disk.
+  std::optional<Extent> extent = {};
+  bool write_behind = false;    ///< stored as soon as a modify or overwrite lease ends
+  bool retain = true;           ///< a clean host copy is kept while there is room; false: dropped at once
+  bool sealed_in_pass = false;  ///< the caller verifies and updates the checksums itself, block by block
+  bool transient = false;       ///< its contents are not needed after its lease ends
 
   /// True for a tensor without extent whose contents must survive its lease: its host range is reserved from add() to
   /// remove().

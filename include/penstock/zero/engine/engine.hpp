@@ -134,9 +134,9 @@ class Engine {
     Compute* compute = nullptr;            ///< of that device
     Communicator* communicator = nullptr;  ///< of the data-parallel group
     parallel::Workers* workers = nullptr;  ///< threads of the updates
-    Config config;
-    ModelLayout model;
-    MemoryPlan plan;  ///< from plan_memory(); the runtime was created from it too
+    Config config = {};
+    ModelLayout model = {};
+    MemoryPlan plan = {};  ///< from plan_memory(); the runtime was created from it too
     std::uint32_t engine_number =
         0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
   };
@@ -181,13 +181,13 @@ class Engine {
   struct StepOptions {
     /// How many times each unit is reduced before step(); default: gradient_accumulation_steps of the configuration.
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
-    std::optional<std::uint32_t> micro_batches;
-    std::optional<float> learning_rate;  ///< default: that of the configuration
+    std::optional<std::uint32_t> micro_batches = {};
+    std::optional<float> learning_rate = {};  ///< default: that of the configuration
     /// Units that get no gradient in this step, because they are frozen or not used: they are neither passed to
     /// gradients() nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters
     /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its bias
     /// correction, as in DeepSpeed and unlike in PyTorch.
-    std::vector<std::uint32_t> units_without_gradient;
+    std::vector<std::uint32_t> units_without_gradient = {};
   };
   /// Starts a step. All ranks pass the same options: step() reports a difference. A step that is not started with
   /// begin_step() keeps the options of the last one that was.

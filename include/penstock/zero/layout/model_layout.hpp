@@ -29,8 +29,8 @@ struct ParameterLayout {
 struct UnitLayout {
   std::string name;
   std::vector<ParameterLayout> parameters;
-  std::vector<ParameterId>
-      shared;  ///< parameters of other units that this unit uses too, such as tied embeddings
+  /// Parameters of other units that this unit uses too, such as tied embeddings.
+  std::vector<ParameterId> shared = {};
 };
 
 /// Settings of an optimizer group that replace those of the configuration.
