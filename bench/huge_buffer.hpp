@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/check.hpp>
 #include <penstock/base/span.hpp>
 
 #include <sys/mman.h>

@@ -15,6 +15,9 @@ Result<void> check_operand(const char* operation, const char* name, ByteRange by
         .reason("unknown dtype")
         .got(static_cast<std::uint64_t>(dtype));
   }
+  if (bytes.address == 0 && !bytes.size.is_zero()) {
+    return Error::invalid_argument(operation).object(name).reason("its address is null").got(bytes.size);
+  }
   const std::uint64_t size = size_of(dtype).value();
   if (bytes.size.value() % size != 0) {
     return Error::invalid_argument(operation)
@@ -52,6 +55,9 @@ Result<void> check_partials(const char* operation, ElementCount count, ByteRange
         .reason("needs one double for each block of elements")
         .wanted(wanted)
         .got(partials.size);
+  }
+  if (partials.address == 0 && !wanted.is_zero()) {
+    return Error::invalid_argument(operation).object("partials").reason("its address is null").got(wanted);
   }
   if (!is_aligned(std::uint64_t{partials.address}, Alignment(alignof(double)))) {
     return Error::invalid_argument(operation).object("partials").reason("address is not aligned to 8 B");

@@ -9,6 +9,7 @@
 #include "measure/statistics.hpp"
 #include "measure/storage_device.hpp"
 
+#include <penstock/base/check.hpp>
 #include <penstock/kernels/variants.hpp>
 #include <penstock/swap/disk_benchmark.hpp>
 

@@ -239,7 +239,7 @@ class HostOps final : public Ops {
 
  private:
   static void enqueue(StreamHandle stream, std::function<void()> operation) {
-    stream.host_queue().enqueue(std::move(operation));
+    stream.host_queue()->enqueue(std::move(operation));
   }
 
   template <class Operation>

@@ -23,6 +23,9 @@ Result<void> check_state(const char* operation, const AdamTile& tile) {
   if (tile.state.size() != state_bytes) {
     return Error::invalid_argument(operation).object("state").wanted(state_bytes).got(tile.state.size());
   }
+  if (tile.state.data() == nullptr && !tile.state.empty()) {
+    return Error::invalid_argument(operation).object("state").reason("its address is null").got(state_bytes);
+  }
   const Alignment alignment = state_alignment(tile.format);
   if (!is_aligned(tile.state.data(), alignment)) {
     return Error::invalid_argument(operation)

@@ -97,6 +97,7 @@ Workers& Workers::operator=(Workers&&) noexcept = default;
 Workers::~Workers() = default;
 
 void Workers::post(std::function<void()> task) {
+  if (!task) return;
   if (!arena_) return task();
   arena_->post(std::move(task));
 }

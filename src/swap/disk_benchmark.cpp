@@ -43,11 +43,17 @@ void fill_with_noise(HostSpan bytes) {
 }  // namespace
 
 std::string_view to_string(BenchmarkPattern pattern) {
-  constexpr std::string_view names[] = {"read", "write", "mixed", "swap"};
-  return names[static_cast<std::size_t>(pattern)];
+  switch (pattern) {
+    case BenchmarkPattern::read: return "read";
+    case BenchmarkPattern::write: return "write";
+    case BenchmarkPattern::mixed: return "mixed";
+    case BenchmarkPattern::swap: return "swap";
+  }
+  return "unknown";
 }
 
 double BenchmarkSample::bytes_per_second() const {
+  if (elapsed <= TimePoint::zero()) return 0;
   return static_cast<double>(total().value()) / std::chrono::duration<double>(elapsed).count();
 }
 
@@ -91,21 +97,41 @@ struct DiskBenchmark::State {
   bool notified_ = false;
 };
 
-Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
-  ByteCount transfer = options.transfer, memory;
-  for (PathOptions& path : options.paths) {
-    if (transfer.is_zero()) transfer = path.request_max;
-    const std::uint64_t slots = slot_count(path, transfer, options.spare);
-    path.capacity = transfer * (path.capacity / transfer);
-    if (path.capacity < transfer * slots * 2) {
-      return Error::invalid_argument("DiskBenchmark::create")
+namespace {
+
+/// Rounds the capacities down to whole transfers. The memory of all transfers together.
+Result<ByteCount> size_files(std::vector<PathOptions>& paths, ByteCount transfer, std::uint32_t spare) {
+  constexpr const char* operation = "DiskBenchmark::create";
+  if (paths.empty()) return Error::invalid_argument(operation).object("paths").wanted("at least one").got(0u);
+  if (transfer.is_zero() || !is_aligned(transfer, Alignment(512))) {
+    return Error::invalid_argument(operation).object("transfer").wanted("a multiple of 512 B").got(transfer);
+  }
+  ByteCount memory;
+  for (PathOptions& path : paths) {
+    PENSTOCK_TRY(check_options(path));
+    const std::uint64_t slots = slot_count(path, transfer, spare), pieces = path.capacity / transfer;
+    if (slots == 0 || pieces / 2 < slots) {
+      // A product beyond 2^64 is given as the most.
+      constexpr ByteCount most(~std::uint64_t{0});
+      const std::uint64_t wanted = std::max<std::uint64_t>(slots, 1);
+      return Error::invalid_argument(operation)
           .reason("the file is too short to keep its queue full")
           .object(path.directory.string())
-          .wanted("at least " + to_exact_string(transfer * slots * 2))
-          .got(path.capacity);
+          .wanted("at least " + to_exact_string(wanted > most / transfer / 2 ? most : transfer * wanted * 2))
+          .got(transfer * pieces);
     }
+    path.capacity = transfer * pieces;
     memory += transfer * slots;
   }
+  return memory;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DiskBenchmark>> DiskBenchmark::create(Options options) {
+  ByteCount transfer = options.transfer;
+  if (transfer.is_zero() && !options.paths.empty()) transfer = options.paths.front().request_max;
+  PENSTOCK_TRY_ASSIGN(const ByteCount memory, size_files(options.paths, transfer, options.spare));
   PENSTOCK_TRY_ASSIGN(auto arena, tiers::HostArena::create({.size = memory}));
   fill_with_noise(arena.bytes());
 
@@ -125,6 +151,11 @@ DiskBenchmark::DiskBenchmark(std::unique_ptr<State> state) : state_(std::move(st
 DiskBenchmark::~DiskBenchmark() = default;
 
 Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint duration) {
+  if (to_string(pattern) == "unknown") {
+    return Error::invalid_argument("DiskBenchmark::run")
+        .object("pattern")
+        .got(static_cast<unsigned>(pattern));
+  }
   return state_->run(pattern, duration);
 }
 

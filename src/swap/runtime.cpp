@@ -12,6 +12,12 @@ namespace penstock::swap {
 using tiers::TensorId;
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
+  if (options.pinning > tiers::Pinning::required) {
+    return Error::invalid_argument("Runtime::create").object("pinning").got(unsigned(options.pinning));
+  }
+  if (options.eviction > Eviction::planned) {
+    return Error::invalid_argument("Runtime::create").object("eviction").got(unsigned(options.eviction));
+  }
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
     auto messages = size_swap_files(options.swap_need, options.paths);
     if (!messages) return messages.error();
@@ -63,7 +69,7 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
         .wanted("none: the runtime allocates it")
         .got(description.extent->length);
   }
-  if (description.size > s.arena.bytes().size()) return s.budget.too_small(description.size).object(name);
+  if (description.size > s.budget.size()) return s.budget.too_small(description.size).object(name);
   if (on_disk && !description.size.is_zero()) {
     auto extent = s.extents.allocate(description.size);
     if (!extent) return std::move(extent).error().object(name);

@@ -1,6 +1,7 @@
 #include "swap/runtime_state.hpp"
 
 #include "base/start_thread.hpp"
+#include "tiers/store/tensor_slot.hpp"
 
 #include <pthread.h>
 #include <algorithm>
@@ -74,7 +75,7 @@ Result<void> RuntimeState::report_store_error(std::unique_lock<std::mutex>& lock
 Result<void> RuntimeState::check_known(const char* operation, tiers::TensorId tensor) const {
   if (store.contains(tensor)) return ok();
   return Error::invalid_argument(operation)
-      .object("tensor " + std::to_string(static_cast<std::uint32_t>(tensor)))
+      .object("tensor " + std::to_string(tiers::slot_of(tensor)))
       .reason("this runtime has no such tensor: it was removed, or add() of this runtime did not return it");
 }
 

@@ -117,7 +117,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
     for (std::uint32_t r = 0; r < size(); ++r) {
       const HostSpan own = bytes(slot(r, r));
       const Pattern pattern{.tensor = r, .generation = generation};
-      rank(r).stream->handle().host_queue().enqueue([own, pattern] { pattern.fill(own); });
+      rank(r).stream->handle().host_queue()->enqueue([own, pattern] { pattern.fill(own); });
     }
   }
 

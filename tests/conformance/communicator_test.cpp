@@ -20,7 +20,7 @@ TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStrea
       }
       finish();
       for (std::uint32_t r = 0; r < size(); ++r) {
-        rank(r).stream->handle().host_queue().enqueue([this, r, generation, seed] {
+        rank(r).stream->handle().host_queue()->enqueue([this, r, generation, seed] {
           for (std::uint32_t s = 0; s < size(); ++s) {
             EXPECT_FALSE((Pattern{.tensor = s, .generation = generation}.first_difference(bytes(slot(r, s)))))
                 << "seed " << seed << ", generation " << generation << ", slot " << s << " of rank " << r;

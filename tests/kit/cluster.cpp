@@ -1,6 +1,7 @@
 #include "kit/cluster.hpp"
 #include "swap/runtime_internals.hpp"
 
+#include <penstock/base/check.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
 #include "kernels/host_compute.hpp"
 
@@ -230,7 +231,7 @@ class SimulatedRank final : public swap::IdleHandler {
       if (!lease) return lease.error();
       PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::forward}));
       for (const DeviceTensor& parameter : lease->parameters()) {
-        stream_->handle().host_queue().enqueue([this, parameter] {
+        stream_->handle().host_queue()->enqueue([this, parameter] {
           for (std::size_t e = 0; e < parameter.count().value(); ++e) {
             activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
           }
@@ -271,7 +272,7 @@ class SimulatedRank final : public swap::IdleHandler {
   void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id, const DeviceTensor& weights,
                         const GradientSlot& slot) {
     const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
-    stream_->handle().host_queue().enqueue([this, step, micro, id, scale, weights, slot] {
+    stream_->handle().host_queue()->enqueue([this, step, micro, id, scale, weights, slot] {
       for (std::size_t e = 0; e < weights.count().value(); ++e) {
         const float value = scale * fake_gradient(get(weights, e), number_, step, micro, id, e);
         put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);

@@ -1,5 +1,7 @@
 #include "kit/guard_pages.hpp"
 
+#include <penstock/base/check.hpp>
+
 #include <sys/mman.h>
 #include <unistd.h>
 

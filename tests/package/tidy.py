@@ -4,6 +4,7 @@
   tidy.py ROOT format       sources are formatted as by clang-format 14 (Debian 12's)
   tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
   tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
+  tidy.py ROOT arguments    tests/unit/arguments calls each public function that takes arguments with bad ones
   tidy.py ROOT errors       docs/troubleshooting.md explains each error code, and no other
   tidy.py ROOT quotes       a program that a document quotes (<!-- quotes PATH --> before its block) is that file
 
@@ -139,6 +140,51 @@ def public_functions(root):
             yield path, owner, name, bool(re.match(r".*\b(virtual|override)\b", statement))
 
 
+# Public functions whose arguments cannot be bad, or that only the library calls.
+ANY_VALUE = "every value of its arguments is good"
+CALLED_BY_LIBRARY = "an embedder implements it, and only the library calls it"
+WITHOUT_BAD_ARGUMENTS = {
+    "check_failed": "it is there to abort",
+    "ByteCount::ByteCount": ANY_VALUE, "ElementCount::ElementCount": ANY_VALUE, "FileOffset::FileOffset": ANY_VALUE,
+    "to_exact_string": ANY_VALUE, "Result::Result": ANY_VALUE,
+    "BasicHostSpan::BasicHostSpan": "it keeps what it gets; the rows of other functions pass bad spans",
+    "DeviceSpan::DeviceSpan": "it keeps what it gets; the rows of other functions pass bad spans",
+    "Error::wanted": ANY_VALUE, "Error::got": ANY_VALUE, "Error::at": ANY_VALUE, "Error::object": ANY_VALUE,
+    "Error::reason": ANY_VALUE, "Error::where": ANY_VALUE, "Error::advice": ANY_VALUE, "Error::note": ANY_VALUE,
+    "StreamHandle::of": ANY_VALUE,
+    "BlockObserver::before_update": CALLED_BY_LIBRARY, "BlockObserver::after_update": CALLED_BY_LIBRARY,
+}
+
+
+def has_arguments(statement, name):
+    """Whether a declaration has parameters; an object of its own class, to copy or move from, is none."""
+    found = re.search(rf"\b{name}\s*\((.*)", statement)
+    return found and not re.match(rf"\s*\)|\s*(const )?{name}\s*&", found.group(1))
+
+
+def check_arguments(root):
+    """A function that overrides one with rows needs none: the rows call every implementation."""
+    rows = set()
+    for path in sources(root, ["tests/unit/arguments"]):
+        rows |= set(re.findall(r'"((?:\w+::)?\w+)"', path.read_text()))
+    bases = {}
+    for path in sources(root, ["include"]):
+        bases.update(re.findall(r"class (\w+)(?: final)? : public (\w+)", code_of(path)))
+    derived = {base: {name for name, of in bases.items() if of == base} for base in bases.values()}
+    for path in sources(root, ["include"]):
+        for owner, statement in declarations(code_of(path)):
+            found = re.search(r"([~\w]+)\s*\(", re.sub(r"\b(requires|noexcept|alignas|explicit)\s*\([^()]*\)", "", statement))
+            name = found.group(1) if found else None
+            if not name or name in ("void",) or name.startswith("~") or "operator" in statement:
+                continue
+            if "std::function<" in statement.partition(name)[0] or not has_arguments(statement, name):
+                continue
+            known = f"{owner}::{name}" if owner else name
+            family = {known, f"{bases.get(owner)}::{name}", *(f"{one}::{name}" for one in derived.get(owner, ()))}
+            if known not in WITHOUT_BAD_ARGUMENTS and not family & rows:
+                yield f"{path.relative_to(root)}: {known}() has no row in tests/unit/arguments"
+
+
 def included_files(root):
     """A function from a file to the set of files of the tree that it includes, directly or not, and itself."""
     folders = [root / "include", root / "src", root / "tests", root]
@@ -194,8 +240,8 @@ def check_quotes(root):
         yield "no document quotes a program"
 
 
-RULES = {"format": check_format, "functions": check_functions, "callers": check_callers, "errors": check_errors,
-         "quotes": check_quotes}
+RULES = {"format": check_format, "functions": check_functions, "callers": check_callers,
+         "arguments": check_arguments, "errors": check_errors, "quotes": check_quotes}
 
 if __name__ == "__main__":
     found = list(RULES[sys.argv[2]](pathlib.Path(sys.argv[1])))

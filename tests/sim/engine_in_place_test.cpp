@@ -97,7 +97,7 @@ TEST(EngineInPlaceUse, IsOverBeforeTheParametersChange) {
   options.before_initialize = [&](Engine& engine, tiers::Stream& stream) {
     ASSERT_TRUE(set_all(engine, 1.0f));
     auto lease = engine.acquire(0, stream).value();
-    stream.handle().host_queue().enqueue([&seen, weights = lease.parameters()[0]] {
+    stream.handle().host_queue()->enqueue([&seen, weights = lease.parameters()[0]] {
       seen = tiers::HostDevice::bytes(weights.bytes).as<float>()[0];
     });
     lease.end();

@@ -10,14 +10,16 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Runs `task` once, on this or another thread, now or later. `task` does not throw.
+  /// Runs `task` once, on this or another thread, now or later. `task` does not throw. An empty one is ignored.
   virtual void post(std::function<void()> task) = 0;
 };
 
 /// Runs each task immediately, on the thread that posts it.
 class InlineExecutor final : public Executor {
  public:
-  void post(std::function<void()> task) override { task(); }
+  void post(std::function<void()> task) override {
+    if (task) task();
+  }
 };
 
 }  // namespace penstock

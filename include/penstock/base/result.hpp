@@ -45,8 +45,9 @@ enum class ErrorCode : std::uint8_t {
 /// to copy and to move between threads.
 class Error {
  public:
-  /// `operation` is a string literal, usually "Class::function"; it is kept by reference.
-  Error(ErrorCode code, const char* operation) : operation_(operation), code_(code) {}
+  /// `operation` is a string literal, usually "Class::function"; it is kept by reference. Null counts as "".
+  Error(ErrorCode code, const char* operation)
+      : operation_(operation == nullptr ? "" : operation), code_(code) {}
 
   // Constructors of the most frequent codes.
   static Error invalid_argument(const char* operation) { return {ErrorCode::invalid_argument, operation}; }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <penstock/base/check.hpp>
 #include <penstock/base/dtype.hpp>
 
 #include <cstddef>
@@ -29,15 +28,17 @@ class BasicHostSpan {
   [[nodiscard]] constexpr ByteCount size() const { return size_; }
   [[nodiscard]] constexpr bool empty() const { return size_.is_zero(); }
 
+  /// Empty, if this span does not contain the whole range.
   [[nodiscard]] constexpr BasicHostSpan subspan(ByteCount offset, ByteCount length) const {
-    PENSTOCK_CHECK(offset <= size_ && length <= size_ - offset);
+    if (offset > size_ || length > size_ - offset) return {};
     return {data_ + offset.value(), length};
   }
-  /// The bytes as elements of T. The address is aligned for T and the size a multiple of its size.
+  /// The bytes as elements of T. Empty, if the address is not aligned for T or the size is no multiple of its size.
   template <class T>
   [[nodiscard]] auto as() const {
     using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    PENSTOCK_CHECK(is_aligned(data_, Alignment(alignof(T))) && size_.value() % sizeof(T) == 0);
+    if (!is_aligned(data_, Alignment(alignof(T))) || size_.value() % sizeof(T) != 0)
+      return std::span<Element>();
     return std::span<Element>(reinterpret_cast<Element*>(data_), size_.value() / sizeof(T));
   }
 
@@ -64,8 +65,9 @@ class DeviceSpan {
   [[nodiscard]] constexpr ByteCount size() const { return size_; }
   [[nodiscard]] constexpr bool empty() const { return size_.is_zero(); }
 
+  /// Empty, if this span does not contain the whole range.
   [[nodiscard]] constexpr DeviceSpan subspan(ByteCount offset, ByteCount length) const {
-    PENSTOCK_CHECK(offset <= size_ && length <= size_ - offset);
+    if (offset > size_ || length > size_ - offset) return {};
     return {DeviceAddress(static_cast<std::uintptr_t>(address_) + offset.value()), length};
   }
 
@@ -86,8 +88,9 @@ struct DeviceTensor {
   DType dtype = DType::fp32;
 
   [[nodiscard]] constexpr ElementCount count() const { return ElementCount(bytes.size() / size_of(dtype)); }
-  /// Elements [first, first + count) of this one.
+  /// Elements [first, first + length) of this one. Empty, if it does not have all of them.
   [[nodiscard]] constexpr DeviceTensor slice(ElementCount first, ElementCount length) const {
+    if (first > count() || length > count() - first) return {{}, dtype};
     const ByteCount size = size_of(dtype);
     return {bytes.subspan(size * first.value(), size * length.value()), dtype};
   }

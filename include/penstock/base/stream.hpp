@@ -16,7 +16,7 @@ class HostQueue {
   virtual ~HostQueue() = default;
 
   /// Appends `operation`, which must not throw. It may run before this call returns, or later on any thread that
-  /// waits for this queue. Objects that it refers to must stay alive until then.
+  /// waits for this queue. Objects that it refers to must stay alive until then. An empty function is ignored.
   virtual void enqueue(std::function<void()> operation) = 0;
 };
 
@@ -29,7 +29,8 @@ class StreamHandle {
   static StreamHandle of(HostQueue& queue) { return StreamHandle(&queue); }
 
   [[nodiscard]] void* native() const { return native_; }
-  [[nodiscard]] HostQueue& host_queue() const { return *static_cast<HostQueue*>(native_); }
+  /// Of a host device; null for a default handle.
+  [[nodiscard]] HostQueue* host_queue() const { return static_cast<HostQueue*>(native_); }
 
  private:
   explicit StreamHandle(void* native) : native_(native) {}

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -74,12 +75,12 @@ class FileOffset {
   std::uint64_t value_ = 0;
 };
 
-/// A power of two, in bytes.
+/// A power of two, in bytes; 1 by default.
 class Alignment {
  public:
   constexpr Alignment() = default;
-  /// `bytes` is a power of two.
-  constexpr explicit Alignment(std::uint64_t bytes) : bytes_(bytes) {}
+  /// A number that is no power of two is rounded down to one, and 0 up to 1.
+  constexpr explicit Alignment(std::uint64_t bytes) : bytes_(bytes == 0 ? 1 : std::bit_floor(bytes)) {}
 
   [[nodiscard]] constexpr std::uint64_t bytes() const { return bytes_; }
   constexpr auto operator<=>(const Alignment&) const = default;
@@ -101,14 +102,16 @@ class Alignment {
   return is_aligned(reinterpret_cast<std::uintptr_t>(address), alignment);
 }
 
+/// The next multiple; wraps around as unsigned arithmetic does. `value`, if `multiple` is 0.
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+  return multiple == 0 ? value : (value + multiple - 1) / multiple * multiple;
 }
 [[nodiscard]] constexpr ByteCount round_up(ByteCount size, Alignment alignment) {
   return ByteCount(round_up(size.value(), alignment.bytes()));
 }
+/// a / b, rounded up; 0, if `b` is 0.
 [[nodiscard]] constexpr std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
+  return b == 0 ? 0 : a / b + (a % b != 0 ? 1 : 0);
 }
 
 inline namespace literals {

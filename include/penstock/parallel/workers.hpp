@@ -37,7 +37,8 @@ class Workers final : public Executor {
 
   [[nodiscard]] std::uint32_t threads() const { return threads_; }
 
-  /// Runs `task` later on a thread of the arena; with one thread, runs it at once on the calling thread.
+  /// Runs `task` later on a thread of the arena; with one thread, and after a move from this object, runs it at once
+  /// on the calling thread. An empty one is ignored.
   void post(std::function<void()> task) override;
 
   /// Calls body(first, last) for disjoint ranges that together cover [0, count), from several threads at once, and

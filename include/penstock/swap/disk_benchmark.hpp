@@ -29,7 +29,7 @@ struct BenchmarkSample {
       driver_cpu{};  ///< user and system time: of the process; of the driver threads alone
 
   [[nodiscard]] ByteCount total() const { return moved.bytes_read + moved.bytes_written; }
-  [[nodiscard]] double bytes_per_second() const;
+  [[nodiscard]] double bytes_per_second() const;  ///< 0, if no time elapsed
 };
 
 /// Measures paths with the library's own I/O: the calling thread posts transfers, each path's driver thread owns its
@@ -62,13 +62,15 @@ class DiskBenchmark {
   /// Creates the files, allocates the memory, starts the driver threads and writes every byte once.
   ///
   /// Errors: those of Path::create, HostArena::create and Options::initial; of the first write that fails;
-  /// invalid_argument, when a file has no room for the transfers that fill its queue twice.
+  /// invalid_argument, without paths, for a transfer that is no multiple of 512 B, and when a file has no room for the
+  /// transfers that fill its queue twice.
   [[nodiscard]] static Result<std::unique_ptr<DiskBenchmark>> create(Options options);
   ~DiskBenchmark();
 
   /// Keeps every path busy for `duration`, then waits for the transfers in flight; `elapsed` includes that wait.
   ///
-  /// Errors: that of the first transfer that failed; those of Options::between.
+  /// Errors: invalid_argument, for an unknown pattern; that of the first transfer that failed; those of
+  /// Options::between.
   [[nodiscard]] Result<BenchmarkSample> run(BenchmarkPattern pattern, TimePoint duration);
 
   [[nodiscard]] std::vector<PathReport> paths() const;

@@ -89,7 +89,8 @@ class Runtime {
   /// Keeps the current contents of the extent of `tensor` until release_generation(generation): the next store writes
   /// another extent. Several generations may pin one extent.
   ///
-  /// Errors: invalid_argument, when the newest contents are not stored; call flush() first.
+  /// Errors: invalid_argument, when the newest contents are not stored. flush() stores those of tensors that were added
+  /// with write_behind.
   Result<void> pin_extent(tiers::TensorId tensor, std::uint64_t generation);
   /// Ends the pins of `generation`. Frees the extents that no other generation pins and no tensor uses.
   void release_generation(std::uint64_t generation);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -25,13 +26,16 @@ enum class Purpose : std::uint8_t {
 inline constexpr std::size_t purpose_count = 6;
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) {
-  constexpr std::string_view names[] = {"device", "host", "nvme"};
-  return names[static_cast<std::size_t>(tier)];
+  constexpr std::array<std::string_view, tier_count> names = {"device", "host", "nvme"};
+  const auto index = static_cast<std::size_t>(tier);
+  return index < names.size() ? names[index] : "unknown";
 }
 [[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
-  constexpr std::string_view names[] = {"parameter shards", "gathered flats",  "full gradients",
-                                        "gradient shards",  "optimizer tiles", "scratch"};
-  return names[static_cast<std::size_t>(purpose)];
+  constexpr std::array<std::string_view, purpose_count> names = {"parameter shards", "gathered flats",
+                                                                 "full gradients",   "gradient shards",
+                                                                 "optimizer tiles",  "scratch"};
+  const auto index = static_cast<std::size_t>(purpose);
+  return index < names.size() ? names[index] : "unknown";
 }
 
 }  // namespace penstock::tiers

@@ -33,6 +33,20 @@ Result<void> check_weight(const PathOptions& path) {
       .got(std::to_string(path.weight));
 }
 
+Result<void> check_options(const PathOptions& path) {
+  const auto refused = [&](const char* name) {
+    return Error::invalid_argument("Path::create").object(name + (" of " + path.directory.string()));
+  };
+  if (path.clock == nullptr) return refused("clock").reason("it is null");
+  if (path.file_system == nullptr) return refused("file_system").reason("it is null");
+  if (path.deadline <= TimePoint::zero()) {
+    return refused("deadline").wanted("a time above 0").got(std::to_string(path.deadline.count()) + " ns");
+  }
+  if (path.direct_io > tiers::DirectIo::off) return refused("direct_io").got(unsigned(path.direct_io));
+  if (path.engine > tiers::EngineChoice::threads) return refused("engine").got(unsigned(path.engine));
+  return ok();
+}
+
 namespace {
 
 Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::File::Properties& file) {
@@ -42,10 +56,14 @@ Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::
 }
 
 Result<void> check_made(const char* function, const tiers::ChosenEngine& chosen) {
-  if (chosen.engine != nullptr) return ok();
-  return Error::invalid_argument("Path::create")
-      .object(std::string("PathOptions::") + function)
-      .reason("it returned no engine");
+  Error refused = Error::invalid_argument("Path::create").object(std::string("PathOptions::") + function);
+  if (chosen.engine == nullptr) return std::move(refused).reason("it returned no engine");
+  if (const std::string failure = chosen.engine->failure(); !failure.empty()) {
+    return std::move(refused).reason("its engine has failed").got(failure);
+  }
+  const tiers::IoLimits limits = chosen.engine->limits();
+  if (limits.depth > 0 && !limits.request_max.is_zero()) return ok();
+  return std::move(refused).reason("its engine accepts no request: its limits are zero");
 }
 
 struct MadeFile {
@@ -91,6 +109,7 @@ PathReport Path::report() const {
 
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
+  PENSTOCK_TRY(check_options(wanted));
   PathOptions options = wanted;
   if (options.capacity.is_zero()) {
     return Error::invalid_argument("Path::create")
@@ -99,6 +118,12 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
         .got(options.capacity);
   }
   const ByteCount reserved = options.reserved.value_or(options.capacity);
+  if (reserved > options.capacity) {
+    return Error::invalid_argument("Path::create")
+        .object("reserved of " + options.directory.string())
+        .wanted("at most the capacity, " + to_string(options.capacity))
+        .got(reserved);
+  }
   PENSTOCK_TRY_ASSIGN(auto made, make_file(options, reserved));
   auto& [file, growth_note] = made;
   if (!growth_note.empty()) options.capacity = reserved;

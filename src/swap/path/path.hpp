@@ -19,6 +19,8 @@ namespace penstock::swap {
 
 /// Errors: invalid_argument, for a weight that is not positive and finite.
 [[nodiscard]] Result<void> check_weight(const PathOptions& path);
+/// Errors: invalid_argument, for a null pointer, a deadline that is not above 0, or an unknown enumerator.
+[[nodiscard]] Result<void> check_options(const PathOptions& path);
 
 /// One directory on one drive: its swap file, its engine, its driver.
 ///

@@ -142,7 +142,22 @@ Result<std::vector<double>> measure_weights(std::span<const PathOptions> paths) 
   return weights_of(speeds);
 }
 
+namespace {
+
+/// Sums of these stay below 2^64.
+Result<void> check_need(const SwapNeed& need) {
+  constexpr ByteCount most(std::uint64_t{1} << 60);
+  if (need.total <= most && need.tensor_max <= most) return ok();
+  return Error(ErrorCode::no_space, "size_swap_files")
+      .object("swap_need")
+      .wanted("at most " + to_string(most))
+      .got(std::max(need.total, need.tensor_max));
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vector<PathOptions>& paths) {
+  PENSTOCK_TRY(check_need(need));
   std::vector<std::string> left_out;
   bool unweighed = false;
   for (PathOptions& path : paths) {
@@ -151,6 +166,7 @@ Result<std::vector<std::string>> size_swap_files(const SwapNeed& need, std::vect
       path.weight = 1;
     }
     PENSTOCK_TRY(check_weight(path));
+    PENSTOCK_TRY(check_options(path));
   }
   if (paths.size() == 1) {
     paths[0].capacity = round_up(need.total);

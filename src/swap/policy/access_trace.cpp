@@ -1,10 +1,13 @@
 #include "swap/policy/access_trace.hpp"
 
+#include "tiers/store/tensor_slot.hpp"
+
 #include <algorithm>
 #include <utility>
 
 namespace penstock::swap {
 
+using tiers::slot_of;
 using tiers::TensorId;
 
 void AccessTrace::use(TensorId tensor) {
@@ -16,7 +19,7 @@ void AccessTrace::use(TensorId tensor) {
     }
   }
   if (!known_) {
-    const auto number = static_cast<std::size_t>(tensor);
+    const std::size_t number = slot_of(tensor);
     if (number >= uses_.size()) uses_.resize(number + 1);
     uses_[number].push_back(order_.size());
     order_.push_back(tensor);
@@ -50,7 +53,7 @@ void AccessTrace::end_round() {
 }
 
 void AccessTrace::forget(TensorId tensor) {
-  const auto number = static_cast<std::size_t>(tensor);
+  const std::size_t number = slot_of(tensor);
   if (number >= uses_.size() || uses_[number].empty()) return;
   for (const std::uint64_t use : uses_[number]) order_[use] = forgotten;
   forgotten_count_ += uses_[number].size();
@@ -79,12 +82,12 @@ void AccessTrace::remove_forgotten() {
 void AccessTrace::index_uses() {
   for (auto& uses : uses_) uses.clear();
   for (std::uint64_t i = 0; i < order_.size(); ++i) {
-    uses_[static_cast<std::size_t>(order_[i])].push_back(i);
+    uses_[slot_of(order_[i])].push_back(i);
   }
 }
 
 std::uint64_t AccessTrace::next_use(TensorId tensor) const {
-  const auto number = static_cast<std::size_t>(tensor);
+  const std::size_t number = slot_of(tensor);
   if (!known_ || number >= uses_.size() || uses_[number].empty()) return never;
   const auto& uses = uses_[number];
   const auto next = std::lower_bound(uses.begin(), uses.end(), index_);

@@ -43,7 +43,7 @@ class AccessTrace {
   [[nodiscard]] std::optional<tiers::TensorId> at(std::uint64_t position) const;
 
  private:
-  static constexpr tiers::TensorId forgotten{std::numeric_limits<std::uint32_t>::max()};
+  static constexpr tiers::TensorId forgotten{std::numeric_limits<std::uint64_t>::max()};
 
   void truncate(std::size_t length);
   void remove_forgotten();

@@ -1,9 +1,12 @@
 #include "swap/policy/eviction_policy.hpp"
 
+#include "tiers/store/tensor_slot.hpp"
+
 #include <utility>
 
 namespace penstock::swap {
 
+using tiers::slot_of;
 using tiers::TensorId;
 
 EvictionRank eviction_rank(Eviction policy, const EvictionCandidate& candidate) {
@@ -27,7 +30,7 @@ void EvictionOrder::move(Queue& queue, TensorId tensor, const std::optional<Evic
 }
 
 void EvictionOrder::update(TensorId tensor, const std::optional<EvictionCandidate>& candidate) {
-  const auto number = static_cast<std::size_t>(tensor);
+  const std::size_t number = slot_of(tensor);
   if (number >= candidates_.size()) candidates_.resize(number + 1);
   auto& known = candidates_[number];
   if (known == candidate) return;
@@ -49,7 +52,7 @@ std::optional<TensorId> EvictionOrder::first() const {
 std::optional<TensorId> EvictionOrder::first_clean_used_from(std::uint64_t position) const {
   if (clean_by_use_.empty()) return std::nullopt;
   const TensorId tensor = clean_by_use_.begin()->tensor;
-  const bool is_late_enough = candidates_[static_cast<std::size_t>(tensor)]->next_use >= position;
+  const bool is_late_enough = candidates_[slot_of(tensor)]->next_use >= position;
   return is_late_enough ? std::optional(tensor) : std::nullopt;
 }
 

@@ -1,9 +1,12 @@
 #include "swap/policy/prefetch_policy.hpp"
 
+#include "tiers/store/tensor_slot.hpp"
+
 #include <algorithm>
 
 namespace penstock::swap {
 
+using tiers::slot_of;
 using tiers::TensorId;
 
 void BytesByUse::add(std::uint64_t position, std::int64_t bytes) {
@@ -29,8 +32,9 @@ ByteCount BytesByUse::sum(std::uint64_t from, std::uint64_t to) const {
 }
 
 PrefetchPolicy::Entry& PrefetchPolicy::entry(TensorId tensor) {
-  const auto number = static_cast<std::size_t>(tensor);
+  const std::size_t number = slot_of(tensor);
   if (number >= entries_.size()) entries_.resize(number + 1);
+  entries_[number].tensor = tensor;
   return entries_[number];
 }
 
@@ -95,11 +99,10 @@ void PrefetchPolicy::rebuild() {
   evictable_.reset(trace_.length());
   awaited_lacking_ = evictable_total_ = window_bytes_ = {};
   window_begin_ = window_end_ = trace_.position();
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    Entry& known = entries_[i];
-    known.use = trace_.next_use(TensorId(i));
+  for (Entry& known : entries_) {
+    known.use = trace_.next_use(known.tensor);
     count(known, +1);
-    enqueue(TensorId(i), known);
+    enqueue(known.tensor, known);
   }
 }
 
@@ -154,7 +157,7 @@ std::optional<TensorId> PrefetchPolicy::next() const {
 }
 
 bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
-  const Entry& known = entries_[static_cast<std::size_t>(tensor)];
+  const Entry& known = entries_[slot_of(tensor)];
   const std::uint64_t now = trace_.position(), from = evicts_from(tensor);
   const ByteCount room = free + evictable_total_ - evictable_.sum(now, from);
   // No other use is known to be sooner than that of a tensor without a known use.
@@ -169,7 +172,7 @@ bool PrefetchPolicy::has_room(TensorId tensor, ByteCount free) const {
 }
 
 std::uint64_t PrefetchPolicy::evicts_from(TensorId tensor) const {
-  const std::uint64_t use = use_of(tensor, entries_[static_cast<std::size_t>(tensor)].facts);
+  const std::uint64_t use = use_of(tensor, entries_[slot_of(tensor)].facts);
   return use == AccessTrace::never ? use : use + 1;
 }
 

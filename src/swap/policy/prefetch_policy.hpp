@@ -83,6 +83,7 @@ class PrefetchPolicy {
     auto operator<=>(const QueueRank&) const = default;
   };
   struct Entry {
+    tiers::TensorId tensor{};
     PrefetchFacts facts;
     std::uint64_t use = AccessTrace::never;  // position counted in the sums; never: not counted
     std::optional<QueueRank> along_trace, requested;

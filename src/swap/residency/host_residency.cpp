@@ -1,10 +1,13 @@
 #include "swap/residency/host_residency.hpp"
 
+#include "tiers/store/tensor_slot.hpp"
+
 #include <algorithm>
 
 namespace penstock::swap {
 
 using tiers::CopyState;
+using tiers::slot_of;
 using tiers::TensorId;
 
 HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& budget, ExtentAllocator& extents,
@@ -19,7 +22,7 @@ HostResidency::HostResidency(tiers::TensorStore& store, tiers::MemoryBudget& bud
       evacuation_(store, extents, std::move(options.file_names), std::move(options.messages)) {}
 
 Result<void> HostResidency::add(TensorId tensor) {
-  const auto number = static_cast<std::size_t>(tensor);
+  const std::size_t number = slot_of(tensor);
   if (number >= pending_uses_.size()) pending_uses_.resize(number + 1);
   const auto& description = store_.description(tensor);
   if (!description.stays_in_memory()) {
@@ -62,7 +65,7 @@ tiers::TensorDescription HostResidency::remove(TensorId tensor) {
     release_extent(*extent, description.purpose);
     evacuation_.note_departed(tensor, extent->path, ByteCount());
   }
-  pending_uses_[static_cast<std::size_t>(tensor)] = 0;
+  pending_uses_[slot_of(tensor)] = 0;
   eviction_.update(tensor, std::nullopt);
   prefetch_.update(tensor, {});
   return description;
@@ -74,7 +77,7 @@ bool HostResidency::idle(TensorId tensor) const {
 }
 
 bool HostResidency::in_use(TensorId tensor) const {
-  return store_.copy(tensor).leased() || pending_uses_[static_cast<std::size_t>(tensor)] > 0;
+  return store_.copy(tensor).leased() || pending_uses_[slot_of(tensor)] > 0;
 }
 
 RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
@@ -100,7 +103,7 @@ void HostResidency::retract(TensorId tensor) {
 }
 
 void HostResidency::count_pending_use(TensorId tensor, int change) {
-  pending_uses_[static_cast<std::size_t>(tensor)] += static_cast<std::uint32_t>(change);
+  pending_uses_[slot_of(tensor)] += static_cast<std::uint32_t>(change);
   update_policies(tensor);
 }
 
@@ -123,7 +126,7 @@ void HostResidency::end_round() {
 void HostResidency::refresh_after_trace_change(std::uint64_t revision_before) {
   if (trace_.revision() == revision_before) return;
   prefetch_.rebuild();
-  for (std::size_t i = 0; i < pending_uses_.size(); ++i) update_policies(TensorId(i));
+  for (const TensorId tensor : store_.tensors()) update_policies(tensor);
 }
 
 std::optional<Result<void>> HostResidency::take(RequestId id) {
@@ -393,7 +396,7 @@ void HostResidency::drop(TensorId tensor) {
 void HostResidency::update_policies(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const tiers::HostCopy& copy = store_.copy(tensor);
-  const bool awaited = pending_uses_[static_cast<std::size_t>(tensor)] > 0;
+  const bool awaited = pending_uses_[slot_of(tensor)] > 0;
   const bool evictable = description.extent && !copy.leased() &&
                          (copy.state == CopyState::clean || copy.state == CopyState::dirty);
   const bool absent = copy.state == CopyState::absent;

@@ -196,7 +196,7 @@ Result<void> HostResidency::pin_extent(TensorId tensor, std::uint64_t generation
     return Error::invalid_argument("Runtime::pin_extent")
         .object(description.name)
         .reason("its newest contents are not stored in an extent")
-        .advice("call flush() first");
+        .advice("add it with write_behind, end its lease, and call flush() first");
   }
   extents_.pin(*description.extent, generation, description.purpose);
   return ok();

@@ -1,4 +1,3 @@
-#include <penstock/base/check.hpp>
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <algorithm>
@@ -54,7 +53,13 @@ class OperationQueue {
   std::deque<Operation> operations_;
 };
 
-/// The streams of one device, and the choice of the next operation of a deferred one.
+Error never_ready(const char* operation) {
+  return Error(ErrorCode::failed_state, operation)
+      .reason("no operation can run: the stream waits for an event that will not be recorded");
+}
+
+/// The streams of one device, and the choice of the next operation of a deferred one. Streams and events share it, so
+/// that they may be destroyed after the device.
 class Scheduler {
  public:
   explicit Scheduler(std::uint64_t seed) : random_(seed) {}
@@ -67,8 +72,6 @@ class Scheduler {
     const std::lock_guard lock(mutex_);
     std::erase(queues_, &queue);
   }
-  [[nodiscard]] bool empty() const { return queues_.empty(); }
-
   bool run_one() {
     std::vector<OperationQueue*> ready;
     for (OperationQueue* queue : queues_) {
@@ -88,59 +91,72 @@ class Scheduler {
 
 class HostEvent final : public Event {
  public:
-  explicit HostEvent(Scheduler& scheduler) : scheduler_(scheduler) {}
+  explicit HostEvent(std::shared_ptr<Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
 
   Result<bool> query() const override { return state_->has_passed(state_->recorded.load()); }
   Result<void> synchronize() const override {
     const std::uint64_t record = state_->recorded.load();
-    // No operation can run and the event has not passed: the wait would never end.
-    while (!state_->has_passed(record)) PENSTOCK_CHECK(scheduler_.run_one());
+    while (!state_->has_passed(record)) {
+      if (!scheduler_->run_one()) return never_ready("Event::synchronize");
+    }
     return ok();
   }
   const std::shared_ptr<EventState>& state() const { return state_; }
 
  private:
-  Scheduler& scheduler_;
+  std::shared_ptr<Scheduler> scheduler_;
   std::shared_ptr<EventState> state_ = std::make_shared<EventState>();
 };
 
 class HostStream final : public Stream, public HostQueue {
  public:
-  HostStream(Scheduler& scheduler, HostDevice::Mode mode) : scheduler_(scheduler), mode_(mode) {
-    scheduler_.add(queue_);
+  HostStream(std::shared_ptr<Scheduler> scheduler, HostDevice::Mode mode)
+      : scheduler_(std::move(scheduler)), mode_(mode) {
+    scheduler_->add(queue_);
   }
   ~HostStream() override {
     (void)HostStream::synchronize();
-    scheduler_.remove(queue_);
+    scheduler_->remove(queue_);
   }
 
   StreamHandle handle() override { return StreamHandle::of(*this); }
 
   void enqueue(std::function<void()> operation) override {
+    if (!operation) return;
     if (mode_ == HostDevice::Mode::eager) return operation();
     queue_.push(std::move(operation));
   }
 
   Result<void> record(Event& event) override {
-    const auto state = static_cast<HostEvent&>(event).state();
+    const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
+    if (host_event == nullptr) return foreign_event("Stream::record");
+    const auto state = host_event->state();
     const std::uint64_t record = ++state->recorded;
     enqueue([state, record] { state->passed.store(record); });
     return ok();
   }
 
   Result<void> wait(const Event& event) override {
+    const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
+    if (host_event == nullptr) return foreign_event("Stream::wait");
     // An eager stream has passed the record already.
-    if (mode_ == HostDevice::Mode::deferred) queue_.push_wait(static_cast<const HostEvent&>(event).state());
+    if (mode_ == HostDevice::Mode::deferred) queue_.push_wait(host_event->state());
     return ok();
   }
 
   Result<void> synchronize() override {
-    while (!queue_.empty()) PENSTOCK_CHECK(scheduler_.run_one());
+    while (!queue_.empty()) {
+      if (!scheduler_->run_one()) return never_ready("Stream::synchronize");
+    }
     return ok();
   }
 
  private:
-  Scheduler& scheduler_;
+  static Error foreign_event(const char* operation) {
+    return Error::invalid_argument(operation).object("event").reason("it is not an event of a HostDevice");
+  }
+
+  std::shared_ptr<Scheduler> scheduler_;
   const HostDevice::Mode mode_;
   OperationQueue queue_;
 };
@@ -152,13 +168,14 @@ struct HostDevice::State {
   std::mutex mutex{};
   std::map<std::uintptr_t, ByteCount> allocations{};
   ByteCount used{};
-  Scheduler scheduler{options.seed};
+  std::shared_ptr<Scheduler> scheduler = std::make_shared<Scheduler>(options.seed);
 };
 
 HostDevice::HostDevice(const Options& options) : state_(new State{.options = options}) {}
 
 HostDevice::~HostDevice() {
-  PENSTOCK_CHECK(state_->scheduler.empty());
+  while (state_->scheduler->run_one()) {
+  }
   for (const auto& [address, size] : state_->allocations) std::free(reinterpret_cast<void*>(address));
 }
 
@@ -180,8 +197,10 @@ Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
         .advice("raise the device budget");
   }
   // 2 MiB pages where the kernel gives them; contents are what a real device gives: anything.
-  void* memory = std::aligned_alloc(
-      (2_MiB).value(), std::max<std::uint64_t>(round_up(size, Alignment(2 << 20)).value(), 2 << 20));
+  constexpr ByteCount page = 2_MiB;
+  const ByteCount padded = std::max(round_up(size, Alignment(page.value())), page);
+  // The sum of a size near 2^64 and its padding wraps around.
+  void* memory = padded < size ? nullptr : std::aligned_alloc(page.value(), padded.value());
   if (memory == nullptr) return Error::from_errno("HostDevice::allocate", ENOMEM).wanted(size);
   state_->allocations.emplace(reinterpret_cast<std::uintptr_t>(memory), size);
   state_->used += size;
@@ -191,7 +210,7 @@ Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
 void HostDevice::release(DeviceSpan span) noexcept {
   const std::lock_guard lock(state_->mutex);
   const auto found = state_->allocations.find(static_cast<std::uintptr_t>(span.address()));
-  PENSTOCK_CHECK(found != state_->allocations.end());
+  if (found == state_->allocations.end()) return;
   state_->used -= found->second;
   std::free(reinterpret_cast<void*>(found->first));
   state_->allocations.erase(found);
@@ -214,12 +233,29 @@ HostSpan HostDevice::bytes(DeviceSpan span) {
 }
 
 namespace {
+Result<HostQueue*> queue_of(const char* operation, StreamHandle stream) {
+  if (stream.host_queue() != nullptr) return stream.host_queue();
+  return Error::invalid_argument(operation).object("stream").reason("a default StreamHandle is no stream");
+}
+
+Result<void> check_address(const char* operation, const char* name, ConstHostSpan bytes) {
+  if (bytes.data() != nullptr || bytes.empty()) return ok();
+  return Error::invalid_argument(operation).object(name).reason("its address is null").got(bytes.size());
+}
+
 Result<void> copy(StreamHandle stream, ConstHostSpan from, HostSpan to) {
+  constexpr const char* operation = "HostDevice::copy";
   if (from.size() != to.size()) {
-    return Error::invalid_argument("HostDevice::copy").wanted(from.size()).got(to.size());
+    return Error::invalid_argument(operation)
+        .reason("the lengths of source and destination differ")
+        .wanted(from.size())
+        .got(to.size());
   }
-  stream.host_queue().enqueue([from, to] {
-    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size().value());
+  PENSTOCK_TRY(check_address(operation, "from", from));
+  PENSTOCK_TRY(check_address(operation, "to", to));
+  PENSTOCK_TRY_ASSIGN(HostQueue* const queue, queue_of(operation, stream));
+  queue->enqueue([from, to] {
+    if (!from.empty()) std::memmove(to.data(), from.data(), from.size().value());
   });
   return ok();
 }
@@ -235,14 +271,17 @@ Result<void> HostDevice::copy_on_device(StreamHandle stream, DeviceSpan from, De
   return copy(stream, bytes(from), bytes(to));
 }
 Result<void> HostDevice::fill_zero(StreamHandle stream, DeviceSpan span) {
-  stream.host_queue().enqueue([to = bytes(span)] {
+  constexpr const char* operation = "HostDevice::fill_zero";
+  PENSTOCK_TRY(check_address(operation, "span", bytes(span)));
+  PENSTOCK_TRY_ASSIGN(HostQueue* const queue, queue_of(operation, stream));
+  queue->enqueue([to = bytes(span)] {
     if (!to.empty()) std::memset(to.data(), 0, to.size().value());
   });
   return ok();
 }
 
 bool HostDevice::run_one() {
-  return state_->scheduler.run_one();
+  return state_->scheduler->run_one();
 }
 
 }  // namespace penstock::tiers

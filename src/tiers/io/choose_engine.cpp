@@ -78,8 +78,13 @@ Result<void> try_out(EngineChoice choice, const File::Properties& file) {
 }  // namespace
 
 std::string_view to_string(EngineChoice choice) {
-  constexpr std::string_view names[] = {"automatic", "io_uring", "libaio", "threads"};
-  return names[static_cast<std::size_t>(choice)];
+  switch (choice) {
+    case EngineChoice::automatic: return "automatic";
+    case EngineChoice::io_uring: return "io_uring";
+    case EngineChoice::libaio: return "libaio";
+    case EngineChoice::threads: return "threads";
+  }
+  return "unknown";
 }
 
 Result<ChosenEngine> choose_engine(EngineChoice choice, std::uint32_t depth, const File::Properties& file) {

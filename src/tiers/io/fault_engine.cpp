@@ -27,6 +27,21 @@ constexpr TimePoint at_close = forever;
 
 constexpr std::size_t operation_count = 3;
 
+/// Wrapped where a caller passes no engine: one that has failed.
+class NoEngine final : public IoEngine {
+ public:
+  std::size_t submit(std::span<const IoRequest>) noexcept override { return 0; }
+  std::size_t reap(std::span<IoCompletion>, TimePoint) noexcept override { return 0; }
+  void wake() noexcept override {}
+  void attach(FileHandle, HostSpan) noexcept override {}
+  bool close(TimePoint) noexcept override { return true; }
+  IoLimits limits() const noexcept override { return {}; }
+  std::uint32_t in_flight() const noexcept override { return 0; }
+  const char* name() const noexcept override { return "none"; }
+  std::string notes() const override { return failure(); }
+  std::string failure() const override { return "FaultEngine was created without an engine"; }
+};
+
 }  // namespace
 
 struct FaultEngine::State {
@@ -54,7 +69,10 @@ struct FaultEngine::State {
     return static_cast<std::int64_t>(std::min(request.buffer.size(), wrapped->limits().request_max).value());
   }
   [[nodiscard]] std::uint64_t accepted(std::optional<IoOperation> operation) const noexcept {
-    if (operation) return accepted_by_operation[static_cast<std::size_t>(*operation)];
+    if (operation) {
+      const auto index = static_cast<std::size_t>(*operation);
+      return index < operation_count ? accepted_by_operation[index] : 0;
+    }
     return std::accumulate(accepted_by_operation.begin(), accepted_by_operation.end(), std::uint64_t{0});
   }
   [[nodiscard]] TimePoint next_due() const noexcept {
@@ -76,7 +94,9 @@ struct FaultEngine::State {
 };
 
 FaultEngine::FaultEngine(std::unique_ptr<IoEngine> wrapped, FaultPlan plan, const Clock& clock)
-    : state_(new State{.wrapped = std::move(wrapped), .plan = std::move(plan), .clock = clock}) {
+    : state_(new State{.wrapped = wrapped != nullptr ? std::move(wrapped) : std::make_unique<NoEngine>(),
+                       .plan = std::move(plan),
+                       .clock = clock}) {
   state_->slots.resize(state_->wrapped->limits().depth);
   for (auto slot = static_cast<std::uint32_t>(state_->slots.size()); slot > 0; --slot) {
     state_->free_slots.push_back(slot - 1);
@@ -179,6 +199,12 @@ std::optional<Fault> FaultEngine::State::next_fault(IoOperation operation) const
 bool FaultEngine::State::start(const IoRequest& request) noexcept {
   const auto fault = next_fault(request.operation);
   const TimePoint now = clock.now();
+  const auto operation = static_cast<std::size_t>(request.operation);
+  if (operation >= operation_count) {
+    complete(request.tag, -EINVAL, now);
+    ++in_flight;
+    return true;
+  }
   if (fault && fault->effect == Effect::fail) {
     complete(request.tag, -fault->error, now);
   } else if (fault && fault->effect == Effect::hang) {
@@ -189,7 +215,7 @@ bool FaultEngine::State::start(const IoRequest& request) noexcept {
     return false;
   }
   if (fault) ++injected;
-  ++accepted_by_operation[static_cast<std::size_t>(request.operation)];
+  ++accepted_by_operation[operation];
   ++in_flight;
   return true;
 }

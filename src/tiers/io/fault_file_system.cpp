@@ -29,7 +29,10 @@ struct FaultFileSystem::State {
   [[nodiscard]] std::optional<FileSystemFault> next_fault(Operation operation);
   /// Requires `mutex`.
   [[nodiscard]] std::uint64_t count_of(std::optional<Operation> operation) const {
-    if (operation) return accepted[static_cast<std::size_t>(*operation)];
+    if (operation) {
+      const auto index = static_cast<std::size_t>(*operation);
+      return index < accepted.size() ? accepted[index] : 0;
+    }
     return std::accumulate(accepted.begin(), accepted.end(), std::uint64_t{0});
   }
   /// Makes a file by `make`, a Result<File>(DirectIo), without direct I/O if `fault` says so, and returns a file of
@@ -38,10 +41,11 @@ struct FaultFileSystem::State {
   [[nodiscard]] Result<File> make_file(FileSystem& owner, const std::optional<FileSystemFault>& fault,
                                        const char* operation, const std::filesystem::path& path,
                                        DirectIo direct, const Make& make);
-  /// The wrapped file system's file behind a file of ours.
+  /// The wrapped file system's file behind a file of ours; one that is not open behind a handle that is not ours.
   [[nodiscard]] File& wrapped_file(const File::Properties& file) {
     const std::lock_guard lock(mutex);
-    return files.at(file.handle);
+    const auto found = files.find(file.handle);
+    return found != files.end() ? found->second : none;
   }
 
   FileSystem& wrapped;
@@ -49,6 +53,7 @@ struct FaultFileSystem::State {
   mutable std::mutex mutex{};
   std::array<std::uint64_t, FileSystemFault::operation_count> accepted{};  // by operation
   std::uint64_t injected = 0;
+  File none{};
   std::map<FileHandle, File> files{};  // of the wrapped file system, by the handle that both share
 };
 

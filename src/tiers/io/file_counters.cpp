@@ -19,8 +19,9 @@ std::uint64_t LatencyHistogram::count() const noexcept {
 TimePoint LatencyHistogram::percentile(double fraction) const noexcept {
   const std::uint64_t total = count();
   if (total == 0) return TimePoint::zero();
-  const auto wanted = std::max<std::uint64_t>(
-      1, static_cast<std::uint64_t>(std::ceil(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(total))));
+  const double within = fraction > 0 ? std::min(fraction, 1.0) : 0;  // 0 for NaN
+  const auto wanted =
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(within * static_cast<double>(total))));
   std::uint64_t seen = 0;
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     seen += counts_[i];

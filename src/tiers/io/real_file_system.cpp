@@ -67,9 +67,15 @@ void write_holder(int lock_file) {
   (void)!::pwrite(lock_file, text.data(), text.size(), 0);
 }
 
+/// The name for a system call. The kernel would read a name with a null character up to that, and use another file: such a
+/// name becomes the empty one, which no file has.
+const char* kernel_name(const std::filesystem::path& path) {
+  return path.native().find('\0') == std::string::npos ? path.c_str() : "";
+}
+
 /// With mode 0600 where it creates the file. Returns -1 and sets errno on failure.
 int open_file(const std::filesystem::path& path, int flags) {
-  return repeat_interrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0600); });
+  return repeat_interrupted([&] { return ::open(kernel_name(path), flags | O_CLOEXEC, 0600); });
 }
 
 class RealFileSystem final : public FileSystem {
@@ -105,19 +111,19 @@ class RealFileSystem final : public FileSystem {
   }
 
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
-    if (::rename(from.c_str(), to.c_str()) == 0) return ok();
+    if (::rename(kernel_name(from), kernel_name(to)) == 0) return ok();
     return file_error("FileSystem::rename", renamed(from, to), errno);
   }
 
   Result<void> remove(const std::filesystem::path& path) override {
-    if (::unlink(path.c_str()) == 0) return ok();
+    if (::unlink(kernel_name(path)) == 0) return ok();
     return file_error("FileSystem::remove", path.string(), errno);
   }
 
   Result<std::vector<std::string>> list(const std::filesystem::path& directory) override {
     std::vector<std::string> names;
     std::error_code error;
-    for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+    for (std::filesystem::directory_iterator at(kernel_name(directory), error), end; !error && at != end;
          at.increment(error)) {
       names.push_back(at->path().filename().string());
     }
@@ -139,7 +145,7 @@ class RealFileSystem final : public FileSystem {
   // command. A directory itself cannot be locked on NFS.
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override {
     const std::filesystem::path path = directory / DirectoryLock::file_name;
-    OwnedFd fd(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW));
+    OwnedFd fd(open_file(directory.empty() ? directory : path, O_RDWR | O_CREAT | O_NOFOLLOW));
     if (!fd.is_open()) return file_error("FileSystem::lock", path.string(), errno);
     const int result = repeat_interrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
     if (result != 0 && errno == EWOULDBLOCK) return locked_error(directory, holder_of(fd.get()));
@@ -150,7 +156,7 @@ class RealFileSystem final : public FileSystem {
 
   Result<ByteCount> free_space(const std::filesystem::path& directory) override {
     struct statfs status {};
-    if (::statfs(directory.c_str(), &status) != 0) {
+    if (::statfs(kernel_name(directory), &status) != 0) {
       return file_error("FileSystem::free_space", directory.string(), errno);
     }
     return available(status);
@@ -158,7 +164,7 @@ class RealFileSystem final : public FileSystem {
 
   std::string type_name(const std::filesystem::path& directory) override {
     struct statfs status {};
-    if (::statfs(directory.c_str(), &status) != 0) return "unknown";
+    if (::statfs(kernel_name(directory), &status) != 0) return "unknown";
     const auto magic = static_cast<std::uint32_t>(status.f_type);
     switch (magic) {
       case EXT4_SUPER_MAGIC: return "ext4";

@@ -3,15 +3,24 @@
 #include "tiers/io/file_errors.hpp"
 #include "tiers/io/sim_disk_state.hpp"
 
-#include <penstock/base/check.hpp>
-
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 
 namespace penstock::tiers {
 
-SimDisk::SimDisk(const Options& options) : state_(std::make_unique<SimDiskState>(options)) {}
+namespace {
+
+/// Every disk has a speed, and no request takes longer than a TimePoint can say.
+SimDisk::Options usable(SimDisk::Options options) {
+  options.bytes_per_second = std::max<std::uint64_t>(options.bytes_per_second, 1);
+  options.latency = std::clamp<TimePoint>(options.latency, TimePoint::zero(), std::chrono::hours(1));
+  return options;
+}
+
+}  // namespace
+
+SimDisk::SimDisk(const Options& options) : state_(std::make_unique<SimDiskState>(usable(options))) {}
 
 SimDisk::~SimDisk() = default;
 
@@ -29,11 +38,11 @@ std::uint64_t SimDisk::flush_count() const {
 
 Result<File> SimDisk::create_scratch(const std::filesystem::path& directory, ByteCount size,
                                      DirectIo direct) {
-  if (size > state_->options.capacity - state_->used) {
+  auto file = state_->make_file(size, /*named=*/false);
+  if (file == nullptr) {
     return reserve_error("FileSystem::create_scratch", directory, size, ENOSPC, free_space(directory));
   }
-  return state_->open_file(*this, std::make_shared<SimFile>(size, /*named=*/false, state_->used),
-                           "simulated file in " + directory.string(), direct);
+  return state_->open_file(*this, std::move(file), "simulated file in " + directory.string(), direct);
 }
 
 Result<File> SimDisk::create(const std::filesystem::path& path, ByteCount size, DirectIo direct) {
@@ -41,10 +50,8 @@ Result<File> SimDisk::create(const std::filesystem::path& path, ByteCount size, 
   if (!state_->names.is_directory(path.parent_path())) return file_error(operation, path.string(), ENOENT);
   if (state_->names.find(path) || state_->names.is_directory(path))
     return file_error(operation, path.string(), EEXIST);
-  if (size > state_->options.capacity - state_->used) {
-    return reserve_error(operation, path, size, ENOSPC, free_space(path));
-  }
-  auto file = std::make_shared<SimFile>(size, /*named=*/true, state_->used);
+  auto file = state_->make_file(size, /*named=*/true);
+  if (file == nullptr) return reserve_error(operation, path, size, ENOSPC, free_space(path));
   state_->names.add(path, file);
   return state_->open_file(*this, std::move(file), path.string(), direct);
 }
@@ -123,16 +130,16 @@ void SimDisk::power_cut(std::uint64_t seed) {
   state_->names.lose_power(seed);
   state_->open.clear();
   state_->locks.clear();
-  state_->first_handle = state_->next_handle;
 }
 
 HostSpan SimDisk::bytes(FileHandle file) {
-  return HostSpan(std::span(state_->open.at(file)->bytes()));
+  SimFile* const found = state_->find(file);
+  return found != nullptr ? HostSpan(std::span(found->bytes())) : HostSpan();
 }
 
 void SimDisk::close(FileHandle handle) noexcept {
   state_->locks.erase(handle);
-  PENSTOCK_CHECK(state_->open.erase(handle) == 1 || static_cast<int>(handle) < state_->first_handle);
+  state_->open.erase(handle);
 }
 
 Result<ByteCount> SimDisk::size(const File::Properties& file) {
@@ -144,7 +151,8 @@ Result<ByteCount> SimDisk::size(const File::Properties& file) {
 Result<void> SimDisk::extend(const File::Properties& file, ByteCount size) {
   SimFile* const found = state_->find(file.handle);
   if (found == nullptr) return extend_error(file.name, size, EBADF);
-  if (size > found->size()) found->grow(size);
+  if (size > found->size() && !got_memory([&] { found->grow(size); }))
+    return extend_error(file.name, size, EFBIG);
   return ok();
 }
 

@@ -7,6 +7,13 @@
 
 namespace penstock::tiers {
 
+std::shared_ptr<SimFile> SimDiskState::make_file(ByteCount size, bool named) {
+  if (size > options.capacity - used) return nullptr;
+  std::shared_ptr<SimFile> file;
+  if (!got_memory([&] { file = std::make_shared<SimFile>(size, named, used); })) return nullptr;
+  return file;
+}
+
 File SimDiskState::open_file(FileSystem& file_system, std::shared_ptr<SimFile> file, std::string name,
                              DirectIo direct) {
   const FileHandle handle{next_handle++};
@@ -33,7 +40,8 @@ bool SimDiskState::misaligned(FileOffset offset, ConstHostSpan buffer) const noe
 std::int64_t SimDiskState::read_at(FileHandle handle, FileOffset offset, HostSpan into) const noexcept {
   SimFile* const file = find(handle);
   if (file == nullptr) return -EBADF;
-  if (offset.value() >= file->size().value()) return 0;
+  if (offset.value() >= file->size().value() || into.empty()) return 0;
+  if (into.data() == nullptr) return -EFAULT;
   const std::uint64_t length = std::min(into.size().value(), file->size().value() - offset.value());
   std::memcpy(into.data(), file->bytes().data() + offset.value(), length);
   return static_cast<std::int64_t>(length);
@@ -43,8 +51,10 @@ std::int64_t SimDiskState::write_at(FileHandle handle, FileOffset offset, ConstH
   SimFile* const file = find(handle);
   if (file == nullptr) return -EBADF;
   if (bytes.empty()) return 0;
+  if (bytes.data() == nullptr) return -EFAULT;
+  if (offset.value() + bytes.size().value() < offset.value()) return -EFBIG;
   if (file->missing(ByteCount(offset.value()) + bytes.size()) > options.capacity - used) return -ENOSPC;
-  file->write(offset, bytes);
+  if (!got_memory([&] { file->write(offset, bytes); })) return -ENOSPC;
   return static_cast<std::int64_t>(bytes.size().value());
 }
 

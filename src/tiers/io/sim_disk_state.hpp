@@ -8,15 +8,31 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace penstock::tiers {
 
+/// Runs `grow`, which makes a file longer. False if there is no memory for it.
+template <class Grow>
+[[nodiscard]] bool got_memory(const Grow& grow) {
+  try {
+    grow();
+    return true;
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  return false;
+}
+
 /// The files of a simulated disk, shared by its file system and its engines.
 struct SimDiskState {
   explicit SimDiskState(const SimDisk::Options& disk_options) : options(disk_options) {}
 
+  /// A file with `size` reserved bytes; null, if the disk or the memory has no room for them.
+  [[nodiscard]] std::shared_ptr<SimFile> make_file(ByteCount size, bool named);
   /// Gives `file` a new handle, through which `file_system` serves it.
   [[nodiscard]] File open_file(FileSystem& file_system, std::shared_ptr<SimFile> file, std::string name,
                                DirectIo direct);
@@ -38,8 +54,7 @@ struct SimDiskState {
   std::uint64_t syncs_to_fail = 0;
   std::uint64_t sync_random = 0;  // chooses what they lose
   SimNames names;
-  int next_handle = 1000;          // far from real descriptors, so that a mix-up fails
-  int first_handle = next_handle;  // older ones were open at the last power cut
+  int next_handle = 1000;  // far from real descriptors, so that a mix-up fails
   std::map<FileHandle, std::shared_ptr<SimFile>> open;
   std::map<FileHandle, std::filesystem::path> locks;
   std::vector<SimEngine*> engines;

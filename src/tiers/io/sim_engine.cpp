@@ -10,6 +10,12 @@ namespace penstock::tiers {
 
 namespace {
 constexpr ByteCount request_max = 1_GiB;
+// Of one transfer: the sum of many is still a TimePoint.
+constexpr TimePoint transfer_time_max = std::chrono::hours(24);
+
+bool has_a_buffer(const IoRequest& request) {
+  return request.buffer.data() != nullptr || request.buffer.empty();
+}
 }  // namespace
 
 struct SimEngine::State {
@@ -39,6 +45,8 @@ std::int64_t SimEngine::State::perform(const Pending& completed) noexcept {
     if (error == 0) ++disk.flush_count;
     return -error;
   }
+  if (request.operation > IoOperation::flush) return -EINVAL;
+  if (!has_a_buffer(request)) return -EFAULT;
   if (disk.misaligned(request.offset, request.buffer)) return -EINVAL;
   const HostSpan bytes = request.buffer.subspan(0_B, std::min(request.buffer.size(), request_max));
   return request.operation == IoOperation::read ? disk.read_at(request.file, request.offset, bytes)
@@ -67,14 +75,16 @@ std::size_t SimEngine::submit(std::span<const IoRequest> requests) noexcept {
   if (state_->closed) return 0;
   const std::size_t accepted = std::min<std::size_t>(requests.size(), state_->depth - in_flight());
   for (const IoRequest& request : requests.first(accepted)) {
-    if (request.operation == IoOperation::read) {
+    if (request.operation == IoOperation::read && has_a_buffer(request)) {
       for (ByteCount at; at < request.buffer.size(); at += 1_B) {
         request.buffer.data()[at.value()] = std::byte(splitmix64_next(state_->random));
       }
     }
     const SimDisk::Options& disk = state_->disk.options;
-    const TimePoint transfer(static_cast<TimePoint::rep>(request.buffer.size().value() * 1'000'000'000.0 /
-                                                         static_cast<double>(disk.bytes_per_second)));
+    const double nanoseconds =
+        static_cast<double>(request.buffer.size().value()) * 1e9 / static_cast<double>(disk.bytes_per_second);
+    const TimePoint transfer(
+        static_cast<TimePoint::rep>(std::min(nanoseconds, static_cast<double>(transfer_time_max.count()))));
     state_->device_free = std::max(state_->device_free, state_->clock.now()) + transfer;
     const TimePoint jitter(static_cast<TimePoint::rep>(
         splitmix64_next(state_->random) % static_cast<std::uint64_t>(2 * disk.latency.count() + 1)));

@@ -18,8 +18,8 @@ void put(std::span<const std::byte> sectors, std::uint64_t begin, std::vector<st
 }  // namespace
 
 SimFile::SimFile(ByteCount size, bool named, ByteCount& used) : reserved_(size), used_(used), named_(named) {
-  used_ += size;
   grow(size);
+  used_ += size;
 }
 
 void SimFile::grow(ByteCount size) {
@@ -29,10 +29,10 @@ void SimFile::grow(ByteCount size) {
 
 void SimFile::write(FileOffset offset, ConstHostSpan bytes) {
   const std::uint64_t end = offset.value() + bytes.size().value();
+  if (end > bytes_.size()) bytes_.resize(end);
   const ByteCount more = missing(ByteCount(end));
   reserved_ += more;
   used_ += more;
-  if (end > bytes_.size()) bytes_.resize(end);
 
   if (!named_) {
     std::memcpy(bytes_.data() + offset.value(), bytes.data(), bytes.size().value());

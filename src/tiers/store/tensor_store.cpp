@@ -1,5 +1,7 @@
 #include "tiers/store/tensor_store.hpp"
 
+#include "tiers/store/tensor_slot.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
@@ -36,9 +38,8 @@ Result<TensorId> TensorStore::add(TensorDescription description) {
 }
 
 bool TensorStore::contains(TensorId id) const {
-  const auto slot = static_cast<std::size_t>(id);
-  if (slot >= tensors_.size()) return false;
-  const auto found = ids_.find(tensors_[slot].description.key);
+  if (slot_of(id) >= tensors_.size()) return false;
+  const auto found = ids_.find(at(id).description.key);
   return found != ids_.end() && found->second == id;
 }
 
@@ -47,8 +48,15 @@ TensorDescription TensorStore::remove(TensorId id) {
   PENSTOCK_CHECK(!copy.leased() && copy.state != CopyState::loading && copy.state != CopyState::storing);
   Tensor removed = std::exchange(at(id), {});
   ids_.erase(removed.description.key);
-  free_.push_back(id);
+  if (const auto next = next_in_slot(id)) free_.push_back(*next);
   return std::move(removed.description);
+}
+
+TensorStore::Tensor& TensorStore::at(TensorId id) {
+  return tensors_[slot_of(id)];
+}
+const TensorStore::Tensor& TensorStore::at(TensorId id) const {
+  return tensors_[slot_of(id)];
 }
 
 std::uint64_t TensorStore::newest(const Tensor& tensor) {
@@ -153,9 +161,9 @@ void TensorStore::finish_store(TensorId id, bool succeeded) {
 
 std::vector<TensorId> TensorStore::in_extents_of(std::uint32_t path) const {
   std::vector<TensorId> found;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& extent = tensors_[i].description.extent;  // none after remove()
-    if (extent && extent->path == path) found.push_back(TensorId(i));
+  for (const TensorId id : tensors()) {
+    const auto& extent = description(id).extent;
+    if (extent && extent->path == path) found.push_back(id);
   }
   return found;
 }

@@ -39,7 +39,7 @@ class TensorStore {
   [[nodiscard]] Result<TensorId> add(TensorDescription description);
   /// Whether `id` is that of a tensor that was added and not removed.
   [[nodiscard]] bool contains(TensorId id) const;
-  /// Removes the tensor and its copies, which are not leased and not in flight. The id may be reused.
+  /// Removes the tensor and its copies, which are not leased and not in flight. The id is not used again.
   TensorDescription remove(TensorId id);
 
   [[nodiscard]] const TensorDescription& description(TensorId id) const { return at(id).description; }
@@ -94,13 +94,13 @@ class TensorStore {
     HostCopy copy;
     std::uint64_t stored_version = 0;  // version in the extent; 0: none
   };
-  [[nodiscard]] Tensor& at(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] const Tensor& at(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Tensor& at(TensorId id);
+  [[nodiscard]] const Tensor& at(TensorId id) const;
   [[nodiscard]] static std::uint64_t newest(const Tensor& tensor);
   static void clear(Tensor& tensor);
 
   std::deque<Tensor> tensors_;  // a deque: workers hold references to block tables while tensors are added
-  std::vector<TensorId> free_;  // ids of removed tensors
+  std::vector<TensorId> free_;  // the next ids in the slots of removed tensors
   std::map<TensorKey, TensorId> ids_;
   std::uint64_t use_clock_ = 0;
 };

@@ -4,9 +4,17 @@ namespace penstock::zero {
 
 std::string to_string(const CollectiveSignature& signature) {
   using Subject = CollectiveSignature::Subject;
-  static constexpr std::string_view names[] = {"parameters", "gradients", "gradient norm", "step outcome",
-                                               "digest"};
-  std::string text(names[static_cast<std::size_t>(signature.subject)]);
+  const auto name = [&signature]() -> std::string_view {
+    switch (signature.subject) {
+      case Subject::parameters: return "parameters";
+      case Subject::gradients: return "gradients";
+      case Subject::gradient_norm: return "gradient norm";
+      case Subject::step_outcome: return "step outcome";
+      case Subject::digest: return "digest";
+    }
+    return "unknown";
+  };
+  std::string text(name());
   if (signature.subject == Subject::parameters || signature.subject == Subject::gradients) {
     text += " of unit " + std::to_string(signature.unit) + ", optimizer group " +
             std::to_string(signature.group) + ", micro-batch " + std::to_string(signature.micro_batch);

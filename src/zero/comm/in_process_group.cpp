@@ -1,9 +1,8 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
+#include "tiers/io/running_time.hpp"
 #include "zero/comm/transport.hpp"
 #include "zero/comm/transport_communicator.hpp"
-
-#include <penstock/base/check.hpp>
 
 #include <algorithm>
 #include <condition_variable>
@@ -37,7 +36,7 @@ struct RankSlot {
 
 class Group final : public InProcessGroup, public std::enable_shared_from_this<Group> {
  public:
-  explicit Group(std::uint32_t ranks) : slots(ranks) {}
+  Group(std::uint32_t ranks, const InProcessGroupOptions& wanted) : options(wanted), slots(ranks) {}
   Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,
                                              Compute& compute) override;
   void abort(std::uint32_t rank, const Error& error) noexcept override {
@@ -86,6 +85,7 @@ class Group final : public InProcessGroup, public std::enable_shared_from_this<G
     }
   }
 
+  const InProcessGroupOptions options;
   std::mutex mutex;  // guards the following members except the wake functions
   std::vector<RankSlot> slots;
   std::optional<Error> failure, interruption;
@@ -114,10 +114,11 @@ class InProcessTransport final : public Transport {
     {
       const std::lock_guard lock(group_->mutex);
       if (group_->obstacle()) return *group_->obstacle();
-      PENSTOCK_CHECK(mine_.completed == mine_.posted);  // one at a time
+      if (mine_.completed != mine_.posted) return out_of_order("the previous collective has not completed");
       mine_.transfer = transfer;
       if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*mine_.ready));
       ++mine_.posted;
+      begin_wait();
     }
     group_->wake_peers(rank_);
     return ok();
@@ -151,8 +152,12 @@ class InProcessTransport final : public Transport {
     {
       const std::lock_guard lock(group_->mutex);
       if (group_->failure) return *group_->failure;
-      PENSTOCK_CHECK(group_->interruption && !mine_.recovering);
+      if (!group_->interruption || mine_.recovering) {
+        return out_of_order(mine_.recovering ? "the recovery has started already"
+                                             : "the group is not interrupted");
+      }
       mine_.recovering = true;
+      begin_wait();
       mine_.transfer.stream = &stream;
     }
     group_->wake_peers(rank_);
@@ -177,13 +182,45 @@ class InProcessTransport final : public Transport {
   }
 
  private:
+  static Error out_of_order(const char* reason) {
+    return Error(ErrorCode::failed_state, "Communicator").reason(reason);
+  }
+
+  void begin_wait() {
+    const auto& [deadline, clock] = group_->options;
+    running_.emplace(*clock, tiers::running_time_step(deadline));
+    end_of_wait_ = deadline == forever ? forever : running_->elapsed() + deadline;
+  }
+
+  /// pending until the deadline of this collective; then the group fails, because ranks are missing.
+  template <class Arrived>
+  Result<TransferState> wait(std::string what, const Arrived& has_arrived) {
+    (void)running_->update();
+    if (running_->elapsed() < end_of_wait_) return TransferState::pending;
+    std::string missing;
+    for (std::uint32_t rank = 0; rank < size(); ++rank) {
+      const RankSlot& peer = group_->slots[rank];
+      if (has_arrived(peer)) continue;
+      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
+      if (!peer.ready) missing += " (has not joined the group)";
+    }
+    const auto seconds = std::chrono::duration<double>(group_->options.deadline).count();
+    group_->failure =
+        Error(ErrorCode::deadline_exceeded, "Communicator")
+            .reason("ranks are missing in a collective")
+            .object(std::move(what))
+            .got(missing + " did not come in " + std::to_string(seconds) + " s")
+            .advice("look for the first error of the missing ranks, or raise the deadline of the group");
+    return *group_->failure;
+  }
+
   Result<TransferState> poll_locked(bool& advanced) {
     const std::lock_guard lock(group_->mutex);
     if (mine_.recovering) return poll_recovery(advanced);
     if (mine_.moved < mine_.posted) {
       // The memory of a rank that failed may be freed already.
       if (group_->obstacle()) return *group_->obstacle();
-      if (!all_reached(&RankSlot::posted)) return TransferState::pending;
+      if (!all_reached(&RankSlot::posted)) return wait_for(&RankSlot::posted);
       PENSTOCK_TRY(check_equal());
       auto moved = move();
       if (moved && mine_.transfer.kind == Transfer::Kind::all_to_all) {
@@ -200,7 +237,7 @@ class InProcessTransport final : public Transport {
     // A rank that leaves after the last transfer does not make it fail.
     if (!all_reached(&RankSlot::moved)) {
       if (group_->obstacle()) return *group_->obstacle();
-      return TransferState::pending;
+      return wait_for(&RankSlot::moved);
     }
     if (mine_.transfer.stream != nullptr && mine_.completed < mine_.posted) {
       // This rank's slots may be written again only after the peers' copies from them.
@@ -212,17 +249,26 @@ class InProcessTransport final : public Transport {
     return TransferState::complete;
   }
 
+  Result<TransferState> wait_for(std::uint64_t RankSlot::*stage) {
+    const Transfer& mine = mine_.transfer;
+    return wait(std::string(to_string(mine.kind)) + " of " + to_string(mine.signature),
+                [this, stage](const RankSlot& one) { return one.*stage >= mine_.posted; });
+  }
+  Result<TransferState> wait_for(bool RankSlot::*stage) {
+    return wait("recovery", [stage](const RankSlot& one) { return one.*stage; });
+  }
+
   /// First every rank has stopped its collectives, then every rank's stream waits for the accesses of its peers.
   Result<TransferState> poll_recovery(bool& advanced) {
     if (group_->failure) return *group_->failure;
     if (!mine_.recovered) {
-      if (!group_->all(&RankSlot::recovering)) return TransferState::pending;
+      if (!group_->all(&RankSlot::recovering)) return wait_for(&RankSlot::recovering);
       for (const RankSlot& peer : group_->slots) {
         if (&peer != &mine_) PENSTOCK_TRY(mine_.transfer.stream->wait(*peer.done));
       }
       mine_.recovered = advanced = true;
     }
-    if (!group_->all(&RankSlot::recovered)) return TransferState::pending;
+    if (!group_->all(&RankSlot::recovered)) return wait_for(&RankSlot::recovered);
     group_->end_recovery();
     return TransferState::complete;
   }
@@ -305,6 +351,9 @@ class InProcessTransport final : public Transport {
   std::uint32_t rank_;
   tiers::Device& device_;
   RankSlot& mine_;
+  // Of the collective in progress.
+  std::optional<tiers::RunningTime> running_;
+  TimePoint end_of_wait_{};
 };
 
 Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Device& device,
@@ -330,19 +379,35 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
 }  // namespace
 
 GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group, std::uint32_t rank) {
+  if (group == nullptr) {
+    return {.join = [](tiers::Device&, Compute&) -> Result<std::unique_ptr<Communicator>> {
+              return Error::invalid_argument("in_process_membership").object("group").reason("it is null");
+            },
+            .abandon = {}};
+  }
   return {.join = [group, rank](tiers::Device& device,
                                 Compute& compute) { return group->join(rank, device, compute); },
           .abandon = [group, rank](const Error& error) { group->abort(rank, error); }};
 }
 
-Result<std::shared_ptr<InProcessGroup>> InProcessGroup::create(std::uint32_t ranks) {
+Result<std::shared_ptr<InProcessGroup>> InProcessGroup::create(std::uint32_t ranks,
+                                                               const InProcessGroupOptions& options) {
   if (ranks == 0 || ranks > Compute::mean_inputs_max) {
     return Error::invalid_argument("InProcessGroup::create")
         .object("ranks")
         .wanted("from 1 to " + std::to_string(Compute::mean_inputs_max))
         .got(ranks);
   }
-  return std::make_shared<Group>(ranks);
+  if (options.deadline <= TimePoint::zero()) {
+    return Error::invalid_argument("InProcessGroup::create")
+        .object("deadline")
+        .wanted("a time above 0")
+        .got(std::to_string(options.deadline.count()) + " ns");
+  }
+  if (options.clock == nullptr) {
+    return Error::invalid_argument("InProcessGroup::create").object("clock").reason("it is null");
+  }
+  return std::make_shared<Group>(ranks, options);
 }
 
 }  // namespace penstock::zero

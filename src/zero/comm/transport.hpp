@@ -27,8 +27,12 @@ struct Transfer {
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Transfer::Kind kind) {
-  constexpr std::string_view names[] = {"all-gather", "reduce-scatter", "exchange"};
-  return names[static_cast<std::size_t>(kind)];
+  switch (kind) {
+    case Transfer::Kind::all_gather: return "all-gather";
+    case Transfer::Kind::all_to_all: return "reduce-scatter";
+    case Transfer::Kind::exchange: return "exchange";
+  }
+  return "unknown";
 }
 
 /// The progress of a transfer on this rank's stream.
@@ -52,9 +56,9 @@ class Transport {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   virtual void set_wake(std::function<void()> wake) = 0;
 
-  /// Errors: peer_failed; those of the stream.
+  /// Errors: peer_failed; failed_state, before the previous transfer has completed; those of the stream.
   virtual Result<void> start(const Transfer& transfer) = 0;
-  /// Errors: peer_failed, invalid_argument for transfers that differ between ranks; those of the stream.
+  /// Errors: peer_failed, deadline_exceeded, invalid_argument for transfers that differ between ranks; those of the stream.
   [[nodiscard]] virtual Result<TransferState> poll() = 0;
   /// Rank r's slice of the readable all_to_all.
   [[nodiscard]] virtual DeviceTensor slice(std::uint32_t r) const = 0;

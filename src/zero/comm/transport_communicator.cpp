@@ -24,24 +24,38 @@ Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, 
 
 Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all,
                                                    const CollectiveSignature& signature) {
-  if (all.size() != mine.size() * size()) {
+  if (mine.size() > ByteCount(~std::uint64_t{0}) / size() || all.size() != mine.size() * size()) {
     return Error::invalid_argument("Communicator::start_exchange")
         .wanted(mine.size() * size())
         .got(all.size());
+  }
+  if (!mine.empty() && (mine.data() == nullptr || all.data() == nullptr)) {
+    return Error::invalid_argument("Communicator::start_exchange")
+        .object(mine.data() == nullptr ? "mine" : "all")
+        .reason("its address is null");
   }
   return start({.kind = Transfer::Kind::exchange, .signature = signature, .mine = mine, .all = all});
 }
 
 Result<void> TransportCommunicator::start(const Transfer& transfer) {
   const DeviceTensor& flat = transfer.flat;
+  if (flat.dtype > DType::fp16) {
+    return Error::invalid_argument("Communicator::start")
+        .object("dtype of the flat")
+        .got(unsigned(flat.dtype));
+  }
+  if (!flat.bytes.empty() && flat.bytes.address() == DeviceAddress{}) {
+    return Error::invalid_argument("Communicator::start").object("flat").reason("its address is null");
+  }
   if (flat.bytes.size().value() % (size() * size_of(flat.dtype).value()) != 0) {
     return Error::invalid_argument("Communicator::start")
         .reason("the flat cannot be divided into equal slots, one per rank")
         .wanted("a multiple of " + to_string(size_of(flat.dtype) * size()))
         .got(flat.bytes.size());
   }
+  PENSTOCK_TRY(transport_->start(transfer));
   current_ = transfer;
-  return transport_->start(transfer);
+  return ok();
 }
 
 Result<bool> TransportCommunicator::poll() {

@@ -51,9 +51,12 @@ void check_precision(const Config& config, Violations& violations) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
-  if (optimizer.decay_mode == cpu_adam::AdamDecay::none) {
+  const bool is_known = optimizer.decay_mode <= cpu_adam::AdamDecay::decoupled;
+  if (optimizer.decay_mode == cpu_adam::AdamDecay::none || !is_known) {
     violations.push_back({{"optimizer.params.adam_w_mode"},
-                          "wanted decoupled or l2, got none; for no decay set weight_decay to 0"});
+                          std::string("wanted decoupled or l2, got ") +
+                              (is_known ? "none" : "an unknown mode") +
+                              "; for no decay set weight_decay to 0"});
   }
   if (std::any_of(optimizer.betas.begin(), optimizer.betas.end(), [](float beta) { return beta == 1.0f; })) {
     violations.push_back(

@@ -44,6 +44,13 @@ Result<void> EngineState::initialize(const Fill& fill) {
 
 Result<void> EngineState::restore(const char* operation, std::uint64_t step, const StateSource& source) {
   PENSTOCK_TRY(check_callable(operation, "source", source));
+  if (constexpr std::uint64_t most = std::uint64_t{1} << 62;
+      step > most) {  // the steps after it have numbers too
+    return Error::invalid_argument(operation)
+        .object("step")
+        .wanted("at most " + std::to_string(most))
+        .got(step);
+  }
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
   PENSTOCK_TRY(step_complete(operation));

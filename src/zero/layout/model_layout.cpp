@@ -13,8 +13,15 @@ ElementCount ModelLayout::element_count() const {
   return total;
 }
 
+const ParameterLayout& ModelLayout::parameter(ParameterId id) const {
+  static const ParameterLayout none;
+  const bool exists = id.unit < units.size() && id.index < units[id.unit].parameters.size();
+  return exists ? units[id.unit].parameters[id.index] : none;
+}
+
 std::vector<ParameterId> ModelLayout::parameters_of(std::uint32_t unit) const {
   std::vector<ParameterId> ids;
+  if (unit >= units.size()) return ids;
   for (std::uint32_t i = 0; i < units[unit].parameters.size(); ++i) ids.push_back({unit, i});
   ids.insert(ids.end(), units[unit].shared.begin(), units[unit].shared.end());
   return ids;

@@ -2,6 +2,8 @@
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
+#include <algorithm>
+
 namespace penstock::zero {
 
 namespace {
@@ -11,16 +13,20 @@ std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
                                                          const tiers::NumaTopology& topology) {
   const auto& given = config.penstock.path_nodes;
   std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
-  if (!given.empty()) return nodes;
+  if (given.size() == directories.size()) return nodes;
+  nodes.clear();
   for (const auto& directory : directories) nodes.push_back(topology.node_of_directory(directory));
   return nodes;
 }
 
 std::optional<std::uint32_t> node_of_rank(const Config& config, std::uint32_t local_rank,
                                           std::uint32_t local_ranks, const tiers::NumaTopology& topology) {
-  if (!config.penstock.rank_nodes.empty()) return config.penstock.rank_nodes[local_rank];
+  const auto& given = config.penstock.rank_nodes;
+  if (local_rank < given.size()) return given[local_rank];
   if (const auto node = topology.node_of_cpus(tiers::allowed_cpus())) return node;
-  return topology.node(local_rank * topology.node_count() / local_ranks);
+  const std::uint64_t count = std::max(local_ranks, 1u);
+  const std::uint64_t place = std::min<std::uint64_t>(local_rank, count - 1);
+  return topology.node(static_cast<std::uint32_t>(place * topology.node_count() / count));
 }
 
 }  // namespace
@@ -42,7 +48,7 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
   for (const std::size_t i : tiers::paths_of_node(nodes_of_paths(config, directories, topology),
                                                   node_of_rank(config, local_rank, local_ranks, topology))) {
     options.paths.push_back({.directory = directories[i],
-                             .weight = weights.empty() ? 0 : weights[i],
+                             .weight = weights.size() == directories.size() ? weights[i] : 0,
                              .request_max = config.aio_block_size,
                              .in_flight_max = config.aio_block_size * config.aio_queue_depth,
                              .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),

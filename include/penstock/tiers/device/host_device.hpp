@@ -18,6 +18,9 @@ namespace penstock::tiers {
 /// An *eager* device runs an operation at once, on the calling thread. A *deferred* device runs it only when a thread
 /// waits or calls run_one(); a seed chooses the stream among those whose events allow it, so that a forgotten event
 /// wait fails in a unit test. A deferred device is used by one thread at a time.
+///
+/// Errors of copies, fills, and of streams: invalid_argument, for a default StreamHandle, a null address, and an event
+/// of another kind of device.
 class HostDevice final : public Device {
  public:
   enum class Mode : std::uint8_t { eager, deferred };
@@ -30,11 +33,13 @@ class HostDevice final : public Device {
     DeviceMemory location = DeviceMemory::host;
   };
   explicit HostDevice(const Options& options);
+  /// Runs the operations that its streams have not run yet, as far as their events allow.
   ~HostDevice() override;
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] DeviceMemory memory() const override;
   [[nodiscard]] Result<DeviceSpan> allocate(ByteCount size) override;
+  /// Ignores a span that allocate() did not return or that was released already.
   void release(DeviceSpan span) noexcept override;
   [[nodiscard]] ByteCount free_memory() const override;
   [[nodiscard]] Result<std::unique_ptr<Stream>> create_stream() override;

@@ -59,7 +59,7 @@ using FaultPlan = std::vector<Fault>;
 /// Thread rules: those of the wrapped engine.
 class FaultEngine final : public IoEngine {
  public:
-  /// Owns `wrapped`. `clock` measures delays and outlives the engine.
+  /// Owns `wrapped`; without one, it is an engine that has failed, see failure(). `clock` measures delays and outlives the engine.
   FaultEngine(std::unique_ptr<IoEngine> wrapped, FaultPlan plan, const Clock& clock = Clock::steady());
   ~FaultEngine() override;
 

@@ -22,7 +22,8 @@ class FileSystem;
 /// An open file and its properties. Closed on destruction. The file system outlives it.
 ///
 /// Used by one thread at a time; its members block. A transfer moves the whole buffer: short transfers and interrupted
-/// calls are continued. On a direct file, address, length and offset are multiples of properties().alignment.
+/// calls are continued. On a direct file, address, length and offset are multiples of properties().alignment. Calls on
+/// a default or moved-from File return invalid_argument.
 class File {
  public:
   struct Properties {

@@ -3,6 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/units.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -14,7 +15,7 @@ struct MemoryLimit {
   ByteCount allowed;    ///< what `file` allows all processes together; the machine's memory for /proc/meminfo
   std::string file;     ///< sets the limit: /proc/meminfo or a file of a control group
 
-  [[nodiscard]] ByteCount used() const { return allowed - available; }
+  [[nodiscard]] ByteCount used() const { return allowed - std::min(allowed, available); }
 };
 
 /// The smallest of MemAvailable and the rest of the limits of this process's memory control group and of all groups

@@ -10,7 +10,7 @@ namespace penstock::tiers {
 /// Counts bytes by tier and purpose: held now, peak, predicted peak, and disk traffic with its prediction. Estimator,
 /// planner and runtime share it, so that a report can print predicted and actual values side by side.
 ///
-/// Safe from any thread. Does not block.
+/// Safe from any thread. Does not block. Ignores bytes of a tier or purpose that does not exist.
 ///
 ///     Ledger ledger;
 ///     ledger.hold(Tier::host, Purpose::optimizer_tile, 64_MiB);
@@ -35,6 +35,7 @@ class Ledger {
   void predict(Tier tier, Purpose purpose, ByteCount bytes);
   void predict_traffic(Purpose purpose, ByteCount read, ByteCount written);
   void hold(Tier tier, Purpose purpose, ByteCount bytes);
+  /// Bytes beyond those that are held are ignored.
   void give_back(Tier tier, Purpose purpose, ByteCount bytes);
   /// Counts bytes that were read from or written to the disk.
   void read(Purpose purpose, ByteCount bytes);

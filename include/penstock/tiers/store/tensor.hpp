@@ -10,8 +10,8 @@
 
 namespace penstock::tiers {
 
-/// Identifies a tensor of one runtime from add() to remove(). The number may be reused afterwards.
-enum class TensorId : std::uint32_t {};
+/// Identifies a tensor of one runtime. It is not used again after remove(): calls with it are refused from then on.
+enum class TensorId : std::uint64_t {};
 
 /// A tensor's durable name: equal in every run of the same model on the same number of ranks. It seeds the tensor's
 /// checksums, so that bytes of another tensor never verify.

@@ -65,6 +65,9 @@ class Communicator {
   /// holding a lock that start, poll or abort take. An empty function ends the calls.
   virtual void set_wake(std::function<void()> wake) = 0;
 
+  // Each start returns invalid_argument, and changes nothing, for operands that are null or do not divide into slots,
+  // and failed_state, before poll() has returned true for the previous collective.
+
   /// In place: `flat` consists of size() equal slots. Slot rank() holds this rank's bytes; the others are filled with
   /// those of the peers.
   virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,
@@ -83,8 +86,9 @@ class Communicator {
   /// Returns true once this rank has enqueued everything for the collective on its stream: waiting for the stream then
   /// waits for the collective.
   ///
-  /// Errors: peer_failed, naming the rank and its error; invalid_argument, when ranks have started collectives of
-  /// different kind, size or signature; both are named.
+  /// Errors: peer_failed, naming the rank and its error; deadline_exceeded, naming the ranks that have not joined the
+  /// collective in the time that the group allows; invalid_argument, when ranks have started collectives of different
+  /// kind, size or signature; both are named.
   [[nodiscard]] virtual Result<bool> poll() = 0;
 
   /// This rank leaves the group with `error`; from now on every collective of its peers fails.
@@ -96,7 +100,7 @@ class Communicator {
   virtual void interrupt(const Error& cause) noexcept = 0;
   /// Collective, on every rank after an interrupt: when poll() has returned true, collectives can be started again, and
   /// once `stream` has executed the waits that poll() enqueued, no peer reads or writes the memory that this rank gave
-  /// to an interrupted collective. Errors: peer_failed.
+  /// to an interrupted collective. Errors: peer_failed; failed_state, for a group that is not interrupted.
   virtual Result<void> start_recovery(tiers::Stream& stream) = 0;
 
   /// Ends this rank's participation and the calls of its wake function. Once `stream` has executed the waits that this

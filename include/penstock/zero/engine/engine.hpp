@@ -172,8 +172,9 @@ class Engine {
   /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
-  /// Errors: invalid_argument, for a moment that is not finite or a negative second moment; those of `source` and of
-  /// the tiers. The parameters have no values then, until restore() or initialize() succeeds.
+  /// Errors: invalid_argument, for a step above 2^62 (nothing has changed then), a moment that is not finite or a negative
+  /// second moment; those of `source` and of the tiers. The parameters have no values then, until restore() or
+  /// initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updated the parameters; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;

@@ -51,6 +51,7 @@ struct MemoryPlan {
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const {
+    if (tile >= tiles) return false;
     return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
   }
 

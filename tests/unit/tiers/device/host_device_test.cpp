@@ -23,7 +23,7 @@ TEST(HostDevice, RunsAnEagerStreamAtOnce) {
   auto stream = device.create_stream().value();
   int ran = 0;
 
-  stream->handle().host_queue().enqueue([&] { ++ran; });
+  stream->handle().host_queue()->enqueue([&] { ++ran; });
 
   EXPECT_EQ(ran, 1);
 }
@@ -35,12 +35,12 @@ TEST(HostDevice, DefersUntilAThreadWaitsAndKeepsTheOrderOfEvents) {
     auto a = device.create_stream().value(), b = device.create_stream().value();
     auto event = device.create_event().value();
     std::string order;
-    a->handle().host_queue().enqueue([&] { order += '1'; });
+    a->handle().host_queue()->enqueue([&] { order += '1'; });
     ASSERT_TRUE(a->record(*event));
-    a->handle().host_queue().enqueue([&] { order += '2'; });
-    b->handle().host_queue().enqueue([&] { order += 'x'; });
+    a->handle().host_queue()->enqueue([&] { order += '2'; });
+    b->handle().host_queue()->enqueue([&] { order += 'x'; });
     ASSERT_TRUE(b->wait(*event));
-    b->handle().host_queue().enqueue([&] { order += 'y'; });
+    b->handle().host_queue()->enqueue([&] { order += 'y'; });
     EXPECT_EQ(order, "");
     EXPECT_FALSE(event->query().value());
 

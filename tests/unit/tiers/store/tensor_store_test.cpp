@@ -84,9 +84,11 @@ TEST_F(TensorStoreTest, KeepsAPinnedRangeUntilTheTensorIsRemoved) {
 
   EXPECT_EQ(budget_.free(), 64_KiB);
   EXPECT_EQ(store_.tensors().size(), 1u);
-  EXPECT_EQ(store_.add({.name = "next", .key = {.unit = 1}, .size = 8_KiB}).value(),
-            stays);  // the id is free again
-  EXPECT_FALSE(store_.stored(stays));
+  const TensorId next = store_.add({.name = "next", .key = {.unit = 1}, .size = 8_KiB}).value();
+  EXPECT_NE(next, stays);
+  EXPECT_FALSE(store_.contains(stays));
+  EXPECT_TRUE(store_.contains(next));
+  EXPECT_FALSE(store_.stored(next));
 }
 
 TEST_F(TensorStoreTest, DropsTheStoredCopyOfADiscardedTensor) {

@@ -59,7 +59,7 @@ Result<void> reduce_zeros(Engine& engine, tiers::Stream& stream, std::uint32_t u
   PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, stream));
   for (const GradientSlot& slot : gradients.slots()) {
     const DeviceSpan bytes = slot.tensor.bytes;
-    stream.handle().host_queue().enqueue([bytes] {
+    stream.handle().host_queue()->enqueue([bytes] {
       auto* const first = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(bytes.address()));
       std::fill(first, first + bytes.size().value(), std::byte(0));
     });

@@ -1,0 +1,287 @@
+#include "unit/arguments/bad_arguments.hpp"
+
+#include <penstock/cpu_adam/adam.hpp>
+
+#include <memory>
+#include <span>
+
+namespace penstock::test {
+namespace {
+
+using namespace cpu_adam;
+
+constexpr std::uint64_t count = 300;
+
+/// A tile of `count` elements in format fp32, and values for them.
+struct TileBench {
+  alignas(64) std::array<std::byte, 12 * count> state{};
+  alignas(64) std::array<std::byte, 2 * count> gradient{}, parameter{};
+  std::vector<float> values = std::vector<float>(count, 1.0f);
+
+  [[nodiscard]] AdamTile tile() {
+    return {.state = HostSpan(std::span(state)),
+            .gradient = ConstHostSpan(gradient.data(), ByteCount(gradient.size())),
+            .parameter = HostSpan(std::span(parameter)),
+            .elements = ElementCount(count)};
+  }
+  [[nodiscard]] ConstHostSpan initial() const {
+    return ConstHostSpan(reinterpret_cast<const std::byte*>(values.data()), ByteCount(4 * count));
+  }
+  [[nodiscard]] AdamStates states() const { return {values, values, values}; }
+  /// That a refused call has written nothing.
+  [[nodiscard]] std::string untouched() const {
+    const auto zero = [](std::byte byte) { return byte == std::byte{}; };
+    for (const std::span<const std::byte> bytes : {std::span<const std::byte>(state), {parameter}}) {
+      for (const std::byte byte : bytes) {
+        if (!zero(byte)) return "a refused call wrote";
+      }
+    }
+    return "";
+  }
+};
+
+struct WrongTile {
+  const char* argument;
+  const char* value;
+  void (*change)(AdamTile& tile);
+};
+
+/// Wrong for every function that takes a tile.
+constexpr std::array wrong_tiles = {
+    WrongTile{"tile.state", "null", [](AdamTile& t) { t.state = HostSpan(nullptr, t.state.size()); }},
+    WrongTile{"tile.state", "empty", [](AdamTile& t) { t.state = {}; }},
+    WrongTile{"tile.state", "shorter", [](AdamTile& t) { t.state = t.state.subspan(0_B, 3596_B); }},
+    WrongTile{"tile.state", "misaligned",
+              [](AdamTile& t) { t.state = HostSpan(t.state.data() + 1, t.state.size()); }},
+    WrongTile{"tile.elements", "0", [](AdamTile& t) { t.elements = {}; }},
+    WrongTile{"tile.elements", "one too many", [](AdamTile& t) { t.elements = ElementCount(count + 1); }},
+    WrongTile{"tile.elements", "2^63",
+              [](AdamTile& t) { t.elements = ElementCount(std::uint64_t{1} << 63); }},
+    WrongTile{"tile.elements", "the most", [](AdamTile& t) { t.elements = ElementCount(most); }},
+    WrongTile{"tile.format", "unknown", [](AdamTile& t) { t.format = unknown<StateFormat>; }},
+    WrongTile{"tile.format", "moments, with a bf16 parameter",
+              [](AdamTile& t) { t.format = StateFormat::moments; }},
+};
+/// Wrong for functions that write the parameter.
+constexpr std::array wrong_parameters = {
+    WrongTile{"tile.parameter", "null",
+              [](AdamTile& t) { t.parameter = HostSpan(nullptr, t.parameter.size()); }},
+    WrongTile{"tile.parameter", "empty", [](AdamTile& t) { t.parameter = {}; }},
+    WrongTile{"tile.parameter", "the state",
+              [](AdamTile& t) { t.parameter = t.state.subspan(0_B, t.parameter.size()); }},
+    WrongTile{"tile.parameter_dtype", "unknown", [](AdamTile& t) { t.parameter_dtype = unknown<DType>; }},
+    WrongTile{"tile.parameter_dtype", "fp32, of bf16 bytes",
+              [](AdamTile& t) { t.parameter_dtype = DType::fp32; }},
+};
+/// Wrong for steps.
+constexpr std::array wrong_gradients = {
+    WrongTile{"tile.gradient", "null",
+              [](AdamTile& t) { t.gradient = ConstHostSpan(nullptr, t.gradient.size()); }},
+    WrongTile{"tile.gradient", "empty", [](AdamTile& t) { t.gradient = {}; }},
+    WrongTile{"tile.gradient", "the state",
+              [](AdamTile& t) { t.gradient = t.state.subspan(0_B, t.gradient.size()); }},
+    WrongTile{"tile.gradient_dtype", "unknown", [](AdamTile& t) { t.gradient_dtype = unknown<DType>; }},
+};
+
+/// One row for each wrong tile; `call` returns the result for a tile.
+template <class Call>
+void add_tiles(BadArguments& bad, const char* function, std::span<const WrongTile> tiles, const Call& call) {
+  for (const WrongTile& wrong : tiles) {
+    bad(function, wrong.argument, wrong.value, [&wrong, call] {
+      TileBench bench;
+      AdamTile tile = bench.tile();
+      wrong.change(tile);
+      return all({fails(call(bench, tile)), bench.untouched()});
+    });
+  }
+}
+
+Result<AdamOutcome> step_in_segments(const AdamConfig& config, std::uint64_t step, float factor,
+                                     const AdamTile& tile, const AdamExecution& execution = {}) {
+  const std::array segments = {AdamSegment{ElementCount(7), {}}, AdamSegment{tile.elements, config}};
+  return adam_step_in_segments(segments, step, factor, tile, execution);
+}
+Result<AdamOutcome> step_in_one(const AdamConfig& config, std::uint64_t step, float factor,
+                                const AdamTile& tile, const AdamExecution& execution = {}) {
+  return adam_step(config, step, factor, tile, execution);
+}
+
+using Step = decltype(&step_in_one);
+
+/// For adam_step() and adam_step_in_segments().
+void add_steps(BadArguments& bad, const char* function, Step step) {
+  const auto call = [step](TileBench&, const AdamTile& tile) { return step({}, 1, 1.0f, tile, {}); };
+  add_tiles(bad, function, wrong_tiles, call);
+  add_tiles(bad, function, wrong_parameters, call);
+  add_tiles(bad, function, wrong_gradients, call);
+  const auto with = [&bad, function, step](const char* argument, float value, auto change) {
+    bad(function, std::string("config.") + argument, std::to_string(value), [=] {
+      TileBench bench;
+      AdamConfig config;
+      change(config, value);
+      return all({refused(step(config, 1, 1.0f, bench.tile(), {}), argument), bench.untouched()});
+    });
+  };
+  for (const float value : {-1.0f, nan, infinity, -infinity}) {
+    with("learning_rate", value, [](AdamConfig& c, float x) { c.learning_rate = x; });
+    with("beta1", value, [](AdamConfig& c, float x) { c.beta1 = x; });
+    with("beta2", value, [](AdamConfig& c, float x) { c.beta2 = x; });
+    with("epsilon", value, [](AdamConfig& c, float x) { c.epsilon = x; });
+    with("weight_decay", value, [](AdamConfig& c, float x) { c.weight_decay = x; });
+  }
+  with("beta1", 1.0f, [](AdamConfig& c, float x) { c.beta1 = x; });
+  with("beta2", 1.0f, [](AdamConfig& c, float x) { c.beta2 = x; });
+  bad(function, "config.decay_mode", "unknown", [=] {
+    TileBench bench;
+    return all(
+        {fails(step({.decay_mode = unknown<AdamDecay>}, 1, 1.0f, bench.tile(), {})), bench.untouched()});
+  });
+  bad(function, "step", "0", [=] {
+    TileBench bench;
+    return all({refused(step({}, 0, 1.0f, bench.tile(), {}), "step"), bench.untouched()});
+  });
+  for (const float factor : {nan, infinity, -infinity}) {
+    bad(function, "gradient_factor", std::to_string(factor), [=] {
+      TileBench bench;
+      return all({refused(step({}, 1, factor, bench.tile(), {}), "gradient_factor"), bench.untouched()});
+    });
+  }
+  bad(function, "execution.isa", "unknown", [=] {
+    TileBench bench;
+    return all({fails(step({}, 1, 1.0f, bench.tile(), {.isa = unknown<Isa>})), bench.untouched()});
+  });
+  bad(function, "execution.workers", "moved from", [=] {
+    TileBench bench;
+    auto workers = parallel::Workers::create({.threads = 2}).value();
+    const parallel::Workers kept = std::move(workers);
+    return expect(step({}, 1, 1.0f, bench.tile(), {.workers = &workers}).has_value(), "the step failed");
+  });
+}
+
+void add_segment_rows(BadArguments& bad) {
+  const auto with = [&bad](const char* value, std::vector<std::uint64_t> ends) {
+    bad("adam_step_in_segments", "segments", value, [ends] {
+      TileBench bench;
+      std::vector<AdamSegment> segments;
+      for (const std::uint64_t end : ends) segments.push_back({ElementCount(end), {}});
+      return all(
+          {refused(adam_step_in_segments(segments, 1, 1.0f, bench.tile()), "segment"), bench.untouched()});
+    });
+  };
+  with("none", {});
+  with("one without elements", {100, 100, 300});
+  with("in descending order", {200, 100, 300});
+  with("one too short", {299});
+  with("one too long", {301});
+  with("beyond every tile", {most});
+}
+
+void add_state_rows(BadArguments& bad) {
+  const auto initialize = [](TileBench& b, const AdamTile& tile) {
+    return initialize_tile(b.initial(), DType::fp32, tile);
+  };
+  const auto restore = [](TileBench& b, const AdamTile& tile) { return restore_tile(b.states(), tile); };
+  const auto read = [](TileBench& b, const AdamTile& tile) {
+    return read_states(tile, StateKind::master, ElementCount(1), b.values);
+  };
+  add_tiles(bad, "initialize_tile", wrong_tiles, initialize);
+  add_tiles(bad, "initialize_tile", wrong_parameters, initialize);
+  add_tiles(bad, "restore_tile", wrong_tiles, restore);
+  add_tiles(bad, "restore_tile", wrong_parameters, restore);
+  add_tiles(bad, "read_states", wrong_tiles, read);
+  for (const std::uint64_t bytes : {std::uint64_t{0}, 4 * count - 4, 4 * count + 4, 4 * count - 1}) {
+    bad("initialize_tile", "initial", std::to_string(bytes) + " B", [=] {
+      TileBench b;
+      b.values.resize(2 * count);
+      const ConstHostSpan initial(b.initial().data(), ByteCount(bytes));
+      return all({refused(initialize_tile(initial, DType::fp32, b.tile()), "initial"), b.untouched()});
+    });
+  }
+  bad("initialize_tile", "initial", "null", [] {
+    TileBench b;
+    return all({fails(initialize_tile(ConstHostSpan(nullptr, ByteCount(4 * count)), DType::fp32, b.tile())),
+                b.untouched()});
+  });
+  bad("initialize_tile", "initial_dtype", "unknown", [] {
+    TileBench b;
+    return all({fails(initialize_tile(b.initial(), unknown<DType>, b.tile())), b.untouched()});
+  });
+  for (const float value : {nan, infinity}) {
+    bad("restore_tile", "states.first_moment", std::to_string(value), [=] {
+      TileBench b;
+      std::vector<float> wrong(count, value);
+      return all({fails(restore_tile({b.values, wrong, b.values}, b.tile())), b.untouched()});
+    });
+  }
+  for (const float value : {nan, infinity, -1.0f}) {
+    bad("restore_tile", "states.second_moment", std::to_string(value), [=] {
+      TileBench b;
+      std::vector<float> wrong(count, value);
+      return all({fails(restore_tile({b.values, b.values, wrong}, b.tile())), b.untouched()});
+    });
+  }
+  for (int which = 0; which < 3; ++which) {
+    for (const bool null : {false, true}) {
+      bad("restore_tile", "states",
+          std::string(null ? "null" : "one too few") + " of " + std::to_string(which), [=] {
+            TileBench b;
+            AdamStates states = b.states();
+            auto& span = which == 0 ? states.master : which == 1 ? states.first_moment : states.second_moment;
+            span = null ? std::span<const float>() : span.first(count - 1);
+            return all({fails(restore_tile(states, b.tile())), b.untouched()});
+          });
+    }
+  }
+  for (const std::uint64_t first : {std::uint64_t{1}, count, count + 1, most}) {
+    bad("read_states", "first", std::to_string(first), [=] {
+      TileBench b;
+      return refused(read_states(b.tile(), StateKind::master, ElementCount(first), b.values), "");
+    });
+  }
+  bad("read_states", "kind", "unknown", [] {
+    TileBench b;
+    return fails(read_states(b.tile(), unknown<StateKind>, {}, b.values));
+  });
+}
+
+void add_format_rows(BadArguments& bad) {
+  constexpr auto none = unknown<StateFormat>;
+  bad("tile_bytes", "format", "unknown", [] { return refused(tile_bytes(none, ElementCount(1)), "format"); });
+  bad("block_bytes", "format", "unknown",
+      [] { return refused(block_bytes(none, ElementCount(1)), "format"); });
+  for (const std::uint64_t elements : {std::uint64_t{1} << 63, most}) {
+    bad("tile_bytes", "elements", std::to_string(elements),
+        [=] { return refused(tile_bytes(StateFormat::fp32, ElementCount(elements)), "elements"); });
+    bad("block_bytes", "elements", std::to_string(elements),
+        [=] { return refused(block_bytes(StateFormat::fp32, ElementCount(elements)), "elements"); });
+  }
+  bad("default_tile_elements", "format", "unknown",
+      [] { return expect(default_tile_elements(none) == block_elements, "not one block"); });
+  bad("state_alignment", "format", "unknown",
+      [] { return expect(state_alignment(none).bytes() > 0, "no alignment"); });
+  bad("shares_parameter", "format", "unknown", [] {
+    (void)shares_parameter(none);
+    return harmless();
+  });
+  bad("shared_parameter_dtype", "format", "unknown",
+      [] { return expect(shared_parameter_dtype(none) == DType::bf16, "not bf16"); });
+  bad("to_string", "kind", "unknown",
+      [] { return expect(!to_string(unknown<StateKind>).empty(), "no text"); });
+}
+
+}  // namespace
+
+void add_adam_rows(BadArguments& bad) {
+  add_steps(bad, "adam_step", &step_in_one);
+  add_steps(bad, "adam_step_in_segments", &step_in_segments);
+  add_segment_rows(bad);
+  add_state_rows(bad);
+  add_format_rows(bad);
+  bad("adam_step", "tile", "a default one", [] {
+    const auto outcome = adam_step({}, 1, 1.0f, {});
+    return expect(outcome && outcome->blocks_updated == 0,
+                  "a tile without elements is updated by doing nothing");
+  });
+}
+
+}  // namespace penstock::test
