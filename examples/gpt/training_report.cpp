@@ -106,7 +106,9 @@ void TrainingReport::end(const Trainers& trainers, const std::string& digest) co
 }
 
 void TrainingReport::memory(const Trainers& trainers) const {
-  std::printf("\npeak resident memory %s", to_string(peak_resident_memory()).c_str());
+  const ByteCount peak = peak_resident_memory();
+  std::printf("\npeak resident memory %s",
+              peak.is_zero() ? "unknown (/proc/self/status cannot be read)" : to_string(peak).c_str());
   if (device_is_host_) {
     const MemoryBound bound = memory_bound(trainers[0]->plan(), model_, training_, device_is_host_);
     std::printf(" of at most %s: host budget %s, device budget %s, activations %s, and %s for the process",

@@ -5,6 +5,9 @@
 
 namespace penstock {
 
+BadResult::BadResult(Error error)
+    : tl::bad_expected_access<Error>(std::move(error)), message_(this->error().message()) {}
+
 std::string_view to_string(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument: return "invalid argument";

@@ -320,8 +320,6 @@ class SimulatedRank final : public swap::IdleHandler {
         }
       }
       const auto traffic = ledger.traffic(purpose);
-      // Gradients spill only when memory is short; how often depends on timing.
-      if (purpose == tiers::Purpose::gradient_shard) continue;
       if (traffic.read > traffic.predicted_read || traffic.written > traffic.predicted_written) {
         result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)) + " " +
                                           to_string(traffic.read) + " read, " + to_string(traffic.written) +

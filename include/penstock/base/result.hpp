@@ -107,14 +107,33 @@ class Error {
   ErrorCode code_;
 };
 
+/// The exception of Result::value(). what() is the error's message.
+class BadResult final : public tl::bad_expected_access<Error> {
+ public:
+  explicit BadResult(Error error);
+  [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
 /// A value or the Error that explains its absence, with std::expected's member names.
 ///
-/// `value()` throws tl::bad_expected_access<Error> for callers who prefer exceptions.
+/// `value()` throws BadResult, for callers who prefer exceptions.
 template <class T>
 class [[nodiscard]] Result : public tl::expected<T, Error> {
  public:
   using tl::expected<T, Error>::expected;
   Result(Error error) : tl::expected<T, Error>(tl::unexpect, std::move(error)) {}
+
+  T& value() & { return check_value(), **this; }
+  const T& value() const& { return check_value(), **this; }
+  T&& value() && { return check_value(), *std::move(*this); }
+
+ private:
+  void check_value() const {
+    if (!this->has_value()) throw BadResult(this->error());
+  }
 };
 
 template <>
@@ -126,7 +145,7 @@ class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
 
   /// tl::expected 1.0 has a void value() that does not compile.
   void value() const {
-    if (!has_value()) throw tl::bad_expected_access<Error>(error());
+    if (!has_value()) throw BadResult(error());
   }
 };
 

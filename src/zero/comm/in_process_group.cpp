@@ -305,7 +305,10 @@ class InProcessTransport final : public Transport {
                   " call different collectives")
           .wanted(describe(mine))
           .got(describe(other))
-          .advice("call acquire, gradients, reduce, step and digest in the same order on every rank");
+          .advice(
+              "call acquire, gradients, reduce, step and digest in the same order on every rank, with the "
+              "same "
+              "StepOptions (units_without_gradient, micro_batches) and the same restored step");
     }
     return ok();
   }

@@ -152,6 +152,14 @@ void EngineState::predict() {
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
 }
 
+void EngineState::predict_micro_batches(std::uint32_t count) {
+  const MemoryPlan& plan = options_.plan;
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * count, {});
+  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_traffic_max * count,
+                         plan.gradient_traffic_max * count);
+}
+
 Result<void> EngineState::check_not_failed(const char* operation) const {
   if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)
@@ -329,7 +337,8 @@ Result<StepOutcome> EngineState::step() {
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
     PENSTOCK_TRY(step_.begin(gradients_.micro_batches(), gradients_.units_without_gradient(), waited));
   }
-  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish(gradients_.micro_batches()));
+  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish());
+  predict_micro_batches(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();
   context_.runtime.end_round();
@@ -347,13 +356,13 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   context_.interrupt(error);
   context_.internals.wait_ignoring_stores([this] { return gathers_.idle() && gradients_.idle(); });
   PENSTOCK_TRY(context_.recover(stream));
+  const std::uint32_t begun = gradients_.micro_batches_begun();
   residency_->abandon_step(
       unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));
   gathers_.abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
   context_.runtime.end_round();
-  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard,
-                                            options_.plan.shard_reads_max * gradients_.micro_batches(), {});
+  predict_micro_batches(begun);
   return ok();
 }
 

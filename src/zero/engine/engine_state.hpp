@@ -55,6 +55,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
+  /// Adds the disk traffic of `count` micro-batches to the ledger's prediction.
+  void predict_micro_batches(std::uint32_t count);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 

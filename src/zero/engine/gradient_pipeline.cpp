@@ -13,6 +13,12 @@ void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::
   for (FlatState& flat : context_.flats) flat.grad.absent = has_none(flat.layout->unit);
 }
 
+std::uint32_t GradientPipeline::micro_batches_begun() const {
+  std::uint32_t reduced = 0;
+  for (const FlatState& flat : context_.flats) reduced = std::max(reduced, flat.grad.reduced_count);
+  return std::min(micro_batches_, reduced + 1);
+}
+
 bool GradientPipeline::has_none(std::uint32_t unit) const {
   return std::find(without_gradient_.begin(), without_gradient_.end(), unit) != without_gradient_.end();
 }

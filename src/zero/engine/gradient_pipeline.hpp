@@ -20,6 +20,8 @@ class GradientPipeline {
   void begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient);
   [[nodiscard]] std::uint32_t micro_batches() const { return micro_batches_; }
   [[nodiscard]] const std::vector<std::uint32_t>& units_without_gradient() const { return without_gradient_; }
+  /// How many micro-batches of this step have begun to reduce or may acquire units.
+  [[nodiscard]] std::uint32_t micro_batches_begun() const;
   /// Errors: invalid_argument, when every micro-batch of the unit was already reduced, or when it gets no gradient in
   /// this step.
   Result<void> check_expected(std::uint32_t unit) const;

@@ -47,7 +47,7 @@ Result<OptimizerStep::GlobalNorm> OptimizerStep::compute_global_norm(const StepS
   return result;
 }
 
-Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches) {
+Result<StepOutcome> OptimizerStep::finish() {
   StepOutcome outcome{.gradient_norm = norm_->gradients.norm,
                       .clip_factor = norm_->gradients.clip_factor,
                       .step = context_.completed_steps + 1,
@@ -63,9 +63,7 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches) {
   PENSTOCK_TRY(update());
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
-  ledger.predict_traffic(tiers::Purpose::parameter_shard,
-                         plan_.shard_reads_max * micro_batches + plan_.update_shard_reads_max,
-                         plan_.shard_writes);
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, plan_.update_shard_reads_max, plan_.shard_writes);
   norm_.reset();
   return outcome;
 }

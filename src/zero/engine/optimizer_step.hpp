@@ -33,7 +33,7 @@ class OptimizerStep {
                      TimePoint waited);
   /// Updates every tile that the step in progress has not updated yet, or skips the step. After an error incomplete()
   /// tells whether it may be called again.
-  Result<StepOutcome> finish(std::uint32_t micro_batches);
+  Result<StepOutcome> finish();
 
  private:
   struct GlobalNorm {

@@ -4,6 +4,7 @@
 #include "zero/engine/parameter_digest.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::zero {
 
@@ -28,6 +29,19 @@ template <class Function>
 Result<void> check_callable(const char* operation, const char* name, const Function& function) {
   if (function) return ok();
   return Error::invalid_argument(operation).object(name).wanted("a function").got("an empty std::function");
+}
+
+/// Values of a state that a run can go on with.
+Result<void> check_finite(const char* operation, const ParameterLayout& parameter, cpu_adam::StateKind kind,
+                          std::uint64_t first, std::span<const float> values) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return ok();
+  const auto at = first + static_cast<std::uint64_t>(bad - values.begin());
+  return Error::invalid_argument(operation)
+      .object(std::string(to_string(kind)) + " of " + parameter.name + ", element " + std::to_string(at))
+      .wanted("a finite number")
+      .got(std::to_string(*bad));
 }
 
 }  // namespace
@@ -55,13 +69,19 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   PENSTOCK_TRY(check_not_interrupted(operation));
   PENSTOCK_TRY(step_complete(operation));
   PENSTOCK_TRY(between_steps(operation));
+  PENSTOCK_TRY(residency_->check_no_leases());
   initialized_ = false;
   PENSTOCK_TRY(residency_->drop_all(*this));
+  const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
+                           std::span<float> values) -> Result<void> {
+    PENSTOCK_TRY(source(id, kind, first, values));
+    return check_finite(operation, options_.model.parameter(id), kind, first, values);
+  };
   PENSTOCK_TRY(optimizer_.restore(
       context_.flats, context_.communicator.rank(), step,
       [&](const FlatLayout& flat, cpu_adam::StateKind kind, ElementCount first, std::span<float> values) {
         return for_each_parameter(flat, first, values, [&](ParameterId id, std::uint64_t begin, auto part) {
-          return source(id, kind, begin, part);
+          return checked(id, kind, begin, part);
         });
       }));
   tiers::Ledger& ledger = context_.runtime.ledger();

@@ -289,9 +289,10 @@ FlatResidency::Places FlatResidency::places() const {
 }
 
 std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
+  constexpr std::uint64_t acquires_max = 1 << 20;
   std::vector<std::uint32_t> order;
   const auto last = static_cast<std::uint32_t>(units);
-  for (std::uint32_t m = 0; m < micro_batches; ++m) {
+  for (std::uint32_t m = 0; m < micro_batches && (m == 0 || order.size() < acquires_max); ++m) {
     for (std::uint32_t u = 0; u < last; ++u) order.push_back(u);
     for (std::uint32_t u = last; u-- > 0;) order.push_back(u);
   }

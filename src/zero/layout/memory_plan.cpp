@@ -14,6 +14,7 @@ namespace {
 
 /// Checks the number of ranks, which Config::validate() does not know.
 Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_t local_ranks) {
+  if (ranks == 0) return Error::invalid_argument("plan_memory").object("ranks").wanted("1 or more").got(0u);
   if (local_ranks == 0 || ranks < local_ranks) {
     return Error::invalid_argument("plan_memory")
         .object("local_ranks")
@@ -180,6 +181,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
+  plan.gradient_traffic_max = plan.disk_gradients;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
   plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }

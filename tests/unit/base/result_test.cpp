@@ -83,6 +83,11 @@ TEST(Result, ThrowsItsCauseForCallersWhoAskForTheValue) {
   EXPECT_THROW(quarter(3).value(), tl::bad_expected_access<Error>);
   EXPECT_THROW(Result<void>(Error::unsupported("x")).value(), tl::bad_expected_access<Error>);
   EXPECT_NO_THROW(ok().value());
+  try {
+    quarter(3).value();
+  } catch (const std::exception& thrown) {
+    EXPECT_EQ(thrown.what(), quarter(3).error().message());
+  }
 }
 
 TEST(Error, NamesTheMostFrequentCauses) {

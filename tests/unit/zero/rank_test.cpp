@@ -147,6 +147,7 @@ TEST(Rank, RefusesAnIdentityThatIsNone) {
     const auto rank = Rank::create(std::move(refused));
     ASSERT_FALSE(rank);
     EXPECT_EQ(rank.error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(rank.error().message().find("below 0"), std::string::npos) << rank.error().message();
   }
 }
 

@@ -154,7 +154,7 @@ class Engine {
   /// for this rank's shard only, piece by piece.
   using Fill = std::function<void(ParameterId parameter, std::uint64_t first, std::span<float> values)>;
   /// Sets the initial value of every parameter, clears the moments and sets the step to 0. The full model is never in
-  /// memory.
+  /// memory. Errors: as for restore().
   Result<void> initialize(const Fill& fill);
 
   /// Receives values [first, first + values.size()) of one state of `parameter`, at most 16384 of them. An error ends
@@ -172,9 +172,9 @@ class Engine {
   /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
-  /// Errors: invalid_argument, for a step above 2^62 (nothing has changed then), a moment that is not finite or a negative
-  /// second moment; those of `source` and of the tiers. The parameters have no values then, until restore() or
-  /// initialize() succeeds.
+  /// Errors: failed_state, while a UnitLease is held, and invalid_argument, for a step above 2^62 (nothing has changed
+  /// then); invalid_argument, naming the parameter, for a state that is not finite or a negative second moment; those of
+  /// `source` and of the tiers. The parameters have no values then, until restore() or initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updated the parameters; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;

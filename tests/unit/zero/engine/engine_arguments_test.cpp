@@ -107,6 +107,50 @@ TEST_F(EngineArguments, RefusesMoreMicroBatchesThanTheStepHas) {
       << refused.error().message();
 }
 
+TEST_F(EngineArguments, TakesAnyNumberOfMicroBatchesWithoutMemoryForEach) {
+  ASSERT_TRUE(engine_.begin_step({.micro_batches = std::numeric_limits<std::uint32_t>::max()}));
+  reduce_all(engine_, *stream_, 0.5f);
+  ASSERT_TRUE(engine_.abandon_step(*stream_));
+  EXPECT_EQ(train(*rank_, *stream_, 0.5f).kind, StepOutcome::Kind::updated);
+}
+
+TEST_F(EngineArguments, RefusesStatesThatARunCannotGoOnWith) {
+  const auto restore = [&](cpu_adam::StateKind kind, float value) {
+    return engine_.restore(7,
+                           [=](ParameterId id, cpu_adam::StateKind of, std::uint64_t first,
+                               std::span<float> values) -> Result<void> {
+                             if (id.unit == 1 && of == kind && first == 0) values[3] = value;
+                             return ok();
+                           });
+  };
+  for (const auto kind : cpu_adam::all_states) {
+    const auto refused = restore(kind, std::numeric_limits<float>::quiet_NaN());
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find(std::string(to_string(kind)) + " of weight, element 3"),
+              std::string::npos)
+        << refused.error().message();
+    EXPECT_EQ(engine_.status(), Engine::Status::ready);
+  }
+  EXPECT_FALSE(engine_.initialize([](ParameterId, std::uint64_t, std::span<float> values) {
+    values[0] = std::numeric_limits<float>::infinity();
+  }));
+  ASSERT_TRUE(restore(cpu_adam::StateKind::master, 1.0f));
+  EXPECT_EQ(train(*rank_, *stream_, 0.5f).step, 8u);
+}
+
+TEST_F(EngineArguments, KeepsTheParametersIfALeaseForbidsToSetThem) {
+  const std::string before = engine_.digest().value();
+  auto lease = engine_.acquire(0, *stream_).value();
+
+  const auto refused = engine_.initialize([](ParameterId, std::uint64_t, std::span<float>) {});
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::failed_state);
+  lease.end();
+  EXPECT_EQ(engine_.digest().value(), before);
+}
+
 TEST_F(EngineArguments, TakesTheNumberOfMicroBatchesFromTheConfigurationUnlessTheStepGivesOne) {
   const auto accumulating = make_rank(1.0f, {"first", "second"}, /*gradient_accumulation_steps=*/2);
   Engine& engine = accumulating->engine();
