@@ -247,6 +247,7 @@ void FaultEngine::State::reap_wrapped(TimePoint deadline) noexcept {
   std::array<IoCompletion, 64> completions;
   const std::size_t count = wrapped->reap(completions, deadline);
   for (std::size_t i = 0; i < count; ++i) {
+    if (completions[i].tag >= slots.size()) continue;  // an embedder's engine may break its contract
     const auto index = static_cast<std::uint32_t>(completions[i].tag);
     const auto& [request, fault] = slots[index];
     std::int64_t result = completions[i].result;

@@ -187,6 +187,23 @@ struct Peer {
       group->join(0, *accelerator.device, *accelerator.compute).value();
 };
 
+TEST(Rank, FailsAtTheDeadlineOfTheGroupIfAPeerNeverJoins) {
+  Rank::Options alone = options();
+  alone.identity = RankIdentity::local(0, 2);
+  alone.group = in_process_membership(
+      InProcessGroup::create(2, {.deadline = std::chrono::milliseconds(50)}).value(), 0);
+  const auto rank = Rank::create(std::move(alone)).value();
+  ASSERT_TRUE(rank->engine().initialize(zeros));
+
+  const auto outcome = step(*rank);
+
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code(), ErrorCode::deadline_exceeded) << outcome.error().message();
+  EXPECT_NE(outcome.error().message().find("rank 1 (has not joined the group)"), std::string::npos)
+      << outcome.error().message();
+  EXPECT_EQ(rank->engine().status(), Engine::Status::failed);
+}
+
 TEST(Rank, GivesThePeersTheCauseWhenItFailsBeforeItHasJoined) {
   Peer peer;
   Rank::Options failing = peer.options_of_rank_1();

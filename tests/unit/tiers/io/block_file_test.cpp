@@ -94,6 +94,20 @@ TEST_F(BlockFileTest, GivesUpOnATransferThatNeverGetsAWholeBlock) {
   EXPECT_EQ(engine_.count, 4u);
 }
 
+TEST_F(BlockFileTest, IgnoresCompletionsOfRequestsThatAreNotInFlight) {
+  Pattern{.tensor = 4}.fill(bytes(16_KiB));
+  ASSERT_TRUE(run(IoOperation::write, 0, bytes(16_KiB)));
+
+  for (const std::uint64_t tag : {std::uint64_t{0}, std::uint64_t{1} << 20, ~std::uint64_t{0}}) {
+    engine_.report({.tag = tag, .result = 4096});
+  }
+  file_.poll(TimePoint::min());
+
+  ASSERT_TRUE(run(IoOperation::read, 0, bytes(16_KiB, 1)));
+  EXPECT_FALSE(Pattern{.tensor = 4}.first_difference(bytes(16_KiB, 1)));
+  EXPECT_EQ(file_.counters().bytes_read, 16_KiB);
+}
+
 TEST_F(BlockFileTest, ReportsATransferOfMoreThanItAskedFor) {
   for (const auto operation : {IoOperation::read, IoOperation::write}) {
     engine_.script = [](const IoRequest&, std::size_t) -> std::optional<std::int64_t> { return 8192; };

@@ -38,6 +38,8 @@ class ScriptedEngine final : public IoEngine {
     done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(reaped));
     return reaped;
   }
+  /// Reports a completion of no request.
+  void report(const IoCompletion& completion) { done_.push_back(completion); }
   void wake() noexcept override {}
   void attach(FileHandle, HostSpan) noexcept override {}
   bool close(TimePoint) noexcept override { return true; }
