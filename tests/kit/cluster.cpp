@@ -321,9 +321,10 @@ class SimulatedRank final : public swap::IdleHandler {
       }
       const auto traffic = ledger.traffic(purpose);
       if (traffic.read > traffic.predicted_read || traffic.written > traffic.predicted_written) {
-        result.above_prediction.push_back("traffic of " + std::string(to_string(purpose)) + " " +
-                                          to_string(traffic.read) + " read, " + to_string(traffic.written) +
-                                          " written");
+        result.above_prediction.push_back(
+            "traffic of " + std::string(to_string(purpose)) + " " + to_string(traffic.read) + " of " +
+            to_string(traffic.predicted_read) + " read, " + to_string(traffic.written) + " of " +
+            to_string(traffic.predicted_written) + " written");
       }
     }
   }

@@ -146,7 +146,7 @@ CALLED_BY_LIBRARY = "an embedder implements it, and only the library calls it"
 WITHOUT_BAD_ARGUMENTS = {
     "check_failed": "it is there to abort",
     "ByteCount::ByteCount": ANY_VALUE, "ElementCount::ElementCount": ANY_VALUE, "FileOffset::FileOffset": ANY_VALUE,
-    "to_exact_string": ANY_VALUE, "Result::Result": ANY_VALUE,
+    "to_exact_string": ANY_VALUE, "Result::Result": ANY_VALUE, "BadResult::BadResult": ANY_VALUE,
     "BasicHostSpan::BasicHostSpan": "it keeps what it gets; the rows of other functions pass bad spans",
     "DeviceSpan::DeviceSpan": "it keeps what it gets; the rows of other functions pass bad spans",
     "Error::wanted": ANY_VALUE, "Error::got": ANY_VALUE, "Error::at": ANY_VALUE, "Error::object": ANY_VALUE,

@@ -156,8 +156,8 @@ void EngineState::predict_micro_batches(std::uint32_t count) {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * count, {});
-  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_traffic_max * count,
-                         plan.gradient_traffic_max * count);
+  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * count,
+                         plan.gradient_writes_max * count);
 }
 
 Result<void> EngineState::check_not_failed(const char* operation) const {

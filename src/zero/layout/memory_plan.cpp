@@ -181,7 +181,8 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
-  plan.gradient_traffic_max = plan.disk_gradients;
+  plan.gradient_reads_max = plan.disk_gradients * 2;
+  plan.gradient_writes_max = plan.disk_gradients;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
   plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }

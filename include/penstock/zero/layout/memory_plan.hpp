@@ -47,8 +47,9 @@ struct MemoryPlan {
   // shards stay in memory while there is room. In split formats the update reads shards too: a master is
   // the bf16 parameter plus the remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
-  /// Reads, and as many writes, of gradients that spill, of one micro-batch: an upper bound.
-  ByteCount gradient_traffic_max;
+  /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its use,
+  /// and is then read twice.
+  ByteCount gradient_reads_max, gradient_writes_max;
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
