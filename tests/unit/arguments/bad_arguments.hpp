@@ -15,6 +15,13 @@
 // tests/package/tidy.py finds functions without a row.
 namespace penstock::test {
 
+/// AddressSanitizer ends a process that asks for more memory than it supports, before the library can refuse.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool huge_allocations_end_the_process = true;
+#else
+inline constexpr bool huge_allocations_end_the_process = false;
+#endif
+
 struct BadArgument {
   const char* function;  // as in the headers, with its class
   std::string argument, value;

@@ -174,6 +174,10 @@ TEST_F(UringEngine, IsWokenWhereACallFailsThatCarriesTheWake) {
        {std::pair(SYS_write, EIO), std::pair(SYS_write, EINTR), std::pair(SYS_read, EINTR),
         std::pair(SYS_io_uring_enter, EAGAIN), std::pair(SYS_io_uring_enter, EINTR),
         std::pair(SYS_io_uring_enter, EBADF)}) {
+#if defined(__SANITIZE_ADDRESS__)
+    if (number == SYS_write && error == EINTR)
+      continue;  // the sanitizer's own writes would be repeated for ever
+#endif
     EXPECT_EQ(test::in_child([&] { return wakes_in_spite_of(number, error); }), 0)
         << number << ": " << std::strerror(error);
   }
