@@ -1,15 +1,10 @@
 #include "kit/cluster.hpp"
-#include "swap/runtime_internals.hpp"
+#include "kit/trainer.hpp"
 
 #include <penstock/base/check.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
-#include "kernels/host_compute.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <deque>
-#include <mutex>
 #include <thread>
 
 namespace penstock::zero::test {
@@ -18,34 +13,8 @@ namespace {
 
 using tiers::HostDevice;
 
-float widen(std::uint16_t bf16) {
-  return std::bit_cast<float>(std::uint32_t{bf16} << 16);
-}
-/// Rounds to nearest, ties to even; every NaN becomes 0x7fc0.
-std::uint16_t narrow(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (std::isnan(value)) return 0x7fc0;
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/// Element `i` of a tensor in fp32 or bf16.
-float get(const DeviceTensor& tensor, std::size_t i) {
-  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
-  return tensor.dtype == DType::fp32 ? bytes.as<float>()[i] : widen(bytes.as<std::uint16_t>()[i]);
-}
-void put(const DeviceTensor& tensor, std::size_t i, float value) {
-  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
-  if (tensor.dtype == DType::fp32) {
-    bytes.as<float>()[i] = value;
-  } else {
-    bytes.as<std::uint16_t>()[i] = narrow(value);
-  }
-}
-
-/// One rank with its runtime, device and engine.
+/// One rank with its disks, its device and its trainer.
 class SimulatedRank final : public swap::IdleHandler {
-  using Place = RunOptions::ProgramPoint::Place;
-
  public:
   SimulatedRank(const RunOptions& options, std::uint32_t number, penstock::test::RankScheduler* scheduler,
                 tiers::SimClock& clock, std::vector<SimulatedRank*>& all)
@@ -75,58 +44,21 @@ class SimulatedRank final : public swap::IdleHandler {
              .engine_destroyed = [this, &result](swap::Runtime& runtime) { collect(runtime, result); }}});
     if (!created) return created.error();
     rank_ = std::move(*created);
-    engine_ = &rank_->engine();
     runtime_ = &rank_->runtime();
-    stream_ = *device_->create_stream();
-    done_ = *device_->create_event();
-    if (options_.before_initialize) options_.before_initialize(*engine_, *stream_);
-    const auto fill = [this](ParameterId parameter, std::uint64_t first, std::span<float> values) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] =
-            options_.initial ? options_.initial(parameter, first + i) : initial_value(parameter, first + i);
-      }
-    };
-    return persist(result,
-                   [&] { return options_.restore ? options_.restore(*engine_) : engine_->initialize(fill); });
+    trainer_.emplace(options_, number_, rank_->engine(), *runtime_, *device_);
+    return trainer_->open(result);
   }
 
   Result<void> train(RunResult& result) {
-    for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
-      if (options_.before_step) options_.before_step(step, number_, *runtime_);
-      auto outcome = try_step(step, result);
-      for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
-        result.interruptions.push_back(outcome.error().message());
-        PENSTOCK_TRY(engine_->abandon_step(*stream_, "the loss is NaN"));
-        ++attempt_;
-        outcome = try_step(step, result);
-      }
-      if (!outcome) return outcome.error();
-      result.outcomes.push_back(*outcome);
-    }
-    if (options_.after_steps) PENSTOCK_TRY(options_.after_steps(*engine_));
-    auto digest = persist(result, [&] { return engine_->digest(); });
-    if (!digest) return digest.error();
-    result.digest = *digest;
+    PENSTOCK_TRY(trainer_->train(result));
     compare_with_prediction(result);
-    for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
-      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
-      if (!lease) return lease.error();
-      PENSTOCK_TRY(finish_stream());
-      for (const DeviceTensor& parameter : lease->parameters()) {
-        std::vector<float> values(parameter.count().value());
-        for (std::size_t e = 0; e < values.size(); ++e) values[e] = get(parameter, e);
-        result.parameters.push_back(std::move(values));
-      }
-    }
-    return ok();
+    return trainer_->gather_parameters(result);
   }
 
   void close() {
     if (!rank_) return;
-    PENSTOCK_CHECK(finish_stream());
-    stream_.reset();
-    done_.reset();
-    engine_ = nullptr;
+    PENSTOCK_CHECK(trainer_->finish_stream());
+    trainer_.reset();
     rank_.reset();
     runtime_ = nullptr;
     device_ = nullptr;
@@ -186,125 +118,6 @@ class SimulatedRank final : public swap::IdleHandler {
     result.host_peak = std::max(result.host_peak, runtime.ledger().peak(tiers::Tier::host));
     result.device_peak = runtime.ledger().peak(tiers::Tier::device);
     result.host_budget = runtime.host_memory().size();
-  }
-
-  /// Repeats a call while it fails and the engine can continue.
-  template <class Call>
-  auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
-    auto outcome = call();
-    for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
-      if (engine_->status() == Engine::Status::failed) break;
-      if (engine_->status() == Engine::Status::step_incomplete && options_.when_incomplete) {
-        options_.when_incomplete(*engine_, *stream_);
-      }
-      ++result.repeated;
-      outcome = call();
-    }
-    return outcome;
-  }
-
-  Result<StepOutcome> try_step(std::uint32_t step, RunResult& result) {
-    PENSTOCK_TRY(engine_->begin_step({.micro_batches = options_.micro_batches,
-                                      .learning_rate = {},
-                                      .units_without_gradient = units_without_gradient(step)}));
-    for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
-      PENSTOCK_TRY(run(step, micro, result));
-      if (options_.after_micro_batch) options_.after_micro_batch(*engine_);
-    }
-    PENSTOCK_TRY(pass({number_, step, attempt_, options_.micro_batches, 0, Place::before_step}));
-    return persist(result, [&] { return engine_->step(); });
-  }
-  /// Fails as an exception of the trainer's own code would.
-  [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const {
-    const auto code = options_.trainer_error ? options_.trainer_error(point) : std::nullopt;
-    if (code) return Error(*code, "the test's trainer");
-    return ok();
-  }
-
-  /// One forward and backward. Each unit's forward adds a checksum of its weights to `activation`, and the
-  /// backward's gradients depend on the weights, read when the stream gets there.
-  Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
-    const ModelLayout& model = options_.model;
-    const auto units = static_cast<std::uint32_t>(model.units.size());
-    for (std::uint32_t unit = 0; unit < units; ++unit) {
-      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
-      if (!lease) return lease.error();
-      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::forward}));
-      for (const DeviceTensor& parameter : lease->parameters()) {
-        stream_->handle().host_queue()->enqueue([this, parameter] {
-          for (std::size_t e = 0; e < parameter.count().value(); ++e) {
-            activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
-          }
-        });
-      }
-    }
-    for (std::uint32_t unit = units; unit-- > 0;) {
-      auto lease = persist(result, [&] { return engine_->acquire(unit, *stream_); });
-      if (!lease) return lease.error();
-      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::backward}));
-      if (has_no_gradient(step, unit)) continue;
-      if (options_.gradients != RunOptions::Gradients::of_engine) {
-        PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
-        continue;
-      }
-      auto gradients = persist(result, [&] { return engine_->gradients(unit, *stream_); });
-      if (!gradients) return gradients.error();
-      for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
-        enqueue_backward(step, micro, model.parameters_of(unit)[i], lease->parameters()[i],
-                         gradients->slots()[i]);
-      }
-      PENSTOCK_TRY(pass({number_, step, attempt_, micro, unit, Place::gradients_written}));
-      lease->end();
-      PENSTOCK_TRY(engine_->reduce(std::move(*gradients), *stream_));
-    }
-    return ok();
-  }
-
-  [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const {
-    return options_.units_without_gradient ? options_.units_without_gradient(step)
-                                           : std::vector<std::uint32_t>();
-  }
-  [[nodiscard]] bool has_no_gradient(std::uint32_t step, std::uint32_t unit) const {
-    const auto units = units_without_gradient(step);
-    return std::find(units.begin(), units.end(), unit) != units.end();
-  }
-
-  void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id, const DeviceTensor& weights,
-                        const GradientSlot& slot) {
-    const float scale = options_.gradient_scale ? options_.gradient_scale(step, number_) : 1.0f;
-    stream_->handle().host_queue()->enqueue([this, step, micro, id, scale, weights, slot] {
-      for (std::size_t e = 0; e < weights.count().value(); ++e) {
-        const float value = scale * fake_gradient(get(weights, e), number_, step, micro, id, e);
-        put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
-      }
-    });
-  }
-
-  /// The backward of a unit into memory of the trainer.
-  Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
-                                    UnitLease& lease) {
-    std::vector<GradientSource> sources;
-    for (std::uint32_t i = 0; i < lease.parameters().size(); ++i) {
-      const DeviceTensor weights = lease.parameters()[i];
-      const HostSpan bytes(std::span(own_gradients_.emplace_back(weights.count().value())));
-      const DeviceTensor mine{
-          DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes.data())), bytes.size()),
-          DType::fp32};
-      enqueue_backward(step, micro, options_.model.parameters_of(unit)[i], weights, {.tensor = mine});
-      if (options_.gradients == RunOptions::Gradients::on_host) {
-        sources.emplace_back(HostTensor{bytes, DType::fp32});
-      } else {
-        sources.emplace_back(mine);
-      }
-    }
-    lease.end();
-    return engine_->reduce(unit, sources, *stream_);
-  }
-
-  /// Waits until the stream has run; other ranks run meanwhile.
-  Result<void> finish_stream() {
-    PENSTOCK_TRY(stream_->record(*done_));
-    return swap::RuntimeInternals(*runtime_).wait_for(*done_);
   }
 
   void compare_with_prediction(RunResult& result) const {
@@ -371,13 +184,8 @@ class SimulatedRank final : public swap::IdleHandler {
   std::unique_ptr<Rank> rank_;
   // The rank's, also while it is made and destroyed: this thread drives them then too.
   HostDevice* device_ = nullptr;
-  std::deque<std::vector<float>> own_gradients_;  // of the trainer, until the stream has run
   swap::Runtime* runtime_ = nullptr;
-  Engine* engine_ = nullptr;
-  std::unique_ptr<tiers::Stream> stream_;
-  std::unique_ptr<tiers::Event> done_;
-  std::uint64_t activation_ = 0;
-  std::uint32_t attempt_ = 0;
+  std::optional<Trainer> trainer_;
 };
 
 }  // namespace
@@ -417,19 +225,6 @@ Config RunOptions::default_config() {
   config.penstock.tile_elements = ElementCount(16'384);
   config.penstock.tiles_in_flight = 2;
   return config;
-}
-
-float initial_value(ParameterId parameter, std::uint64_t element) {
-  const std::uint64_t hash = (element + 1) * 0x9e3779b97f4a7c15u + parameter.unit * 77 + parameter.index;
-  return static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-24f;
-}
-
-float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
-                    ParameterId parameter, std::uint64_t element) {
-  const std::uint64_t key =
-      ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
-  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
-  return 0.25f * weight + static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-26f;
 }
 
 RunResult train(const RunOptions& options) {

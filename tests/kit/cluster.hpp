@@ -93,13 +93,7 @@ struct RunResult {
   std::vector<std::string> messages;  ///< the runtimes', of all ranks
 };
 
-/// Trains the small model: forward and backward are simple functions of the gathered weights, enqueued on a
-/// stream, so that a missing wait, a stale or a misplaced byte changes the digest.
+/// Runs a Trainer on each rank.
 [[nodiscard]] RunResult train(const RunOptions& options);
-
-/// The value that the fake backward writes for one element, before rounding.
-[[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
-                                  std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);
-[[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
 
 }  // namespace penstock::zero::test

@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "kit/trainer.hpp"
 #include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
 

@@ -1,0 +1,236 @@
+#include "kit/trainer.hpp"
+#include "kernels/host_compute.hpp"
+#include "swap/runtime_internals.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace penstock::zero::test {
+
+namespace {
+
+using tiers::HostDevice;
+
+float widen(std::uint16_t bf16) {
+  return std::bit_cast<float>(std::uint32_t{bf16} << 16);
+}
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fc0.
+std::uint16_t narrow(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// Element `i` of a tensor in fp32 or bf16.
+float get(const DeviceTensor& tensor, std::size_t i) {
+  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
+  return tensor.dtype == DType::fp32 ? bytes.as<float>()[i] : widen(bytes.as<std::uint16_t>()[i]);
+}
+void put(const DeviceTensor& tensor, std::size_t i, float value) {
+  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
+  if (tensor.dtype == DType::fp32) {
+    bytes.as<float>()[i] = value;
+  } else {
+    bytes.as<std::uint16_t>()[i] = narrow(value);
+  }
+}
+
+/// 24 bits of a hash, as a number from -0.5 to 0.5.
+float fraction(std::uint64_t hash) {
+  return static_cast<float>(static_cast<std::int64_t>(hash) >> 40) * 0x1p-24f;
+}
+
+}  // namespace
+
+Trainer::Trainer(const RunOptions& options, std::uint32_t rank, Engine& engine, swap::Runtime& runtime,
+                 tiers::Device& device)
+    : options_(options),
+      rank_(rank),
+      engine_(engine),
+      runtime_(runtime),
+      stream_(*device.create_stream()),
+      done_(*device.create_event()) {}
+
+Result<void> Trainer::open(RunResult& result) {
+  if (options_.before_initialize) options_.before_initialize(engine_, *stream_);
+  const auto fill = [this](ParameterId parameter, std::uint64_t first, std::span<float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] =
+          options_.initial ? options_.initial(parameter, first + i) : initial_value(parameter, first + i);
+    }
+  };
+  return persist(result,
+                 [&] { return options_.restore ? options_.restore(engine_) : engine_.initialize(fill); });
+}
+
+Result<void> Trainer::train(RunResult& result) {
+  for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
+    if (options_.before_step) options_.before_step(step, rank_, runtime_);
+    auto outcome = try_step(step, result);
+    for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
+      result.interruptions.push_back(outcome.error().message());
+      PENSTOCK_TRY(engine_.abandon_step(*stream_, "the loss is NaN"));
+      ++attempt_;
+      outcome = try_step(step, result);
+    }
+    if (!outcome) return outcome.error();
+    result.outcomes.push_back(*outcome);
+  }
+  if (options_.after_steps) PENSTOCK_TRY(options_.after_steps(engine_));
+  auto digest = persist(result, [&] { return engine_.digest(); });
+  if (!digest) return digest.error();
+  result.digest = *digest;
+  return ok();
+}
+
+Result<void> Trainer::finish_stream() {
+  PENSTOCK_TRY(stream_->record(*done_));
+  return swap::RuntimeInternals(runtime_).wait_for(*done_);
+}
+
+/// Repeats a call while it fails and the engine can continue.
+template <class Call>
+auto Trainer::persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call> {
+  auto outcome = call();
+  for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
+    if (engine_.status() == Engine::Status::failed) break;
+    if (engine_.status() == Engine::Status::step_incomplete && options_.when_incomplete) {
+      options_.when_incomplete(engine_, *stream_);
+    }
+    ++result.repeated;
+    outcome = call();
+  }
+  return outcome;
+}
+
+Result<StepOutcome> Trainer::try_step(std::uint32_t step, RunResult& result) {
+  PENSTOCK_TRY(engine_.begin_step({.micro_batches = options_.micro_batches,
+                                   .learning_rate = {},
+                                   .units_without_gradient = units_without_gradient(step)}));
+  for (std::uint32_t micro = 0; micro < options_.micro_batches; ++micro) {
+    PENSTOCK_TRY(run(step, micro, result));
+    if (options_.after_micro_batch) options_.after_micro_batch(engine_);
+  }
+  PENSTOCK_TRY(pass({rank_, step, attempt_, options_.micro_batches, 0, Place::before_step}));
+  return persist(result, [&] { return engine_.step(); });
+}
+
+/// Fails as an exception of the trainer's own code would.
+Result<void> Trainer::pass(const RunOptions::ProgramPoint& point) const {
+  const auto code = options_.trainer_error ? options_.trainer_error(point) : std::nullopt;
+  if (code) return Error(*code, "the test's trainer");
+  return ok();
+}
+
+/// One forward and backward.
+Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
+  const ModelLayout& model = options_.model;
+  const auto units = static_cast<std::uint32_t>(model.units.size());
+  const auto without = units_without_gradient(step);
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
+    if (!lease) return lease.error();
+    PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::forward}));
+    enqueue_forward(*lease);
+  }
+  for (std::uint32_t unit = units; unit-- > 0;) {
+    auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
+    if (!lease) return lease.error();
+    PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::backward}));
+    if (std::find(without.begin(), without.end(), unit) != without.end()) continue;
+    if (options_.gradients != RunOptions::Gradients::of_engine) {
+      PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
+      continue;
+    }
+    auto gradients = persist(result, [&] { return engine_.gradients(unit, *stream_); });
+    if (!gradients) return gradients.error();
+    for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
+      enqueue_backward(step, micro, model.parameters_of(unit)[i], lease->parameters()[i],
+                       gradients->slots()[i]);
+    }
+    PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::gradients_written}));
+    lease->end();
+    PENSTOCK_TRY(engine_.reduce(std::move(*gradients), *stream_));
+  }
+  return ok();
+}
+
+/// Adds a checksum of the unit's weights to `activation_`.
+void Trainer::enqueue_forward(const UnitLease& lease) {
+  for (const DeviceTensor& parameter : lease.parameters()) {
+    stream_->handle().host_queue()->enqueue([this, parameter] {
+      for (std::size_t e = 0; e < parameter.count().value(); ++e) {
+        activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
+      }
+    });
+  }
+}
+
+/// Reads the weights when the stream gets there.
+void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
+                               const DeviceTensor& weights, const GradientSlot& slot) {
+  const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+  stream_->handle().host_queue()->enqueue([this, step, micro, id, scale, weights, slot] {
+    for (std::size_t e = 0; e < weights.count().value(); ++e) {
+      const float value = scale * fake_gradient(get(weights, e), rank_, step, micro, id, e);
+      put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
+    }
+  });
+}
+
+/// The backward of a unit into memory of the trainer.
+Result<void> Trainer::reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
+                                           UnitLease& lease) {
+  std::vector<GradientSource> sources;
+  for (std::uint32_t i = 0; i < lease.parameters().size(); ++i) {
+    const DeviceTensor weights = lease.parameters()[i];
+    const HostSpan bytes(std::span(own_gradients_.emplace_back(weights.count().value())));
+    const DeviceTensor mine{
+        DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes.data())), bytes.size()), DType::fp32};
+    enqueue_backward(step, micro, options_.model.parameters_of(unit)[i], weights, {.tensor = mine});
+    if (options_.gradients == RunOptions::Gradients::on_host) {
+      sources.emplace_back(HostTensor{bytes, DType::fp32});
+    } else {
+      sources.emplace_back(mine);
+    }
+  }
+  lease.end();
+  return engine_.reduce(unit, sources, *stream_);
+}
+
+Result<void> Trainer::gather_parameters(RunResult& result) {
+  for (std::uint32_t unit = 0; unit < options_.model.units.size(); ++unit) {
+    auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
+    if (!lease) return lease.error();
+    PENSTOCK_TRY(finish_stream());
+    for (const DeviceTensor& parameter : lease->parameters()) {
+      std::vector<float> values(parameter.count().value());
+      for (std::size_t e = 0; e < values.size(); ++e) values[e] = get(parameter, e);
+      result.parameters.push_back(std::move(values));
+    }
+  }
+  return ok();
+}
+
+std::vector<std::uint32_t> Trainer::units_without_gradient(std::uint32_t step) const {
+  return options_.units_without_gradient ? options_.units_without_gradient(step)
+                                         : std::vector<std::uint32_t>();
+}
+
+float initial_value(ParameterId parameter, std::uint64_t element) {
+  return fraction((element + 1) * 0x9e3779b97f4a7c15u + parameter.unit * 77 + parameter.index);
+}
+
+float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step, std::uint32_t micro_batch,
+                    ParameterId parameter, std::uint64_t element) {
+  const std::uint64_t key =
+      ((rank * 131 + step) * 131 + micro_batch) * 131 + parameter.unit * 7 + parameter.index;
+  const std::uint64_t hash = (element + 1) * 0xbf58476d1ce4e5b9u + key * 0x94d049bb133111ebu;
+  return 0.25f * weight + 0.25f * fraction(hash);
+}
+
+}  // namespace penstock::zero::test

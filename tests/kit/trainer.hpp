@@ -1,0 +1,60 @@
+#pragma once
+
+#include "kit/cluster.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+namespace penstock::zero::test {
+
+/// The training program of one rank. Forward and backward are simple functions of the gathered weights, enqueued on a
+/// stream, so that a missing wait, a stale or a misplaced byte changes the digest.
+class Trainer {
+ public:
+  /// All arguments outlive it. Precondition of its destruction: the stream has run (finish_stream()).
+  Trainer(const RunOptions& options, std::uint32_t rank, Engine& engine, swap::Runtime& runtime,
+          tiers::Device& device);
+
+  /// Initializes or restores the engine.
+  Result<void> open(RunResult& result);
+  /// Trains all steps; ends with the digest.
+  Result<void> train(RunResult& result);
+  Result<void> gather_parameters(RunResult& result);
+  /// Waits until the stream has run; other ranks run meanwhile.
+  Result<void> finish_stream();
+
+ private:
+  using Place = RunOptions::ProgramPoint::Place;
+
+  template <class Call>
+  auto persist(RunResult& result, const Call& call) -> std::invoke_result_t<Call>;
+  Result<StepOutcome> try_step(std::uint32_t step, RunResult& result);
+  [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const;
+  Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result);
+  void enqueue_forward(const UnitLease& lease);
+  void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id, const DeviceTensor& weights,
+                        const GradientSlot& slot);
+  Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
+                                    UnitLease& lease);
+  [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const;
+
+  const RunOptions& options_;
+  const std::uint32_t rank_;
+  Engine& engine_;
+  swap::Runtime& runtime_;
+  std::unique_ptr<tiers::Stream> stream_;
+  std::unique_ptr<tiers::Event> done_;
+  std::deque<std::vector<float>> own_gradients_;  // until the stream has run
+  std::uint64_t activation_ = 0;
+  std::uint32_t attempt_ = 0;
+};
+
+[[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);
+/// The value that the backward writes for one element, before rounding.
+[[nodiscard]] float fake_gradient(float weight, std::uint32_t rank, std::uint32_t step,
+                                  std::uint32_t micro_batch, ParameterId parameter, std::uint64_t element);
+
+}  // namespace penstock::zero::test
