@@ -64,6 +64,7 @@ const char* name_of(std::uint32_t opcode) {
     case FUSE_STATFS: return "statfs";
     case FUSE_UNLINK: return "unlink";
     case FUSE_SETATTR: return "setattr";
+    case FUSE_GETATTR: return "getattr";
     default: return "other";
   }
 }

@@ -2,7 +2,7 @@
 
 #include "base/notes.hpp"
 #include "base/start_thread.hpp"
-#include "swap/path/bounded_call.hpp"
+#include "tiers/io/bounded_call.hpp"
 
 #include <pthread.h>
 #include <time.h>
@@ -83,7 +83,7 @@ Result<MadeFile> make_file(const PathOptions& options, ByteCount reserved) {
     }
     return made;
   };
-  return bounded_call<MadeFile>("Path::create", options.directory.string(), options.deadline, make);
+  return tiers::bounded_call<MadeFile>("Path::create", options.directory.string(), options.deadline, make);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "swap/path/size_swap_files.hpp"
 #include <penstock/swap/disk_benchmark.hpp>
 
-#include "swap/path/bounded_call.hpp"
 #include "swap/path/path.hpp"
+#include "tiers/io/bounded_call.hpp"
 
 #include <sys/stat.h>
 #include <algorithm>
@@ -29,23 +29,35 @@ ByteCount round_up(ByteCount bytes) {
   return penstock::round_up(bytes, Alignment(granule.value()));
 }
 
+using FileSystemKey = std::pair<tiers::FileSystem*, std::string>;
+struct FileSystemSpace {
+  FileSystemKey key;
+  ByteCount free;
+};
+
+/// A path that is not a directory of this machine (simulated) counts as its own file system.
+Result<FileSystemSpace> space_of(tiers::FileSystem& files, const std::filesystem::path& directory) {
+  struct stat status {};
+  const bool known = ::stat(directory.c_str(), &status) == 0;
+  PENSTOCK_TRY_ASSIGN(auto free, files.free_space(directory));
+  return FileSystemSpace{{&files, known ? std::to_string(status.st_dev) : directory.string()}, free};
+}
+
 Result<std::vector<Candidate>> candidates(std::span<const PathOptions> paths) {
-  // A path that is not a directory of this machine (simulated) counts as its own file system.
-  const auto file_system = [](const PathOptions& path) {
-    struct stat status {};
-    const bool known = ::stat(path.directory.c_str(), &status) == 0;
-    return std::pair(path.file_system, known ? std::to_string(status.st_dev) : path.directory.string());
-  };
-  std::map<std::pair<tiers::FileSystem*, std::string>, std::uint64_t> sharers;
-  for (const PathOptions& path : paths) ++sharers[file_system(path)];
-  std::vector<Candidate> candidates;
+  std::vector<FileSystemSpace> spaces;
+  std::map<FileSystemKey, std::uint64_t> sharers;
   for (const PathOptions& path : paths) {
-    PENSTOCK_TRY_ASSIGN(auto free,
-                        bounded_call<ByteCount>("size_swap_files", path.directory.string(), path.deadline,
-                                                [files = path.file_system, directory = path.directory] {
-                                                  return files->free_space(directory);
-                                                }));
-    candidates.push_back({path, granule * (free / sharers[file_system(path)] / granule)});
+    const auto examine = [files = path.file_system, directory = path.directory] {
+      return space_of(*files, directory);
+    };
+    PENSTOCK_TRY_ASSIGN(auto space, tiers::bounded_call<FileSystemSpace>(
+                                        "size_swap_files", path.directory.string(), path.deadline, examine));
+    ++sharers[space.key];
+    spaces.push_back(std::move(space));
+  }
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    candidates.push_back({paths[i], granule * (spaces[i].free / sharers[spaces[i].key] / granule)});
   }
   return candidates;
 }

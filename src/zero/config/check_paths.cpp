@@ -1,7 +1,10 @@
 #include <penstock/zero/config/config.hpp>
 
+#include "tiers/io/bounded_call.hpp"
+
 #include <unistd.h>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <string>
@@ -23,7 +26,7 @@ Refusal refusal(const std::string& what, int errno_value) {
   return {what + ": " + std::strerror(errno_value), advice};
 }
 
-Refusal refusal_of(const std::filesystem::path& directory) {
+Refusal examine(const std::filesystem::path& directory) {
   const char* const create = "create the directory on the drive for the swap files";
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
@@ -35,6 +38,18 @@ Refusal refusal_of(const std::filesystem::path& directory) {
   return {};
 }
 
+Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {
+  auto refused = tiers::bounded_call<Refusal>("Config::check_paths", directory.string(), deadline,
+                                              [directory] { return examine(directory); });
+  if (refused) return *refused;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
+  if (refused.error().code() == ErrorCode::deadline_exceeded) {
+    return {"did not answer within " + std::to_string(seconds) + " s",
+            "check the kernel log (dmesg) and the drive or network behind it"};
+  }
+  return {"cannot be examined: no thread can be started", "raise the limit on threads (ulimit -u, pids.max)"};
+}
+
 }  // namespace
 
 Result<void> Config::check_paths() const {
@@ -44,7 +59,7 @@ Result<void> Config::check_paths() const {
   const auto check = [&](const OffloadConfig& offload, const std::string& key) {
     if (offload.device != OffloadDevice::nvme) return;
     for (const std::filesystem::path& directory : offload.nvme_paths) {
-      const Refusal refused = refusal_of(directory);
+      const Refusal refused = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
       if (refused.why.empty()) continue;
       error = std::move(error).note("zero_optimization." + key + ".nvme_path: " + directory.string() + " " +
                                     refused.why);

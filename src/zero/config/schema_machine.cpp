@@ -99,7 +99,9 @@ constexpr Key keys[] = {
      .read_by = runtime},
     {.path = "penstock.io_deadline_seconds",
      .kind = count,
-     .help = "time limit of one request; after it the swap file is not used any more",
+     .help = "time limit of one request, after which the swap file is not used any more, and of each file "
+             "operation at "
+             "the start",
      .least = 1,
      .most = 86'400,
      .field = own<&PenstockConfig::io_deadline_seconds>,

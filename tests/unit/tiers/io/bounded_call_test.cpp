@@ -1,11 +1,11 @@
-#include "swap/path/bounded_call.hpp"
+#include "tiers/io/bounded_call.hpp"
 
 #include <gtest/gtest.h>
 #include <atomic>
 #include <latch>
 #include <memory>
 
-namespace penstock::swap {
+namespace penstock::tiers {
 namespace {
 
 TEST(BoundedCall, ReturnsWhatTheCallReturns) {
@@ -44,4 +44,4 @@ TEST(BoundedCall, AbandonsACallThatDoesNotReturnAndWhatItReturnsLater) {
 }
 
 }  // namespace
-}  // namespace penstock::swap
+}  // namespace penstock::tiers

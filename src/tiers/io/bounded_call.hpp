@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-namespace penstock::swap {
+namespace penstock::tiers {
 
 /// Runs `call`, which may block in the kernel without end, on a thread of its own, and waits for it until `deadline`
 /// has elapsed in running time. A call that has not returned by then is abandoned: its thread, what it captured and
@@ -34,7 +34,7 @@ Result<T> bounded_call(const char* operation, const std::string& object, TimePoi
                         state->result = std::move(result);
                         state->returned.notify_one();
                       }));
-  tiers::RunningTime running(Clock::steady(), tiers::running_time_step(deadline));
+  RunningTime running(Clock::steady(), running_time_step(deadline));
   const TimePoint end = deadline == forever ? forever : running.elapsed() + deadline;
   std::unique_lock lock(state->mutex);
   while (!state->result && running.elapsed() < end) {
@@ -54,9 +54,9 @@ Result<T> bounded_call(const char* operation, const std::string& object, TimePoi
       .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
            " s without an answer")
       .note(
-          "state   the call may still run, on a thread that was abandoned; its file is removed when it "
-          "returns")
+          "state   the call may still run, on a thread that was abandoned; what it creates is removed when "
+          "it returns")
       .advice("check the drive and the kernel log (dmesg), or name another directory");
 }
 
-}  // namespace penstock::swap
+}  // namespace penstock::tiers
