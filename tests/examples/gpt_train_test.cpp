@@ -1,6 +1,7 @@
 // Runs gpt_train as a user does, with typical mistakes of users.
 #include "gpt_process.hpp"
 
+#include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include "base/owned_fd.hpp"
@@ -140,6 +141,7 @@ TEST_F(GptTrain, RefusesABudgetThatCannotMakeProgress) {
 }
 
 TEST_F(GptTrain, RefusesARunThatTheMachinesMemoryCannotHold) {
+  if (penstock::test::any_sanitizer) GTEST_SKIP() << "a sanitizer's memory counts as the run's";
   const std::string file = (directory_.path() / "meminfo").string();
   std::ofstream(file) << "MemTotal: 1000000 kB\nMemAvailable: 60000 kB\n";
   // In a mount namespace of this process, so that nothing else sees the file.
@@ -173,9 +175,7 @@ TEST_F(GptTrain, RefusesSizesThatNoMachineHas) {
 }
 
 TEST_F(GptTrain, RefusesALimitOnAddressSpaceThatItCannotRunWith) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs more address space";
-#endif
+  if (penstock::test::any_sanitizer) GTEST_SKIP() << "a sanitizer needs more address space";
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   const rlimit small{800'000'000, before.rlim_max};
@@ -301,9 +301,7 @@ TEST_F(GptTrain, SaysThatTheDiskIsFullDuringTheRun) {
 }
 
 TEST_F(GptTrain, StaysWithinItsBudgetsAndAStatedConstant) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's shadow memory is resident too";
-#endif
+  if (penstock::test::any_sanitizer) GTEST_SKIP() << "a sanitizer's shadow memory is resident too";
   const Outcome outcome = train(arguments() + " --width 256 --layers 3 --context 64");
   const std::string label = "peak resident memory ";
   const auto at = outcome.output.find(label);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "kit/sanitizer.hpp"
+
 #include <penstock/base/result.hpp>
 
 #include <array>
@@ -16,11 +18,7 @@
 namespace penstock::test {
 
 /// AddressSanitizer ends a process that asks for more memory than it supports, before the library can refuse.
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool huge_allocations_end_the_process = true;
-#else
-inline constexpr bool huge_allocations_end_the_process = false;
-#endif
+inline constexpr bool huge_allocations_end_the_process = address_sanitizer;
 
 struct BadArgument {
   const char* function;  // as in the headers, with its class

@@ -1,5 +1,7 @@
 #include <penstock/cpu_adam/adam.hpp>
 
+#include "kit/sanitizer.hpp"
+
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <cstring>
@@ -51,9 +53,7 @@ INSTANTIATE_TEST_SUITE_P(All, HugeTile,
 
 // Blocks before and after element 2^32, and the incomplete last block, get the same bits as in a tile of their own.
 TEST_P(HugeTile, UpdatesBlocksBeyondElement2To32) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep a shadow of every address";
-#endif
+  if (test::any_sanitizer) GTEST_SKIP() << "sanitizers keep a shadow of every address";
   const std::uint64_t elements = (std::uint64_t{1} << 32) + 2 * block + 99;
   const SparseBytes state(tile_bytes(GetParam(), ElementCount(elements)).value());
   const SparseBytes gradient(ByteCount(2 * elements)), parameter(ByteCount(2 * elements));

@@ -1,6 +1,7 @@
 #include <penstock/parallel/workers.hpp>
 
 #include "kit/child_process.hpp"
+#include "kit/sanitizer.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -24,9 +25,7 @@ TEST(Workers, RunEachPostedTaskOnceBeforeTheyAreDestroyed) {
 }
 
 TEST(Workers, AreRefusedWhereTheirThreadsCannotBeStarted) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "under ThreadSanitizer no threads are started";
-#endif
+  if (test::thread_sanitizer) GTEST_SKIP() << "under ThreadSanitizer no threads are started";
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one hardware thread";
   const int result = test::in_child([] {
     if (!test::refuse_system_call(SYS_clone3, EAGAIN)) return 77;
@@ -40,9 +39,7 @@ TEST(Workers, AreRefusedWhereTheirThreadsCannotBeStarted) {
 }
 
 TEST(Workers, RunAPostedTaskWhileTheCallerDoesSomethingElse) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "under ThreadSanitizer the caller does all the work";
-#endif
+  if (test::thread_sanitizer) GTEST_SKIP() << "under ThreadSanitizer the caller does all the work";
   Workers workers = Workers::create({.threads = 2}).value();
   std::atomic<bool> ran{false};
   std::thread::id runner;

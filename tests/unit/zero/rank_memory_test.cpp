@@ -1,5 +1,6 @@
 // The resident memory of a process that trains alone, on the CPU.
 #include "kit/child_process.hpp"
+#include "kit/sanitizer.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/rank.hpp>
@@ -51,9 +52,7 @@ void train(const ModelLayout& model, std::uint32_t steps) {
 
 // Masters, both moments and gradients in fp32 take 16 bytes.
 TEST(RankMemory, IsThatOfAPlainTrainerInFp32) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need memory of their own";
-#endif
+  if (penstock::test::any_sanitizer) GTEST_SKIP() << "sanitizers need memory of their own";
   ModelLayout model;
   for (int unit = 0; unit < 8; ++unit) {
     model.units.push_back(

@@ -3,6 +3,7 @@
 #include <penstock/tiers/memory/memory_limits.hpp>
 
 #include "kit/child_process.hpp"
+#include "kit/sanitizer.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -27,9 +28,7 @@ TEST(HostArena, RefusesMoreMemoryThanTheMachineHas) {
 }
 
 TEST(HostArena, ReturnsARefusalOfAddressSpace) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer needs more address space";
-#endif
+  if (test::any_sanitizer) GTEST_SKIP() << "a sanitizer needs more address space";
   const int result = test::in_child([] {
     const rlimit limit{1 << 30, 1 << 30};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
