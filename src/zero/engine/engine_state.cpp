@@ -302,12 +302,13 @@ Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tie
 Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::reduce"));
   PENSTOCK_TRY(check_unit("Engine::reduce", unit));
-  for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
-    if (residency_->is_open(flat)) continue;
+  if (!gradients_.is_open(unit)) {
     return Error::invalid_argument("Engine::reduce")
-        .reason("reduce() without gradients() before it")
-        .object(options_.model.units[unit].name);
+        .reason("the unit's gradient was already reduced, or its step was abandoned")
+        .object(options_.model.units[unit].name)
+        .advice("call gradients() for each micro-batch, and pass its result once");
   }
+  gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.start_reduce(context_.flats[flat], stream));

@@ -9,8 +9,10 @@ namespace penstock::zero {
 void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient) {
   micro_batches_ = micro_batches;
   without_gradient_ = std::move(without_gradient);
+  for (UnitState& unit : units_) unit.absent = false;
+  for (const std::uint32_t unit : without_gradient_) units_[unit].absent = true;
   // Only its owner decides: a unit can be listed without the owner of a parameter that it shares.
-  for (FlatState& flat : context_.flats) flat.grad.absent = has_none(flat.layout->unit);
+  for (FlatState& flat : context_.flats) flat.grad.absent = units_[flat.layout->unit].absent;
 }
 
 std::uint32_t GradientPipeline::micro_batches_begun() const {
@@ -19,12 +21,8 @@ std::uint32_t GradientPipeline::micro_batches_begun() const {
   return std::min(micro_batches_, reduced + 1);
 }
 
-bool GradientPipeline::has_none(std::uint32_t unit) const {
-  return std::find(without_gradient_.begin(), without_gradient_.end(), unit) != without_gradient_.end();
-}
-
 Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
-  if (has_none(unit)) {
+  if (units_[unit].absent) {
     return Error::invalid_argument("Engine::gradients")
         .reason("the unit gets no gradient in this step")
         .object(context_.model.units[unit].name)
@@ -32,12 +30,18 @@ Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
   }
   for (const std::uint32_t index : context_.shards.needed_by(unit)) {
     const FlatState& flat = context_.flats[index];
-    if (flat.grad.reduced_count < micro_batches_) continue;
+    if (flat.grad.reduced_count >= micro_batches_) {
+      return Error::invalid_argument("Engine::gradients")
+          .reason("every micro-batch of this step was already reduced")
+          .object(flat.layout->name)
+          .wanted("at most " + std::to_string(micro_batches_))
+          .got(flat.grad.reduced_count + 1);
+    }
+    if (units_[unit].written <= flat.grad.reduced_count) continue;
     return Error::invalid_argument("Engine::gradients")
-        .reason("every micro-batch of this step was already reduced")
-        .object(flat.layout->name)
-        .wanted("at most " + std::to_string(micro_batches_))
-        .got(flat.grad.reduced_count + 1);
+        .reason("the unit's gradient of this micro-batch was already reduced")
+        .object(context_.model.units[unit].name)
+        .advice("first reduce the other units that share " + flat.layout->name);
   }
   return ok();
 }
@@ -59,15 +63,30 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
   return ok();
 }
 
-std::vector<GradientSlot> GradientPipeline::slots(std::uint32_t unit) {
+Result<std::vector<GradientSlot>> GradientPipeline::slots(std::uint32_t unit) {
+  const bool again = units_[unit].open;
+  const auto flats = context_.shards.needed_by(unit);
+  const auto shared = [&](std::uint32_t flat) { return context_.shards.user_count(flat) > 1; };
+  if (again && std::any_of(flats.begin(), flats.end(), shared)) {
+    return Error::invalid_argument("Engine::gradients")
+        .reason("the unit's gradient is being written, and is added to that of another unit")
+        .object(context_.model.units[unit].name)
+        .advice("pass the first result to reduce(), or call abandon_step()");
+  }
   std::vector<GradientSlot> slots;
   for (const ParameterId id : context_.model.parameters_of(unit)) {
     const ShardLayout::Place place = context_.shards.place(id);
     GradientFlat& grad = context_.flats[place.flat].grad;
-    slots.push_back(
-        {.tensor = grad.full.slice(place.begin, place.count), .accumulate = !grad.written.insert(id).second});
+    const bool first = grad.written.insert(id).second;
+    slots.push_back({.tensor = grad.full.slice(place.begin, place.count), .accumulate = !first && !again});
   }
+  units_[unit].open = true;
   return slots;
+}
+
+void GradientPipeline::close(std::uint32_t unit) {
+  units_[unit].open = false;
+  ++units_[unit].written;
 }
 
 Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stream) {
@@ -123,6 +142,7 @@ Result<void> GradientPipeline::abandon_step() {
 
 void GradientPipeline::end_step() {
   for (FlatState& flat : context_.flats) flat.grad.reduced_count = 0;
+  for (UnitState& unit : units_) unit = {.absent = unit.absent};
 }
 
 }  // namespace penstock::zero

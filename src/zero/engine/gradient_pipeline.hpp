@@ -14,7 +14,7 @@ namespace penstock::zero {
 /// Used by the trainer's thread.
 class GradientPipeline {
  public:
-  explicit GradientPipeline(EngineContext& context) : context_(context) {}
+  explicit GradientPipeline(EngineContext& context) : context_(context), units_(context.model.units.size()) {}
 
   /// The units of `without_gradient` are not reduced in this step.
   void begin_step(std::uint32_t micro_batches, std::vector<std::uint32_t> without_gradient);
@@ -22,13 +22,19 @@ class GradientPipeline {
   [[nodiscard]] const std::vector<std::uint32_t>& units_without_gradient() const { return without_gradient_; }
   /// How many micro-batches of this step have begun to reduce or may acquire units.
   [[nodiscard]] std::uint32_t micro_batches_begun() const;
-  /// Errors: invalid_argument, when every micro-batch of the unit was already reduced, or when it gets no gradient in
-  /// this step.
+  /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced, or
+  /// when units that share its parameters have still to reduce theirs of the last one.
   Result<void> check_expected(std::uint32_t unit) const;
+  /// Whether slots() was called for the unit and its gradient is not reduced yet.
+  [[nodiscard]] bool is_open(std::uint32_t unit) const { return units_[unit].open; }
   /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient shard,
   /// which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
-  [[nodiscard]] std::vector<GradientSlot> slots(std::uint32_t unit);
+  /// A repeated call returns the same slots: what is written next replaces what was written before. Errors:
+  /// invalid_argument, for a repeated call of a unit that shares parameters: a slot may have the sum of several units.
+  Result<std::vector<GradientSlot>> slots(std::uint32_t unit);
+  /// The unit's gradient is written. Its flats that no other unit has still to write can be reduced.
+  void close(std::uint32_t unit);
   /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.
   Result<void> start_reduce(FlatState& flat, tiers::Stream& stream);
   /// Waits until the full gradient is accumulated and its range is free. An error fails the engine.
@@ -45,11 +51,16 @@ class GradientPipeline {
   Result<void> abandon_step();
 
  private:
-  [[nodiscard]] bool has_none(std::uint32_t unit) const;
+  struct UnitState {
+    bool absent = false;  ///< the unit gets no gradient in this step
+    bool open = false;
+    std::uint32_t written = 0;  ///< micro-batches of this step whose gradient was closed
+  };
 
   EngineContext& context_;
   std::uint32_t micro_batches_ = 1;
   std::vector<std::uint32_t> without_gradient_;
+  std::vector<UnitState> units_;
 };
 
 }  // namespace penstock::zero

@@ -288,14 +288,19 @@ FlatResidency::Places FlatResidency::places() const {
   return places;
 }
 
+namespace {
+/// Acquire number `i` of a step: each micro-batch acquires the units forward, then backward.
+std::uint32_t unit_at(std::uint64_t i, std::uint64_t units) {
+  const std::uint64_t place = i % (2 * units);
+  return static_cast<std::uint32_t>(place < units ? place : 2 * units - 1 - place);
+}
+}  // namespace
+
 std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
-  constexpr std::uint64_t acquires_max = 1 << 20;
-  std::vector<std::uint32_t> order;
-  const auto last = static_cast<std::uint32_t>(units);
-  for (std::uint32_t m = 0; m < micro_batches && (m == 0 || order.size() < acquires_max); ++m) {
-    for (std::uint32_t u = 0; u < last; ++u) order.push_back(u);
-    for (std::uint32_t u = last; u-- > 0;) order.push_back(u);
-  }
+  constexpr std::uint64_t predicted_max = 1 << 20;
+  const std::uint64_t one = 2 * units, all = one * micro_batches;
+  std::vector<std::uint32_t> order(std::min(all, std::max(one, predicted_max)));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = unit_at(i, units);
   return order;
 }
 
@@ -318,10 +323,9 @@ Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units,
   // The first `count` micro-batches of a step of `expected`; where everything is after them.
   const auto rehearse = [&](std::uint32_t count, std::uint32_t expected) -> Result<FlatResidency::Places> {
     tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
-    const auto order = unit_order(units, expected);
-    FlatResidency residency(shards, dtype, in_place, memory, order);
-    for (std::size_t i = 0; i < count * 2 * units; ++i) {
-      const std::uint32_t unit = order[i];
+    FlatResidency residency(shards, dtype, in_place, memory, unit_order(units, expected));
+    for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * units; ++i) {
+      const std::uint32_t unit = unit_at(i, units);
       PENSTOCK_TRY(residency.acquire(unit, none));
       residency.lease(unit);
       const bool backward = i / units % 2 == 1;

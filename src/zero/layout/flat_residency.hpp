@@ -140,8 +140,8 @@ class FlatResidency {
   std::optional<std::uint32_t> acquiring_;  // the unit of an acquire() that has not come to its lease
 };
 
-/// Units in the order of a step's acquires: forward and backward of each micro-batch, as far as that is predicted. No
-/// prediction is longer than a million acquires, but for a single micro-batch.
+/// Predicts the units in the order of a step's acquires: forward and backward of each micro-batch, and of 2^20 acquires
+/// or one micro-batch at most.
 [[nodiscard]] std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches);
 
 /// The most that a step holds on the device.

@@ -202,14 +202,18 @@ class Engine {
   /// Errors: budget_too_small, naming the leases and the gradients that hold the device memory: end one, and repeat the
   /// call; those of the tiers.
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);
-  /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Errors: as for
-  /// acquire(); invalid_argument, when every micro-batch of the unit was reduced already.
+  /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Called again
+  /// before reduce(), returns the same slots, and their contents are undefined again.
+  ///
+  /// Errors: as for acquire(); invalid_argument, when every micro-batch of the unit was reduced already, before the units
+  /// that share a parameter have reduced theirs, and for a repeated call of a unit that shares parameters.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
   /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. Divides by the
   /// number of ranks, not by that of micro-batches: see StepOptions::micro_batches. The work that writes the gradients
   /// must be enqueued on `stream` before this call. Does not wait.
   ///
-  /// Errors: invalid_argument, for gradients that this engine's gradients() did not return or that were moved from.
+  /// Errors: invalid_argument, for gradients that this engine's gradients() did not return, that were moved from, reduced
+  /// before, or are of a step that was abandoned.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
   /// The same for gradients in memory of the caller, one for each parameter of the unit in the order of UnitLayout: its
   /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`; until it has executed the

@@ -116,5 +116,26 @@ TEST(FlatResidency, ReportsABudgetThatIsTooSmall) {
   EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 8_KiB)->gradients, 4_KiB);
 }
 
+TEST(UnitOrder, IsThatOfEachMicroBatchUpToALimit) {
+  EXPECT_EQ(unit_order(3, 2), (std::vector<std::uint32_t>{0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0}));
+  EXPECT_TRUE(unit_order(3, 0).empty());
+  EXPECT_TRUE(unit_order(0, 3).empty());
+  EXPECT_EQ(unit_order(3, 4'000'000'000).size(), std::size_t{1} << 20);
+  EXPECT_EQ(unit_order(600'000, 2).size(), 1'200'000u);
+}
+
+TEST(RehearseSteps, GoesOnWhereTheOrderIsNoLongerPredicted) {
+  // Two micro-batches acquire a little more than the 2^20 units that are predicted.
+  ModelLayout model;
+  for (int unit = 0; unit < 264'000; ++unit) {
+    model.units.push_back({.name = "", .parameters = {{"", ElementCount(128), 0}}});
+  }
+  const auto peaks = rehearse_steps(ShardLayout(model, 1), model.units.size(), DType::bf16, {}, 2, 16_KiB);
+
+  ASSERT_TRUE(peaks) << peaks.error().message();
+  EXPECT_LE(peaks->gathered, 16_KiB);
+  EXPECT_LE(peaks->gradients, 16_KiB);
+}
+
 }  // namespace
 }  // namespace penstock::zero
