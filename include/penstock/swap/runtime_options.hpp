@@ -48,7 +48,9 @@ struct PathOptions {
   const Clock* clock = &Clock::steady();  ///< measures the deadline; outlives the runtime
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
-  tiers::FileSystem* file_system = &tiers::real_file_system();  ///< outlives the runtime
+  /// Outlives the runtime. After Runtime::create() has returned deadline_exceeded, outlives the call of it that has not
+  /// returned: until it does, or the process ends.
+  tiers::FileSystem* file_system = &tiers::real_file_system();
   /// If set, creates the engine for the path's file instead of `engine`. Example: a SimEngine for files of a SimDisk.
   std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine = {};
   /// If set, replaces the engine by its return value. Example: a FaultEngine that wraps the engine, in a test.

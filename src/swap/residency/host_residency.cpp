@@ -244,13 +244,22 @@ void HostResidency::advance() {
 
 void HostResidency::fail_starved_request() {
   if (store_failed()) return;
-  const auto starved = std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
-    return store_.copy(request.tensor).state == CopyState::absent;
-  });
+  const auto find_starved = [this] {
+    return std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
+      return store_.copy(request.tensor).state == CopyState::absent;
+    });
+  };
+  auto starved = find_starved();
   if (starved == requests_.end()) return;
-  if (take_back_grants_after(starved->id)) return advance();
+  const RequestId id = starved->id;
+  if (take_back_grants_after(id)) {
+    advance();
+    starved = find_starved();
+    const bool waits = starved != requests_.end() && starved->id == id && storing_.empty();
+    if (!waits) return;
+  }
   // The caller that takes an earlier grant will continue, and may free room.
-  if (!outcomes_.empty()) return;
+  if (!outcomes_.empty() && outcomes_.begin()->first < id) return;
   Error error =
       budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
   for (const TensorId tensor : store_.tensors()) {

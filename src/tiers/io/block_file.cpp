@@ -217,8 +217,7 @@ void BlockFile::submit_parts() noexcept {
     const std::size_t count = next_batch(batch);
     const std::size_t accepted = count == 0 ? 0 : engine_->submit(std::span(batch).first(count));
     const TimePoint now = running_.update();
-    const TimePoint deadline =
-        options_.deadline == forever ? forever : running_.elapsed() + options_.deadline;
+    const TimePoint deadline = running_.end_of(options_.deadline);
     for (std::size_t i = 0; i < accepted; ++i) {
       const std::uint32_t batch_part = queues_->waiting.front();
       Part& part = parts_[batch_part];

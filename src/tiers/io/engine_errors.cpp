@@ -1,9 +1,9 @@
 #include "tiers/io/engine_errors.hpp"
 
+#include "base/duration_text.hpp"
 #include "tiers/io/file_errors.hpp"
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 namespace penstock::tiers {
@@ -48,8 +48,7 @@ Error short_transfer(IoOperation operation, const char* name, ByteCount moved) {
 Error request_overdue(const char* operation, TimePoint deadline) {
   return Error(ErrorCode::deadline_exceeded, operation)
       .reason("a request did not complete in time")
-      .got(std::to_string(std::chrono::duration_cast<std::chrono::seconds>(deadline).count()) +
-           " s without an answer")
+      .got(duration_text(deadline) + " without an answer")
       .advice("check the drive and the kernel log; nothing more is written to this swap file");
 }
 

@@ -26,6 +26,10 @@ class RunningTime {
   }
   /// The running time as of the last update().
   [[nodiscard]] TimePoint elapsed() const noexcept { return last_ - lost_; }
+  /// The running time when `wait` will have elapsed.
+  [[nodiscard]] TimePoint end_of(TimePoint wait) const noexcept {
+    return wait >= forever - elapsed() ? forever : elapsed() + wait;
+  }
   /// The time on the clock at which update() must be called again, and at which at most `wanted` has elapsed.
   [[nodiscard]] TimePoint next_update(TimePoint wanted) const noexcept {
     return last_ + std::clamp(wanted - elapsed(), TimePoint::zero(), step_max_);

@@ -1,5 +1,6 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
+#include "base/duration_text.hpp"
 #include "tiers/io/running_time.hpp"
 #include "zero/comm/transport.hpp"
 #include "zero/comm/transport_communicator.hpp"
@@ -189,7 +190,7 @@ class InProcessTransport final : public Transport {
   void begin_wait() {
     const auto& [deadline, clock] = group_->options;
     running_.emplace(*clock, tiers::running_time_step(deadline));
-    end_of_wait_ = deadline == forever ? forever : running_->elapsed() + deadline;
+    end_of_wait_ = running_->end_of(deadline);
   }
 
   /// pending until the deadline of this collective; then the group fails, because ranks are missing.
@@ -204,12 +205,11 @@ class InProcessTransport final : public Transport {
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
       if (!peer.ready) missing += " (has not joined the group)";
     }
-    const auto seconds = std::chrono::duration<double>(group_->options.deadline).count();
     group_->failure =
         Error(ErrorCode::deadline_exceeded, "Communicator")
             .reason("ranks are missing in a collective")
             .object(std::move(what))
-            .got(missing + " did not come in " + std::to_string(seconds) + " s")
+            .got(missing + " did not come in " + duration_text(group_->options.deadline))
             .advice("look for the first error of the missing ranks, or raise the deadline of the group");
     return *group_->failure;
   }

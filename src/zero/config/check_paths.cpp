@@ -1,5 +1,6 @@
 #include <penstock/zero/config/config.hpp>
 
+#include "base/duration_text.hpp"
 #include "tiers/io/bounded_call.hpp"
 
 #include <unistd.h>
@@ -42,9 +43,8 @@ Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {
   auto refused = tiers::bounded_call<Refusal>("Config::check_paths", directory.string(), deadline,
                                               [directory] { return examine(directory); });
   if (refused) return *refused;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
   if (refused.error().code() == ErrorCode::deadline_exceeded) {
-    return {"did not answer within " + std::to_string(seconds) + " s",
+    return {"did not answer within " + duration_text(deadline),
             "check the kernel log (dmesg) and the drive or network behind it"};
   }
   return {"cannot be examined: no thread can be started", "raise the limit on threads (ulimit -u, pids.max)"};

@@ -123,6 +123,23 @@ TEST_F(PendingLeases, AreGrantedInTheOrderInWhichTheyAreAskedForThoughLaterOnesA
   }
 }
 
+TEST_F(PendingLeases, FailForLackOfMemoryThoughLaterOnesAreGrantedThatCannotMakeRoom) {
+  const TensorId starved = add(runtime, size), held = add(runtime, size);
+  const TensorId resident = add(runtime, 8_KiB, /*on_disk=*/false), stored = add(runtime, 8_KiB);
+  write(runtime, resident, 1);
+  const Lease lease = runtime.acquire(held, Access::overwrite).value();
+  write(runtime, stored, 1);  // its store is in flight: the next request is not refused at once
+  PendingLease first = runtime.request(starved, Access::overwrite);
+  PendingLease second = runtime.request(resident, Access::read);
+  simulation.run();
+
+  const auto outcome = first.poll();
+
+  ASSERT_TRUE(outcome) << "it waits for memory that the later request cannot free";
+  EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
+  EXPECT_TRUE(second.poll().value());
+}
+
 TEST_F(PendingLeases, FailForLackOfMemoryOnlyWhenNoGrantIsOutstanding) {
   const TensorId first = written(), second = written(), third = written();
   const Lease held = runtime.acquire(second, Access::read).value();

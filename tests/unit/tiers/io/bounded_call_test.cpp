@@ -4,6 +4,7 @@
 #include <atomic>
 #include <latch>
 #include <memory>
+#include <stdexcept>
 
 namespace penstock::tiers {
 namespace {
@@ -14,6 +15,16 @@ TEST(BoundedCall, ReturnsWhatTheCallReturns) {
                                         [] { return Result<int>(Error(ErrorCode::no_space, "call")); });
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::no_space);
+}
+
+TEST(BoundedCall, ThrowsWhatTheCallThrows) {
+  const auto call = []() -> Result<int> { throw std::runtime_error("of an embedder's file system"); };
+
+  EXPECT_THROW((void)bounded_call<int>("test", "file", std::chrono::seconds(60), call), std::runtime_error);
+}
+
+TEST(BoundedCall, TakesADeadlineOfTheEndOfTime) {
+  EXPECT_TRUE(bounded_call<int>("test", "file", forever - TimePoint(1), [] { return Result<int>(7); }));
 }
 
 TEST(BoundedCall, AbandonsACallThatDoesNotReturnAndWhatItReturnsLater) {
@@ -39,6 +50,7 @@ TEST(BoundedCall, AbandonsACallThatDoesNotReturnAndWhatItReturnsLater) {
   EXPECT_EQ(result.error().code(), ErrorCode::deadline_exceeded);
   EXPECT_NE(result.error().message().find("/mnt/nvme0"), std::string::npos);
   EXPECT_NE(result.error().message().find("abandoned"), std::string::npos);
+  EXPECT_NE(result.error().message().find("20 ms without an answer"), std::string::npos);
   shared->end.count_down();
   shared->destroyed.wait();  // by the thread of the call
 }
