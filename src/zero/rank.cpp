@@ -75,18 +75,21 @@ Result<void> Rank::State::open() {
   return ok();
 }
 
-/// Creates the accelerator with the memory that the engine needs on any device, then plans for this one.
 Result<void> Rank::State::make_accelerator() {
   const auto plan_for = [this](tiers::DeviceMemory memory) {
     return plan_memory(options.config, options.model, options.identity.ranks, options.identity.local_ranks,
                        memory);
   };
-  PENSTOCK_TRY_ASSIGN(plan, plan_for(tiers::DeviceMemory::separate));
-  if (options.make_accelerator) {
-    PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(plan.device_budget));
-  } else {
+  if (!options.make_accelerator) {
+    PENSTOCK_TRY_ASSIGN(plan, plan_for(tiers::DeviceMemory::host));
     accelerator = make_host_accelerator(plan.device_budget);
+    return ok();
   }
+  // Only its device tells where its memory is; one of its own needs more.
+  auto planned = plan_for(tiers::DeviceMemory::separate);
+  if (!planned) planned = plan_for(tiers::DeviceMemory::host);
+  if (!planned) return planned.error();
+  PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(planned->device_budget));
   if (!accelerator.device || !accelerator.compute) {
     return Error::invalid_argument("Rank::create")
         .object("make_accelerator")

@@ -26,7 +26,7 @@ Result<TensorId> TensorStore::add(TensorDescription description) {
                 " has the same key: " + to_string(description.key));
   }
   if (free_.empty()) {
-    free_.push_back(TensorId(tensors_.size()));
+    free_.push_back(first_in_slot(tensors_.size()));
     tensors_.emplace_back();
   }
   const TensorId id = free_.back();

@@ -237,10 +237,13 @@ Result<void> EngineState::check_step(const StepOptions& step) const {
 
 Result<void> EngineState::check_units_without_gradient(const std::vector<std::uint32_t>& units) const {
   constexpr const char* operation = "Engine::begin_step";
-  const auto listed = [&](std::uint32_t unit) { return std::count(units.begin(), units.end(), unit); };
+  std::vector<bool> listed(options_.model.units.size());
   for (const std::uint32_t unit : units) {
     PENSTOCK_TRY(check_unit(operation, unit));
-    if (listed(unit) == 1) continue;
+    if (!listed[unit]) {
+      listed[unit] = true;
+      continue;
+    }
     return Error::invalid_argument(operation)
         .object("units_without_gradient")
         .reason("a unit is listed twice")
@@ -248,9 +251,9 @@ Result<void> EngineState::check_units_without_gradient(const std::vector<std::ui
   }
   // A flat is reduced whole: its owner's other parameters would get a gradient too.
   for (std::uint32_t user = 0; user < options_.model.units.size(); ++user) {
-    if (listed(user) > 0) continue;
+    if (listed[user]) continue;
     for (const ParameterId shared : options_.model.units[user].shared) {
-      if (listed(shared.unit) == 0) continue;
+      if (!listed[shared.unit]) continue;
       return Error::invalid_argument(operation)
           .object("units_without_gradient")
           .reason("a unit that is not listed shares a parameter of unit " +

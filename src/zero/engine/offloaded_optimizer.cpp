@@ -8,6 +8,31 @@ namespace penstock::zero {
 
 using cpu_adam::all_states;
 
+namespace {
+
+// Bounds the memory that restore() takes, and gives each of 16 workers a block.
+constexpr ElementCount restored_at_once = cpu_adam::block_elements * 16;
+
+/// Elements [first, first + count) of a tile; `first` is at a block's boundary.
+Result<cpu_adam::AdamTile> part_of(cpu_adam::AdamTile tile, ElementCount first, ElementCount count) {
+  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(tile.format, first));
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(tile.format, count));
+  const ByteCount element = size_of(tile.parameter_dtype);
+  tile.state = tile.state.subspan(before, bytes);
+  tile.parameter = tile.parameter.subspan(element * first.value(), element * count.value());
+  tile.elements = count;
+  tile.first_element += first.value();
+  return tile;
+}
+
+/// The first of `flats` from number `flat` on that gets a gradient; flats.size() if there is none.
+std::size_t next_updated(std::span<const FlatState> flats, std::size_t flat) {
+  while (flat < flats.size() && flats[flat].grad.absent) ++flat;
+  return flat;
+}
+
+}  // namespace
+
 cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
                                             ConstHostSpan gradient) const {
   const auto part = [&](auto span, DType dtype) {
@@ -57,17 +82,21 @@ Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32
 Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
                                               std::uint64_t step, const StateSource& source, HostSpan shard) {
   swap::Runtime& runtime = *options_.runtime;
-  std::array<std::vector<float>, all_states.size()> states;
-  for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
-    states[kind].resize(tile.range.count.value());
-    PENSTOCK_TRY(
-        source(*flat.layout, all_states[kind], flat.layout->shard * rank + tile.range.begin, states[kind]));
-  }
   runtime.wait_for_stores(options_.tile_stores_max);
   PENSTOCK_TRY_ASSIGN(auto lease,
                       runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded));
-  PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, view(tile, lease.bytes(), shard, {}),
-                                      options_.workers));
+  const cpu_adam::AdamTile whole = view(tile, lease.bytes(), shard, {});
+  std::array<std::vector<float>, all_states.size()> states;
+  for (ElementCount first; first < tile.range.count; first += restored_at_once) {
+    const ElementCount count = std::min(restored_at_once, tile.range.count - first);
+    const ElementCount begin = flat.layout->shard * rank + tile.range.begin + first;
+    for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
+      states[kind].assign(count.value(), 0.0f);
+      PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, states[kind]));
+    }
+    PENSTOCK_TRY_ASSIGN(const auto part, part_of(whole, first, count));
+    PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, part, options_.workers));
+  }
   if (tile.on_disk) internals().blocks(tile.tensor).seal_all(lease.bytes(), step);
   internals().blocks(tile.tensor).stamp(step);
   return ok();
@@ -79,7 +108,8 @@ void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t f
   if (flats[flat].tiles[tile].on_disk) (void)options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
   while (ahead < limit) {
     if (++tile >= flats[flat].tiles.size()) {
-      if (++flat == flats.size()) return;
+      flat = next_updated(flats, flat + 1);
+      if (flat == flats.size()) return;
       tile = 0;
       limit = options_.tiles_ahead_next_flats;
       if (ahead >= limit) return;
@@ -108,13 +138,14 @@ Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& 
       PENSTOCK_TRY(check_same_step(flat));
       PENSTOCK_TRY_ASSIGN(auto gradient, runtime.acquire(flat.gradient, swap::Access::read));
       flat.open_gradient = std::move(gradient);
-      // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an overwrite needs no
-      // prefetch.
+      // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an
+      // overwrite needs no prefetch.
       const bool reads = cpu_adam::shares_parameter(options_.format);
       PENSTOCK_TRY_ASSIGN(auto shard,
                           runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
                                           reads ? swap::Use::recorded : swap::Use::unrecorded));
-      if (reads && f + 1 < flats.size()) (void)runtime.prefetch(flats[f + 1].shard);
+      const std::size_t next = next_updated(flats, f + 1);
+      if (reads && next < flats.size()) (void)runtime.prefetch(flats[next].shard);
       flat.open_shard = std::move(shard);
     }
     for (std::size_t t = 0; t < flat.tiles.size(); ++t) {

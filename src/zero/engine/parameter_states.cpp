@@ -70,8 +70,8 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   PENSTOCK_TRY(step_complete(operation));
   PENSTOCK_TRY(between_steps(operation));
   PENSTOCK_TRY(residency_->check_no_leases());
-  initialized_ = false;
   PENSTOCK_TRY(residency_->drop_all(*this));
+  initialized_ = false;
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
                            std::span<float> values) -> Result<void> {
     PENSTOCK_TRY(source(id, kind, first, values));

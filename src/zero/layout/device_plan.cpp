@@ -8,8 +8,8 @@ namespace penstock::zero {
 
 namespace {
 
-/// Room for the two largest neighbouring units gathered, unless they are used in place, and twice for the largest full gradients of one unit: one being
-/// written, one being reduced.
+/// Room for the two largest neighbouring units gathered, unless they are used in place, and twice for the largest full
+/// gradients of one unit: one being written, one being reduced.
 ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype, InPlace in_place) {
   const auto unit_bytes = [&](std::uint32_t unit) {
     ByteCount bytes;

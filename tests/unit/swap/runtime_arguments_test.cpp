@@ -59,7 +59,8 @@ class RuntimeArguments : public testing::Test {
 };
 
 TEST_F(RuntimeArguments, RefusesATensorThatWasNeverAdded) {
-  expect_refuses(TensorId(0));
+  (void)add(runtime_, 4_KiB);
+  expect_refuses(TensorId{});
   expect_refuses(TensorId(~0u));
 }
 

@@ -111,7 +111,7 @@ struct StepOutcome {
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
 /// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream. All
-/// but begin_step and reduce block. The device budget is planned for one UnitLease at a time.
+/// but begin_step and reduce(UnitGradients) block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -164,8 +164,8 @@ class Engine {
   /// Reads the masters and moments of this rank's shards, tile by tile. All ranks together pass each value of each
   /// parameter once. The states belong to step completed_steps(). Not collective.
   Result<void> read_states(const StateSink& sink);
-  /// Writes values [first, first + values.size()) of one state of `parameter` into `values`, which contains zeros. An
-  /// error ends restore().
+  /// Writes values [first, first + values.size()) of one state of `parameter`, at most 262144 of them, into `values`,
+  /// which contains zeros. An error ends restore().
   using StateSource = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                  std::uint64_t first, std::span<float> values)>;
   /// Sets the masters and moments of this rank's shards as of step `step`, which must be equal on all ranks. With the
@@ -217,7 +217,7 @@ class Engine {
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
   /// The same for gradients in memory of the caller, one for each parameter of the unit in the order of UnitLayout: its
   /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`; until it has executed the
-  /// copies they must not change. Replaces gradients() and reduce().
+  /// copies they must not change. Replaces gradients() and reduce(), and waits as gradients() does.
   ///
   /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
   /// this engine. They change nothing.
