@@ -9,12 +9,14 @@ namespace penstock::swap {
 using tiers::TensorId;
 
 void Lease::end() noexcept {
+  bytes_ = {};
   if (const auto runtime = std::exchange(runtime_, nullptr)) runtime->end_lease(tensor_, access_, owner_);
 }
 
 void PendingLease::ask() {
   if (runtime_ == nullptr || request_ || refusal_) return;
-  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true);
+  auto request = runtime_->ask(tensor_, access_, Use::unrecorded, /*announced=*/true,
+                               {.thread = std::this_thread::get_id()});
   if (request) {
     request_ = *request;
   } else {
@@ -43,14 +45,15 @@ void PendingLease::cancel() noexcept {
 
 // What leases ask of the runtime's state.
 
-Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, bool announced) {
+Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, bool announced,
+                                    Requester requester) {
   Result<RequestId> id = RequestId();
   change([&] {
     if (auto known = check_known("Runtime::request", tensor); !known) {
       id = known.error();
       return;
     }
-    id = residency.request(tensor, access, use);
+    id = residency.request(tensor, access, use, requester);
     if (announced) residency.retract(tensor);
   });
   return id;
@@ -93,11 +96,20 @@ Result<void> RuntimeState::check_not_own(TensorId tensor, Access access) const {
     return lease.tensor == tensor && lease.owner == self &&
            (lease.access != Access::read || access != Access::read);
   });
-  if (!excluded) return ok();
-  return Error::invalid_argument("Runtime::acquire")
-      .object(store.description(tensor).name)
-      .reason("this thread holds a lease that excludes this one, so that the call would wait for ever")
-      .advice("end that lease before, or request() one that another thread will end");
+  const auto refused = [&](const char* reason, const char* advice) {
+    return Error::invalid_argument("Runtime::acquire")
+        .object(store.description(tensor).name)
+        .reason(reason)
+        .advice(advice);
+  };
+  if (excluded) {
+    return refused("this thread holds a lease that excludes this one, so that the call would wait for ever",
+                   "end that lease before, or request() one that another thread will end");
+  }
+  if (!residency.has_excluding_request(self, tensor, access)) return ok();
+  return refused(
+      "this thread has a PendingLease that excludes this one, so that the call would wait for ever",
+      "poll() that one, or cancel() it");
 }
 
 }  // namespace penstock::swap

@@ -41,8 +41,11 @@ Runtime::Runtime(std::shared_ptr<RuntimeState> state) : state_(std::move(state))
 
 Runtime::~Runtime() {
   {
-    const std::lock_guard lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
     state_->residency.stop();
+    state_->closing = true;
+    state_->changed.notify_all();
+    state_->changed.wait(lock, [this] { return state_->waiting == 0; });
   }
   // Ignores failed stores: a caller that needs their errors calls flush() before.
   RuntimeInternals(*this).wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
@@ -104,7 +107,7 @@ Result<void> Runtime::remove(TensorId tensor) {
 }
 
 PendingLease Runtime::request(TensorId tensor, Access access, Use use) {
-  auto id = state_->ask(tensor, access, use, /*announced=*/false);
+  auto id = state_->ask(tensor, access, use, /*announced=*/false, {.thread = std::this_thread::get_id()});
   if (!id) return PendingLease(state_, id.error());
   return {state_, tensor, access, *id};
 }
@@ -120,37 +123,44 @@ PendingLease Runtime::announce(TensorId tensor, Access access) {
 }
 
 Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
+  const auto state = state_;  // the runtime may be destroyed while this thread waits
+  const std::thread::id self = std::this_thread::get_id();
   PENSTOCK_TRY(check_stores());
   {
-    const std::lock_guard lock(state_->mutex);
-    PENSTOCK_TRY(state_->check_known("Runtime::acquire", tensor));
-    PENSTOCK_TRY(state_->check_not_own(tensor, access));
+    const std::lock_guard lock(state->mutex);
+    PENSTOCK_TRY(state->check_known("Runtime::acquire", tensor));
+    PENSTOCK_TRY(state->check_not_own(tensor, access));
   }
   // The use is recorded with the grant, so that a call that is repeated after a failed store counts once.
-  PENSTOCK_TRY_ASSIGN(const RequestId id, state_->ask(tensor, access, Use::unrecorded, /*announced=*/false));
+  PENSTOCK_TRY_ASSIGN(const RequestId id, state->ask(tensor, access, Use::unrecorded, /*announced=*/false,
+                                                     {.thread = self, .blocks = true}));
   std::optional<Result<void>> outcome;
   std::optional<Error> failed;
-  std::unique_lock lock(state_->mutex);
-  state_->drive_until(lock, [&] {
-    outcome = state_->residency.take(id);
-    return outcome || (failed = state_->residency.take_store_error());
+  std::unique_lock lock(state->mutex);
+  ++state->waiting;
+  state->drive_until(lock, [&] {
+    outcome = state->residency.take(id);
+    return outcome || state->closing || (failed = state->residency.take_store_error());
   });
-  if (failed) {
+  --state->waiting;
+  if (!outcome) {
     // Before the lock is released, because the request could be granted then.
-    state_->residency.cancel(id, tensor, access);
-    return state_->report_store_error(lock, std::move(failed)).error();
+    state->residency.cancel(id, tensor, access);
+    if (failed) return state->report_store_error(lock, std::move(failed)).error();
+    state->changed.notify_all();
+    return Error(ErrorCode::failed_state, "Runtime::acquire").reason("the runtime was destroyed");
   }
   if (!*outcome) return outcome->error();
   if (use == Use::recorded) {
-    state_->residency.record_use(tensor);
-    state_->advance();
+    state->residency.record_use(tensor);
+    state->advance();
   }
-  const std::thread::id owner = std::this_thread::get_id();
-  state_->owned.push_back({tensor, access, owner});
-  const HostSpan payload = state_->moves.payload(tensor);
+  state->owned.push_back({tensor, access, self});
+  const HostSpan payload = state->moves.payload(tensor);
+  if (state->closing) state->changed.notify_all();
   lock.unlock();
-  state_->wake();
-  return Lease(state_, tensor, access, payload, owner);
+  state->wake();
+  return Lease(state, tensor, access, payload, self);
 }
 
 void Runtime::end_round() {

@@ -32,6 +32,12 @@ void RuntimeInternals::start(Move move) const {
   wake();
 }
 
+PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access) const {
+  auto id = state_.ask(tensor, access, Use::recorded, /*announced=*/false, /*requester=*/{});
+  if (!id) return PendingLease(state_.shared_from_this(), id.error());
+  return {state_.shared_from_this(), tensor, access, *id};
+}
+
 void RuntimeInternals::wake() const noexcept {
   state_.wake();
 }
@@ -62,6 +68,11 @@ Result<void> RuntimeInternals::wait_for(const tiers::Event& event) const {
     if (*passed) return ok();
     if (!state_.poll()) idle_handler->idle();
   }
+}
+
+std::uint32_t RuntimeInternals::threads_waiting() const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.waiting;
 }
 
 Executor& RuntimeInternals::executor() const {

@@ -31,9 +31,13 @@ class RuntimeInternals {
 
   /// Starts `move`. The mover runs it.
   void start(Move move) const;
+  /// Requests a lease that the mover takes.
+  [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access) const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
   void wake() const noexcept;
   [[nodiscard]] Executor& executor() const;
+  /// Threads that wait in Runtime::acquire().
+  [[nodiscard]] std::uint32_t threads_waiting() const;
 
   /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the runtime.
   /// Errors: that of a failed write-behind, if `done()` is still false.

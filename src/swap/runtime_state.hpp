@@ -22,7 +22,7 @@ namespace penstock::swap {
 
 /// The implementation of a Runtime, shared with its leases. `mutex` protects store, budget and residency. No system
 /// or CUDA call is made with it held.
-struct RuntimeState {
+struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   RuntimeState(RuntimeOptions given, tiers::HostArena memory, std::vector<std::unique_ptr<Path>> opened);
   /// Starts the drivers and the mover, unless the options have an idle_handler.
   ///
@@ -33,7 +33,7 @@ struct RuntimeState {
   void advance() {
     residency.advance();
     // A move that is blocked frees nothing.
-    if (transfers.active() <= transfers.blocked()) residency.fail_starved_request();
+    while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) residency.advance();
   }
   void wake() noexcept;
   /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
@@ -41,12 +41,13 @@ struct RuntimeState {
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
   [[nodiscard]] Result<void> check_unused(const char* operation, tiers::TensorId tensor) const;
   // For leases. After the runtime was destroyed they change nothing.
-  [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced);
+  [[nodiscard]] Result<RequestId> ask(tiers::TensorId tensor, Access access, Use use, bool announced,
+                                      Requester requester);
   [[nodiscard]] std::optional<Result<HostSpan>> take(RequestId id, tiers::TensorId tensor);
   void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
   void end_lease(tiers::TensorId tensor, Access access, std::thread::id owner) noexcept;
-  /// Errors: invalid_argument, when this thread's acquire() returned a lease that excludes one with `access`. With the
-  /// lock held.
+  /// Errors: invalid_argument, when this thread's acquire() returned a lease that excludes one with `access`, or when it
+  /// has requested one. With the lock held.
   [[nodiscard]] Result<void> check_not_own(tiers::TensorId tensor, Access access) const;
 
   bool poll();
@@ -82,6 +83,8 @@ struct RuntimeState {
   };
   std::vector<OwnedLease> owned;  // leases that acquire() returned
   bool woken = false, stopping = false;
+  bool closing = false;       // the runtime is being destroyed
+  std::uint32_t waiting = 0;  // threads in acquire()
   std::atomic<std::int64_t> stall_ns{0};
   std::vector<MoveEvent> events;  // used by the mover only, as are the moves that it starts in one run
   std::vector<Move> starts;

@@ -24,6 +24,24 @@ Result<void> RankIdentity::validate() const {
   return ok();
 }
 
+namespace {
+
+/// A configuration of a file has the batch size of all ranks; one that is made in code may leave it at its default.
+Result<void> check_batch_size(const Config& config, std::uint32_t ranks) {
+  const std::uint64_t product =
+      std::uint64_t{config.micro_batch_size} * config.gradient_accumulation_steps * ranks;
+  if (config.train_batch_size == product || config.train_batch_size == 1) return ok();
+  return Error::invalid_config("Rank::create")
+      .object("train_batch_size")
+      .wanted(std::to_string(product) + " = train_micro_batch_size_per_gpu " +
+              std::to_string(config.micro_batch_size) + " x gradient_accumulation_steps " +
+              std::to_string(config.gradient_accumulation_steps) + " x " + std::to_string(ranks) + " ranks")
+      .got(config.train_batch_size)
+      .advice("read the file with Config::from_file(path, " + std::to_string(ranks) + ")");
+}
+
+}  // namespace
+
 /// Members are in the order of creation, so that each part is destroyed before the parts that it uses.
 struct Rank::State {
   explicit State(Options given) : options(std::move(given)) {}
@@ -57,6 +75,7 @@ Result<std::unique_ptr<Rank>> Rank::create(Options options) {
 Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
+  PENSTOCK_TRY(check_batch_size(options.config, identity.ranks));
   PENSTOCK_TRY(make_accelerator());
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());

@@ -13,6 +13,7 @@
 namespace penstock::swap {
 
 class Runtime;
+class RuntimeInternals;
 struct RuntimeState;
 
 /// What a lease allows. Any number of `read` leases may exist at a time; `modify` and `overwrite` are exclusive.
@@ -44,6 +45,7 @@ class Lease {
   }
   ~Lease() { end(); }
 
+  /// Empty once the lease has ended or was moved from.
   [[nodiscard]] HostSpan bytes() const { return bytes_; }
   [[nodiscard]] bool held() const { return runtime_ != nullptr; }
   /// Ends the lease. After `modify` and `overwrite` the tensor has a new version.
@@ -72,7 +74,9 @@ class Lease {
   std::thread::id owner_;  // the thread whose acquire() returned it; none for a PendingLease's
 };
 
-/// A lease that was requested, or announced, and not granted yet. Move-only. Cancelled by cancel() or by destruction.
+/// A lease that was requested, or announced, and not granted yet. The thread that requests it polls it: while that thread
+/// waits in Runtime::acquire() instead, a grant that it has not polled counts as memory that is not going to be freed.
+/// Move-only. Cancelled by cancel() or by destruction.
 /// Used by one thread at a time. If the runtime is destroyed first, poll() returns failed_state.
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
@@ -103,6 +107,7 @@ class PendingLease {
 
  private:
   friend class Runtime;
+  friend class RuntimeInternals;
 
   PendingLease(std::shared_ptr<RuntimeState> runtime, tiers::TensorId tensor, Access access,
                std::optional<RequestId> request)

@@ -80,12 +80,12 @@ bool HostResidency::in_use(TensorId tensor) const {
   return store_.copy(tensor).leased() || pending_uses_[slot_of(tensor)] > 0;
 }
 
-RequestId HostResidency::request(TensorId tensor, Access access, Use use) {
+RequestId HostResidency::request(TensorId tensor, Access access, Use use, Requester requester) {
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
   if (use == Use::recorded) record_use(tensor);
   const auto id = RequestId(next_request_++);
-  requests_.push_back({id, tensor, access});
+  requests_.push_back({id, tensor, access, requester});
   prefetch_.withdraw(tensor);  // this use needs no prefetch any more
   count_pending_use(tensor, +1);
   return id;
@@ -242,24 +242,23 @@ void HostResidency::advance() {
   }
 }
 
-void HostResidency::fail_starved_request() {
-  if (store_failed()) return;
+bool HostResidency::fail_starved_request() {
+  if (store_failed()) return false;
   const auto find_starved = [this] {
     return std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
       return store_.copy(request.tensor).state == CopyState::absent;
     });
   };
   auto starved = find_starved();
-  if (starved == requests_.end()) return;
+  if (starved == requests_.end()) return false;
   const RequestId id = starved->id;
   if (take_back_grants_after(id)) {
     advance();
     starved = find_starved();
     const bool waits = starved != requests_.end() && starved->id == id && storing_.empty();
-    if (!waits) return;
+    if (!waits) return false;
   }
-  // The caller that takes an earlier grant will continue, and may free room.
-  if (!outcomes_.empty() && outcomes_.begin()->first < id) return;
+  if (earlier_grant_may_make_room(*starved)) return false;
   Error error =
       budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
   for (const TensorId tensor : store_.tensors()) {
@@ -269,6 +268,27 @@ void HostResidency::fail_starved_request() {
   }
   finish(*starved, std::move(error));
   requests_.erase(starved);
+  return true;
+}
+
+/// Whether a caller will take an earlier grant. It will continue then, and may free room.
+bool HostResidency::earlier_grant_may_make_room(const Request& starved) const {
+  return std::any_of(outcomes_.begin(), outcomes_.lower_bound(starved.id), [&](const auto& outcome) {
+    const Requester& other = outcome.second.request.requester;
+    const bool waits_for_this = starved.requester.blocks && other.thread == starved.requester.thread;
+    return outcome.second.result && !waits_for_this;
+  });
+}
+
+bool HostResidency::has_excluding_request(std::thread::id thread, TensorId tensor, Access access) const {
+  const auto excludes = [&](const Request& request) {
+    return request.tensor == tensor && request.requester.thread == thread &&
+           (request.access != Access::read || access != Access::read);
+  };
+  return std::any_of(requests_.begin(), requests_.end(), excludes) ||
+         std::any_of(outcomes_.begin(), outcomes_.end(), [&](const auto& outcome) {
+           return outcome.second.result && excludes(outcome.second.request);
+         });
 }
 
 /// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again. Their
@@ -284,7 +304,7 @@ bool HostResidency::take_back_grants_after(RequestId id) {
     outcome = outcomes_.erase(outcome);
     const auto later = std::find_if(requests_.begin(), requests_.end(),
                                     [&](const Request& other) { return other.id > request.id; });
-    requests_.insert(later, {request.id, request.tensor, request.access});
+    requests_.insert(later, {request.id, request.tensor, request.access, request.requester});
     count_pending_use(request.tensor, +1);
     end_untaken(request);
     any = true;

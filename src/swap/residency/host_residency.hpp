@@ -19,9 +19,16 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::swap {
+
+/// Who takes the result of a request.
+struct Requester {
+  std::thread::id thread{};  ///< none: another thread than the one that requests, such as the mover
+  bool blocks = false;       ///< it waits for this result and takes no other one before
+};
 
 /// Decides which tensors are in host memory: grants leases, evicts, and asks Effects to load, store and drop.
 ///
@@ -79,7 +86,10 @@ class HostResidency {
   [[nodiscard]] bool in_use(tiers::TensorId tensor) const;
 
   /// Requests a lease and records the use. take() returns the result.
-  [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use);
+  [[nodiscard]] RequestId request(tiers::TensorId tensor, Access access, Use use, Requester requester = {});
+  /// Whether `thread` has requested a lease that excludes one with `access`, and has not taken it.
+  [[nodiscard]] bool has_excluding_request(std::thread::id thread, tiers::TensorId tensor,
+                                           Access access) const;
   /// Records a use, for a request with Use::unrecorded.
   void record_use(tiers::TensorId tensor);
   /// Records a use whose lease is requested later, with Use::unrecorded. Until retract(), the tensor counts as the next
@@ -111,8 +121,9 @@ class HostResidency {
   /// Grants requests where possible, and starts loads and stores.
   void advance();
   /// Called when no transfer is in flight that could free memory. For the first request that waits for room, takes back
-  /// the later grants that were not taken. If there is none of these and no earlier one, fails the request.
-  void fail_starved_request();
+  /// the later grants that were not taken. If that makes no room, and no caller can take an earlier grant, fails the
+  /// request and returns true: after advance() the next one may starve too.
+  bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
 
@@ -147,6 +158,7 @@ class HostResidency {
     RequestId id{};
     tiers::TensorId tensor{};
     Access access{};
+    Requester requester{};
     bool loading = false;  // a load was started for it
   };
   enum class Decision : std::uint8_t { granted, waits, waits_for_room, failed };
@@ -158,6 +170,7 @@ class HostResidency {
   void finish(const Request& request, Result<void> outcome);
   void end_untaken(const Request& granted);
   [[nodiscard]] bool take_back_grants_after(RequestId id);
+  [[nodiscard]] bool earlier_grant_may_make_room(const Request& starved) const;
   void count_pending_use(tiers::TensorId tensor, int change);
   void refresh_after_trace_change(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);

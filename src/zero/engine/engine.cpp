@@ -74,22 +74,27 @@ Engine::Engine(std::shared_ptr<EngineState> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
 Result<void> Engine::initialize(const Fill& fill) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::initialize"));
   return state_->initialize(fill);
 }
 Result<void> Engine::read_states(const StateSink& sink) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::read_states"));
   return state_->read_states(sink);
 }
 Result<void> Engine::restore(std::uint64_t step, const StateSource& source) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::restore"));
   return state_->restore("Engine::restore", step, source);
 }
 std::uint64_t Engine::completed_steps() const {
   return state_->completed_steps();
 }
 Result<void> Engine::begin_step(const StepOptions& options) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::begin_step"));
   return state_->begin_step(options);
 }
 
 Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::acquire"));
   PENSTOCK_TRY_ASSIGN(auto parameters, state_->acquire(unit, stream));
   UnitLease lease;
   lease.engine_ = state_;
@@ -99,6 +104,7 @@ Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
 }
 
 Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::gradients"));
   PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients(unit, stream));
   UnitGradients gradients;
   gradients.engine_ = state_;
@@ -108,6 +114,7 @@ Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& strea
 }
 
 Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::reduce"));
   const auto engine = gradients.engine_.lock();
   if (engine != state_) {
     return Error::invalid_argument("Engine::reduce")
@@ -120,16 +127,20 @@ Result<void> Engine::reduce(UnitGradients gradients, tiers::Stream& stream) {
 
 Result<void> Engine::reduce(std::uint32_t unit, std::span<const GradientSource> gradients,
                             tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::reduce"));
   return state_->reduce_copies(unit, gradients, stream);
 }
 
 Result<StepOutcome> Engine::step() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::step"));
   return state_->step();
 }
 Result<void> Engine::abandon_step(tiers::Stream& stream, std::string cause) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::abandon_step"));
   return state_->abandon_step(stream, std::move(cause));
 }
 Result<std::string> Engine::digest() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::digest"));
   return state_->digest();
 }
 Engine::Status Engine::status() const {

@@ -160,6 +160,13 @@ void EngineState::predict_micro_batches(std::uint32_t count) {
                          plan.gradient_writes_max * count);
 }
 
+Result<EngineState::Call> EngineState::enter(const char* operation) {
+  if (!in_call_.exchange(true)) return Call(&in_call_);
+  return Error(ErrorCode::failed_state, operation)
+      .reason("another call of this engine has not returned")
+      .advice("call an engine from one thread, and not from a Fill, StateSink or StateSource");
+}
+
 Result<void> EngineState::check_not_failed(const char* operation) const {
   if (!context_.failure) return ok();
   return Error(ErrorCode::failed_state, operation)

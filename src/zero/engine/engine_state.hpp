@@ -11,6 +11,8 @@
 
 #include <penstock/zero/engine/engine.hpp>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,10 +30,18 @@ class EngineState : private FlatResidency::Effects {
   using StepOptions = Engine::StepOptions;
   using Status = Engine::Status;
 
+  /// Ends one call of the engine.
+  struct EndCall {
+    void operator()(std::atomic<bool>* running) const { running->store(false); }
+  };
+  using Call = std::unique_ptr<std::atomic<bool>, EndCall>;
+
   explicit EngineState(Options options);
   ~EngineState() override;
   Result<void> open();
 
+  /// Begins a call, which ends with the result. Errors: failed_state, while another call runs. Safe from any thread.
+  [[nodiscard]] Result<Call> enter(const char* operation);
   Result<void> initialize(const Fill& fill);
   Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
   Result<void> read_states(const StateSink& sink);
@@ -89,6 +99,7 @@ class EngineState : private FlatResidency::Effects {
   std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool pinned_ = false, initialized_ = false;
+  std::atomic<bool> in_call_{false};
 };
 
 }  // namespace penstock::zero

@@ -31,7 +31,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                             .gathered = gathered.gathered.get()};
   swap::Move move;
   move.then(make_gather_hop(context_.collectives(), target,
-                            context_.runtime.request(flat.shard, swap::Access::read)));
+                            context_.internals.request_for_mover(flat.shard, swap::Access::read)));
   move.on_event = [&gathered](swap::HopState state, const Result<void>& result) {
     gathered.gather.report(state, result);
   };

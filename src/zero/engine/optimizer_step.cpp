@@ -12,7 +12,8 @@ Result<void> OptimizerStep::begin(std::uint32_t micro_batches,
                                               {.number = context_.completed_steps + 1,
                                                .micro_batches = micro_batches,
                                                .learning_rate = learning_rate_,
-                                               .units_without_gradient = units_without_gradient});
+                                               .units_without_gradient = units_without_gradient,
+                                               .layout_hash = layout_hash_});
   PENSTOCK_TRY_ASSIGN(auto norm, compute_global_norm(settings));
   norm_ = norm;
   norm_->waited = waited;

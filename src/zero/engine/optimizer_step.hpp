@@ -21,7 +21,7 @@ namespace penstock::zero {
 class OptimizerStep {
  public:
   OptimizerStep(EngineContext& context, OffloadedOptimizer& optimizer, const MemoryPlan& plan)
-      : context_(context), optimizer_(optimizer), plan_(plan) {}
+      : context_(context), optimizer_(optimizer), plan_(plan), layout_hash_(layout_hash(context.model)) {}
 
   void set_learning_rate(std::optional<float> learning_rate) { learning_rate_ = learning_rate; }
   /// Whether the norm of a step is known and its update is not complete.
@@ -48,6 +48,7 @@ class OptimizerStep {
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   const MemoryPlan& plan_;
+  const std::uint64_t layout_hash_;
   std::optional<float> learning_rate_;
   std::optional<GlobalNorm> norm_;  // of a step that is not complete
 };

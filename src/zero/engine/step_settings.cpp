@@ -9,22 +9,30 @@ namespace penstock::zero {
 
 namespace {
 
-constexpr std::array<std::string_view, StepSettings::count> names = {
-    "step",
-    "StepOptions::micro_batches",
-    "StepOptions::units_without_gradient",
-    "StepOptions::learning_rate or optimizer.params.lr",
-    "optimizer.params.betas[0]",
-    "optimizer.params.betas[1]",
-    "optimizer.params.eps",
-    "optimizer.params.weight_decay",
-    "optimizer.params.adam_w_mode",
-    "optimizer.params.bias_correction",
-    "gradient_clipping",
-    "fp16.loss_scale",
-    "penstock.state_format",
-    "the model layout's optimizer groups",
+struct Setting {
+  std::string_view name;
+  bool hashed = false;  ///< its number says nothing to a reader
 };
+
+constexpr std::array<Setting, StepSettings::count> settings = {{
+    {"step"},
+    {"StepOptions::micro_batches"},
+    {"StepOptions::units_without_gradient", true},
+    {"StepOptions::learning_rate or optimizer.params.lr"},
+    {"optimizer.params.betas[0]"},
+    {"optimizer.params.betas[1]"},
+    {"optimizer.params.eps"},
+    {"optimizer.params.weight_decay"},
+    {"optimizer.params.adam_w_mode"},
+    {"optimizer.params.bias_correction"},
+    {"gradient_clipping"},
+    {"fp16.loss_scale"},
+    {"penstock.state_format", true},
+    {"the data type of parameters and gradients", true},
+    {"data_types.grad_accum_dtype", true},
+    {"the model layout's optimizer groups", true},
+    {"the model layout", true},
+}};
 
 /// The part of a hash that a double represents exactly.
 double as_double(std::uint64_t hash) {
@@ -45,6 +53,10 @@ double hash_of(const std::vector<OptimizerGroup>& groups) {
   return as_double(hash);
 }
 
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  return splitmix64_mix(hash ^ splitmix64_mix(value + splitmix64_step));
+}
+
 std::string text_of(double value) {
   std::ostringstream text;
   text.precision(7);
@@ -54,6 +66,20 @@ std::string text_of(double value) {
 
 }  // namespace
 
+std::uint64_t layout_hash(const ModelLayout& model) {
+  std::uint64_t hash = model.units.size();
+  for (const UnitLayout& unit : model.units) {
+    hash = mix(hash, unit.parameters.size());
+    for (const ParameterLayout& parameter : unit.parameters) {
+      for (const char letter : parameter.name) hash = mix(hash, static_cast<unsigned char>(letter));
+      hash = mix(mix(hash, parameter.count.value()), parameter.group);
+    }
+    hash = mix(hash, unit.shared.size());
+    for (const ParameterId shared : unit.shared) hash = mix(mix(hash, shared.unit), shared.index);
+  }
+  return hash;
+}
+
 StepSettings step_settings(const Config& config, const ModelLayout& model, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
   return {{static_cast<double>(step.number), static_cast<double>(step.micro_batches),
@@ -61,19 +87,23 @@ StepSettings step_settings(const Config& config, const ModelLayout& model, const
            optimizer.betas[0], optimizer.betas[1], optimizer.epsilon, optimizer.weight_decay,
            static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
            config.gradient_clipping, config.loss_scale, static_cast<double>(config.penstock.state_format),
-           hash_of(model.groups)}};
+           static_cast<double>(config.dtype), static_cast<double>(config.grad_accum_dtype),
+           hash_of(model.groups), as_double(step.layout_hash)}};
 }
 
 Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,
                                  std::size_t rank) {
   for (std::size_t i = 0; i < StepSettings::count; ++i) {
     if (of_rank.values[i] == of_rank_0.values[i]) continue;
-    return Error(ErrorCode::invalid_config, "Engine::step")
-        .reason("ranks 0 and " + std::to_string(rank) + " have different settings")
-        .object(std::string(names[i]))
-        .wanted(text_of(of_rank_0.values[i]) + ", as rank 0")
-        .got(text_of(of_rank.values[i]) + " on rank " + std::to_string(rank))
-        .advice("give every rank the same configuration, layout and StepOptions");
+    Error error = Error(ErrorCode::invalid_config, "Engine::step")
+                      .reason("ranks 0 and " + std::to_string(rank) + " have different settings")
+                      .object(std::string(settings[i].name));
+    if (!settings[i].hashed) {
+      error = std::move(error)
+                  .wanted(text_of(of_rank_0.values[i]) + ", as rank 0")
+                  .got(text_of(of_rank.values[i]) + " on rank " + std::to_string(rank));
+    }
+    return std::move(error).advice("give every rank the same configuration, layout and StepOptions");
   }
   return ok();
 }

@@ -11,11 +11,15 @@
 
 namespace penstock::zero {
 
-/// The settings of a step that must be equal on all ranks, as numbers. Ranks exchange them with their norms.
+/// The settings of a step that must be equal on all ranks, as numbers; lists are hashed. Ranks exchange them with their
+/// norms.
 struct StepSettings {
-  static constexpr std::size_t count = 14;
+  static constexpr std::size_t count = 17;
   std::array<double, count> values{};
 };
+
+/// A hash of units, parameters, their names, counts and groups, and of what they share.
+[[nodiscard]] std::uint64_t layout_hash(const ModelLayout& model);
 
 /// What the trainer gives for one step.
 struct StepGiven {
@@ -23,6 +27,7 @@ struct StepGiven {
   std::uint32_t micro_batches = 1;
   std::optional<float> learning_rate;
   std::span<const std::uint32_t> units_without_gradient;
+  std::uint64_t layout_hash = 0;
 };
 
 [[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model,

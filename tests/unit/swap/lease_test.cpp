@@ -1,13 +1,16 @@
 #include "kit/scratch_directory.hpp"
+#include "swap/runtime_internals.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace penstock::swap {
 namespace {
@@ -69,6 +72,42 @@ TEST(Lease, ThatIsPendingFailsWhenItsRuntimeIsDestroyed) {
   announced.ask();
   EXPECT_EQ(announced.poll()->error().code(), ErrorCode::failed_state);
   cancelled.cancel();
+}
+
+TEST(Lease, HasNoBytesOnceItHasEnded) {
+  Simulation simulation({.host_budget = 64_KiB});
+  const TensorId tensor = add(*simulation.runtime, 4_KiB);
+  Lease lease = simulation.runtime->acquire(tensor, Access::overwrite).value();
+  Lease moved = std::move(lease);
+
+  EXPECT_TRUE(lease.bytes().empty());
+  EXPECT_EQ(moved.bytes().size(), 4_KiB);
+  moved.end();
+  EXPECT_TRUE(moved.bytes().empty());
+}
+
+TEST(Lease, IsRefusedToThreadsThatWaitWhenTheirRuntimeIsDestroyed) {
+  const penstock::test::ScratchDirectory directory;
+  auto runtime =
+      Runtime::create({.host_budget = 64_KiB, .paths = {{.directory = directory.path(), .capacity = 1_MiB}}})
+          .value();
+  const TensorId tensor = add(*runtime, 4_KiB);
+  Lease held = runtime->acquire(tensor, Access::overwrite).value();
+  std::vector<std::optional<ErrorCode>> codes(3);
+  std::vector<std::thread> waiting;
+  for (auto& code : codes) {
+    waiting.emplace_back([&, &runtime = *runtime] {
+      const auto refused = runtime.acquire(tensor, Access::read);
+      if (!refused) code = refused.error().code();
+    });
+  }
+  while (RuntimeInternals(*runtime).threads_waiting() < codes.size()) std::this_thread::yield();
+
+  runtime.reset();
+
+  for (std::thread& thread : waiting) thread.join();
+  for (const auto& code : codes) EXPECT_EQ(code, ErrorCode::failed_state);
+  held.end();
 }
 
 TEST(Lease, IsRefusedToAThreadThatHoldsOneThatExcludesIt) {

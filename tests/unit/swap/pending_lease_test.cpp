@@ -1,6 +1,7 @@
 #include "unit/swap/runtime_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -138,6 +139,53 @@ TEST_F(PendingLeases, FailForLackOfMemoryThoughLaterOnesAreGrantedThatCannotMake
   ASSERT_TRUE(outcome) << "it waits for memory that the later request cannot free";
   EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
   EXPECT_TRUE(second.poll().value());
+}
+
+TEST_F(PendingLeases, AllFailForLackOfMemoryThatLeasesHold) {
+  const TensorId first = written(), second = written(), third = written(), fourth = written(),
+                 fifth = written();
+  const Lease a = runtime.acquire(first, Access::read).value(),
+              b = runtime.acquire(second, Access::read).value();
+  PendingLease pending[] = {runtime.request(third, Access::read), runtime.request(fourth, Access::read)};
+
+  const auto refused = runtime.acquire(fifth, Access::read);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+  for (PendingLease& each : pending) EXPECT_EQ(each.poll()->error().code(), ErrorCode::budget_too_small);
+}
+
+TEST_F(PendingLeases, ThatAreGrantedCountAsMemoryThatTheThreadDoesNotFreeWhileItWaits) {
+  const TensorId first = written(), second = written(), third = written();
+  PendingLease pending[] = {runtime.request(first, Access::read), runtime.request(second, Access::read)};
+  simulation.run();
+
+  const auto refused = runtime.acquire(third, Access::read);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+  for (PendingLease& each : pending) EXPECT_TRUE(each.poll().value());
+  EXPECT_TRUE(runtime.acquire(third, Access::read));
+}
+
+TEST_F(PendingLeases, ForbidTheirThreadALeaseThatTheyExclude) {
+  const TensorId tensor = written(), other = written();
+  for (const auto& [pending, wanted] :
+       {std::pair(Access::modify, Access::read), std::pair(Access::read, Access::modify)}) {
+    PendingLease asked = runtime.request(tensor, pending);
+    for (int granted = 0; granted < 2; ++granted) {
+      const auto refused = runtime.acquire(tensor, wanted);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+      EXPECT_NE(refused.error().message().find("poll()"), std::string::npos) << refused.error().message();
+      simulation.run();
+    }
+    EXPECT_TRUE(runtime.acquire(other, wanted));
+    asked.cancel();
+    EXPECT_TRUE(runtime.acquire(tensor, wanted));
+  }
+  const PendingLease read = runtime.request(tensor, Access::read);
+  EXPECT_TRUE(runtime.acquire(tensor, Access::read));
 }
 
 TEST_F(PendingLeases, FailForLackOfMemoryOnlyWhenNoGrantIsOutstanding) {

@@ -258,6 +258,38 @@ TEST(Rank, RefusesAConfigurationThatCannotBeUsed) {
   EXPECT_EQ(rank.error().code(), ErrorCode::invalid_config);
 }
 
+TEST(Rank, RefusesAConfigurationThatWasReadForAnotherNumberOfRanks) {
+  Rank::Options read = options();
+  read.config = Config::from_text(R"({"train_batch_size": 6})", "ds_config.json", /*world_size=*/3).value();
+
+  const auto refused = Rank::create(std::move(read));
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_config);
+  for (const std::string words : {"train_batch_size", "wanted 2 =", "got 6", "from_file(path, 1)"}) {
+    EXPECT_NE(refused.error().message().find(words), std::string::npos) << refused.error().message();
+  }
+}
+
+/// The plan of a rank whose device is host memory and that fits exactly.
+TEST(Rank, NeedsNoMoreThanThePlanForItsDevice) {
+  for (const bool own_accelerator : {false, true}) {
+    Rank::Options mine = options();
+    const auto plan = plan_memory(mine.config, mine.model, 1, 1, tiers::DeviceMemory::host).value();
+    mine.config.penstock.host_budget = plan.host_minimum;
+    mine.config.penstock.device_budget = plan.device_minimum;
+    if (own_accelerator) {
+      mine.make_accelerator = [](ByteCount budget) -> Result<Accelerator> {
+        return make_host_accelerator(budget);
+      };
+    }
+
+    const auto rank = Rank::create(std::move(mine));
+
+    EXPECT_TRUE(rank) << rank.error().message();
+  }
+}
+
 TEST(Rank, GivesTheEngineWhatThePlanSaysAndTheTrainerTheRestOfTheDevice) {
   Rank::Options mine = options();
   ByteCount budget;

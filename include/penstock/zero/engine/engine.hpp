@@ -110,8 +110,9 @@ struct StepOutcome {
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
-/// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream. All
-/// but begin_step and reduce(UnitGradients) block. The device budget is planned for one UnitLease at a time.
+/// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream: a call
+/// during another one returns failed_state. All but begin_step and reduce(UnitGradients) block. The device budget is
+/// planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -239,7 +240,8 @@ class Engine {
   Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
 
   /// A digest of the master weights of all ranks, 32 hexadecimal digits, from each parameter's name, place in layout
-  /// order and values. Equal for any division into units, number of ranks, tier and tile size.
+  /// order and values: it does not depend on the division into units, the number of ranks, the tier and the tile size.
+  /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
 
   enum class Status : std::uint8_t { ready, interrupted, step_incomplete, failed };

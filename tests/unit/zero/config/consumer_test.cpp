@@ -148,6 +148,7 @@ Result<std::unique_ptr<Rank>> rank_in_memory(Config config) {
   config.penstock.path_weights.clear();
   config.penstock.path_nodes.clear();
   config.penstock.rank_nodes.clear();
+  config.train_batch_size /= ranks;
   return Rank::create({.config = std::move(config), .model = test::small_model()});
 }
 

@@ -9,6 +9,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::zero {
@@ -224,6 +225,27 @@ TEST_F(EngineArguments, RefusesEmptyFunctions) {
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   }
   EXPECT_TRUE(engine_.digest());  // the parameters still have their values
+}
+
+TEST_F(EngineArguments, RefusesACallDuringACall) {
+  const auto refused = [this](const auto& result) {
+    return !result && result.error().code() == ErrorCode::failed_state &&
+           engine_.status() == Engine::Status::ready;
+  };
+  int calls = 0;
+  const auto call_again = [&](ParameterId, cpu_adam::StateKind, std::uint64_t,
+                              std::span<const float>) -> Result<void> {
+    ++calls;
+    EXPECT_TRUE(refused(engine_.initialize([](ParameterId, std::uint64_t, std::span<float>) {})));
+    EXPECT_TRUE(refused(engine_.digest()));
+    std::thread([&] { EXPECT_TRUE(refused(engine_.acquire(0, *stream_))); }).join();
+    return ok();
+  };
+
+  EXPECT_TRUE(engine_.read_states(call_again));
+
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(train(*rank_, *stream_, 1.0f).step, 1u);
 }
 
 TEST_F(EngineArguments, GoesOnWithTheNextStepAfterAnExceptionInABackward) {

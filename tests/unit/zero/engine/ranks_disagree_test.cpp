@@ -176,6 +176,47 @@ TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
                {"optimizer groups"});
 }
 
+TEST(RanksDisagree, OnTheDataTypeOfAccumulatedGradients) {
+  const auto errors =
+      run([](std::uint32_t, Engine& engine, tiers::Stream& stream) { return whole_step(engine, stream, {}); },
+          [](std::uint32_t rank, Rank::Options& options) {
+            options.config.dtype = DType::bf16;
+            options.config.grad_accum_dtype = rank == 0 ? DType::bf16 : DType::fp32;
+          });
+
+  expect_named(errors, {"data_types.grad_accum_dtype"});
+}
+
+// Each of these leaves the sizes of all collectives as they are.
+TEST(RanksDisagree, OnTheModelLayout) {
+  using Change = void (*)(ModelLayout&);
+  const std::vector<Change> changes = {
+      [](ModelLayout& model) { std::swap(model.units[0].parameters[0], model.units[0].parameters[1]); },
+      [](ModelLayout& model) { std::swap(model.units[2], model.units[3]); },
+      [](ModelLayout& model) { model.units[3].parameters[0].name = "other"; },
+      [](ModelLayout& model) { model.units[3].parameters[0].count = ElementCount(1023); },
+  };
+  for (std::size_t change = 0; change < changes.size(); ++change) {
+    SCOPED_TRACE(change);
+    const auto errors = run(
+        [](std::uint32_t, Engine& engine, tiers::Stream& stream) -> Result<void> {
+          PENSTOCK_TRY(engine.begin_step({}));
+          for (std::uint32_t unit = 4; unit-- > 0;) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+          PENSTOCK_TRY(engine.step());
+          return ok();
+        },
+        [&](std::uint32_t rank, Rank::Options& options) {
+          auto& units = options.model.units;
+          units[0].parameters = {{"weight", ElementCount(1024), 0}, {"bias", ElementCount(3), 0}};
+          units[3].parameters[0].name = "last";
+          units[1].shared = {{0, 0}};
+          if (rank == 1) changes[change](options.model);
+        });
+
+    expect_named(errors, {"the model layout", "ranks 0 and 1"});
+  }
+}
+
 TEST(RanksDisagree, NotWhenTheyCallAlike) {
   const auto errors = run([](std::uint32_t, Engine& engine, tiers::Stream& stream) -> Result<void> {
     for (int i = 0; i < 3; ++i)
