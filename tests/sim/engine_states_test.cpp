@@ -42,15 +42,21 @@ class SavedStates {
         step,
         [&](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> values) -> Result<void> {
           const auto& state = states_.at({id.unit, id.index, kind});
+          {
+            const std::scoped_lock lock(mutex_);
+            longest_restored_ = std::max(longest_restored_, values.size());
+          }
           std::copy_n(state.begin() + static_cast<std::ptrdiff_t>(first), values.size(), values.begin());
           return ok();
         });
   }
   [[nodiscard]] std::uint64_t written() const { return written_; }
+  [[nodiscard]] std::size_t longest_restored() const { return longest_restored_; }
   bool operator==(const SavedStates& other) const { return states_ == other.states_; }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  mutable std::size_t longest_restored_ = 0;
   std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind>, std::vector<float>> states_;
   std::uint64_t written_ = 0;
 };
@@ -97,6 +103,27 @@ TEST_P(EngineStates, ContinueARunWithTheSameResult) {
   EXPECT_TRUE(resumed_end == at_end);
   EXPECT_EQ(resumed.outcomes.back().step, 4u);
   EXPECT_TRUE(resumed.above_prediction.empty()) << resumed.above_prediction.front();
+}
+
+TEST_P(EngineStates, AreRestoredPieceByPieceHoweverLargeATileIs) {
+  RunOptions first = run(1);
+  first.model = {};
+  first.model.units = {{.name = "large", .parameters = {{"weight", ElementCount(600'001), 0}}}};
+  first.config.penstock.tile_elements = ElementCount(1 << 20);
+  first.steps = first.micro_batches = 1;
+  SavedStates saved(first.model), again(first.model);
+  first.after_steps = [&](Engine& engine) { return saved.save(engine); };
+  ASSERT_FALSE(train(first).error);
+
+  RunOptions second = first;
+  second.first_step = 1;
+  second.restore = [&](Engine& engine) { return saved.restore(engine, 1); };
+  second.after_steps = [&](Engine& engine) { return again.save(engine); };
+  const RunResult restored = train(second);
+
+  ASSERT_FALSE(restored.error) << restored.error->message();
+  EXPECT_TRUE(again == saved);
+  EXPECT_EQ(saved.longest_restored(), 262'144u);
 }
 
 TEST_P(EngineStates, AreRestoredOnAnotherNumberOfRanks) {
