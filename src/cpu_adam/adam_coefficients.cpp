@@ -1,6 +1,7 @@
 #include "cpu_adam/adam_coefficients.hpp"
 #include <penstock/cpu_adam/adam.hpp>
 
+#include "base/number_text.hpp"
 #include "kernels/floating_point_mode.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 Result<void> check(bool good, const char* name, const char* wanted, float got) {
   if (good) return ok();
-  return Error::invalid_argument("adam_coefficients").object(name).wanted(wanted).got(std::to_string(got));
+  return Error::invalid_argument("adam_coefficients").object(name).wanted(wanted).got(number_text(got));
 }
 
 Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradient_factor) {

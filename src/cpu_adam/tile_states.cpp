@@ -1,5 +1,6 @@
 #include <penstock/cpu_adam/adam.hpp>
 
+#include "base/number_text.hpp"
 #include "cpu_adam/block_moments.hpp"
 #include "cpu_adam/block_view.hpp"
 #include "cpu_adam/check_tile.hpp"
@@ -32,7 +33,7 @@ Result<void> check_values(const char* name, std::span<const float> values, const
   return Error::invalid_argument("restore_tile")
       .object(std::string(name) + "[" + std::to_string(bad - values.begin()) + "]")
       .wanted(wanted)
-      .got(std::to_string(*bad));
+      .got(number_text(*bad));
 }
 
 Result<void> check_states(const AdamStates& states, const AdamTile& tile) {
@@ -101,7 +102,7 @@ Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount firs
         .object("values")
         .reason("beyond the tile's end")
         .wanted(tile.elements)
-        .got(first + ElementCount(values.size()));
+        .got(std::to_string(values.size()) + " values from " + std::to_string(first.value()) + " on");
   }
   const kernels::DefaultFloatingPointMode mode;
   AdamTile whole = tile;

@@ -45,12 +45,27 @@ void PendingLease::cancel() noexcept {
 
 // What leases ask of the runtime's state.
 
+namespace {
+
+Result<void> check_enumerators(Access access, Use use) {
+  const auto unknown = [](const char* name, unsigned number) {
+    return Error::invalid_argument("Runtime::request").object(name).reason("not an enumerator").got(number);
+  };
+  if (access > Access::overwrite) return unknown("access", unsigned(access));
+  if (use > Use::unrecorded) return unknown("use", unsigned(use));
+  return ok();
+}
+
+}  // namespace
+
 Result<RequestId> RuntimeState::ask(TensorId tensor, Access access, Use use, bool announced,
                                     Requester requester) {
   Result<RequestId> id = RequestId();
   change([&] {
-    if (auto known = check_known("Runtime::request", tensor); !known) {
-      id = known.error();
+    auto possible = check_known("Runtime::request", tensor);
+    if (possible) possible = check_enumerators(access, use);
+    if (!possible) {
+      id = possible.error();
       return;
     }
     id = residency.request(tensor, access, use, requester);

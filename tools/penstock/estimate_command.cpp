@@ -90,10 +90,11 @@ Result<Arguments> parse(const EstimateOptions& options) {
   deepspeed.factor_is_integer = factor_whole && !factor_whole->is_float;
   const char* const end = options.factor.data() + options.factor.size();
   if (const auto parsed = std::from_chars(options.factor.data(), end, deepspeed.additional_buffer_factor);
-      parsed.ptr != end || parsed.ec != std::errc()) {
+      parsed.ptr != end || parsed.ec != std::errc() ||
+      !(deepspeed.additional_buffer_factor >= 0 && deepspeed.additional_buffer_factor <= 1e6)) {
     return Error::invalid_argument("penstock estimate")
         .object("--factor")
-        .wanted("a number")
+        .wanted("a number from 0 to 1000000")
         .got(options.factor);
   }
 
@@ -217,7 +218,9 @@ void add_estimate_command(CLI::App& app, ExitStatus& status) {
       app.add_subcommand("estimate", "Estimate the memory, the disk space and the disk wear of a run");
   command->add_option("--params", o.params, "Parameters of the model")->required()->type_name("N");
   CLI::Option* largest =
-      command->add_option("--largest-layer", o.largest_layer, "Parameters of its largest layer")
+      command
+          ->add_option("--largest-layer", o.largest_layer,
+                       "Parameters of its largest layer; required, except for DeepSpeed's stage 2")
           ->type_name("N");
   command->add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
       ->check(CLI::Range(1u, 65535u))
@@ -227,10 +230,14 @@ void add_estimate_command(CLI::App& app, ExitStatus& status) {
       ->check(CLI::IsMember({2u, 3u}))
       ->capture_default_str();
   command->add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor")->capture_default_str();
-  command->add_option("--offload-param", o.offload_param, "Tier of the parameter shards")
+  command
+      ->add_option("--offload-param", o.offload_param,
+                   "Tier of the parameter shards; none: host memory, as cpu")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
-  command->add_option("--offload-optimizer", o.offload_optimizer, "Tier of the optimizer states")
+  command
+      ->add_option("--offload-optimizer", o.offload_optimizer,
+                   "Tier of the optimizer states; none: host memory, as cpu")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
   command->add_option("--dtype", o.dtype, "Type of parameters and gradients")

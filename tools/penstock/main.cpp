@@ -2,6 +2,8 @@
 
 #include "measure/run_main.hpp"
 
+#include <cstdio>
+
 namespace penstock::tool {
 namespace {
 
@@ -15,6 +17,11 @@ int run(int argc, char** argv) {
   add_doctor_command(app, status);
   add_tune_command(app, status);
 
+  const auto named = [&](const CLI::App* command) { return command->check_name(argv[1]); };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty()) {
+    std::fprintf(stderr, "error: penstock has no command %s\n  try     penstock --help\n", argv[1]);
+    return bad_usage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,6 +1,7 @@
 #include "swap/path/path.hpp"
 
 #include "base/notes.hpp"
+#include "base/number_text.hpp"
 #include "base/start_thread.hpp"
 #include "tiers/io/bounded_call.hpp"
 
@@ -30,7 +31,7 @@ Result<void> check_weight(const PathOptions& path) {
   return Error::invalid_argument("Path::create")
       .object("weight of " + path.directory.string())
       .wanted("a finite number above 0")
-      .got(std::to_string(path.weight));
+      .got(number_text(path.weight));
 }
 
 Result<void> check_options(const PathOptions& path) {

@@ -201,7 +201,12 @@ Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
   const ByteCount padded = std::max(round_up(size, Alignment(page.value())), page);
   // The sum of a size near 2^64 and its padding wraps around.
   void* memory = padded < size ? nullptr : std::aligned_alloc(page.value(), padded.value());
-  if (memory == nullptr) return Error::from_errno("HostDevice::allocate", ENOMEM).wanted(size);
+  if (memory == nullptr) {
+    return Error(ErrorCode::no_space, "HostDevice::allocate")
+        .reason("the machine has no memory for it")
+        .wanted(size)
+        .advice("lower penstock.device_budget, or use smaller units");
+  }
   state_->allocations.emplace(reinterpret_cast<std::uintptr_t>(memory), size);
   state_->used += size;
   return DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(memory)), size);

@@ -18,11 +18,11 @@ namespace {
 
 constexpr ByteCount page_size = 2_MiB;
 
-std::string first_line(const char* file) {
-  std::ifstream stream(file);
+std::string transparent_huge_pages() {
+  std::ifstream stream("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string line;
   std::getline(stream, line);
-  return line;
+  return line.empty() ? "cannot be read" : "is \"" + line + "\"";
 }
 
 /// A 2 MiB-aligned mapping of `size` bytes, or null. Over-maps and trims.
@@ -109,9 +109,8 @@ Result<HostArena> HostArena::create(const Options& options) {
     arena.page_kind_ = PageKind::huge;
   } else {
     arena.notes_ = "only " + to_string(ByteCount(huge)) + " of " + to_string(ByteCount(size)) +
-                   " are on 2 MiB pages (transparent_hugepage is \"" +
-                   first_line("/sys/kernel/mm/transparent_hugepage/enabled") +
-                   "\", no hugetlb pages are reserved)";
+                   " are on 2 MiB pages (transparent_hugepage " + transparent_huge_pages() +
+                   ", no hugetlb pages are reserved)";
   }
 
   if (options.pinning == Pinning::none) return arena;

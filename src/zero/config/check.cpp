@@ -27,6 +27,11 @@ void check_values(const Config& config, Violations& violations) {
 
 void check_precision(const Config& config, Violations& violations) {
   const std::string dtype(to_string(config.dtype));
+  if (config.dtype > DType::fp16) {
+    violations.push_back({{"bf16.enabled", "fp16.enabled"},
+                          "Config::dtype is no DType: " + std::to_string(unsigned(config.dtype))});
+    return;
+  }
   if (config.dtype == DType::fp16 && config.loss_scale == 0.0f) {
     violations.push_back(
         {{"fp16.loss_scale", "fp16.enabled"},

@@ -93,6 +93,9 @@ Result<Config> Config::from_text(std::string_view text, const std::string& name,
   const auto refuse = [&](std::vector<Problem> problems) {
     return to_error("Config::from_text", name, std::move(problems));
   };
+  if (const auto nul = text.find('\0'); nul != text.npos) {
+    return refuse({{.text = "byte " + std::to_string(nul) + " is NUL: it is no text"}});
+  }
   std::vector<Problem> problems;
   const Json::Value root = config::parse_json(text, problems);
   if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object of keys"});

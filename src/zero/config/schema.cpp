@@ -50,6 +50,7 @@ constexpr ForeignName foreign_name_table[] = {
     {"batch_size", "train_batch_size"},
     {"global_batch_size", "train_batch_size"},
     {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"train_micro_batch_size", "train_micro_batch_size_per_gpu"},
     {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
     {"accumulate_grad_batches", "gradient_accumulation_steps"},
     {"zero", "zero_optimization"},

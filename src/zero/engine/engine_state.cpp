@@ -1,4 +1,6 @@
 #include "zero/engine/engine_state.hpp"
+
+#include "base/number_text.hpp"
 #include "zero/layout/device_plan.hpp"
 
 #include <algorithm>
@@ -236,7 +238,7 @@ Result<void> EngineState::check_step(const StepOptions& step) const {
     return Error::invalid_argument("Engine::begin_step")
         .object("learning_rate")
         .wanted("a finite number, 0 or more")
-        .got(std::to_string(*step.learning_rate))
+        .got(number_text(*step.learning_rate))
         .advice("check what the learning-rate schedule passes in StepOptions");
   }
   return check_units_without_gradient(step.units_without_gradient);

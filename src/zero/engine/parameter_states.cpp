@@ -1,5 +1,6 @@
 // The calls of the engine that set and read the states of parameters: initialize, restore, read_states, digest.
 
+#include "base/number_text.hpp"
 #include "zero/engine/engine_state.hpp"
 #include "zero/engine/parameter_digest.hpp"
 
@@ -34,14 +35,15 @@ Result<void> check_callable(const char* operation, const char* name, const Funct
 /// Values of a state that a run can go on with.
 Result<void> check_finite(const char* operation, const ParameterLayout& parameter, cpu_adam::StateKind kind,
                           std::uint64_t first, std::span<const float> values) {
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  const bool squared = kind == cpu_adam::StateKind::second_moment;
+  const auto bad = std::find_if(values.begin(), values.end(),
+                                [&](float value) { return !std::isfinite(value) || (squared && value < 0); });
   if (bad == values.end()) return ok();
   const auto at = first + static_cast<std::uint64_t>(bad - values.begin());
   return Error::invalid_argument(operation)
       .object(std::string(to_string(kind)) + " of " + parameter.name + ", element " + std::to_string(at))
-      .wanted("a finite number")
-      .got(std::to_string(*bad));
+      .wanted(squared ? "a finite number, 0 or more" : "a finite number")
+      .got(number_text(*bad));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "zero/engine/step_arithmetic.hpp"
 
+#include "base/number_text.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,7 +25,7 @@ std::string reason_to_skip(const Config& config, const GradientNorm& gradients) 
   const double update_norm =
       gradients.norm * config.loss_scale * gradient_factor(config, gradients.clip_factor);
   if (update_norm * update_norm <= std::numeric_limits<float>::max()) return {};
-  return "the gradient norm " + std::to_string(gradients.norm) +
+  return "the gradient norm " + number_text(gradients.norm) +
          " is so large that the square of a gradient may overflow fp32";
 }
 

@@ -1,8 +1,8 @@
 #include "zero/engine/step_settings.hpp"
 
+#include "base/number_text.hpp"
 #include "base/splitmix64.hpp"
 
-#include <sstream>
 #include <string_view>
 
 namespace penstock::zero {
@@ -57,13 +57,6 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return splitmix64_mix(hash ^ splitmix64_mix(value + splitmix64_step));
 }
 
-std::string text_of(double value) {
-  std::ostringstream text;
-  text.precision(7);
-  text << value;
-  return text.str();
-}
-
 }  // namespace
 
 std::uint64_t layout_hash(const ModelLayout& model) {
@@ -100,8 +93,8 @@ Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettin
                       .object(std::string(settings[i].name));
     if (!settings[i].hashed) {
       error = std::move(error)
-                  .wanted(text_of(of_rank_0.values[i]) + ", as rank 0")
-                  .got(text_of(of_rank.values[i]) + " on rank " + std::to_string(rank));
+                  .wanted(number_text(of_rank_0.values[i]) + ", as rank 0")
+                  .got(number_text(of_rank.values[i]) + " on rank " + std::to_string(rank));
     }
     return std::move(error).advice("give every rank the same configuration, layout and StepOptions");
   }

@@ -54,8 +54,8 @@ struct RunEstimate {
 /// Estimates a run from sizes only, for a model divided into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
 /// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced;
-/// - the reduced gradient is in the tier where the optimizer runs, in `grad_accum_dtype` if there is more than one
-///   micro-batch;
+/// - what is not on nvme is in host memory, whether its device is cpu or none; so is the reduced gradient, in
+///   `grad_accum_dtype` if there is more than one micro-batch;
 /// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 2 tiles, and the minimal staging that
 ///   plan_memory() requires for progress;
 /// - a step reads each parameter shard on nvme twice per micro-batch (forward, backward), once more if it is the upper
@@ -63,7 +63,7 @@ struct RunEstimate {
 ///   budget keeps some of them in memory.
 /// Activations and the trainer's own memory are not counted. Pure.
 ///
-/// Errors: invalid_argument, for a count of zero, a unit larger than the model, or sizes past 2^50
+/// Errors: invalid_argument, for a count of zero, a unit larger than the model, or sizes past 2^42
 /// parameters or 65536 nodes or ranks of one, or a state format that does not take the dtype.
 [[nodiscard]] Result<RunEstimate> estimate_run(const RunEstimateOptions& options);
 

@@ -15,13 +15,9 @@ using tiers::Tier;
 /// Flats are padded to ranks times this.
 constexpr std::uint64_t shard_multiple = 128;
 
+/// The engine keeps no shards in device memory: `none` means host memory, as `cpu` does.
 Tier tier_of(OffloadDevice device) {
-  switch (device) {
-    case OffloadDevice::cpu: return Tier::host;
-    case OffloadDevice::nvme: return Tier::nvme;
-    case OffloadDevice::none: break;
-  }
-  return Tier::device;
+  return device == OffloadDevice::nvme ? Tier::nvme : Tier::host;
 }
 
 ElementCount shard_of(ElementCount elements, std::uint64_t ranks) {
@@ -29,12 +25,11 @@ ElementCount shard_of(ElementCount elements, std::uint64_t ranks) {
 }
 
 Result<void> check(const RunEstimateOptions& o) {
-  constexpr std::uint64_t parameters_max = std::uint64_t{1} << 50;
   const auto refuse = [](const char* object) {
     return Error::invalid_argument("estimate_run").object(object);
   };
-  if (o.parameters.is_zero() || o.parameters.value() > parameters_max) {
-    return refuse("parameters").wanted("from 1 to 2^50").got(o.parameters.value());
+  if (o.parameters.is_zero() || o.parameters > ModelLayout::model_elements_max) {
+    return refuse("parameters").wanted("from 1 to 2^42, the largest layout").got(o.parameters.value());
   }
   if (o.largest_unit.is_zero() || o.largest_unit > o.parameters) {
     return refuse("largest_unit").wanted("from 1 to the parameters of the model").got(o.largest_unit);
@@ -111,7 +106,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
 
   hold(parameter_tier, Purpose::parameter_shard, parameters);
   hold(optimizer_tier, Purpose::optimizer_tile, states);
-  hold(optimizer_tier == Tier::device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
+  hold(Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
@@ -119,13 +114,12 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
   const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
   const ByteCount unit_parameters(unit_shard.value() * element);
-  const bool on_host = optimizer_tier != Tier::device;
   const ByteCount staging =
       host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
-                    .gradient = streams && on_host ? unit_gradient : ByteCount(),
-                    .incoming = on_host ? unit_parameters : ByteCount()});
-  if (!staging.is_zero()) hold(Tier::host, Purpose::scratch, staging);
+                    .gradient = streams ? unit_gradient : ByteCount(),
+                    .incoming = unit_parameters});
+  hold(Tier::host, Purpose::scratch, staging);
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
         {Purpose::parameter_shard,

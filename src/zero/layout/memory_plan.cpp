@@ -104,7 +104,7 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
       .reason("the host budget is too small to make progress")
       .where("penstock.host_budget")
       .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
-      .got(plan.host_budget * plan.local_ranks)
+      .got(given)
       .note("needed  staging " + to_string(plan.host_staging) + " and resident " +
             to_string(plan.host_minimum - plan.host_staging) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")

@@ -40,12 +40,14 @@ struct Bench {
 
 void add_tensor_rows(BadArguments& bad) {
   constexpr std::uint64_t removed = 1;
-  for (const std::uint64_t id : {std::uint64_t{0}, removed, std::uint64_t{77}, std::uint64_t{1} << 40, most}) {
+  for (const std::uint64_t id :
+       {std::uint64_t{0}, removed, std::uint64_t{77}, std::uint64_t{1} << 40, most}) {
     const auto with = [&bad, id](const char* function, auto call) {
-      bad(function, "tensor", id == removed ? "removed, its place taken by another" : std::to_string(id), [=] {
-        const Bench b;
-        return all({call(*b.runtime, id == removed ? b.removed : TensorId(id)), b.works()});
-      });
+      bad(function, "tensor", id == removed ? "removed, its place taken by another" : std::to_string(id),
+          [=] {
+            const Bench b;
+            return all({call(*b.runtime, id == removed ? b.removed : TensorId(id)), b.works()});
+          });
     };
     constexpr const char* none = "no such tensor";
     with("Runtime::remove", [](Runtime& r, TensorId t) { return refused(r.remove(t), none); });

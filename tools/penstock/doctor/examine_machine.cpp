@@ -28,7 +28,7 @@ std::vector<Finding> examine_io_uring() {
     ring.state = buffers.state = State::reduced;
     ring.found = one_line(engine.error());
     ring.why = "libaio, or threads with blocking reads and writes, is used instead, with more CPU time";
-    ring.remedy = "set kernel.io_uring_disabled to 0, and allow io_uring in the container's seccomp profile";
+    ring.remedy = advice_of(engine.error(), "allow io_uring in the container's seccomp profile");
     buffers.found = "no io_uring to register them with";
     buffers.why = "the kernel pins pages for each request, with a little more CPU time";
     buffers.remedy = "see io_uring";
@@ -65,7 +65,7 @@ Finding examine_libaio(const Finding& io_uring) {
     finding.found = one_line(engine.error());
     finding.why =
         needed ? "threads are used instead, with more CPU time" : "has no effect while io_uring works";
-    finding.remedy = "raise fs.aio-max-nr, or allow io_setup in the container's seccomp profile";
+    finding.remedy = advice_of(engine.error(), "allow io_setup in the container's seccomp profile");
   } else if (!needed) {
     finding.state = State::unused;
     finding.why = "io_uring is used; penstock.io_engine \"libaio\" selects libaio";

@@ -80,7 +80,7 @@ std::vector<Finding> examine_path(const swap::PathOptions& options) {
       tiers::real_file_system().create_scratch(directory, options.capacity, tiers::DirectIo::preferred);
   if (!file) {
     return {{State::unusable, "swap files" + on, one_line(file.error()), "no swap file can be created here",
-             "use a directory that exists, is writable and has free space"}};
+             advice_of(file.error(), "use a directory that exists, is writable and has free space")}};
   }
   return {
       {.capability = "swap files" + on,

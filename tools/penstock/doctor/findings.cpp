@@ -1,5 +1,8 @@
 #include "findings.hpp"
 
+#include <algorithm>
+#include <string_view>
+
 namespace penstock::tool {
 
 const char* to_string(Finding::State state) {
@@ -13,17 +16,38 @@ const char* to_string(Finding::State state) {
   return "unusable";
 }
 
-std::string one_line(const Error& error) {
+namespace {
+
+constexpr std::string_view advice = "try     ";
+
+std::vector<std::string> lines_of(const Error& error) {
   const std::string text = error.message();
-  std::string line;
+  std::vector<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     begin = std::min(text.find_first_not_of(' ', begin), end);
-    if (!line.empty()) line += "; ";
-    line.append(text, begin, end - begin);
+    lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
-  return line;
+  return lines;
+}
+
+}  // namespace
+
+std::string one_line(const Error& error) {
+  std::string joined;
+  for (const std::string& line : lines_of(error)) {
+    if (line.starts_with(advice)) continue;
+    joined += (joined.empty() ? "" : "; ") + line;
+  }
+  return joined;
+}
+
+std::string advice_of(const Error& error, std::string otherwise) {
+  for (const std::string& line : lines_of(error)) {
+    if (line.starts_with(advice)) return line.substr(advice.size());
+  }
+  return otherwise;
 }
 
 }  // namespace penstock::tool

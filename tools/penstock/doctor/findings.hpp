@@ -27,8 +27,10 @@ struct Finding {
 
 [[nodiscard]] const char* to_string(Finding::State state);
 
-/// The error's message with its lines joined by "; ".
+/// The error's message without its advice, its lines joined by "; ".
 [[nodiscard]] std::string one_line(const Error& error);
+/// The error's advice; `otherwise` if it has none.
+[[nodiscard]] std::string advice_of(const Error& error, std::string otherwise);
 
 /// Examines everything that does not depend on a path. Probes by use: sets up rings, maps memory.
 [[nodiscard]] std::vector<Finding> examine_machine();

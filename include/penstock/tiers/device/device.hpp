@@ -71,7 +71,7 @@ class Device {
   /// Where its memory is. If it is host memory, a rank that is alone uses its tensors where they are, without copies.
   [[nodiscard]] virtual DeviceMemory memory() const { return DeviceMemory::separate; }
 
-  /// Errors: budget_too_small (wanted, free).
+  /// Errors: budget_too_small (wanted, free); no_space, where the machine has none.
   [[nodiscard]] virtual Result<DeviceSpan> allocate(ByteCount size) = 0;
   /// Frees a span that allocate() returned. No enqueued operation may use it.
   virtual void release(DeviceSpan span) noexcept = 0;

@@ -103,7 +103,7 @@ TEST(RunEstimate, MovesNothingWhenNothingIsOnDisk) {
 
   EXPECT_TRUE(estimate.traffic.empty());
   EXPECT_TRUE(estimate.per_node(Tier::nvme).is_zero());
-  EXPECT_EQ(estimate.per_rank(Tier::host), 12_MiB + 2_MiB + 2 * 128_KiB);
+  EXPECT_EQ(estimate.per_rank(Tier::host), 2_MiB + 12_MiB + 2_MiB + 2 * 128_KiB);
 }
 
 TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) {
@@ -116,9 +116,23 @@ TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) 
 
   EXPECT_EQ(estimate.read_per_step_per_node(), 3 * 2 * 2_MiB);
   EXPECT_EQ(estimate.written_per_step_per_node(), 2_MiB);
-  EXPECT_EQ(estimate.per_rank(Tier::host), 2 * 2_MiB);  // parameters stream through it
-  // One gathered unit is the whole model: 2; its gradient: 2; states: 12; accumulator: 4.
-  EXPECT_EQ(estimate.per_rank(Tier::device), 20_MiB);
+  // States 12, accumulator 4, and staging, since parameters stream through host memory.
+  EXPECT_EQ(estimate.per_rank(Tier::host), 12_MiB + 4_MiB + 10_MiB);
+  // One gathered unit is the whole model: 2; its gradient: 2.
+  EXPECT_EQ(estimate.per_rank(Tier::device), 4_MiB);
+}
+
+TEST(RunEstimate, KeepsInHostMemoryWhatIsNotOffloaded) {
+  RunEstimateOptions options{.parameters = ElementCount(1 << 20), .largest_unit = ElementCount(1 << 16)};
+  options.offload_param = options.offload_optimizer = OffloadDevice::none;
+  const auto none = estimate_run(options).value();
+  options.offload_param = options.offload_optimizer = OffloadDevice::cpu;
+  const auto cpu = estimate_run(options).value();
+
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    EXPECT_EQ(none.per_rank(tier), cpu.per_rank(tier)) << to_string(tier);
+  }
+  EXPECT_GT(none.per_rank(Tier::host), 14_MiB);
 }
 
 TEST(RunEstimate, RefusesWhatCannotBe) {
