@@ -226,8 +226,9 @@ class Engine {
   /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm
   /// of the gradients is not finite, or so large that the square of a gradient could overflow fp32.
   ///
-  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
-  /// different configurations or StepOptions (the engine has failed then); those of the tiers.
+  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have different
+  /// model layouts, StepOptions or settings of the configuration that the result depends on (the engine has failed
+  /// then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
