@@ -30,7 +30,8 @@ Result<void> accumulate_gradient(const GradientPiece& piece, GradientWrite write
 
 /// The sums that Compute::square_sums describes, one for each Compute::square_sum_block elements of `x`.
 ///
-/// Errors: invalid_argument, when `x` is misaligned or not a whole number of elements, or `partials` has another length.
+/// Errors: invalid_argument, when `x` is misaligned or not a whole number of elements, or `partials` has another
+/// length.
 Result<void> square_sums(ConstHostSpan x, DType dtype, std::span<double> partials) noexcept;
 
 }  // namespace penstock::kernels

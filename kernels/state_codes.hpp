@@ -50,8 +50,8 @@ struct SplitMaster {
 
 inline constexpr U32 sign_bit = 0x80000000u;
 
-/// The bits of a master as they can be split: a NaN becomes a quiet one without a lower half, which rounding cannot carry
-/// into the sign (CUDA's NaN is 0x7fffffff) and whose upper half is no infinity.
+/// The bits of a master as they can be split: a NaN becomes a quiet one without a lower half, which rounding cannot
+/// carry into the sign (CUDA's NaN is 0x7fffffff) and whose upper half is no infinity.
 PENSTOCK_ELEMENT U32 storable(U32 bits) {
   return (bits & ~sign_bit) > 0x7f800000u ? (bits | 0x00400000u) & 0xffff0000u : bits;
 }

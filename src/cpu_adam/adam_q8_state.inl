@@ -112,7 +112,8 @@ class Q8State {
   }
 
   /// The largest v of a run, with the lower 4 of its upper 7 mantissa bits set. Nibbles are not read for that, unless
-  /// the codes are coarse ones. A run has the same bound whatever its scale is, so that it can be restored with another.
+  /// the codes are coarse ones. A run has the same bound whatever its scale is, so that it can be restored with
+  /// another.
   [[gnu::always_inline]] inline float bound_v(const kernels::Q8V<ScalarLane>& scale, unsigned long begin,
                                               unsigned long count) const {
     using V = kernels::Q8V<ScalarLane>;

@@ -38,9 +38,9 @@ class Bf16Signs {
   U16* v_;
 };
 
-/// The ties of a block. The loop rounds ties up and expects a v without signs. This class brings ties into that form before
-/// the loop loads them, and rounds them to even after it has stored them. Ties are rare, so that the loop rarely does
-/// more than compare remainders; the functions for the rest are not inlined, so that the loop keeps its registers.
+/// The ties of a block. The loop rounds ties up and expects a v without signs. This class brings ties into that form
+/// before the loop loads them, and rounds them to even after it has stored them. Ties are rare, so that the loop rarely
+/// does more than compare remainders; the functions for the rest are not inlined, so that the loop keeps its registers.
 template <class Signs>
 class Ties {
  public:

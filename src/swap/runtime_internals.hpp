@@ -11,8 +11,8 @@
 
 namespace penstock::swap {
 
-/// The calls of a Runtime that only an engine of this library makes: its own moves, waits, and checksums that it verifies
-/// itself. A view; the runtime outlives it.
+/// The calls of a Runtime that only an engine of this library makes: its own moves, waits, and checksums that it
+/// verifies itself. A view; the runtime outlives it.
 ///
 ///     RuntimeInternals internals(runtime);
 ///     internals.start(std::move(move));
@@ -39,7 +39,8 @@ class RuntimeInternals {
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
 
-  /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the runtime.
+  /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the
+  /// runtime.
   /// Errors: that of a failed write-behind, if `done()` is still false.
   Result<void> wait_until(const std::function<bool()>& done) const;
   /// The same, but does not return errors of write-behinds.

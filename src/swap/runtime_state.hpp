@@ -46,8 +46,8 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   [[nodiscard]] std::optional<Result<HostSpan>> take(RequestId id, tiers::TensorId tensor);
   void cancel(std::optional<RequestId> id, tiers::TensorId tensor, Access access) noexcept;
   void end_lease(tiers::TensorId tensor, Access access, std::thread::id owner) noexcept;
-  /// Errors: invalid_argument, when this thread's acquire() returned a lease that excludes one with `access`, or when it
-  /// has requested one. With the lock held.
+  /// Errors: invalid_argument, when this thread's acquire() returned a lease that excludes one with `access`, or when
+  /// it has requested one. With the lock held.
   [[nodiscard]] Result<void> check_not_own(tiers::TensorId tensor, Access access) const;
 
   bool poll();

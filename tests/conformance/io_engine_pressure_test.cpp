@@ -1,4 +1,5 @@
-// Engines with more requests than they accept, while signals arrive, or when they are destroyed with requests in flight.
+// Engines with more requests than they accept, while signals arrive, or when they are destroyed with requests in
+// flight.
 #include "io_engine_bench.hpp"
 #include "kit/pattern.hpp"
 #include "kit/seeded_random.hpp"
@@ -46,7 +47,8 @@ class SignalStorm {
 
 class IoEngineUnderPressure : public OverEngines {
  protected:
-  /// Submits all requests, refilling the queue whenever it has space, and returns the results by tag, which is the index.
+  /// Submits all requests, refilling the queue whenever it has space, and returns the results by tag, which is the
+  /// index.
   std::vector<std::int64_t> run(std::span<const IoRequest> requests) {
     std::vector<std::int64_t> results(requests.size(), pending);
     std::array<IoCompletion, 5> batch;

@@ -17,8 +17,8 @@ std::uint64_t penstock::test::allocation_count() {
   return count.load();
 }
 
-// Replaces every form of operator new and delete that is used; otherwise memory from a sanitizer's operator new would be
-// freed here.
+// Replaces every form of operator new and delete that is used; otherwise memory from a sanitizer's operator new would
+// be freed here.
 void* operator new(std::size_t size) {
   return counted(std::malloc(size > 0 ? size : 1));
 }

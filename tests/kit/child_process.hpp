@@ -9,8 +9,8 @@ namespace penstock::test {
 /// minus the signal that ended the child. A child that hangs is killed after a minute.
 int in_child(const std::function<int()>& body);
 
-/// Makes system call `number` of this process fail with `error` from now on. For use in a child. False if seccomp is not
-/// available.
+/// Makes system call `number` of this process fail with `error` from now on. For use in a child. False if seccomp is
+/// not available.
 [[nodiscard]] bool refuse_system_call(long number, int error);
 
 /// The same, but the first `made` calls are made, only the next `count` fail, and later ones are made. The filter

@@ -83,7 +83,8 @@ class SimulatedRank final : public swap::IdleHandler {
     return made;
   }
 
-  /// Sets the options of the runtime's paths. With a seed, replaces them with simulated disks, which this thread drives.
+  /// Sets the options of the runtime's paths. With a seed, replaces them with simulated disks, which this thread
+  /// drives.
   void simulate(swap::RuntimeOptions& options) {
     for (swap::PathOptions& path : options.paths) {
       path.weight = 1;

@@ -4,8 +4,8 @@
 
 namespace penstock::test {
 
-/// Zeroed bytes that end exactly at an inaccessible page, so that an access beyond the end faults. A page before them is
-/// inaccessible too.
+/// Zeroed bytes that end exactly at an inaccessible page, so that an access beyond the end faults. A page before them
+/// is inaccessible too.
 class GuardedBytes {
  public:
   explicit GuardedBytes(ByteCount size);

@@ -14,8 +14,8 @@ struct Operand {
   std::uint64_t offset = 0;
 };
 
-/// The registers of one thread hold bits; each instruction interprets them by its type. A constant is a register that is
-/// never written.
+/// The registers of one thread hold bits; each instruction interprets them by its type. A constant is a register that
+/// is never written.
 struct Thread {
   std::vector<std::uint64_t> registers;
   std::size_t next = 0;  // instruction

@@ -9,8 +9,8 @@
 
 namespace penstock::test {
 
-/// Runs the bodies of several ranks one at a time, in an order chosen by a seed: a rank runs until it calls yield(); then
-/// the scheduler resumes a rank that has not ended.
+/// Runs the bodies of several ranks one at a time, in an order chosen by a seed: a rank runs until it calls yield();
+/// then the scheduler resumes a rank that has not ended.
 ///
 /// Each body has a thread of its own and exactly one of them runs, so that blocking code can be simulated.
 class RankScheduler {
@@ -21,8 +21,8 @@ class RankScheduler {
   void run(std::size_t count, const std::function<void(std::size_t rank)>& body);
 
   /// Called by the running body: resumes another body or the same one. First calls `pass_time`, which executes one due
-  /// event, selected by its argument, and returns false if none is due. If all bodies yield and no event is due for long,
-  /// they are deadlocked and the program aborts.
+  /// event, selected by its argument, and returns false if none is due. If all bodies yield and no event is due for
+  /// long, they are deadlocked and the program aborts.
   void yield(const std::function<bool(std::uint64_t choice)>& pass_time);
 
  private:

@@ -4,8 +4,8 @@
 
 namespace penstock::test {
 
-/// A new empty directory under $PENSTOCK_TEST_DIR (else on the build directory's file system). The destructor removes it
-/// with its contents.
+/// A new empty directory under $PENSTOCK_TEST_DIR (else on the build directory's file system). The destructor removes
+/// it with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the tree against rules that are visible in the text, one rule per call:
 
-  tidy.py ROOT format       sources are formatted as by clang-format 14 (Debian 12's)
+  tidy.py ROOT format       sources are formatted as by clang-format 14 (Debian 12's); no line is longer than 120
   tidy.py ROOT functions    no function of src/ and kernels/ is longer than 70 lines
   tidy.py ROOT callers      each public function has a caller in tests, tools, benchmarks or examples
   tidy.py ROOT arguments    tests/unit/arguments calls each public function that takes arguments with bad ones
@@ -22,6 +22,7 @@ import subprocess
 import sys
 
 FUNCTION_LINES_MAX = 70
+LINE_MAX = 120  # clang-format does not divide comments
 
 SUFFIXES = {".cpp", ".hpp", ".cu", ".inl"}
 CANNOT_CHECK = 77
@@ -52,6 +53,10 @@ def check_format(root):
         chunks = [paths[at : at + 25] for at in range(0, len(paths), 25)]
         for path in sorted({path for found in pool.map(violations, chunks) for path in found}):
             yield f"{pathlib.Path(path).relative_to(root)}: run {name} -i"
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > LINE_MAX:
+                yield f"{path.relative_to(root)}:{number}: {len(line)} characters"
 
 
 def blank(match):

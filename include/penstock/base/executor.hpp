@@ -4,8 +4,8 @@
 
 namespace penstock {
 
-/// Runs tasks on tensor data, such as checksums and the accumulation of gradients. parallel::Workers is one; an embedder
-/// may provide its own. Safe from any thread.
+/// Runs tasks on tensor data, such as checksums and the accumulation of gradients. parallel::Workers is one; an
+/// embedder may provide its own. Safe from any thread.
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -4,8 +4,8 @@
 
 namespace penstock {
 
-/// A time in nanoseconds: a duration, or the time since a fixed moment, which is the steady clock's epoch or the start of
-/// a simulation.
+/// A time in nanoseconds: a duration, or the time since a fixed moment, which is the steady clock's epoch or the start
+/// of a simulation.
 using TimePoint = std::chrono::nanoseconds;
 
 /// No deadline.

@@ -42,9 +42,9 @@ struct AdamSegment {
 struct AdamTile {
   HostSpan state;  ///< tile_bytes(format, elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// The master, rounded to nearest. Ties are rounded to even, but in split_q8 away from zero. Format fp32: written only.
-  /// Format moments: read and written, in fp32; it is the master. Split formats: read and written, in bf16; the state has
-  /// the remainder, so that both together give the master.
+  /// The master, rounded to nearest. Ties are rounded to even, but in split_q8 away from zero. Format fp32: written
+  /// only. Format moments: read and written, in fp32; it is the master. Split formats: read and written, in bf16; the
+  /// state has the remainder, so that both together give the master.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;

@@ -20,9 +20,9 @@ using kernels::StateFormat;
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m in 9 bits and the upper 7 bits of v n × 2 B][lower 4 bits of v ⌈n / 2⌉ × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere; in
-/// the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored v is a part of that code: to
-/// read v, clear it; to write v, keep it.
+/// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere;
+/// in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored
+/// v is a part of that code: to read v, clear it; to write v, keep it.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.
@@ -53,8 +53,8 @@ inline constexpr std::array all_states{StateKind::master, StateKind::first_momen
 
 /// The alignment that the address of a tile must have.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
-/// Whether the parameter is a part of the master, so that the update reads it: all of it in `moments`, the upper half in
-/// the split formats.
+/// Whether the parameter is a part of the master, so that the update reads it: all of it in `moments`, the upper half
+/// in the split formats.
 [[nodiscard]] constexpr bool shares_parameter(StateFormat format) {
   return format != StateFormat::fp32;
 }

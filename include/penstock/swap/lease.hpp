@@ -74,10 +74,10 @@ class Lease {
   std::thread::id owner_;  // the thread whose acquire() returned it; none for a PendingLease's
 };
 
-/// A lease that was requested, or announced, and not granted yet. The thread that requests it polls it: while that thread
-/// waits in Runtime::acquire() instead, a grant that it has not polled counts as memory that is not going to be freed.
-/// Move-only. Cancelled by cancel() or by destruction.
-/// Used by one thread at a time. If the runtime is destroyed first, poll() returns failed_state.
+/// A lease that was requested, or announced, and not granted yet. The thread that requests it polls it: while that
+/// thread waits in Runtime::acquire() instead, a grant that it has not polled counts as memory that is not going to be
+/// freed. Move-only. Cancelled by cancel() or by destruction. Used by one thread at a time. If the runtime is destroyed
+/// first, poll() returns failed_state.
 ///
 ///     swap::PendingLease pending = runtime.request(tensor, swap::Access::read);
 ///     while (true) {

@@ -27,8 +27,8 @@ namespace penstock::swap {
 ///
 /// A write-behind that fails on one path is repeated on another path that has room. If no other path has room, the
 /// tensor stays dirty in memory, and no further request gets room. The next acquire(), flush() or check_stores(), or
-/// one that is already waiting, returns the error; after that, requests get room again. It also queues the store again, which fails
-/// again until the cause is removed: remove it, then repeat the call.
+/// one that is already waiting, returns the error; after that, requests get room again. It also queues the store again,
+/// which fails again until the cause is removed: remove it, then repeat the call.
 ///
 /// Safe from any thread. acquire(), remove(), flush() and wait_for_stores() block.
 class Runtime {
@@ -44,9 +44,9 @@ class Runtime {
   /// Without, it gets a range of host memory and keeps it until remove(); a transient tensor (see
   /// TensorDescription::transient) has a range only while it is leased.
   ///
-  /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero or `extent` is set;
-  /// no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host memory has no
-  /// room or is smaller than the tensor.
+  /// Errors: already_exists, for a key that another tensor has; invalid_argument, if `size` or `block` is zero or
+  /// `extent` is set; no_space, when no path has room, with the wanted and the free bytes; budget_too_small, when host
+  /// memory has no room or is smaller than the tensor.
   [[nodiscard]] Result<tiers::TensorId> add(tiers::TensorDescription description, bool on_disk);
   /// Removes the tensor and frees its memory and its extent; waits for its transfers in flight.
   ///
@@ -59,8 +59,8 @@ class Runtime {
   /// Errors: budget_too_small, naming all leased tensors, when memory has no room and no transfer can free any;
   /// invalid_argument, for a tensor that this runtime does not have or that is read before it was written, and when
   /// the calling thread itself holds, or has requested, a lease that excludes this one; corrupted, truncated, io,
-  /// deadline_exceeded and failed_state, of the load; the error of a failed write-behind; failed_state, when the runtime
-  /// is destroyed meanwhile.
+  /// deadline_exceeded and failed_state, of the load; the error of a failed write-behind; failed_state, when the
+  /// runtime is destroyed meanwhile.
   [[nodiscard]] Result<Lease> acquire(tiers::TensorId tensor, Access access, Use use = Use::recorded);
   /// Requests a lease and returns at once.
   [[nodiscard]] PendingLease request(tiers::TensorId tensor, Access access, Use use = Use::recorded);

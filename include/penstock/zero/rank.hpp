@@ -73,8 +73,8 @@ class Rank {
     Config config;
     ModelLayout model;
     RankIdentity identity = {};
-    /// Creates the accelerator. The engine uses at most `engine_budget` bytes of it; add the memory that the trainer needs.
-    /// Empty: `engine_budget` bytes of host memory.
+    /// Creates the accelerator. The engine uses at most `engine_budget` bytes of it; add the memory that the trainer
+    /// needs. Empty: `engine_budget` bytes of host memory.
     std::function<Result<Accelerator>(ByteCount engine_budget)> make_accelerator = {};
     /// Empty: a group of one rank, which is an error for identity.ranks > 1. See in_process_membership().
     GroupMembership group = {};

@@ -13,8 +13,8 @@
 
 namespace penstock::swap {
 
-/// Allocates byte ranges of the paths' swap files. Each path in use gets bytes in proportion to its weight. Faults halve
-/// a weight and finally end the use of the path; weights do not change otherwise.
+/// Allocates byte ranges of the paths' swap files. Each path in use gets bytes in proportion to its weight. Faults
+/// halve a weight and finally end the use of the path; weights do not change otherwise.
 ///
 /// Example: weights 1 and 3, equal tensors: of each four extents, one is on the first path and three on the second.
 ///

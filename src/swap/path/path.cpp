@@ -56,8 +56,9 @@ Result<tiers::ChosenEngine> engine_for(const PathOptions& options, const tiers::
   return tiers::ChosenEngine{std::move(made), {}};
 }
 
-Result<void> check_made(const char* function, const tiers::ChosenEngine& chosen) {
-  Error refused = Error::invalid_argument("Path::create").object(std::string("PathOptions::") + function);
+/// `maker` is what made or replaced the engine.
+Result<void> check_made(const char* maker, const tiers::ChosenEngine& chosen) {
+  Error refused = Error::invalid_argument("Path::create").object(maker);
   if (chosen.engine == nullptr) return std::move(refused).reason("it returned no engine");
   if (const std::string failure = chosen.engine->failure(); !failure.empty()) {
     return std::move(refused).reason("its engine has failed").got(failure);
@@ -129,9 +130,9 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   auto& [file, growth_note] = made;
   if (!growth_note.empty()) options.capacity = reserved;
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
-  PENSTOCK_TRY(check_made("make_engine", chosen));
+  PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
-  PENSTOCK_TRY(check_made("decorate", chosen));
+  PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));
   PENSTOCK_TRY_ASSIGN(auto block_file, BlockFile::create(std::move(file), *chosen.engine,
                                                          {.size = options.capacity,
                                                           .request_max = options.request_max,

@@ -79,8 +79,8 @@ Error no_room(const SwapNeed& need, std::span<const Candidate> candidates,
   return std::move(error).advice("free space, add a directory to nvme_path, or keep more in host memory");
 }
 
-/// Gives each path its share by weight. Bytes that a path has no room for go to the others, by weight. False if the paths
-/// together have no room for all bytes.
+/// Gives each path its share by weight. Bytes that a path has no room for go to the others, by weight. False if the
+/// paths together have no room for all bytes.
 bool reserve_shares(const SwapNeed& need, std::vector<Candidate>& candidates) {
   std::vector<bool> full(candidates.size(), false);
   while (true) {

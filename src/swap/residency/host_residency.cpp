@@ -176,8 +176,8 @@ void HostResidency::release(TensorId tensor, Access access) {
 }
 
 /// Called when a lease has ended; does nothing more while the tensor has another lease. Discards the contents of a
-/// transient tensor. For a clean copy of any other tensor: queues the tensor for evacuation if its extent is on a retired
-/// path, and drops the copy if the tensor is not retained.
+/// transient tensor. For a clean copy of any other tensor: queues the tensor for evacuation if its extent is on a
+/// retired path, and drops the copy if the tensor is not retained.
 void HostResidency::after_lease(TensorId tensor) {
   const auto& description = store_.description(tensor);
   store_.touch(tensor);
@@ -291,8 +291,8 @@ bool HostResidency::has_excluding_request(std::thread::id thread, TensorId tenso
          });
 }
 
-/// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again. Their
-/// caller may be waiting for request `id` first and would then never take them. True if there were any.
+/// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again.
+/// Their caller may be waiting for request `id` first and would then never take them. True if there were any.
 bool HostResidency::take_back_grants_after(RequestId id) {
   bool any = false;
   for (auto outcome = outcomes_.upper_bound(id); outcome != outcomes_.end();) {
@@ -395,7 +395,8 @@ bool HostResidency::evict_one() {
   return false;
 }
 
-/// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or later.
+/// An address range for a load that no request waits for. Evicts clean copies whose next use is at `evict_from` or
+/// later.
 std::optional<tiers::Reservation> HostResidency::reserve_early(TensorId tensor, std::uint64_t evict_from) {
   while (true) {
     if (auto reservation = reserve_free(tensor)) return reservation;

@@ -59,8 +59,8 @@ void PathEvacuation::store_failed(TensorId tensor, const Extent& place, const Er
 }
 
 void PathEvacuation::report_store_elsewhere(TensorId tensor, const Extent& place, const Error& error) {
-  // A full or read-only disk, and a file that refuses writes after a hang, return the same error for every store: report
-  // it once.
+  // A full or read-only disk, and a file that refuses writes after a hang, return the same error for every store:
+  // report it once.
   const bool repeated = error.code() == ErrorCode::no_space || error.code() == ErrorCode::permission ||
                         error.code() == ErrorCode::failed_state;
   if (repeated && !reported_.insert({place.path, error.code()}).second) return;

@@ -16,8 +16,8 @@ struct AioOptions {
 
 /// An engine on Linux AIO. Asynchronous with direct I/O only: without it, submit() blocks until the bytes have moved.
 ///
-/// Errors: unsupported, with the kernel's error, where Linux AIO is missing, filtered or limited by fs.aio-max-nr, and in
-/// a build without libaio.
+/// Errors: unsupported, with the kernel's error, where Linux AIO is missing, filtered or limited by fs.aio-max-nr, and
+/// in a build without libaio.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_aio_engine(const AioOptions& options);
 
 }  // namespace penstock::tiers

@@ -7,8 +7,8 @@
 
 namespace penstock::tiers {
 
-/// The alignment of memory, offset and length that a drive with 4 KiB sectors needs. All files use at least this one, so
-/// that a layout also works after a move to such a drive.
+/// The alignment of memory, offset and length that a drive with 4 KiB sectors needs. All files use at least this one,
+/// so that a layout also works after a move to such a drive.
 inline constexpr Alignment alignment_min{4096};
 
 /// Enables direct I/O for an open file if a read of one block works with it, and sets `alignment` to the file system's

@@ -27,8 +27,8 @@ int repeat_interrupted_code(const Call& call) noexcept {
   return result;
 }
 
-/// While an engine is tried out: repeats a call that returns a negative errno after EINTR and after refusals that may be
-/// short, EAGAIN and EBUSY, for about 20 ms.
+/// While an engine is tried out: repeats a call that returns a negative errno after EINTR and after refusals that may
+/// be short, EAGAIN and EBUSY, for about 20 ms.
 template <class Call>
 auto repeat_refused(const Call& call) noexcept {
   auto result = call();

@@ -67,8 +67,8 @@ void write_holder(int lock_file) {
   (void)!::pwrite(lock_file, text.data(), text.size(), 0);
 }
 
-/// The name for a system call. The kernel would read a name with a null character up to that, and use another file: such a
-/// name becomes the empty one, which no file has.
+/// The name for a system call. The kernel would read a name with a null character up to that, and use another file:
+/// such a name becomes the empty one, which no file has.
 const char* kernel_name(const std::filesystem::path& path) {
   return path.native().find('\0') == std::string::npos ? path.c_str() : "";
 }
@@ -140,8 +140,8 @@ class RealFileSystem final : public FileSystem {
     return sync_error(operation, directory.string(), errno);
   }
 
-  // flock() on a separate file. A POSIX lock (F_SETLK) ends when the process closes any descriptor of the file, and does
-  // not exclude a second caller in the process. F_OFD_SETLK would be equivalent; flock also works with the flock
+  // flock() on a separate file. A POSIX lock (F_SETLK) ends when the process closes any descriptor of the file, and
+  // does not exclude a second caller in the process. F_OFD_SETLK would be equivalent; flock also works with the flock
   // command. A directory itself cannot be locked on NFS.
   Result<DirectoryLock> lock(const std::filesystem::path& directory) override {
     const std::filesystem::path path = directory / DirectoryLock::file_name;

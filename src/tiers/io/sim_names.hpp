@@ -31,8 +31,8 @@ class SimNames {
   /// Makes the changes in `directory` durable. A rename between two directories becomes durable when both were synced
   /// after it, or with a later change of one of its names.
   void sync(const Path& directory);
-  /// Of the changes that sync() would apply to, loses an arbitrary subset and syncs the others. find() and list() return
-  /// the lost ones until the next power cut.
+  /// Of the changes that sync() would apply to, loses an arbitrary subset and syncs the others. find() and list()
+  /// return the lost ones until the next power cut.
   void lose_some(const Path& directory, std::uint64_t& random);
   /// Keeps the durable names and an arbitrary subset of the other changes; calls SimFile::lose_power() of each file.
   void lose_power(std::uint64_t& random);

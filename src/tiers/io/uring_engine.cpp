@@ -172,7 +172,8 @@ class UringEngine final : public IoEngine {
     if (refusals_.exceeded() || !transient) stop_using_ring("io_uring_enter", result);
   }
 
-  /// Nothing can be submitted any more. What the kernel has accepted may never be reported, and its buffers stay in use.
+  /// Nothing can be submitted any more. What the kernel has accepted may never be reported, and its buffers stay in
+  /// use.
   void stop_using_ring(const char* call, int result) noexcept {
     broken_ = result;
     failure_ = std::string(call) + " " + refusals_.describe() + ": " + std::strerror(-result);

@@ -23,8 +23,8 @@ struct UringOptions {
 /// create() proves that io_uring works by a read through a ring. Requests that the kernel refuses later complete with
 /// its errno; IoEngine::failure() then names the error.
 ///
-/// Errors: unsupported, with the kernel's error, where io_uring is missing, disabled or filtered, and in a build without
-/// liburing.
+/// Errors: unsupported, with the kernel's error, where io_uring is missing, disabled or filtered, and in a build
+/// without liburing.
 [[nodiscard]] Result<std::unique_ptr<IoEngine>> create_uring_engine(const UringOptions& options);
 
 }  // namespace penstock::tiers

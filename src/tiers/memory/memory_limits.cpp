@@ -113,7 +113,8 @@ std::optional<std::string> own_group(const fs::path& root, const Version* versio
   return std::nullopt;
 }
 
-/// The part of `group` below `top`, a relative path. Empty for a group outside, which is not visible here.
+/// The part of `group` below `top`, a relative path. Empty for `top` itself, and for a group outside it, which is not
+/// visible here: the limits of `top` stand for its own.
 fs::path below(const std::string& group, const std::string& top) {
   const std::string prefix = top == "/" ? "" : top;
   if (!group.starts_with(prefix + "/") || group.find("..") != group.npos) return {};

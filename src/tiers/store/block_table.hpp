@@ -11,8 +11,8 @@ namespace penstock::tiers {
 
 /// The checksum, generation and optimizer step of each block of a tensor's payload, in host memory.
 ///
-/// The checksum is XXH3-64 of the bytes, seeded with the tensor's key and the block index, so that bytes of another tensor
-/// or block do not verify. Threads may seal and verify different blocks at the same time.
+/// The checksum is XXH3-64 of the bytes, seeded with the tensor's key and the block index, so that bytes of another
+/// tensor or block do not verify. Threads may seal and verify different blocks at the same time.
 class BlockTable {
  public:
   struct Record {

@@ -8,8 +8,8 @@
 
 namespace penstock::tiers {
 
-/// A TensorId is a slot, which a later tensor uses again, and the number of tensors that have used it: an id of a removed
-/// tensor differs from that of the tensor that has its slot now, and a default TensorId from all.
+/// A TensorId is a slot, which a later tensor uses again, and the number of tensors that have used it: an id of a
+/// removed tensor differs from that of the tensor that has its slot now, and a default TensorId from all.
 [[nodiscard]] constexpr std::size_t slot_of(TensorId id) {
   return static_cast<std::uint32_t>(id);
 }

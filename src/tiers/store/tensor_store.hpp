@@ -29,8 +29,8 @@ struct HostCopy {
   [[nodiscard]] bool leased() const { return readers > 0 || exclusive; }
 };
 
-/// The copies of each tensor, in host memory and in its extent, and their versions. Only this class holds that state. It
-/// makes no decisions and moves no bytes; it checks every transition.
+/// The copies of each tensor, in host memory and in its extent, and their versions. Only this class holds that state.
+/// It makes no decisions and moves no bytes; it checks every transition.
 ///
 /// Used with the runtime's lock held.
 class TensorStore {

@@ -58,7 +58,8 @@ class Transport {
 
   /// Errors: peer_failed; failed_state, before the previous transfer has completed; those of the stream.
   virtual Result<void> start(const Transfer& transfer) = 0;
-  /// Errors: peer_failed, deadline_exceeded, invalid_argument for transfers that differ between ranks; those of the stream.
+  /// Errors: peer_failed, deadline_exceeded, invalid_argument for transfers that differ between ranks; those of the
+  /// stream.
   [[nodiscard]] virtual Result<TransferState> poll() = 0;
   /// Rank r's slice of the readable all_to_all.
   [[nodiscard]] virtual DeviceTensor slice(std::uint32_t r) const = 0;

@@ -10,8 +10,8 @@
 
 namespace penstock::zero {
 
-/// Collectives on a transport that only moves bytes. Implements the `exact` reduction for all transports: each rank gets
-/// its peers' slices of its own slot and computes their mean in rank order, rounded once.
+/// Collectives on a transport that only moves bytes. Implements the `exact` reduction for all transports: each rank
+/// gets its peers' slices of its own slot and computes their mean in rank order, rounded once.
 class TransportCommunicator final : public Communicator {
  public:
   /// `compute` is that of the rank's device and must outlive the communicator.

@@ -5,8 +5,8 @@
 
 namespace penstock::zero::config {
 
-/// Applies the rules between keys of a file: computes values that follow from other keys, and reports errors that only a
-/// file can contain. check() reports errors that a configuration made in code can contain too.
+/// Applies the rules between keys of a file: computes values that follow from other keys, and reports errors that only
+/// a file can contain. check() reports errors that a configuration made in code can contain too.
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 
 /// The draft from which apply_rules() would make this configuration.

@@ -11,8 +11,8 @@ namespace penstock::zero::config {
 
 /// Parses the value of a key of the schema. Returns the value, or a text with the wanted and the actual value.
 ///
-/// Numbers and booleans written as strings are accepted only in the blocks that DeepSpeed reads with pydantic, an integer
-/// only as digits; booleans also in aio, where DeepSpeed's tuner writes them so.
+/// Numbers and booleans written as strings are accepted only in the blocks that DeepSpeed reads with pydantic, an
+/// integer only as digits; booleans also in aio, where DeepSpeed's tuner writes them so.
 [[nodiscard]] tl::expected<Value, std::string> read_value(const Key& key, const Json::Value& json);
 
 /// Converts a value to JSON that read_value() accepts; null if there is none.

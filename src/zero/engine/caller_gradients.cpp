@@ -86,8 +86,8 @@ Result<void> CallerGradients::check(const ParameterLayout& parameter, const Grad
   return check_apart(parameter.name, gradient);
 }
 
-/// Host memory that the device cannot access directly is copied into the slot, unless the gradient is converted, or added
-/// to that of another unit.
+/// Host memory that the device cannot access directly is copied into the slot, unless the gradient is converted, or
+/// added to that of another unit.
 ByteCount CallerGradients::staging_needed(ParameterId id, const GradientSource& gradient) const {
   const auto* host = std::get_if<HostTensor>(&gradient);
   if (host == nullptr || context_.device.memory() == tiers::DeviceMemory::host) return {};

@@ -39,8 +39,8 @@ struct EngineContext {
   [[nodiscard]] DeviceTensor on_device(HostSpan bytes, ElementCount count) const;
   [[nodiscard]] static HostSpan on_host(DeviceSpan bytes);
 
-  /// Marks the engine as failed: aborts the communicator, and every later call fails. If `error` is an interruption by a
-  /// rank, marks the engine as interrupted instead. Returns `error`.
+  /// Marks the engine as failed: aborts the communicator, and every later call fails. If `error` is an interruption by
+  /// a rank, marks the engine as interrupted instead. Returns `error`.
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
@@ -51,8 +51,8 @@ struct EngineContext {
   Result<void> exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject);
   /// Interrupts the collectives of all ranks. Every hop that waits for one ends with an error.
   void interrupt(const Error& cause);
-  /// After interrupt(), and when no move is in flight: waits until every rank has called it, and until no stream of this
-  /// rank, the trainer's included, or of a peer uses this rank's device memory. An error fails the engine.
+  /// After interrupt(), and when no move is in flight: waits until every rank has called it, and until no stream of
+  /// this rank, the trainer's included, or of a peer uses this rank's device memory. An error fails the engine.
   Result<void> recover(tiers::Stream& trainer);
   /// Blocks until the stream has executed everything that is enqueued. Does not block the mover, nor an idle handler.
   Result<void> finish(tiers::Stream& stream);
@@ -71,8 +71,8 @@ struct EngineContext {
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   std::unique_ptr<tiers::Event> compute_progress;  ///< after this event, released ranges may be written
   HopOrder collective_order;
-  HopOrder
-      accumulation_order;  ///< order in which gradient moves take leases: only one hop at a time holds some and waits for more
+  /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
+  HopOrder accumulation_order;
   std::vector<FlatState> flats;
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;

@@ -8,8 +8,8 @@
 
 namespace penstock::zero {
 
-/// Reduces a unit's full gradients to this rank's accumulators with one move of three hops: reduce-scatter, copy to host
-/// memory, accumulation by a worker, which also sums the squares after the last micro-batch.
+/// Reduces a unit's full gradients to this rank's accumulators with one move of three hops: reduce-scatter, copy to
+/// host memory, accumulation by a worker, which also sums the squares after the last micro-batch.
 ///
 /// Used by the trainer's thread.
 class GradientPipeline {
@@ -22,13 +22,13 @@ class GradientPipeline {
   [[nodiscard]] const std::vector<std::uint32_t>& units_without_gradient() const { return without_gradient_; }
   /// How many micro-batches of this step have begun to reduce or may acquire units.
   [[nodiscard]] std::uint32_t micro_batches_begun() const;
-  /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced, or
-  /// when units that share its parameters have still to reduce theirs of the last one.
+  /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced,
+  /// or when units that share its parameters have still to reduce theirs of the last one.
   Result<void> check_expected(std::uint32_t unit) const;
   /// Whether slots() was called for the unit and its gradient is not reduced yet.
   [[nodiscard]] bool is_open(std::uint32_t unit) const { return units_[unit].open; }
-  /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient shard,
-  /// which is the full gradient; errors are then those of Runtime::acquire().
+  /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient
+  /// shard, which is the full gradient; errors are then those of Runtime::acquire().
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
   /// A repeated call returns the same slots: what is written next replaces what was written before. Errors:
   /// invalid_argument, for a repeated call of a unit that shares parameters: a slot may have the sum of several units.

@@ -14,8 +14,8 @@
 
 namespace penstock::zero {
 
-/// Updates the tiles of one rank on the CPU: a loop over leases. One pass unscales, clips, runs Adam and writes the 16-bit
-/// parameter. Each block of a tile that is kept on disk is verified before its update and sealed after it.
+/// Updates the tiles of one rank on the CPU: a loop over leases. One pass unscales, clips, runs Adam and writes the
+/// 16-bit parameter. Each block of a tile that is kept on disk is verified before its update and sealed after it.
 ///
 /// Used by the trainer's thread. Every call blocks.
 class OffloadedOptimizer {
@@ -38,8 +38,8 @@ class OffloadedOptimizer {
   /// Writes one state of elements [first, first + values.size()) of the flat into `values`, which contains zeros.
   using StateSource = std::function<Result<void>(const FlatLayout& flat, cpu_adam::StateKind kind,
                                                  ElementCount first, std::span<float> values)>;
-  /// Sets all states from `source`, records that they are of step `step`, and writes the parameter shards. `rank`'s slice
-  /// only.
+  /// Sets all states from `source`, records that they are of step `step`, and writes the parameter shards. `rank`'s
+  /// slice only.
   Result<void> restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                        const StateSource& source);
 
@@ -48,8 +48,8 @@ class OffloadedOptimizer {
     float gradient_factor = 1;
     std::function<cpu_adam::AdamConfig(std::uint32_t group)> config;
   };
-  /// Updates all tiles of the flats that have a gradient in the order in which the next forward needs the parameters. Skips tiles that are at
-  /// `step.number` already, so that a failed update can be repeated.
+  /// Updates all tiles of the flats that have a gradient in the order in which the next forward needs the parameters.
+  /// Skips tiles that are at `step.number` already, so that a failed update can be repeated.
   ///
   /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if parameters and tiles are of
   /// different steps; non_finite, naming the tile.

@@ -14,8 +14,8 @@
 
 namespace penstock::zero {
 
-/// The end of a step: computes the global norm of the gradients, clips or skips, updates, and exchanges the outcome with
-/// all ranks.
+/// The end of a step: computes the global norm of the gradients, clips or skips, updates, and exchanges the outcome
+/// with all ranks.
 ///
 /// Used by the trainer's thread.
 class OptimizerStep {

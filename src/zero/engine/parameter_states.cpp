@@ -11,8 +11,8 @@ namespace penstock::zero {
 
 namespace {
 
-/// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of a
-/// flat, without the padding, until a call returns an error.
+/// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of
+/// a flat, without the padding, until a call returns an error.
 template <class T, class Visit>
 Result<void> for_each_parameter(const FlatLayout& flat, ElementCount first, std::span<T> values,
                                 const Visit& visit) {

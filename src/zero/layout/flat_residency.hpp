@@ -57,8 +57,8 @@ class FlatResidency {
   /// Gathers the flats of `unit` and, as far as there is room without dropping a flat that is needed sooner, those of
   /// the next unit. Calling it again before lease() counts as the same use.
   ///
-  /// Errors: budget_too_small, naming the leased units and the open gradients, when ending some of them would make room;
-  /// those of `effects`. A call that fails is no use.
+  /// Errors: budget_too_small, naming the leased units and the open gradients, when ending some of them would make
+  /// room; those of `effects`. A call that fails is no use.
   Result<void> acquire(std::uint32_t unit, Effects& effects);
   /// Keeps the unit's flats gathered until release(). Ends the unit's acquire().
   void lease(std::uint32_t unit);

@@ -30,8 +30,8 @@ inline ByteCount host_staging(const StreamedSizes& largest) {
       {shard + gradient + tile * 3, incoming + gradient * 2, gradient + incoming * 2, gradient + shard * 2});
 }
 
-/// Maximum number of tiles in memory: prefetched, being updated (1), being written, and one more that is allocated before
-/// the oldest write has completed. Example: 4 in flight need 4 + 1 + 4 + 1 = 10.
+/// Maximum number of tiles in memory: prefetched, being updated (1), being written, and one more that is allocated
+/// before the oldest write has completed. Example: 4 in flight need 4 + 1 + 4 + 1 = 10.
 constexpr std::uint64_t tile_ring(std::uint32_t tiles_in_flight) {
   return 2 * std::uint64_t{tiles_in_flight} + 2;
 }

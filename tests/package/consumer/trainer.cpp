@@ -10,8 +10,8 @@
 using namespace penstock;
 using cpu_adam::StateKind;
 
-/// Each layer computes y, the mean of its weights. The loss is the sum of width (y - 1)² / 2 over the layers, so that the
-/// gradient of each weight is y - 1.
+/// Each layer computes y, the mean of its weights. The loss is the sum of width (y - 1)² / 2 over the layers, so that
+/// the gradient of each weight is y - 1.
 class Trainer {
  public:
   static constexpr std::uint64_t width = 1000;

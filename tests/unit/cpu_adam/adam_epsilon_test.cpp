@@ -85,8 +85,8 @@ TEST_P(EpsilonOfZero, DecaysElementsWithoutGradients) {
   }
 }
 
-// Squares of these gradients are far below, around or above the smallest number of a format, and so are the moments. The
-// bound on the change is Adam's own: (1 - β1) / sqrt(1 - β2) = 3.2 learning rates.
+// Squares of these gradients are far below, around or above the smallest number of a format, and so are the moments.
+// The bound on the change is Adam's own: (1 - β1) / sqrt(1 - β2) = 3.2 learning rates.
 TEST_P(EpsilonOfZero, MovesElementsWithTinyGradientsByNoMoreThanOthers) {
   constexpr AdamConfig config{.learning_rate = 1.0f, .epsilon = 0};
   for (int exponent = -149; exponent <= -30; ++exponent) {

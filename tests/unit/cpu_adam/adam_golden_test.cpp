@@ -158,7 +158,8 @@ class Trajectory {
   void expect(const std::string& array, double AdamReference::Scale::*of, auto&& got) {
     const std::string name = name_ + "/" + array;
     const Errors worst = errors(array, of, got);
-    // The figures are printed with three decimals. That they are met says that `scale` is the one that the README means.
+    // The figures are printed with three decimals. That they are met says that `scale` is the one that the README
+    // means.
     const double printed = case_["deepspeed_vs_r32"][array]["max_ulp_scaled"].asDouble();
     EXPECT_NEAR(worst.deepspeed, printed, 0.00051) << name;
     const double limit = printed + 0.0005 + 2.0;

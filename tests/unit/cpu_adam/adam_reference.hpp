@@ -17,8 +17,8 @@ struct AdamReference {
   struct Scale {
     double p = 0, m = 0, v = 0;
   };
-  /// The largest magnitude that p had, and that m and v and the two terms of their sums had: what golden/README.md counts
-  /// ULPs of.
+  /// The largest magnitude that p had, and that m and v and the two terms of their sums had: what golden/README.md
+  /// counts ULPs of.
   Scale scale;
   /// The largest magnitude of any term: also of the change of p, and of gradients before L2 decay is added. Where terms
   /// cancel, it is larger than `scale`, and so are rounding errors.

@@ -94,8 +94,8 @@ class Segments : public testing::TestWithParam<StateFormat> {};
 INSTANTIATE_TEST_SUITE_P(All, Segments, testing::ValuesIn(all_formats),
                          [](const auto& format) { return std::string(to_string(format.param)); });
 
-// An element's result is the same as in a tile that has the element's hyperparameters throughout. The exception are runs
-// of split_q8 in two segments, whose moments share scales from the first step on.
+// An element's result is the same as in a tile that has the element's hyperparameters throughout. The exception are
+// runs of split_q8 in two segments, whose moments share scales from the first step on.
 TEST_P(Segments, AreUpdatedAsIfEachWereItsOwnTile) {
   for (const std::uint64_t steps : {1u, 3u}) {
     for (const Isa isa : isas) {

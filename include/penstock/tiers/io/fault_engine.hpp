@@ -20,7 +20,8 @@ struct Fault {
     shorten,  ///< a read or a write: moves `length` bytes, rounded up to a multiple of 4096, and reports `length`
     delay,  ///< completes `delay` later than without the fault
     hang,   ///< never completes; close() without a deadline cancels it
-    tear,  ///< a write: only the first `length` bytes, rounded up to a multiple of 4096, reach the disk; reported as complete
+    /// A write: only the first `length` bytes, rounded up to a multiple of 4096, reach the disk. Reported as complete.
+    tear,
     misdirect,  ///< a write: the bytes go to its offset plus `distance`; reported as complete
     lose,       ///< a write or a flush: nothing reaches the disk; reported as complete
     flip_bit,   ///< a read: bit number `bit` of its buffer is inverted
@@ -30,8 +31,8 @@ struct Fault {
   /// Index of the first affected request. Accepted requests of `operation` are counted from 0; if `operation` is none,
   /// requests of every operation are counted.
   std::uint64_t occurrence = 0;
-  /// How many consecutive requests, from `occurrence` on, the fault covers; those to which the effect does not apply pass
-  /// unchanged.
+  /// How many consecutive requests, from `occurrence` on, the fault covers; those to which the effect does not apply
+  /// pass unchanged.
   std::uint64_t count = 1;
   Effect effect = Effect::fail;
   int error = EIO;
@@ -59,7 +60,8 @@ using FaultPlan = std::vector<Fault>;
 /// Thread rules: those of the wrapped engine.
 class FaultEngine final : public IoEngine {
  public:
-  /// Owns `wrapped`; without one, it is an engine that has failed, see failure(). `clock` measures delays and outlives the engine.
+  /// Owns `wrapped`; without one, it is an engine that has failed, see failure(). `clock` measures delays and outlives
+  /// the engine.
   FaultEngine(std::unique_ptr<IoEngine> wrapped, FaultPlan plan, const Clock& clock = Clock::steady());
   ~FaultEngine() override;
 

@@ -51,8 +51,8 @@ struct IoLimits {
 ///
 /// Contract of every engine: each accepted request completes exactly once, even if it fails or close() cancels it.
 /// When the queue is full, submit() accepts a shorter prefix. The engine does not interpret results; the caller
-/// checks them. A completion is reported only after the kernel has finished with the buffer. Exception to exactly once: an engine that
-/// has failed may never report requests that were in flight, see failure().
+/// checks them. A completion is reported only after the kernel has finished with the buffer. Exception to exactly once:
+/// an engine that has failed may never report requests that were in flight, see failure().
 ///
 /// submit(), reap(), attach() and close() are called by one thread at a time, the path's driver; wake() by any thread.
 /// Only reap() and close() block.
@@ -82,9 +82,9 @@ class IoEngine {
   /// Cancels requests where possible and waits until none is in flight: the kernel uses no buffer afterwards.
   /// Completions that are not reaped yet can still be reaped; submit() accepts no request any more.
   ///
-  /// False if requests are still in flight at `deadline`; an engine that has failed does not wait until then. The engine
-  /// then leaks its own memory that the kernel may still use, and the caller must keep the buffers of these requests until
-  /// the process ends.
+  /// False if requests are still in flight at `deadline`; an engine that has failed does not wait until then. The
+  /// engine then leaks its own memory that the kernel may still use, and the caller must keep the buffers of these
+  /// requests until the process ends.
   [[nodiscard]] virtual bool close(TimePoint deadline) noexcept = 0;
 
   [[nodiscard]] virtual IoLimits limits() const noexcept = 0;

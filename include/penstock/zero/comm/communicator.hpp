@@ -39,8 +39,8 @@ struct CollectiveSignature {
 /// One rank's interface to the collectives of a data-parallel group.
 ///
 /// Every rank starts the same collectives in the same order, one at a time: it starts a collective only after poll()
-/// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error. A
-/// rank that gives up the collectives in flight and goes on calls interrupt().
+/// has returned true for the previous one. A rank that fails calls abort(); then poll() of its peers returns the error.
+/// A rank that gives up the collectives in flight and goes on calls interrupt().
 ///
 ///     PENSTOCK_TRY(communicator.start_all_gather(stream, flat, {.unit = 3, .step = 1}));
 ///     while (!communicator.poll().value()) …      // other work; or sleep until the wake function is called

@@ -19,15 +19,15 @@ struct InProcessGroupOptions {
 
 /// A group of ranks in one process, on any kind of device, with one thread or several. Safe from any thread.
 ///
-/// If a rank has not joined a collective by the deadline, poll() of the ranks that wait for it returns deadline_exceeded,
-/// which names the missing ranks, and every later collective of the group fails with that error.
+/// If a rank has not joined a collective by the deadline, poll() of the ranks that wait for it returns
+/// deadline_exceeded, which names the missing ranks, and every later collective of the group fails with that error.
 ///
 ///     auto group = zero::InProcessGroup::create(/*ranks=*/2).value();
 ///     auto communicator = group->join(rank, device, compute).value();   // on each rank's thread
 class InProcessGroup {
  public:
-  /// Errors: invalid_argument, for zero ranks or more than Compute::mean_inputs_max, a deadline that is not above 0, and
-  /// a null clock.
+  /// Errors: invalid_argument, for zero ranks or more than Compute::mean_inputs_max, a deadline that is not above 0,
+  /// and a null clock.
   [[nodiscard]] static Result<std::shared_ptr<InProcessGroup>> create(
       std::uint32_t ranks, const InProcessGroupOptions& options = {});
   virtual ~InProcessGroup() = default;
@@ -44,7 +44,8 @@ class InProcessGroup {
   virtual void abort(std::uint32_t rank, const Error& error) noexcept = 0;
 };
 
-/// The membership that Rank::create() needs to join `group` as `rank`. Without a group, join() returns invalid_argument.
+/// The membership that Rank::create() needs to join `group` as `rank`. Without a group, join() returns
+/// invalid_argument.
 [[nodiscard]] GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group,
                                                     std::uint32_t rank);
 

@@ -75,8 +75,8 @@ struct PenstockConfig {
 ///     if (!config) return fail(config.error().message());      // every error of the file, each with its line
 ///     for (const std::string& note : config->notes) log(note);
 ///
-/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's path and line;
-/// for an unknown key also the nearest spelling. All errors of a file are reported at once. Keys that only tune
+/// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's path and
+/// line; for an unknown key also the nearest spelling. All errors of a file are reported at once. Keys that only tune
 /// DeepSpeed's own implementation are accepted and listed in `notes`. The JSON may contain comments (`//`, `#`,
 /// `/* */`), trailing commas and integers written as floats (5e8); "auto" means the default. A value type.
 ///

@@ -118,7 +118,7 @@ struct StepOutcome {
 ///
 /// | status          | what changed                                          | what to call                           |
 /// |-----------------|-------------------------------------------------------|----------------------------------------|
-/// | ready           | nothing; a failed initialize() or restore() unsets them | the same call, or the correct one      |
+/// | ready           | nothing; initialize() and restore(): all values       | the same call, or the correct one      |
 /// | interrupted     | nothing; a peer has called abandon_step()             | abandon_step()                         |
 /// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else |
 /// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine            |
@@ -174,8 +174,8 @@ class Engine {
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
   /// Errors: failed_state, while a UnitLease is held, and invalid_argument, for a step above 2^62 (nothing has changed
-  /// then); invalid_argument, naming the parameter, for a state that is not finite or a negative second moment; those of
-  /// `source` and of the tiers. The parameters have no values then, until restore() or initialize() succeeds.
+  /// then); invalid_argument, naming the parameter, for a state that is not finite or a negative second moment; those
+  /// of `source` and of the tiers. The parameters have no values then, until restore() or initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updated the parameters; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
@@ -187,8 +187,8 @@ class Engine {
     std::optional<float> learning_rate = {};  ///< default: that of the configuration
     /// Units that get no gradient in this step, because they are frozen or not used: they are neither passed to
     /// gradients() nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters
-    /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its bias
-    /// correction, as in DeepSpeed and unlike in PyTorch.
+    /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its
+    /// bias correction, as in DeepSpeed and unlike in PyTorch.
     std::vector<std::uint32_t> units_without_gradient = {};
   };
   /// Starts a step. All ranks pass the same options: step() reports a difference. A step that is not started with
@@ -206,19 +206,19 @@ class Engine {
   /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Called again
   /// before reduce(), returns the same slots, and their contents are undefined again.
   ///
-  /// Errors: as for acquire(); invalid_argument, when every micro-batch of the unit was reduced already, before the units
-  /// that share a parameter have reduced theirs, and for a repeated call of a unit that shares parameters.
+  /// Errors: as for acquire(); invalid_argument, when every micro-batch of the unit was reduced already, before the
+  /// units that share a parameter have reduced theirs, and for a repeated call of a unit that shares parameters.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
   /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. Divides by the
   /// number of ranks, not by that of micro-batches: see StepOptions::micro_batches. The work that writes the gradients
   /// must be enqueued on `stream` before this call. Does not wait.
   ///
-  /// Errors: invalid_argument, for gradients that this engine's gradients() did not return, that were moved from, reduced
-  /// before, or are of a step that was abandoned.
+  /// Errors: invalid_argument, for gradients that this engine's gradients() did not return, that were moved from,
+  /// reduced before, or are of a step that was abandoned.
   Result<void> reduce(UnitGradients gradients, tiers::Stream& stream);
   /// The same for gradients in memory of the caller, one for each parameter of the unit in the order of UnitLayout: its
-  /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`; until it has executed the
-  /// copies they must not change. Replaces gradients() and reduce(), and waits as gradients() does.
+  /// own, then those it shares. Copies them, rounded to the configuration's dtype, on `stream`; until it has executed
+  /// the copies they must not change. Replaces gradients() and reduce(), and waits as gradients() does.
   ///
   /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
   /// this engine. They change nothing.
@@ -226,9 +226,9 @@ class Engine {
   /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm
   /// of the gradients is not finite, or so large that the square of a gradient could overflow fp32.
   ///
-  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have different
-  /// model layouts, StepOptions or settings of the configuration that the result depends on (the engine has failed
-  /// then); those of the tiers.
+  /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
+  /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
+  /// failed then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.

@@ -47,8 +47,8 @@ struct MemoryPlan {
   // shards stay in memory while there is room. In split formats the update reads shards too: a master is
   // the bf16 parameter plus the remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
-  /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its use,
-  /// and is then read twice.
+  /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its
+  /// use, and is then read twice.
   ByteCount gradient_reads_max, gradient_writes_max;
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
@@ -63,9 +63,9 @@ struct MemoryPlan {
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
-  /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that contains
-  /// every core on which this thread may run; if those cores are on several nodes, a node chosen so that the ranks are
-  /// spread evenly over all nodes.
+  /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that
+  /// contains every core on which this thread may run; if those cores are on several nodes, a node chosen so that the
+  /// ranks are spread evenly over all nodes.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank) const;
   /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,
@@ -73,8 +73,8 @@ struct MemoryPlan {
 };
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
-/// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a configured
-/// device budget, it is device_minimum. `device_memory` is Device::memory().
+/// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a
+/// configured device budget, it is device_minimum. `device_memory` is Device::memory().
 ///
 /// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
 /// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.

@@ -47,8 +47,8 @@ struct ModelLayout {
   /// One without name and elements, if the layout has no such parameter.
   [[nodiscard]] const ParameterLayout& parameter(ParameterId id) const;
 
-  /// The parameters of a unit in the order of leases and gradients: its own, then those it shares. None, if the layout has
-  /// no such unit.
+  /// The parameters of a unit in the order of leases and gradients: its own, then those it shares. None, if the layout
+  /// has no such unit.
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
   /// Errors: invalid_argument, with the unit or parameter: no units, a count of zero, a group or shared parameter that

@@ -103,8 +103,8 @@ TEST_F(UringEngine, CompletesRequestsWithTheErrnoWhenTheKernelAcceptsNoMore) {
   EXPECT_EQ(failed_line, 0) << "line (modulo 256) of this file, or minus a signal";
 }
 
-/// In a child: while a read of an empty pipe is in flight, io_uring_enter fails with `error` for ever. 0 when the engine
-/// then fails, as its contract says, and everything returns.
+/// In a child: while a read of an empty pipe is in flight, io_uring_enter fails with `error` for ever. 0 when the
+/// engine then fails, as its contract says, and everything returns.
 int fails_in_flight(int error, HostSpan buffer) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return 2;

@@ -1,8 +1,8 @@
 // Every accepted key has an effect or produces a note that it has none.
 //
 // The test varies the key of each row of the table in a file, and compares the output of the part of the library that
-// the row names. It detects a supported key that no code reads, a key that a rule overwrites, a row that names the wrong
-// part, a key attributed to the trainer that the library uses, and a key accepted with an unsupported value.
+// the row names. It detects a supported key that no code reads, a key that a rule overwrites, a row that names the
+// wrong part, a key attributed to the trainer that the library uses, and a key accepted with an unsupported value.
 
 #include "kit/cluster.hpp"
 #include "kit/print.hpp"
