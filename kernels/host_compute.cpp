@@ -21,12 +21,12 @@ ConstElements const_elements_of(DeviceTensor x) {
   return {host_address(x.bytes), x.dtype};
 }
 
-/// Errors: invalid_argument, for a default handle.
-Result<void> enqueue(const char* operation, StreamHandle stream, std::function<void()> run) {
+/// `bytes` are read and written. Errors: invalid_argument, for a default handle.
+Result<void> enqueue(const char* operation, StreamHandle stream, ByteCount bytes, std::function<void()> run) {
   if (stream.host_queue() == nullptr) {
     return Error::invalid_argument(operation).object("stream").reason("a default StreamHandle is no stream");
   }
-  stream.host_queue()->enqueue(std::move(run));
+  stream.host_queue()->enqueue(std::move(run), {.bytes = bytes});
   return ok();
 }
 
@@ -34,20 +34,20 @@ class HostCompute final : public Compute {
  public:
   Result<void> cast(StreamHandle stream, DeviceTensor from, DeviceTensor to) override {
     PENSTOCK_TRY(check_cast(from, to));
-    return enqueue("Compute::cast", stream, [from, to] {
+    return enqueue("Compute::cast", stream, from.bytes.size() + to.bytes.size(), [from, to] {
       cast_elements(const_elements_of(from), elements_of(to), from.count().value());
     });
   }
 
   Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
     PENSTOCK_TRY(check_scale(x));
-    return enqueue("Compute::scale", stream,
+    return enqueue("Compute::scale", stream, x.bytes.size() * 2,
                    [x, factor] { scale_elements(elements_of(x), factor, x.count().value()); });
   }
 
   Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) override {
     PENSTOCK_TRY(check_accumulate(x, sum));
-    return enqueue("Compute::accumulate", stream, [x, sum] {
+    return enqueue("Compute::accumulate", stream, x.bytes.size() + sum.bytes.size() * 2, [x, sum] {
       accumulate_elements(const_elements_of(x), elements_of(sum), x.count().value());
     });
   }
@@ -56,14 +56,15 @@ class HostCompute final : public Compute {
     PENSTOCK_TRY(check_mean(x, out));
     std::vector<const std::byte*> inputs;
     for (const DeviceTensor& input : x) inputs.push_back(host_address(input.bytes));
-    return enqueue("Compute::mean", stream, [inputs = std::move(inputs), dtype = x[0].dtype, out] {
+    const ByteCount bytes = out.bytes.size() * (x.size() + 1);
+    return enqueue("Compute::mean", stream, bytes, [inputs = std::move(inputs), dtype = x[0].dtype, out] {
       mean_elements(inputs, dtype, elements_of(out), out.count().value());
     });
   }
 
   Result<void> square_sums(StreamHandle stream, DeviceTensor x, DeviceSpan partials) override {
     PENSTOCK_TRY(check_square_sums(x, partials));
-    return enqueue("Compute::square_sums", stream, [x, partials] {
+    return enqueue("Compute::square_sums", stream, x.bytes.size() + partials.size(), [x, partials] {
       square_sums_of_elements(const_elements_of(x), x.count().value(),
                               reinterpret_cast<double*>(host_address(partials)));
     });

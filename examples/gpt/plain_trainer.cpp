@@ -28,7 +28,7 @@ using penstock::Result;
 /// Runs each operation at once.
 class EagerQueue final : public penstock::HostQueue {
  public:
-  void enqueue(std::function<void()> operation) override { operation(); }
+  void enqueue(std::function<void()> operation, const penstock::OperationCost&) override { operation(); }
 };
 
 /// A bf16 number for every element of the model, unit after unit.

@@ -1,4 +1,5 @@
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 #if PENSTOCK_TEST_CUDA
 #include "tiers/device/cuda_device.hpp"
 #endif
@@ -6,6 +7,7 @@
 #include "kit/pattern.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,7 +45,25 @@ MadeDevice deferred() {
               HostDevice::Options{.memory = 64_MiB, .mode = HostDevice::Mode::deferred, .seed = 3}),
           {}};
 }
-constexpr Kind kinds[] = {{"HostEager", &eager}, {"HostDeferred", &deferred}};
+MadeDevice timed() {
+  static const SimClock stands_still;  // a thread that waits does not wait for it
+  return {std::make_unique<HostDevice>(
+              HostDevice::Options{.memory = 64_MiB,
+                                  .mode = HostDevice::Mode::deferred,
+                                  .seed = 3,
+                                  .speeds = {.copy_to_device = 1e6, .copy_to_host = 2e6, .compute = 3e6},
+                                  .clock = &stands_still}),
+          {}};
+}
+MadeDevice threaded() {
+  return {
+      std::make_unique<HostDevice>(HostDevice::Options{.memory = 64_MiB, .mode = HostDevice::Mode::threaded}),
+      {}};
+}
+constexpr Kind kinds[] = {{"HostEager", &eager},
+                          {"HostDeferred", &deferred},
+                          {"HostDeferredTimed", &timed},
+                          {"HostThreaded", &threaded}};
 #endif
 
 class DeviceConformance : public testing::TestWithParam<Kind> {
@@ -131,6 +151,32 @@ TEST_P(DeviceConformance, SaysHowMuchIsFreeWhenItHasTooLittle) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
   EXPECT_NE(refused.error().message().find("free"), std::string::npos);
+}
+
+TEST_P(DeviceConformance, WaitsForTheRecordThatAnEventHadWhateverStreamRecordsItLater) {
+  auto first = device().create_stream().value(), second = device().create_stream().value(),
+       waits = device().create_stream().value();
+  const auto event = device().create_event().value();
+  const DeviceSpan a = device().allocate(1_MiB).value(), b = device().allocate(1_MiB).value();
+  const auto out = pattern(1 << 20, 6);
+  std::vector<std::byte> in(1 << 20);
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_TRUE(device().fill_zero(first->handle(), a));
+    ASSERT_TRUE(device().copy_to_device(first->handle(), ConstHostSpan(std::span(out)), a));
+    ASSERT_TRUE(first->record(*event));
+    ASSERT_TRUE(waits->wait(*event));
+    ASSERT_TRUE(second->record(*event));  // may pass before
+    ASSERT_TRUE(device().copy_on_device(waits->handle(), a, b));
+    ASSERT_TRUE(device().copy_to_host(waits->handle(), b, HostSpan(std::span(in))));
+
+    ASSERT_TRUE(event->synchronize());
+    ASSERT_TRUE(waits->synchronize());
+
+    ASSERT_EQ(in, out) << round;
+    std::fill(in.begin(), in.end(), std::byte{});
+  }
+  ASSERT_TRUE(first->synchronize());
+  for (const DeviceSpan span : {a, b}) device().release(span);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformance, testing::ValuesIn(kinds),

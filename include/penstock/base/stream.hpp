@@ -1,8 +1,21 @@
 #pragma once
 
+#include <penstock/base/time.hpp>
+#include <penstock/base/units.hpp>
+
+#include <cstdint>
 #include <functional>
 
 namespace penstock {
+
+/// What an operation uses of a device, for queues that model time; others ignore it. Operations that use one resource
+/// run one after the other there.
+struct OperationCost {
+  enum class Resource : std::uint8_t { compute, copy_to_device, copy_to_host };
+  Resource resource = Resource::compute;
+  ByteCount bytes{};     ///< that it moves, at the resource's speed
+  TimePoint duration{};  ///< in addition; less than 0 counts as 0
+};
 
 /// A queue of operations on host memory, run in order: the stream of a HostDevice.
 ///
@@ -17,7 +30,7 @@ class HostQueue {
 
   /// Appends `operation`, which must not throw. It may run before this call returns, or later on any thread that
   /// waits for this queue. Objects that it refers to must stay alive until then. An empty function is ignored.
-  virtual void enqueue(std::function<void()> operation) = 0;
+  virtual void enqueue(std::function<void()> operation, const OperationCost& cost = {}) = 0;
 };
 
 /// A device-independent handle of a stream: a HostQueue* on a host device, a cudaStream_t on CUDA. Only the adapter

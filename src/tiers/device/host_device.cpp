@@ -1,165 +1,27 @@
 #include <penstock/tiers/device/host_device.hpp>
 
+#include "tiers/device/host_stream.hpp"
+
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace penstock::tiers {
 
 namespace {
 
-/// How often an event was recorded, and how many of these records the streams have passed. The queues share it, so
-/// that an event may be destroyed before the operations that record it or wait for it run.
-struct EventState {
-  std::atomic<std::uint64_t> recorded{0}, passed{0};
-
-  [[nodiscard]] bool has_passed(std::uint64_t record) const { return passed.load() >= record; }
-};
-
-/// The operations of one stream that have not run yet.
-class OperationQueue {
- public:
-  void push(std::function<void()> run) { operations_.push_back({std::move(run), nullptr, 0}); }
-  void push_wait(std::shared_ptr<EventState> event) {
-    const std::uint64_t record = event->recorded.load();
-    operations_.push_back({nullptr, std::move(event), record});
+std::shared_ptr<HostStreams> make_streams(const HostDevice::Options& options) {
+  switch (options.mode) {
+    case HostDevice::Mode::deferred: return make_deferred_streams(options);
+    case HostDevice::Mode::threaded: return make_threaded_streams(options.speeds);
+    case HostDevice::Mode::eager: break;
   }
-  [[nodiscard]] bool empty() const { return operations_.empty(); }
-  [[nodiscard]] bool ready() const {
-    if (operations_.empty()) return false;
-    const Operation& head = operations_.front();
-    return !head.event || head.event->has_passed(head.record);
-  }
-  void run_head() {
-    Operation head = std::move(operations_.front());
-    operations_.pop_front();
-    if (head.run) head.run();
-  }
-
- private:
-  struct Operation {
-    std::function<void()> run;          // empty for a wait
-    std::shared_ptr<EventState> event;  // null unless a wait
-    std::uint64_t record = 0;
-  };
-  std::deque<Operation> operations_;
-};
-
-Error never_ready(const char* operation) {
-  return Error(ErrorCode::failed_state, operation)
-      .reason("no operation can run: the stream waits for an event that will not be recorded");
+  return make_eager_streams();
 }
-
-/// The streams of one device, and the choice of the next operation of a deferred one. Streams and events share it, so
-/// that they may be destroyed after the device.
-class Scheduler {
- public:
-  explicit Scheduler(std::uint64_t seed) : random_(seed) {}
-
-  void add(OperationQueue& queue) {
-    const std::lock_guard lock(mutex_);
-    queues_.push_back(&queue);
-  }
-  void remove(const OperationQueue& queue) {
-    const std::lock_guard lock(mutex_);
-    std::erase(queues_, &queue);
-  }
-  bool run_one() {
-    std::vector<OperationQueue*> ready;
-    for (OperationQueue* queue : queues_) {
-      if (queue->ready()) ready.push_back(queue);
-    }
-    if (ready.empty()) return false;
-    random_ = random_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
-    ready[(random_ >> 33) % ready.size()]->run_head();
-    return true;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<OperationQueue*> queues_;
-  std::uint64_t random_;
-};
-
-class HostEvent final : public Event {
- public:
-  explicit HostEvent(std::shared_ptr<Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
-
-  Result<bool> query() const override { return state_->has_passed(state_->recorded.load()); }
-  Result<void> synchronize() const override {
-    const std::uint64_t record = state_->recorded.load();
-    while (!state_->has_passed(record)) {
-      if (!scheduler_->run_one()) return never_ready("Event::synchronize");
-    }
-    return ok();
-  }
-  const std::shared_ptr<EventState>& state() const { return state_; }
-
- private:
-  std::shared_ptr<Scheduler> scheduler_;
-  std::shared_ptr<EventState> state_ = std::make_shared<EventState>();
-};
-
-class HostStream final : public Stream, public HostQueue {
- public:
-  HostStream(std::shared_ptr<Scheduler> scheduler, HostDevice::Mode mode)
-      : scheduler_(std::move(scheduler)), mode_(mode) {
-    scheduler_->add(queue_);
-  }
-  ~HostStream() override {
-    (void)HostStream::synchronize();
-    scheduler_->remove(queue_);
-  }
-
-  StreamHandle handle() override { return StreamHandle::of(*this); }
-
-  void enqueue(std::function<void()> operation) override {
-    if (!operation) return;
-    if (mode_ == HostDevice::Mode::eager) return operation();
-    queue_.push(std::move(operation));
-  }
-
-  Result<void> record(Event& event) override {
-    const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
-    if (host_event == nullptr) return foreign_event("Stream::record");
-    const auto state = host_event->state();
-    const std::uint64_t record = ++state->recorded;
-    enqueue([state, record] { state->passed.store(record); });
-    return ok();
-  }
-
-  Result<void> wait(const Event& event) override {
-    const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
-    if (host_event == nullptr) return foreign_event("Stream::wait");
-    // An eager stream has passed the record already.
-    if (mode_ == HostDevice::Mode::deferred) queue_.push_wait(host_event->state());
-    return ok();
-  }
-
-  Result<void> synchronize() override {
-    while (!queue_.empty()) {
-      if (!scheduler_->run_one()) return never_ready("Stream::synchronize");
-    }
-    return ok();
-  }
-
- private:
-  static Error foreign_event(const char* operation) {
-    return Error::invalid_argument(operation).object("event").reason("it is not an event of a HostDevice");
-  }
-
-  std::shared_ptr<Scheduler> scheduler_;
-  const HostDevice::Mode mode_;
-  OperationQueue queue_;
-};
 
 }  // namespace
 
@@ -168,19 +30,23 @@ struct HostDevice::State {
   std::mutex mutex{};
   std::map<std::uintptr_t, ByteCount> allocations{};
   ByteCount used{};
-  std::shared_ptr<Scheduler> scheduler = std::make_shared<Scheduler>(options.seed);
+  std::shared_ptr<HostStreams> streams = make_streams(options);
 };
 
 HostDevice::HostDevice(const Options& options) : state_(new State{.options = options}) {}
 
 HostDevice::~HostDevice() {
-  while (state_->scheduler->run_one()) {
-  }
+  state_->streams->finish();
   for (const auto& [address, size] : state_->allocations) std::free(reinterpret_cast<void*>(address));
 }
 
 std::string HostDevice::name() const {
-  return state_->options.mode == Mode::eager ? "host" : "host (deferred)";
+  switch (state_->options.mode) {
+    case Mode::deferred: return "host (deferred)";
+    case Mode::threaded: return "host (threaded)";
+    case Mode::eager: break;
+  }
+  return "host";
 }
 
 DeviceMemory HostDevice::memory() const {
@@ -227,10 +93,10 @@ ByteCount HostDevice::free_memory() const {
 }
 
 Result<std::unique_ptr<Stream>> HostDevice::create_stream() {
-  return std::make_unique<HostStream>(state_->scheduler, state_->options.mode);
+  return state_->streams->create_stream();
 }
 Result<std::unique_ptr<Event>> HostDevice::create_event() {
-  return std::make_unique<HostEvent>(state_->scheduler);
+  return make_host_event(state_->streams);
 }
 
 HostSpan HostDevice::bytes(DeviceSpan span) {
@@ -248,7 +114,7 @@ Result<void> check_address(const char* operation, const char* name, ConstHostSpa
   return Error::invalid_argument(operation).object(name).reason("its address is null").got(bytes.size());
 }
 
-Result<void> copy(StreamHandle stream, ConstHostSpan from, HostSpan to) {
+Result<void> copy(StreamHandle stream, ConstHostSpan from, HostSpan to, const OperationCost& cost) {
   constexpr const char* operation = "HostDevice::copy";
   if (from.size() != to.size()) {
     return Error::invalid_argument(operation)
@@ -259,34 +125,42 @@ Result<void> copy(StreamHandle stream, ConstHostSpan from, HostSpan to) {
   PENSTOCK_TRY(check_address(operation, "from", from));
   PENSTOCK_TRY(check_address(operation, "to", to));
   PENSTOCK_TRY_ASSIGN(HostQueue* const queue, queue_of(operation, stream));
-  queue->enqueue([from, to] {
+  const auto move = [from, to] {
     if (!from.empty()) std::memmove(to.data(), from.data(), from.size().value());
-  });
+  };
+  queue->enqueue(move, cost);
   return ok();
 }
 }  // namespace
 
 Result<void> HostDevice::copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) {
-  return copy(stream, from, bytes(to));
+  return copy(stream, from, bytes(to),
+              {.resource = OperationCost::Resource::copy_to_device, .bytes = from.size()});
 }
 Result<void> HostDevice::copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) {
-  return copy(stream, bytes(from), to);
+  return copy(stream, bytes(from), to,
+              {.resource = OperationCost::Resource::copy_to_host, .bytes = to.size()});
 }
 Result<void> HostDevice::copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) {
-  return copy(stream, bytes(from), bytes(to));
+  return copy(stream, bytes(from), bytes(to), {.bytes = from.size() * 2});
 }
 Result<void> HostDevice::fill_zero(StreamHandle stream, DeviceSpan span) {
   constexpr const char* operation = "HostDevice::fill_zero";
   PENSTOCK_TRY(check_address(operation, "span", bytes(span)));
   PENSTOCK_TRY_ASSIGN(HostQueue* const queue, queue_of(operation, stream));
-  queue->enqueue([to = bytes(span)] {
+  const auto fill = [to = bytes(span)] {
     if (!to.empty()) std::memset(to.data(), 0, to.size().value());
-  });
+  };
+  queue->enqueue(fill, {.bytes = span.size()});
   return ok();
 }
 
 bool HostDevice::run_one() {
-  return state_->scheduler->run_one();
+  return state_->streams->run_one();
+}
+
+TimePoint HostDevice::next_due() const {
+  return state_->streams->next_due();
 }
 
 }  // namespace penstock::tiers

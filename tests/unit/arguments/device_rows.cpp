@@ -1,8 +1,10 @@
 #include "unit/arguments/bad_arguments.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 #include <penstock/tiers/store/ledger.hpp>
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -96,6 +98,21 @@ void add_memory_rows(BadArguments& bad) {
     b.device.release(b.device.allocate({}).value());
     return b.works();
   });
+  for (const double speed : {-1.0, std::nan(""), HUGE_VAL, 1e-300}) {
+    bad("HostDevice::HostDevice", "options.speeds", std::to_string(speed), [=] {
+      const SimClock clock;
+      HostDevice device({.memory = 1_MiB,
+                         .mode = HostDevice::Mode::deferred,
+                         .speeds = {.copy_to_device = speed},
+                         .clock = &clock});
+      const auto stream = device.create_stream().value();
+      std::array<std::byte, 64> bytes{};
+      const DeviceSpan span = device.allocate(64_B).value();
+      const bool copied =
+          device.copy_to_device(stream->handle(), HostSpan(std::span(bytes)), span) && stream->synchronize();
+      return expect(copied, "the copy failed");
+    });
+  }
   bad("HostDevice::HostDevice", "options.mode", "unknown", [] {
     Bench b(unknown<HostDevice::Mode>);
     return b.works();
@@ -128,8 +145,12 @@ void add_memory_rows(BadArguments& bad) {
 }
 
 void add_stream_rows(BadArguments& bad) {
-  for (const auto mode : {HostDevice::Mode::eager, HostDevice::Mode::deferred}) {
-    const std::string of = mode == HostDevice::Mode::eager ? " (eager)" : " (deferred)";
+  const std::pair<HostDevice::Mode, const char*> modes[] = {{HostDevice::Mode::eager, " (eager)"},
+                                                            {HostDevice::Mode::deferred, " (deferred)"},
+                                                            {HostDevice::Mode::threaded, " (threaded)"}};
+  for (const auto& [mode_of, name] : modes) {
+    const HostDevice::Mode mode = mode_of;
+    const std::string of = name;
     bad("Stream::record", "event", "of another kind of device" + of, [=] {
       Bench b(mode);
       ForeignEvent event;
@@ -149,6 +170,13 @@ void add_stream_rows(BadArguments& bad) {
       b.stream->handle().host_queue()->enqueue({});
       return b.works();
     });
+    for (const TimePoint duration : {TimePoint(-1), TimePoint::min()}) {
+      bad("HostQueue::enqueue", "cost", "a duration of " + std::to_string(duration.count()) + of, [=] {
+        Bench b(mode);
+        b.stream->handle().host_queue()->enqueue([] {}, {.duration = duration});
+        return b.works();
+      });
+    }
     bad("HostDevice::HostDevice", "the device", "destroyed before its streams and events" + of, [=] {
       auto b = std::make_unique<HostDevice>(HostDevice::Options{.memory = 1_MiB, .mode = mode});
       const auto stream = b->create_stream().value();

@@ -10,7 +10,9 @@ namespace {
 /// Runs nothing until a thread waits for it, so that an operation that relies on immediate execution fails.
 class DeferredQueue final : public penstock::HostQueue {
  public:
-  void enqueue(std::function<void()> operation) override { waiting_.push_back(std::move(operation)); }
+  void enqueue(std::function<void()> operation, const penstock::OperationCost&) override {
+    waiting_.push_back(std::move(operation));
+  }
   void wait() {
     for (; !waiting_.empty(); waiting_.pop_front()) waiting_.front()();
   }
@@ -21,7 +23,7 @@ class DeferredQueue final : public penstock::HostQueue {
 
 class EagerQueue final : public penstock::HostQueue {
  public:
-  void enqueue(std::function<void()> operation) override { operation(); }
+  void enqueue(std::function<void()> operation, const penstock::OperationCost&) override { operation(); }
   void wait() {}
 };
 

@@ -16,7 +16,7 @@ constexpr ModelConfig config{.layers = 1, .width = 64, .heads = 4, .context = 32
 
 class EagerQueue final : public penstock::HostQueue {
  public:
-  void enqueue(std::function<void()> operation) override { operation(); }
+  void enqueue(std::function<void()> operation, const penstock::OperationCost&) override { operation(); }
 };
 
 /// Losses and all gradients of one micro-batch, as bytes.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/time.hpp>
 #include <penstock/tiers/device/device.hpp>
 
 #include <cstdint>
@@ -17,13 +18,22 @@ namespace penstock::tiers {
 ///
 /// An *eager* device runs an operation at once, on the calling thread. A *deferred* device runs it only when a thread
 /// waits or calls run_one(); a seed chooses the stream among those whose events allow it, so that a forgotten event
-/// wait fails in a unit test. A deferred device is used by one thread at a time.
+/// wait fails in a unit test. A deferred device is used by one thread at a time. A *threaded* device has a thread for
+/// each stream, as an accelerator runs its streams by itself.
+///
+/// With `speeds` an operation takes time: on the machine's clock on a threaded device, on `clock` on a deferred one. It
+/// takes effect when it ends.
 ///
 /// Errors of copies, fills, and of streams: invalid_argument, for a default StreamHandle, a null address, and an event
 /// of another kind of device.
 class HostDevice final : public Device {
  public:
-  enum class Mode : std::uint8_t { eager, deferred };
+  enum class Mode : std::uint8_t { eager, deferred, threaded };
+  /// In bytes a second. Bytes of a speed that is not above 0 take no time.
+  struct Speeds {
+    double copy_to_device = 0, copy_to_host = 0;
+    double compute = 0;  ///< bytes that kernels, fills and copies on the device read and write
+  };
   struct Options {
     ByteCount memory;  ///< what allocate() hands out at most
     Mode mode = Mode::eager;
@@ -31,6 +41,9 @@ class HostDevice final : public Device {
     /// What the device says of its memory. With `separate` it is used like an accelerator: a rank that is alone copies
     /// its tensors too.
     DeviceMemory location = DeviceMemory::host;
+    Speeds speeds = {};  ///< of a deferred device only with a clock
+    /// Of a deferred device; outlives it. Null: operations take no time.
+    const Clock* clock = nullptr;
   };
   explicit HostDevice(const Options& options);
   /// Runs the operations that its streams have not run yet, as far as their events allow.
@@ -51,8 +64,12 @@ class HostDevice final : public Device {
   Result<void> pin(HostSpan) override { return ok(); }
   void unpin(HostSpan) noexcept override {}
 
-  /// Deferred mode: runs one operation that is ready, of a stream chosen by the seed. False when none is.
+  /// Deferred mode: runs one operation that is ready and has ended, of a stream chosen by the seed. False when none
+  /// has.
   bool run_one();
+  /// Deferred mode with a clock: when the next operation ends that has begun. Operations begin in run_one(), so call
+  /// that until it returns false, then advance the clock to this time. forever when none has begun.
+  [[nodiscard]] TimePoint next_due() const;
 
   /// The bytes behind a span of this device. For host code that reads results, such as a test.
   [[nodiscard]] static HostSpan bytes(DeviceSpan span);

@@ -1,7 +1,14 @@
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 
 #include <gtest/gtest.h>
+#include <array>
+#include <chrono>
+#include <latch>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace penstock::tiers {
 namespace {
@@ -67,6 +74,144 @@ TEST(HostDevice, CopiesBothWays) {
 
   EXPECT_EQ(in, out);
   device.release(span);
+}
+
+/// A deferred device on which a copy of 1 MiB takes 1 s to the device and 2 s to the host, and on which time passes
+/// only when nothing else can happen.
+class HostDeviceTime : public testing::Test {
+ protected:
+  static constexpr double mib = 1 << 20;
+
+  TimePoint now() const { return clock_.now(); }
+  std::unique_ptr<Stream> stream() { return device_.create_stream().value(); }
+  Result<void> copy_in(Stream& stream) {
+    return device_.copy_to_device(stream.handle(), HostSpan(std::span(host_)), memory_);
+  }
+  Result<void> copy_out(Stream& stream) {
+    return device_.copy_to_host(stream.handle(), memory_, HostSpan(std::span(host_)));
+  }
+  /// Returns when everything has run.
+  TimePoint run() {
+    while (true) {
+      while (device_.run_one()) {
+      }
+      if (device_.next_due() == forever) return now();
+      clock_.advance_to(device_.next_due());
+    }
+  }
+
+  SimClock clock_;
+  HostDevice device_{{.memory = 1_MiB,
+                      .mode = HostDevice::Mode::deferred,
+                      .speeds = {.copy_to_device = mib, .copy_to_host = mib / 2, .compute = mib * 8},
+                      .clock = &clock_}};
+  const DeviceSpan memory_ = device_.allocate(1_MiB).value();
+  std::vector<std::byte> host_ = std::vector<std::byte>(1 << 20);
+};
+
+TEST_F(HostDeviceTime, PassesBeforeAnOperationTakesEffect) {
+  const auto stream = this->stream();
+  const auto event = device_.create_event().value();
+  host_[7] = std::byte{9};
+  ASSERT_TRUE(copy_in(*stream));
+  ASSERT_TRUE(stream->record(*event));
+
+  EXPECT_FALSE(device_.run_one());
+  EXPECT_EQ(device_.next_due(), std::chrono::seconds(1));
+  EXPECT_NE(HostDevice::bytes(memory_).data()[7], std::byte{9});
+  EXPECT_FALSE(event->query().value());
+
+  clock_.advance_to(std::chrono::seconds(1));
+  while (device_.run_one()) {
+  }
+  EXPECT_EQ(HostDevice::bytes(memory_).data()[7], std::byte{9});
+  EXPECT_TRUE(event->query().value());
+  EXPECT_EQ(device_.next_due(), forever);
+}
+
+TEST_F(HostDeviceTime, IsThatOfOneOperationWhereStreamsUseDifferentResources) {
+  const auto a = stream(), b = stream(), c = stream();
+  ASSERT_TRUE(copy_in(*a));
+  ASSERT_TRUE(copy_out(*b));
+  c->handle().host_queue()->enqueue([] {}, {.duration = std::chrono::milliseconds(1500)});
+
+  EXPECT_EQ(run(), std::chrono::seconds(2));
+}
+
+TEST_F(HostDeviceTime, AddsUpWhereStreamsUseOneResource) {
+  const auto a = stream(), b = stream();
+  ASSERT_TRUE(copy_in(*a));
+  ASSERT_TRUE(copy_in(*b));
+
+  EXPECT_EQ(run(), std::chrono::seconds(2));
+}
+
+TEST_F(HostDeviceTime, AddsUpWhereAnEventOrdersStreams) {
+  const auto a = stream(), b = stream();
+  const auto event = device_.create_event().value();
+  ASSERT_TRUE(copy_in(*a));
+  ASSERT_TRUE(a->record(*event));
+  ASSERT_TRUE(b->wait(*event));
+  ASSERT_TRUE(copy_out(*b));
+
+  EXPECT_EQ(run(), std::chrono::seconds(3));
+}
+
+TEST_F(HostDeviceTime, CountsTheBytesOfFillsAndOfCopiesOnTheDevice) {
+  const auto stream = this->stream();
+  const DeviceSpan from = memory_.subspan(0_KiB, 512_KiB), to = memory_.subspan(512_KiB, 512_KiB);
+  ASSERT_TRUE(device_.fill_zero(stream->handle(), memory_));        // 1/8 s
+  ASSERT_TRUE(device_.copy_on_device(stream->handle(), from, to));  // reads and writes: 1/8 s
+
+  EXPECT_EQ(run(), std::chrono::milliseconds(250));
+}
+
+TEST_F(HostDeviceTime, DoesNotBlockAThreadThatWaits) {
+  const auto stream = this->stream();
+  const auto event = device_.create_event().value();
+  ASSERT_TRUE(copy_in(*stream));
+  ASSERT_TRUE(stream->record(*event));
+
+  EXPECT_TRUE(event->synchronize());
+  EXPECT_EQ(now(), TimePoint::zero());
+}
+
+TEST(HostDeviceThreads, RunEachStreamByItself) {
+  HostDevice device({.memory = 1_MiB, .mode = HostDevice::Mode::threaded});
+  const auto a = device.create_stream().value(), b = device.create_stream().value();
+  std::latch both(2);
+  for (Stream* const stream : {a.get(), b.get()}) {
+    stream->handle().host_queue()->enqueue([&both] { both.arrive_and_wait(); });
+  }
+
+  EXPECT_TRUE(a->synchronize());
+  EXPECT_TRUE(b->synchronize());
+}
+
+TEST(HostDeviceThreads, KeepTheOrderOfEvents) {
+  HostDevice device({.memory = 1_MiB, .mode = HostDevice::Mode::threaded});
+  const auto a = device.create_stream().value(), b = device.create_stream().value();
+  const auto event = device.create_event().value();
+  int value = 0;
+  for (int i = 1; i <= 100; ++i) {
+    Stream& writer = i % 2 == 0 ? *a : *b;
+    ASSERT_TRUE(writer.wait(*event));
+    writer.handle().host_queue()->enqueue([&value, i] { value = value == i - 1 ? i : -1000; });
+    ASSERT_TRUE(writer.record(*event));
+  }
+
+  EXPECT_TRUE(event->synchronize());
+  EXPECT_EQ(value, 100);
+}
+
+TEST(HostDeviceThreads, RunEverythingBeforeTheirStreamIsDestroyed) {
+  HostDevice device({.memory = 1_MiB, .mode = HostDevice::Mode::threaded, .speeds = {.compute = 1e9}});
+  int ran = 0;
+  {
+    const auto stream = device.create_stream().value();
+    for (int i = 0; i < 20; ++i) stream->handle().host_queue()->enqueue([&ran] { ++ran; }, {.bytes = 1_KiB});
+  }
+  EXPECT_EQ(ran, 20);
 }
 
 }  // namespace

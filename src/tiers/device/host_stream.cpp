@@ -1,0 +1,115 @@
+#include "tiers/device/host_stream.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+namespace penstock::tiers {
+
+namespace {
+
+class HostEvent final : public Event {
+ public:
+  explicit HostEvent(std::shared_ptr<HostStreams> streams) : streams_(std::move(streams)) {}
+
+  Result<bool> query() const override {
+    const auto record = last_record();
+    return record == nullptr || record->passed.load();
+  }
+  Result<void> synchronize() const override {
+    const auto record = last_record();
+    if (record == nullptr) return ok();
+    return streams_->wait_for(*record);
+  }
+  /// Null if it was never recorded.
+  std::shared_ptr<EventRecord> last_record() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+  std::shared_ptr<EventRecord> new_record() const {
+    auto record = std::make_shared<EventRecord>();
+    const std::lock_guard lock(mutex_);
+    return last_ = std::move(record);
+  }
+
+ private:
+  std::shared_ptr<HostStreams> streams_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<EventRecord> last_;
+};
+
+Error foreign_event(const char* operation) {
+  return Error::invalid_argument(operation).object("event").reason("it is not an event of a HostDevice");
+}
+
+double speed_of(const HostDevice::Speeds& speeds, OperationCost::Resource resource) {
+  switch (resource) {
+    case OperationCost::Resource::copy_to_device: return speeds.copy_to_device;
+    case OperationCost::Resource::copy_to_host: return speeds.copy_to_host;
+    case OperationCost::Resource::compute: break;
+  }
+  return speeds.compute;
+}
+
+/// Bounded, so that sums of durations do not overflow.
+TimePoint duration_of(const HostDevice::Speeds& speeds, const OperationCost& cost) {
+  constexpr TimePoint most = std::chrono::hours(24 * 365);
+  const TimePoint given = std::clamp(cost.duration, TimePoint::zero(), most);
+  const double speed = speed_of(speeds, cost.resource);
+  if (!(speed > 0)) return given;
+  const std::chrono::duration<double> of_bytes(static_cast<double>(cost.bytes.value()) / speed);
+  return given + (of_bytes < most ? std::chrono::duration_cast<TimePoint>(of_bytes) : most);
+}
+
+class EagerStream final : public HostStream {
+ public:
+  EagerStream() : HostStream({}) {}
+  Result<void> synchronize() override { return ok(); }
+
+ private:
+  // An event that it waits for has passed already.
+  void push(StreamOperation operation) override {
+    if (operation.run) operation.run();
+  }
+};
+
+class EagerStreams final : public HostStreams {
+ public:
+  Result<std::unique_ptr<Stream>> create_stream() override { return std::make_unique<EagerStream>(); }
+  Result<void> wait_for(const EventRecord&) override { return ok(); }
+};
+
+}  // namespace
+
+void HostStream::enqueue(std::function<void()> operation, const OperationCost& cost) {
+  if (!operation) return;
+  push({.run = std::move(operation),
+        .duration = duration_of(speeds_, cost),
+        .resource = cost.resource,
+        .record = nullptr});
+}
+
+Result<void> HostStream::record(Event& event) {
+  const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
+  if (host_event == nullptr) return foreign_event("Stream::record");
+  push({.run = [record = host_event->new_record()] { record->passed.store(true); }, .record = nullptr});
+  return ok();
+}
+
+Result<void> HostStream::wait(const Event& event) {
+  const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
+  if (host_event == nullptr) return foreign_event("Stream::wait");
+  if (auto record = host_event->last_record()) push({.run = nullptr, .record = std::move(record)});
+  return ok();
+}
+
+std::shared_ptr<HostStreams> make_eager_streams() {
+  return std::make_shared<EagerStreams>();
+}
+
+std::unique_ptr<Event> make_host_event(std::shared_ptr<HostStreams> streams) {
+  return std::make_unique<HostEvent>(std::move(streams));
+}
+
+}  // namespace penstock::tiers
