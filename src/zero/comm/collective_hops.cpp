@@ -21,8 +21,8 @@ namespace {
 
 class GatherHop final : public CollectiveHop {
  public:
-  GatherHop(const CollectiveContext& context, const GatherTarget& target, swap::PendingLease shard)
-      : CollectiveHop(context), target_(target), pending_(std::move(shard)) {}
+  GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
+      : CollectiveHop(context), target_(std::move(target)), pending_(std::move(shard)) {}
   bool is_blocked() const override {
     return phase_ == Phase::lease || (phase_ == Phase::order && !shard_.held() && !is_head());
   }
@@ -44,7 +44,7 @@ class GatherHop final : public CollectiveHop {
       }
       case Phase::order:
         if (!is_head()) return HopState::pending;
-        PENSTOCK_TRY(context_.communication.wait(*target_.copied));
+        PENSTOCK_TRY(context_.communication.wait(*copied_.fence()));
         PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat, target_.signature));
         phase_ = Phase::gather;
         [[fallthrough]];
@@ -63,7 +63,7 @@ class GatherHop final : public CollectiveHop {
 
   [[nodiscard]] bool copies_in_flight() const override {
     if (!shard_.held() || phase_ == Phase::lease) return false;
-    const auto copied = target_.copied->query();
+    const auto copied = context_.copied_in.has_passed(copied_);
     return copied && !*copied;  // after an error of the device nothing is in flight
   }
 
@@ -71,21 +71,24 @@ class GatherHop final : public CollectiveHop {
   /// that the gather at the head needs.
   Result<void> end_lease_once_copied() {
     if (!shard_.held()) return ok();
-    PENSTOCK_TRY_ASSIGN(auto copied, target_.copied->query());
+    PENSTOCK_TRY_ASSIGN(const bool copied, context_.copied_in.has_passed(copied_));
     if (copied) shard_.end();
     return ok();
   }
 
   Result<void> copy_in() {
-    PENSTOCK_TRY(context_.copy_in.wait(*target_.writable));
+    for (const auto& fence : target_.writable) PENSTOCK_TRY(context_.copy_in.wait(*fence));
+    target_.writable.clear();
     PENSTOCK_TRY(
         context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
-    return context_.copy_in.record(*target_.copied);
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_in.record(context_.copy_in, context_.events));
+    return ok();
   }
 
-  const GatherTarget target_;
+  GatherTarget target_;
   swap::PendingLease pending_;
   swap::Lease shard_;
+  tiers::StreamProgress::Point copied_;
   Phase phase_ = Phase::lease;
 };
 
@@ -146,9 +149,9 @@ class ImmediateHop final : public CollectiveHop {
 
 }  // namespace
 
-std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, const GatherTarget& target,
+std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, GatherTarget target,
                                            swap::PendingLease shard) {
-  return std::make_unique<GatherHop>(context, target, std::move(shard));
+  return std::make_unique<GatherHop>(context, std::move(target), std::move(shard));
 }
 
 std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context, DeviceTensor flat,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "swap/transfer/transfer_engine.hpp"
+#include "tiers/device/event_pool.hpp"
+#include "tiers/device/stream_progress.hpp"
 #include "zero/comm/hop_order.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -9,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -20,6 +23,8 @@ struct CollectiveContext {
   HopOrder& order;
   tiers::Stream& copy_in;
   tiers::Stream& communication;
+  tiers::EventPool& events;
+  tiers::StreamProgress& copied_in;  ///< of copy_in; used by the mover
 };
 
 /// A hop of a move with a collective. When it fails, the hops after it in the order fail too, and it aborts the
@@ -76,15 +81,13 @@ struct GatherTarget {
   CollectiveSignature signature;
   DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
-  const tiers::Event* writable;  ///< after this event the range of `flat` may be written
-  tiers::Event* copied;          ///< recorded after the copy of the shard
-  tiers::Event* gathered;        ///< recorded after the all-gather
+  std::vector<tiers::Fence> writable;  ///< after these the range of `flat` may be written
+  tiers::Event* gathered;              ///< recorded after the all-gather
 };
 /// Copies the shard from host memory to its slot of the flat, then all-gathers in place. The hop's state is `ordered`
 /// once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
-                                                         const GatherTarget& target,
-                                                         swap::PendingLease shard);
+                                                         GatherTarget target, swap::PendingLease shard);
 
 /// After the event `written`, reduces this rank's slot to the mean over ranks; then records `reduced`.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,

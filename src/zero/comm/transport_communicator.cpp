@@ -76,6 +76,7 @@ Result<bool> TransportCommunicator::poll() {
 
 /// Averages the slices of all ranks by the `exact` reduction.
 Result<void> TransportCommunicator::average_slices() {
+  if (size() == 1) return ok();
   slices_.clear();
   for (std::uint32_t r = 0; r < size(); ++r) slices_.push_back(transport_->slice(r));
   const ElementCount length = current_.flat.count() / size();

@@ -6,14 +6,12 @@ Result<void> EngineContext::open(ByteCount device_budget) {
   for (auto* stream : {&copy_in, &copy_out, &communication}) {
     PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
   }
-  PENSTOCK_TRY_ASSIGN(compute_progress, device.create_event());
   PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_budget));
   flats.resize(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
     flat.layout = &shards.flats()[f];
-    for (auto* event : {&flat.gathered.copied, &flat.gathered.gathered, &flat.grad.written_event,
-                        &flat.grad.reduced, &flat.grad.copied_out}) {
+    for (auto* event : {&flat.gathered.gathered, &flat.grad.written_event, &flat.grad.reduced}) {
       PENSTOCK_TRY_ASSIGN(*event, device.create_event());
     }
   }
@@ -27,7 +25,9 @@ CollectiveContext EngineContext::collectives() {
           .communicator = communicator,
           .order = collective_order,
           .copy_in = *copy_in,
-          .communication = *communication};
+          .communication = *communication,
+          .events = events,
+          .copied_in = copied_in};
 }
 
 DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount count) const {
@@ -74,9 +74,8 @@ Result<void> EngineContext::recover(tiers::Stream& trainer) {
 }
 
 Result<void> EngineContext::finish(tiers::Stream& stream) {
-  PENSTOCK_TRY_ASSIGN(auto event, device.create_event());
-  PENSTOCK_TRY(stream.record(*event));
-  return internals.wait_for(*event);
+  PENSTOCK_TRY_ASSIGN(const auto fence, events.record(stream));
+  return internals.wait_for(*fence);
 }
 
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {

@@ -4,6 +4,7 @@
 #include "zero/comm/collective_hops.hpp"
 #include "zero/comm/hop_order.hpp"
 #include "zero/engine/flat_state.hpp"
+#include "zero/engine/range_fences.hpp"
 
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
@@ -69,7 +70,9 @@ struct EngineContext {
   bool shares_memory = false;  ///< see MemoryPlan
   DeviceSpan device_memory;
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
-  std::unique_ptr<tiers::Event> compute_progress;  ///< after this event, released ranges may be written
+  tiers::EventPool events{device};
+  RangeFences fences;
+  tiers::StreamProgress copied_in, copied_out;  ///< of copy_in and copy_out; used by the mover
   HopOrder collective_order;
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;

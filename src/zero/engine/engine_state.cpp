@@ -345,6 +345,7 @@ Result<StepOutcome> EngineState::step() {
     PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
     const TimePoint began = Clock::steady().now();
     PENSTOCK_TRY(residency_->finish_gradients(*this));
+    PENSTOCK_TRY(gradients_.finish_reductions());
     const TimePoint waited = Clock::steady().now() - began;
     PENSTOCK_TRY(gradients_.check_complete());
     PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
@@ -383,13 +384,13 @@ Result<void> EngineState::gather(std::uint32_t flat) {
   return gathers_.gather(context_.flats[flat], residency_->gathered(flat));
 }
 Result<void> EngineState::drop(std::uint32_t flat) {
-  return gathers_.finish_use(context_.flats[flat]);
+  return gathers_.finish_use(context_.flats[flat], residency_->gathered(flat));
 }
 Result<void> EngineState::open_gradient(std::uint32_t flat) {
   return gradients_.open(context_.flats[flat], residency_->gradient(flat), *gradient_stream_);
 }
 Result<void> EngineState::finish_gradient(std::uint32_t flat) {
-  return gradients_.wait_for_reduce(context_.flats[flat]);
+  return gradients_.finish_use(context_.flats[flat], residency_->gradient(flat));
 }
 
 }  // namespace penstock::zero

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "swap/transfer/transfer_engine.hpp"
+#include "tiers/device/event_pool.hpp"
 #include "zero/layout/tiles.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -42,8 +43,9 @@ struct GatheredFlat {
   DeviceTensor parameters;
   swap::Lease in_place;     ///< of the shard, if it is the gathered flat
   bool waited_for = false;  ///< the compute stream has waited for it
+  tiers::Fence last_use;    ///< after the work of the last lease
   MoveProgress gather;
-  std::unique_ptr<tiers::Event> copied, gathered;
+  std::unique_ptr<tiers::Event> gathered;
 };
 
 /// A flat's full gradient, and the reduction of this rank's slice to the accumulator.
@@ -54,7 +56,9 @@ struct GradientFlat {
   std::set<ParameterId> written;
   std::uint32_t reduced_count = 0;  ///< micro-batches reduced since the last step
   MoveProgress reduction;
-  std::unique_ptr<tiers::Event> written_event, reduced, copied_out;
+  std::unique_ptr<tiers::Event> written_event, reduced;
+  tiers::Fence
+      copied_out;  ///< set before the reduction is ordered: after it the full gradient may be written again
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch
 };
 

@@ -22,15 +22,14 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   gathered.gather = MoveProgress::begun();
 
   const ElementCount shard = flat.layout->shard;
-  const GatherTarget target{.shard = flat.shard,
-                            .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
-                            .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
-                            .flat = gathered.parameters.bytes,
-                            .writable = context_.compute_progress.get(),
-                            .copied = gathered.copied.get(),
-                            .gathered = gathered.gathered.get()};
+  GatherTarget target{.shard = flat.shard,
+                      .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
+                      .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
+                      .flat = gathered.parameters.bytes,
+                      .writable = context_.fences.take(range.offset(), range.size()),
+                      .gathered = gathered.gathered.get()};
   swap::Move move;
-  move.then(make_gather_hop(context_.collectives(), target,
+  move.then(make_gather_hop(context_.collectives(), std::move(target),
                             context_.internals.request_for_mover(flat.shard, swap::Access::read)));
   move.on_event = [&gathered](swap::HopState state, const Result<void>& result) {
     gathered.gather.report(state, result);
@@ -47,15 +46,19 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   return ok();
 }
 
-Result<void> GatherPipeline::finish_use(FlatState& flat) {
+Result<void> GatherPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
+  const tiers::Fence last_use = std::exchange(flat.gathered.last_use, nullptr);
   if (flat.gathered.in_place.held()) {
-    if (auto used = context_.internals.wait_for(*context_.compute_progress); !used) {
-      return context_.fail(used.error());
+    if (last_use != nullptr) {
+      if (auto used = context_.internals.wait_for(*last_use); !used) return context_.fail(used.error());
     }
     flat.gathered.in_place.end();
     return ok();
   }
-  if (flat.gathered.waited_for) return ok();
+  if (flat.gathered.waited_for) {
+    context_.fences.release(range.offset(), range.size(), last_use);
+    return ok();
+  }
   // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
   PENSTOCK_TRY(wait_for_gather(flat));
   if (auto passed = context_.internals.wait_for(*flat.gathered.gathered); !passed) {
@@ -84,8 +87,10 @@ Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tier
 }
 
 Result<void> GatherPipeline::end_use(std::uint32_t unit) {
-  if (auto recorded = unit_streams_[unit]->record(*context_.compute_progress); !recorded) {
-    return context_.fail(recorded.error());
+  auto fence = context_.events.record(*unit_streams_[unit]);
+  if (!fence) return context_.fail(fence.error());
+  for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
+    context_.flats[flat].gathered.last_use = *fence;
   }
   return ok();
 }
@@ -94,8 +99,10 @@ void GatherPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
     flat.gathered.gather = {};
     flat.gathered.waited_for = false;
+    flat.gathered.last_use.reset();
     flat.gathered.in_place.end();
   }
+  context_.fences.clear();
 }
 
 bool GatherPipeline::idle() const {

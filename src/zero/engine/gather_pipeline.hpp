@@ -21,9 +21,9 @@ class GatherPipeline {
   /// Starts to gather the flat into the range that FlatResidency has assigned. Without a range, leases the shard, which
   /// is the flat; errors are then those of Runtime::acquire(). Implements FlatResidency::Effects.
   Result<void> gather(FlatState& flat, const tiers::Reservation& range);
-  /// Waits until the range of the gathered flat is used only by work that is already enqueued on streams. In place,
-  /// waits until no work uses the shard, and ends the lease.
-  Result<void> finish_use(FlatState& flat);
+  /// Releases the range of the gathered flat: the next user waits for the flat's last use. In place, waits until no
+  /// work uses the shard, and ends the lease.
+  Result<void> finish_use(FlatState& flat, const tiers::Reservation& range);
 
   /// Makes `stream` wait for the unit's flats, and returns views of the unit's parameters: its own, then shared ones.
   /// Blocks until every gather is ordered on a stream.

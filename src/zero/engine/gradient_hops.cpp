@@ -24,8 +24,8 @@ Incoming incoming_of(const EngineContext& context, const FlatState& flat, Accumu
   return how.first && same_dtype ? Incoming::accumulator : Incoming::buffer;
 }
 
-/// Takes the accumulator, and brings this rank's slot of the reduced gradient to host memory, from where AccumulateHop
-/// writes or adds it to the accumulator.
+/// Takes the accumulator, and enqueues the copy of this rank's slot of the reduced gradient to host memory, from where
+/// AccumulateHop writes or adds it to the accumulator.
 class CopyOutHop final : public OrderedHop {
  public:
   CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
@@ -44,6 +44,12 @@ class CopyOutHop final : public OrderedHop {
   [[nodiscard]] HostSpan accumulator() const {
     return where_ == Incoming::in_place ? flat_.grad.in_place.bytes() : accumulator_.bytes();
   }
+  /// After it host memory has the slot, and the full gradient is not read any more, unless it is in host memory itself.
+  [[nodiscard]] const tiers::StreamProgress::Point& copied() const { return copied_; }
+  /// Whether the full gradient is read after copied().
+  [[nodiscard]] bool reads_full_gradient() const {
+    return where_ == Incoming::in_place || where_ == Incoming::full;
+  }
   /// The slot; empty if the accumulator has it already.
   [[nodiscard]] HostSpan incoming() const {
     switch (where_) {
@@ -59,13 +65,10 @@ class CopyOutHop final : public OrderedHop {
   [[nodiscard]] bool continues_after_failure() const override { return leased_; }
 
   Result<HopState> advance() override {
-    if (!leased_) {
-      PENSTOCK_TRY(take_leases());
-      if (!leased_) return HopState::pending;
-      PENSTOCK_TRY(copy_out());
-    }
-    PENSTOCK_TRY_ASSIGN(auto copied, flat_.grad.copied_out->query());
-    return copied ? HopState::done : HopState::pending;
+    PENSTOCK_TRY(take_leases());
+    if (!leased_) return HopState::pending;
+    PENSTOCK_TRY(copy_out());
+    return HopState::done;
   }
 
   Result<void> take_leases() {
@@ -108,7 +111,9 @@ class CopyOutHop final : public OrderedHop {
       const HostSpan to = where_ == Incoming::accumulator ? accumulator() : incoming();
       PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to));
     }
-    return context_.copy_out->record(*flat_.grad.copied_out);
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events));
+    flat_.grad.copied_out = copied_.fence();
+    return ok();
   }
 
   EngineContext& context_;
@@ -118,16 +123,17 @@ class CopyOutHop final : public OrderedHop {
   bool asked_ = false, leased_ = false;
   swap::PendingLease pending_accumulator_, pending_incoming_;
   swap::Lease accumulator_, incoming_;
+  tiers::StreamProgress::Point copied_;
 };
 
 /// Runs on a worker. Uses the leases of `copied`, which exists as long as its move.
-Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how,
-                        DType accumulator_dtype) {
+Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how, const Config& config) {
+  const DType accumulator_dtype = config.grad_accum_dtype;
   const HostSpan accumulator = copied.accumulator();
   if (!copied.incoming().empty()) {
     PENSTOCK_TRY(kernels::accumulate_gradient(
         {.incoming = copied.incoming(),
-         .incoming_dtype = flat.grad.full.dtype,
+         .incoming_dtype = config.dtype,
          .accumulator = accumulator,
          .accumulator_dtype = accumulator_dtype},
         how.first ? kernels::GradientWrite::overwrite : kernels::GradientWrite::accumulate));
@@ -137,22 +143,37 @@ Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation 
   return kernels::square_sums(accumulator, accumulator_dtype, flat.grad.square_partials);
 }
 
-/// Runs `work` on a worker. Is an OrderedHop because that aborts the communicator when it fails, so that the peers get
-/// the cause.
+/// Waits for the copy, then runs `work` on a worker. Is an OrderedHop because that aborts the communicator when it
+/// fails, so that the peers get the cause.
 class AccumulateHop final : public OrderedHop {
  public:
-  AccumulateHop(EngineContext& context, std::unique_ptr<swap::Hop> work)
-      : OrderedHop(context.communicator, context.collective_order), work_(std::move(work)) {}
+  AccumulateHop(EngineContext& context, const CopyOutHop& copied, std::unique_ptr<swap::Hop> work)
+      : OrderedHop(context.communicator, context.collective_order),
+        context_(context),
+        copied_(copied),
+        work_(std::move(work)) {}
 
-  Result<void> start() override { return work_->start(); }
-  bool wakes_the_mover() const override { return work_->wakes_the_mover(); }
+  bool wakes_the_mover() const override { return working_ && work_->wakes_the_mover(); }
 
  private:
-  // Waits for the worker even after a failure, because the worker uses the leases of the previous hop.
+  // Waits for copy and worker even after a failure, because they use the leases of the previous hop.
   [[nodiscard]] bool continues_after_failure() const override { return true; }
-  Result<HopState> advance() override { return work_->poll(); }
+  Result<HopState> advance() override {
+    const HopState waiting = copied_.reads_full_gradient() ? HopState::pending : HopState::ordered;
+    if (!working_) {
+      PENSTOCK_TRY_ASSIGN(const bool has_copied, context_.copied_out.has_passed(copied_.copied()));
+      if (!has_copied) return waiting;
+      working_ = true;
+      PENSTOCK_TRY(work_->start());
+    }
+    PENSTOCK_TRY_ASSIGN(const HopState state, work_->poll());
+    return state == HopState::pending ? waiting : state;
+  }
 
+  EngineContext& context_;
+  const CopyOutHop& copied_;
   std::unique_ptr<swap::Hop> work_;
+  bool working_ = false;
 };
 
 }  // namespace
@@ -165,11 +186,10 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
                                     context.signature(CollectiveSignature::Subject::gradients, flat),
                                     *flat.grad.written_event, *flat.grad.reduced));
   move.then(std::move(copy_out));
-  auto work = swap::make_work_hop(context.internals.executor(), context.wake,
-                                  [&copied, &flat, how, dtype = context.config.grad_accum_dtype] {
-                                    return accumulate(copied, flat, how, dtype);
-                                  });
-  move.then(std::make_unique<AccumulateHop>(context, std::move(work)));
+  auto work = swap::make_work_hop(
+      context.internals.executor(), context.wake,
+      [&copied, &flat, how, &config = context.config] { return accumulate(copied, flat, how, config); });
+  move.then(std::make_unique<AccumulateHop>(context, copied, std::move(work)));
   return move;
 }
 

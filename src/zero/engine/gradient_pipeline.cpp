@@ -47,7 +47,11 @@ Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
 }
 
 Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream) {
+  PENSTOCK_TRY(wait_for_accumulation(flat));  // of its last micro-batch
   if (range.held()) {
+    for (const tiers::Fence& fence : context_.fences.take(range.offset(), range.size())) {
+      if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error());
+    }
     flat.grad.full = context_.at(range, flat.layout->length);
   } else {
     PENSTOCK_TRY_ASSIGN(flat.grad.in_place, context_.runtime.acquire(flat.gradient, swap::Access::overwrite));
@@ -103,11 +107,25 @@ Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stre
   return ok();
 }
 
-Result<void> GradientPipeline::wait_for_reduce(FlatState& flat) {
+Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
+  const MoveProgress& reduction = flat.grad.reduction;
+  PENSTOCK_TRY(
+      context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.ordered; })));
+  if (reduction.error) return context_.fail(*reduction.error);
+  flat.grad.in_place.end();
+  if (range.held()) context_.fences.release(range.offset(), range.size(), flat.grad.copied_out);
+  return ok();
+}
+
+Result<void> GradientPipeline::wait_for_accumulation(FlatState& flat) {
   const MoveProgress& reduction = flat.grad.reduction;
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.done; })));
-  flat.grad.in_place.end();
   if (reduction.error) return context_.fail(*reduction.error);
+  return ok();
+}
+
+Result<void> GradientPipeline::finish_reductions() {
+  for (FlatState& flat : context_.flats) PENSTOCK_TRY(wait_for_accumulation(flat));
   return ok();
 }
 

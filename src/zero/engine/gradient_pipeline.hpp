@@ -37,8 +37,11 @@ class GradientPipeline {
   void close(std::uint32_t unit);
   /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.
   Result<void> start_reduce(FlatState& flat, tiers::Stream& stream);
-  /// Waits until the full gradient is accumulated and its range is free. An error fails the engine.
-  Result<void> wait_for_reduce(FlatState& flat);
+  /// Releases the range of the full gradient: the next user waits for its copy to host memory. Blocks until that is
+  /// enqueued; where the device's memory is host memory, until the gradient is accumulated. An error fails the engine.
+  Result<void> finish_use(FlatState& flat, const tiers::Reservation& range);
+  /// Waits until all gradients are accumulated. An error fails the engine.
+  Result<void> finish_reductions();
   /// Whether no reduction is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 
@@ -51,6 +54,8 @@ class GradientPipeline {
   Result<void> abandon_step();
 
  private:
+  Result<void> wait_for_accumulation(FlatState& flat);
+
   struct UnitState {
     bool absent = false;  ///< the unit gets no gradient in this step
     bool open = false;

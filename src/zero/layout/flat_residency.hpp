@@ -38,7 +38,7 @@ class FlatResidency {
     virtual Result<void> drop(std::uint32_t flat) = 0;
     /// The full gradient of `flat` has been given a range; it has none if it is in place.
     virtual Result<void> open_gradient(std::uint32_t flat) = 0;
-    /// Wait until the full gradient of `flat` is accumulated; its range is freed next.
+    /// The range of `flat`'s full gradient is freed next; only operations that are already enqueued may still use it.
     virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
   };
 
@@ -131,7 +131,7 @@ class FlatResidency {
   tiers::MemoryBudget& budget_;
   std::vector<Place> places_;
   std::set<std::uint32_t> gathered_;    // flats
-  std::deque<std::uint32_t> reducing_;  // flats whose full gradient is not accumulated yet, oldest first
+  std::deque<std::uint32_t> reducing_;  // flats whose full gradient still has its range, oldest first
   std::vector<std::uint32_t> order_;    // predicted, then recorded: units in the order of acquire
   std::vector<std::vector<std::size_t>>
       uses_;  // by flat: positions in order_ of the units that need it, ascending

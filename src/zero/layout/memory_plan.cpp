@@ -187,15 +187,10 @@ void predict_traffic(MemoryPlan& plan, const Config& config) {
   plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }
 
-/// Limits the host figures to the host budget. Requires device_gradients, which plan_device() sets.
-void bound_by_budget(MemoryPlan& plan, const ShardLayout& shards, const RankBytes& rank) {
-  // An incoming gradient exists only while its full gradient is on the device. Its size is one rank's part of the full
-  // gradient, rounded up to whole blocks.
-  plan.host_incoming =
-      plan.shares_memory
-          ? ByteCount()
-          : std::min(rank.shards, plan.device_gradients / shards.ranks() +
-                                      ByteCount(extent_alignment.bytes()) * shards.flats().size());
+/// Limits the host figures to the host budget.
+void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
+  // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
+  plan.host_incoming = plan.shares_memory ? ByteCount() : rank.shards;
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
@@ -226,7 +221,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   predict_held(plan, rank, need);
   predict_traffic(plan, config);
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
-  bound_by_budget(plan, shards, rank);
+  bound_by_budget(plan, rank);
   return plan;
 }
 

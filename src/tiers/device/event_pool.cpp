@@ -1,0 +1,28 @@
+#include "tiers/device/event_pool.hpp"
+
+#include <utility>
+
+namespace penstock::tiers {
+
+Result<Fence> EventPool::record(Stream& stream) {
+  std::unique_ptr<Event> event;
+  {
+    const std::lock_guard lock(free_->mutex);
+    if (!free_->events.empty()) {
+      event = std::move(free_->events.back());
+      free_->events.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    PENSTOCK_TRY_ASSIGN(event, device_.create_event());
+  }
+  PENSTOCK_TRY(stream.record(*event));
+  const auto keep = [free = free_](Event* returned) {
+    std::unique_ptr<Event> owned(returned);
+    const std::lock_guard lock(free->mutex);
+    free->events.push_back(std::move(owned));
+  };
+  return Fence(std::shared_ptr<Event>(event.release(), keep));
+}
+
+}  // namespace penstock::tiers

@@ -1,0 +1,122 @@
+#include "kit/timed_rank.hpp"
+
+#include "swap/runtime_internals.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::zero::test {
+
+void TimedWorkers::post(std::function<void()> task) {
+  waiting_.push_back(std::move(task));
+  begin_tasks();
+}
+
+void TimedWorkers::begin_tasks() {
+  for (; free_ > 0 && !waiting_.empty(); --free_) {
+    running_.push_back({std::move(waiting_.front()), clock_.now() + takes_});
+    waiting_.pop_front();
+  }
+}
+
+bool TimedWorkers::run_one() {
+  const auto ended = std::find_if(running_.begin(), running_.end(),
+                                  [&](const Running& running) { return running.ends <= clock_.now(); });
+  if (ended == running_.end()) return false;
+  const auto task = std::move(ended->task);
+  running_.erase(ended);
+  ++free_;
+  begin_tasks();
+  task();
+  return true;
+}
+
+TimePoint TimedWorkers::next_due() const {
+  TimePoint due = forever;
+  for (const Running& running : running_) due = std::min(due, running.ends);
+  return due;
+}
+
+TimedRank::TimedRank(const Options& options)
+    : options_(options), disk_(options.disk), workers_(clock_, options.workers, options.task_takes) {
+  const auto make_accelerator = [this](ByteCount memory) -> Result<Accelerator> {
+    Accelerator made = make_host_accelerator({});
+    auto device = std::make_unique<tiers::HostDevice>(
+        tiers::HostDevice::Options{.memory = memory,
+                                   .mode = tiers::HostDevice::Mode::deferred,
+                                   .location = tiers::DeviceMemory::separate,
+                                   .speeds = options_.speeds,
+                                   .clock = &clock_});
+    device_ = device.get();
+    auto counting = std::make_unique<penstock::test::CountingDevice>(std::move(device));
+    counting_ = counting.get();
+    made.device = std::move(counting);
+    return made;
+  };
+  const auto simulate = [this](swap::RuntimeOptions& runtime) {
+    runtime.idle_handler = this;
+    runtime.executor = &workers_;
+    for (swap::PathOptions& path : runtime.paths) {
+      path.weight = 1;
+      path.file_system = &disk_;
+      path.clock = &clock_;
+      path.make_engine = [this](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+        auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, /*seed=*/1, /*depth=*/64);
+        engine_of_disk_ = engine.get();
+        return engine;
+      };
+    }
+  };
+  rank_ = Rank::create({.config = options_.config,
+                        .model = options_.model,
+                        .make_accelerator = make_accelerator,
+                        .hooks = {.runtime_options = simulate}})
+              .value();
+  stream_ = rank_->device().create_stream().value();
+  event_ = rank_->device().create_event().value();
+  engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
+}
+
+TimedRank::~TimedRank() {
+  finish();
+  event_.reset();
+  stream_.reset();
+}
+
+void TimedRank::compute(TimePoint takes) {
+  stream_->handle().host_queue()->enqueue([] {}, {.duration = takes});
+}
+
+void TimedRank::mark(TimePoint* at) {
+  stream_->handle().host_queue()->enqueue([this, at] { *at = clock_.now(); });
+}
+
+void TimedRank::finish() {
+  stream_->record(*event_).value();
+  swap::RuntimeInternals(rank_->runtime()).wait_for(*event_).value();
+}
+
+void TimedRank::run_dry() {
+  while (rank_->runtime().poll() || advance()) {
+  }
+}
+
+void TimedRank::idle() {
+  PENSTOCK_CHECK(advance());  // else nothing will ever happen
+}
+
+/// Executes all that is due; if nothing is, advances the clock. False if nothing is in flight.
+bool TimedRank::advance() {
+  bool any = false;
+  while (device_->run_one() || workers_.run_one()) any = true;
+  if (any) return true;
+  TimePoint due = std::min(device_->next_due(), workers_.next_due());
+  if (engine_of_disk_ != nullptr) due = std::min(due, engine_of_disk_->next_due());
+  if (due == forever) return false;
+  clock_.advance_to(due);
+  return true;
+}
+
+}  // namespace penstock::zero::test

@@ -1,0 +1,126 @@
+// How much of a step hides behind its arithmetic, in virtual time: ten equal units, each of whose forward, backward,
+// copies, reads and writes takes a millisecond.
+#include "kit/timed_rank.hpp"
+
+#include <gtest/gtest.h>
+#include <chrono>
+#include <string>
+
+namespace penstock::zero::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::uint32_t units = 10;
+constexpr std::uint64_t unit_elements = 1 << 17;
+constexpr TimePoint unit_takes = milliseconds(1);
+constexpr double unit_bytes_per_second =
+    2.0 * unit_elements / 1e-3;  // of its parameters, or gradients, in bf16
+
+double in_units(TimePoint time) {
+  return std::chrono::duration<double>(time) / std::chrono::duration<double>(unit_takes);
+}
+
+TimedRank::Options machine() {
+  TimedRank::Options options;
+  options.config.dtype = options.config.grad_accum_dtype = DType::bf16;
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::cpu;
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    options.model.units.push_back(
+        {.name = std::to_string(unit), .parameters = {{"weight", ElementCount(unit_elements), 0}}});
+  }
+  options.speeds = {.copy_to_device = unit_bytes_per_second, .copy_to_host = unit_bytes_per_second};
+  options.disk = {.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second), .latency = {}};
+  return options;
+}
+
+/// Of one step, in units' milliseconds.
+struct Phases {
+  double forward = 0, backward = 0, step = 0;
+};
+
+class Overlap : public testing::Test {
+ protected:
+  /// The last of four steps: the first ones teach the runtime the order of use.
+  Phases measure(const TimedRank::Options& options) {
+    TimedRank rank(options);
+    Phases phases;
+    for (int step = 0; step < 4; ++step) {
+      rank.run_dry();
+      phases = measure_step(rank);
+    }
+    return phases;
+  }
+
+  static Phases measure_step(TimedRank& rank) {
+    Engine& engine = rank.engine();
+    TimePoint forward{}, backward{};
+    const TimePoint began = rank.now();
+    engine.begin_step({}).value();
+    for (std::uint32_t unit = 0; unit < units; ++unit) {
+      const auto weights = engine.acquire(unit, rank.stream()).value();
+      rank.compute(unit_takes);
+    }
+    rank.mark(&forward);
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      auto weights = engine.acquire(unit, rank.stream()).value();
+      auto gradients = engine.gradients(unit, rank.stream()).value();
+      rank.compute(unit_takes);
+      weights.end();
+      engine.reduce(std::move(gradients), rank.stream()).value();
+    }
+    rank.mark(&backward);
+    (void)engine.step().value();
+    return {in_units(forward - began), in_units(backward - forward), in_units(rank.now() - began)};
+  }
+};
+
+TEST_F(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
+  EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));
+}
+
+TEST_F(Overlap, HidesTheCopiesOfABackwardButTheFirstAndTheLast) {
+  EXPECT_LE(measure(machine()).backward, 1.05 * (units + 2));
+}
+
+TEST_F(Overlap, CallsTheDeviceSparinglyOnceItsStepsRepeat) {
+  TimedRank rank(machine());
+  for (int step = 0; step < 3; ++step) measure_step(rank);
+  const penstock::test::DeviceCalls::Counts before = rank.calls().counts();
+
+  measure_step(rank);
+
+  const penstock::test::DeviceCalls::Counts after = rank.calls().counts();
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.streams, before.streams);
+  EXPECT_EQ(after.events, before.events);
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  const std::uint64_t copies = after.copies - before.copies;  // one for each gather and each gradient
+  EXPECT_GE(copies, 2 * units);
+  EXPECT_LE(after.queries - before.queries, 10 * copies);
+}
+
+TEST_F(Overlap, HidesTheReadsOfAForwardButTheFirst) {
+  TimedRank::Options options = machine();
+  options.config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  EXPECT_LE(measure(options).forward, 1.05 * (units + 2));
+}
+
+// A worker needs as long as the device for the gradient of a unit.
+TEST_F(Overlap, HidesTheAccumulationOfABackward) {
+  TimedRank::Options options = machine();
+  options.task_takes = unit_takes;
+  EXPECT_LE(measure(options).backward, 1.05 * (units + 2));
+}
+
+TEST_F(Overlap, HidesTheAccumulationOfSeveralMicroBatches) {
+  TimedRank::Options options = machine();
+  options.task_takes = unit_takes;
+  options.config.grad_accum_dtype = DType::fp32;
+  const Phases phases = measure(options);
+  EXPECT_LE(phases.forward, 1.05 * (units + 1));
+  EXPECT_LE(phases.backward, 1.05 * (units + 2));
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
