@@ -23,6 +23,15 @@ namespace penstock::zero::test {
 /// shares the first one's weight.
 [[nodiscard]] ModelLayout deep_model();
 
+/// A device other than a HostDevice, and how the test's trainer works on it.
+struct TestAccelerator {
+  std::function<Result<Accelerator>(ByteCount memory)> make;
+  /// Runs a function when the stream gets there, as a kernel of the trainer.
+  std::function<void(StreamHandle, std::function<void()>)> enqueue;
+  /// Where such functions find the bytes of a span.
+  std::function<HostSpan(DeviceSpan)> bytes;
+};
+
 /// The setup of a training run. The result does not depend on the members after `config`.
 struct RunOptions {
   std::uint32_t ranks = 2;
@@ -35,6 +44,8 @@ struct RunOptions {
   /// real disk.
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;  ///< workers of a rank
+  /// The ranks' device, if it is no HostDevice; without a seed, and with gradients of the engine.
+  std::optional<TestAccelerator> accelerator;
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;
   ByteCount device_memory_of_trainer;  ///< beside the engine's
   /// Whose memory the backward writes gradients to: the engine's slots, or fp32 memory of the trainer, on either side.

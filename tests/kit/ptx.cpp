@@ -36,28 +36,15 @@ std::runtime_error unknown(const std::string& what) {
   return std::runtime_error("PTX: unknown here: " + what);
 }
 
-/// "adam_kernel<float,penstock::kernels::SplitTile>" of a mangled name: demanglers differ in spaces.
-std::string name_in_cpp(const std::string& mangled) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
-  const std::string name = status == 0 ? text.get() : mangled;
-  std::smatch match;
-  if (!std::regex_search(name, match, std::regex(R"((\w+_kernel(<.*>)?)\()"))) return name;
-  return std::regex_replace(match.str(1), std::regex(" "), "");
-}
-
-/// Decodes a kernel for one launch: names of registers, labels and parameters become numbers.
+/// Decodes a kernel: names of registers, labels and parameters become numbers.
 class Decoder {
  public:
   explicit Decoder(const std::map<std::string, std::size_t>& labels) : labels_(labels) {
     for (const std::string_view name : built_in) (void)number_of(std::string(name));
   }
 
-  /// A parameter's name stands for its address.
-  void place(const std::string& parameter, const std::vector<std::byte>& value) {
-    registers_[number_of(parameter)] = reinterpret_cast<std::uintptr_t>(value.data());
-  }
+  /// The register of a parameter, whose name stands for its address.
+  [[nodiscard]] std::size_t add_parameter(const std::string& name) { return number_of(name); }
   [[nodiscard]] Instruction decode(const std::string& line) {
     static const std::regex form(R"((?:@(!?)(%\w+)\s+)?([\w.]+)\s*(.*))");
     static const std::regex operand(R"([^\s,|{}\[\]]+)");
@@ -144,6 +131,13 @@ void run_warp(std::vector<Thread>& warp, const std::vector<Instruction>& program
 
 }  // namespace
 
+/// A kernel that is decoded.
+struct PtxModule::Program {
+  std::vector<Instruction> instructions;
+  std::vector<u64> registers;           ///< the initial ones of a thread
+  std::vector<std::size_t> parameters;  ///< the register of each
+};
+
 PtxModule::PtxModule(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
@@ -173,30 +167,76 @@ PtxModule::PtxModule(const std::filesystem::path& path) {
   }
 }
 
-void PtxModule::run(const std::string& name, Grid grid, const std::vector<Bytes>& arguments) const {
+/// "adam_kernel<float,penstock::kernels::SplitTile>" of a mangled name: demanglers differ in spaces.
+std::string PtxModule::name_in_cpp(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
+  const std::string name = status == 0 ? text.get() : mangled;
+  std::smatch match;
+  if (!std::regex_search(name, match, std::regex(R"((\w+_kernel(<.*>)?)\()"))) return name;
+  return std::regex_replace(match.str(1), std::regex(" "), "");
+}
+
+const PtxModule::Kernel& PtxModule::find(const std::string& name) const {
   const auto found = kernels_.find(name);
   if (found == kernels_.end()) throw unknown("kernel " + name);
-  const Kernel& kernel = found->second;
+  return found->second;
+}
+
+PtxModule::Launch PtxModule::bind(const std::string& name, Grid grid, const void* const* arguments) const {
+  const Kernel& kernel = find(name);
+  std::vector<Bytes> values;
+  for (const auto& [parameter, size] : kernel.parameters) {
+    const auto* const bytes = static_cast<const std::byte*>(*arguments++);
+    values.emplace_back(bytes, bytes + size);
+  }
+  return [&kernel, grid, copied = std::move(values)](const ptx::Memory& memory) {
+    run(kernel, grid, copied, memory);
+  };
+}
+
+void PtxModule::run_on_host(const std::string& name, Grid grid, const std::vector<Bytes>& arguments) const {
+  struct HostMemory final : ptx::Memory {
+    std::byte* at(std::uint64_t address, std::size_t) const override {
+      return reinterpret_cast<std::byte*>(address);
+    }
+  };
+  const Kernel& kernel = find(name);
   if (arguments.size() != kernel.parameters.size()) throw std::runtime_error("PTX: arguments of " + name);
-  Decoder decoder(kernel.labels);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto& [parameter, size] = kernel.parameters[i];
     if (arguments[i].size() != size) throw std::runtime_error("PTX: the size of " + parameter);
-    decoder.place(parameter, arguments[i]);
   }
-  std::vector<Instruction> program;
-  for (const std::string& line : kernel.lines) program.push_back(decoder.decode(line));
+  run(kernel, grid, arguments, HostMemory());
+}
+
+void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& arguments,
+                    const ptx::Memory& memory) {
+  std::call_once(kernel.decoded, [&] {
+    Decoder decoder(kernel.labels);
+    auto program = std::make_shared<Program>();
+    for (const auto& [parameter, size] : kernel.parameters) {
+      program->parameters.push_back(decoder.add_parameter(parameter));
+    }
+    for (const std::string& line : kernel.lines) program->instructions.push_back(decoder.decode(line));
+    program->registers = decoder.registers();
+    kernel.program = std::move(program);
+  });
+  Thread initial{.registers = kernel.program->registers, .memory = &memory};
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    initial.registers[kernel.program->parameters[i]] = reinterpret_cast<std::uintptr_t>(arguments[i].data());
+  }
 
   constexpr std::uint32_t warp_size = 32;
   for (std::uint32_t block = 0; block < grid.blocks; ++block) {
     for (std::uint32_t first = 0; first < grid.threads; first += warp_size) {
-      std::vector<Thread> warp;
-      for (std::uint32_t i = first; i < std::min(first + warp_size, grid.threads); ++i) {
-        Thread& thread = warp.emplace_back(Thread{.registers = decoder.registers()});
-        std::ranges::copy(std::array<u64, built_in.size()>{block, grid.blocks, i, grid.threads},
-                          thread.registers.begin());
+      std::vector<Thread> warp(std::min(warp_size, grid.threads - first), initial);
+      for (std::uint32_t i = 0; i < warp.size(); ++i) {
+        std::ranges::copy(std::array<u64, built_in.size()>{block, grid.blocks, first + i, grid.threads},
+                          warp[i].registers.begin());
       }
-      run_warp(warp, program);
+      run_warp(warp, kernel.program->instructions);
     }
   }
 }

@@ -1,12 +1,17 @@
 #pragma once
 
+#include "kit/ptx_instructions.hpp"
+
 #include <penstock/base/dtype.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,10 +19,10 @@
 namespace penstock::test {
 
 /// An interpreter of kernels compiled to PTX. Runs them on the CPU, one thread after the other, and implements the part
-/// of the "PTX ISA" that our kernels use; threads exchange data only in shuffles. Addresses are host addresses.
+/// of the "PTX ISA" that our kernels use; threads exchange data only in shuffles. A kernel is decoded once.
 ///
 /// Throws std::runtime_error for an unknown kernel or instruction, naming it, and if not all threads of a warp reach a
-/// shuffle.
+/// shuffle. Safe from any thread.
 class PtxModule {
  public:
   explicit PtxModule(const std::filesystem::path& file);
@@ -25,19 +30,30 @@ class PtxModule {
   struct Grid {
     std::uint32_t blocks, threads;
   };
-  /// `kernel` as it is written in C++, with its template arguments and without spaces:
-  /// "cast_kernel<float,penstock::kernels::Bf16>".
+  /// Runs `kernel` on host memory: addresses are host addresses. Its name is as it is written in C++, with its template
+  /// arguments and without spaces: "cast_kernel<float,penstock::kernels::Bf16>".
   template <class... Arguments>
   void launch(const std::string& kernel, Grid grid, const Arguments&... arguments) const {
-    run(kernel, grid, {bytes_of(arguments)...});
+    run_on_host(kernel, grid, {bytes_of(arguments)...});
   }
+
+  using Launch = std::function<void(const ptx::Memory&)>;
+  /// Copies the arguments, each of the size of its parameter; the result runs the kernel. The module outlives it.
+  [[nodiscard]] Launch bind(const std::string& kernel, Grid grid, const void* const* arguments) const;
+
+  [[nodiscard]] bool has(const std::string& kernel) const { return kernels_.contains(kernel); }
+  /// The kernel's name for launch() and bind(), of a mangled name.
+  [[nodiscard]] static std::string name_in_cpp(const std::string& mangled);
 
  private:
   using Bytes = std::vector<std::byte>;
+  struct Program;
   struct Kernel {
     std::vector<std::pair<std::string, std::size_t>> parameters;  ///< their names and sizes
     std::vector<std::string> lines;                               ///< instructions, without their semicolons
     std::map<std::string, std::size_t> labels;                    ///< the instruction that each stands before
+    mutable std::once_flag decoded;
+    mutable std::shared_ptr<const Program> program;
   };
 
   template <class T>
@@ -46,7 +62,10 @@ class PtxModule {
     std::memcpy(bytes.data(), &value, sizeof value);
     return bytes;
   }
-  void run(const std::string& kernel, Grid grid, const std::vector<Bytes>& arguments) const;
+  [[nodiscard]] const Kernel& find(const std::string& kernel) const;
+  void run_on_host(const std::string& kernel, Grid grid, const std::vector<Bytes>& arguments) const;
+  static void run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& arguments,
+                  const ptx::Memory& memory);
 
   std::map<std::string, Kernel> kernels_;  // by what they are called in C++
 };

@@ -39,19 +39,25 @@ void select(Thread& t, const Operands& o) {
 template <class T>
 void load(Thread& t, const Operands& o) {
   T value;
-  std::memcpy(&value, t.address(o[1]), sizeof value);
+  std::memcpy(&value, t.global(o[1], sizeof value), sizeof value);
+  t.set(o[0], value);
+}
+template <class T>
+void load_parameter(Thread& t, const Operands& o) {
+  T value;
+  std::memcpy(&value, t.parameter(o[1]), sizeof value);
   t.set(o[0], value);
 }
 template <class T>
 void store(Thread& t, const Operands& o) {
   const T value = t.get<T>(o[1]);
-  std::memcpy(t.address(o[0]), &value, sizeof value);
+  std::memcpy(t.global(o[0], sizeof value), &value, sizeof value);
 }
 template <class T, std::size_t count>
-void load_vector(Thread& t, const Operands& o) {
+void load_parameter_vector(Thread& t, const Operands& o) {
   for (std::size_t i = 0; i < count; ++i) {
     T value;
-    std::memcpy(&value, t.address(o[count]) + i * sizeof value, sizeof value);
+    std::memcpy(&value, t.parameter(o[count]) + i * sizeof value, sizeof value);
     t.set(o[i], value);
   }
 }
@@ -71,9 +77,10 @@ void end(Thread& t, const Operands&) {
 }
 void atomic_min(Thread& t, const Operands& o) {
   u64 before = 0;
-  std::memcpy(&before, t.address(o[1]), sizeof before);
+  std::byte* const address = t.global(o[1], sizeof before);
+  std::memcpy(&before, address, sizeof before);
   const u64 least = std::min(before, t.get<u64>(o[2]));
-  std::memcpy(t.address(o[1]), &least, sizeof least);
+  std::memcpy(address, &least, sizeof least);
   t.set(o[0], before);
 }
 /// Four of the eight bytes of two registers.
@@ -131,10 +138,10 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.global.f32", {load<float>, 2}},
     {"ld.global.u16", {load<u16>, 2}},
     {"ld.global.u32", {load<u32>, 2}},
-    {"ld.param.f32", {load<float>, 2}},
-    {"ld.param.u32", {load<u32>, 2}},
-    {"ld.param.u64", {load<u64>, 2}},
-    {"ld.param.v4.u8 {}", {load_vector<u8, 4>, 5}},
+    {"ld.param.f32", {load_parameter<float>, 2}},
+    {"ld.param.u32", {load_parameter<u32>, 2}},
+    {"ld.param.u64", {load_parameter<u64>, 2}},
+    {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
     {"min.u64", {binary<u64, least<u64>>, 3}},
     {"mov.b32", {copy<u32>, 2}},

@@ -3,10 +3,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace penstock::test::ptx {
+
+/// The global memory of a kernel.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  virtual ~Memory() = default;
+
+  /// Where the `size` bytes of an address are. Throws IllegalAccess if they are not memory of the kernel.
+  [[nodiscard]] virtual std::byte* at(std::uint64_t address, std::size_t size) const = 0;
+};
+
+struct IllegalAccess : std::runtime_error {
+  IllegalAccess() : std::runtime_error("PTX: an access outside of the kernel's memory") {}
+};
 
 /// A register; in brackets, the address in the register plus an offset in bytes.
 struct Operand {
@@ -19,6 +36,7 @@ struct Operand {
 struct Thread {
   std::vector<std::uint64_t> registers;
   std::size_t next = 0;  // instruction
+  const Memory* memory = nullptr;
 
   template <class T>
   [[nodiscard]] T get(const Operand& operand) const {
@@ -31,8 +49,12 @@ struct Thread {
     registers[operand.number] = 0;
     std::memcpy(&registers[operand.number], &value, sizeof value);
   }
-  [[nodiscard]] std::byte* address(const Operand& operand) const {
-    return reinterpret_cast<std::byte*>(registers[operand.number] + operand.offset);
+  [[nodiscard]] std::byte* global(const Operand& operand, std::size_t size) const {
+    return memory->at(registers[operand.number] + operand.offset, size);
+  }
+  /// Parameters are host memory.
+  [[nodiscard]] const std::byte* parameter(const Operand& operand) const {
+    return reinterpret_cast<const std::byte*>(registers[operand.number] + operand.offset);
   }
 };
 

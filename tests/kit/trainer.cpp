@@ -26,16 +26,15 @@ std::uint16_t narrow(float value) {
 }
 
 /// Element `i` of a tensor in fp32 or bf16.
-float get(const DeviceTensor& tensor, std::size_t i) {
-  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
-  return tensor.dtype == DType::fp32 ? bytes.as<float>()[i] : widen(bytes.as<std::uint16_t>()[i]);
+float get(const Elements& tensor, std::size_t i) {
+  return tensor.dtype == DType::fp32 ? tensor.bytes.as<float>()[i]
+                                     : widen(tensor.bytes.as<std::uint16_t>()[i]);
 }
-void put(const DeviceTensor& tensor, std::size_t i, float value) {
-  const HostSpan bytes = HostDevice::bytes(tensor.bytes);
+void put(const Elements& tensor, std::size_t i, float value) {
   if (tensor.dtype == DType::fp32) {
-    bytes.as<float>()[i] = value;
+    tensor.bytes.as<float>()[i] = value;
   } else {
-    bytes.as<std::uint16_t>()[i] = narrow(value);
+    tensor.bytes.as<std::uint16_t>()[i] = narrow(value);
   }
 }
 
@@ -161,8 +160,8 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
 
 /// Adds a checksum of the unit's weights to `activation_`.
 void Trainer::enqueue_forward(const UnitLease& lease) {
-  for (const DeviceTensor& parameter : lease.parameters()) {
-    stream_->handle().host_queue()->enqueue([this, parameter] {
+  for (const DeviceTensor& tensor : lease.parameters()) {
+    enqueue([this, parameter = on_host(tensor)] {
       for (std::size_t e = 0; e < parameter.count().value(); ++e) {
         activation_ = activation_ * 31 + std::bit_cast<std::uint32_t>(get(parameter, e));
       }
@@ -172,14 +171,25 @@ void Trainer::enqueue_forward(const UnitLease& lease) {
 
 /// Reads the weights when the stream gets there.
 void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
-                               const DeviceTensor& weights, const GradientSlot& slot) {
+                               const DeviceTensor& parameter, const GradientSlot& slot) {
   const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
-  stream_->handle().host_queue()->enqueue([this, step, micro, id, scale, weights, slot] {
-    for (std::size_t e = 0; e < weights.count().value(); ++e) {
-      const float value = scale * fake_gradient(get(weights, e), rank_, step, micro, id, e);
-      put(slot.tensor, e, slot.accumulate ? get(slot.tensor, e) + value : value);
-    }
-  });
+  enqueue(
+      [=, this, weights = on_host(parameter), gradient = on_host(slot.tensor), accumulate = slot.accumulate] {
+        for (std::size_t e = 0; e < weights.count().value(); ++e) {
+          const float value = scale * fake_gradient(get(weights, e), rank_, step, micro, id, e);
+          put(gradient, e, accumulate ? get(gradient, e) + value : value);
+        }
+      });
+}
+
+void Trainer::enqueue(std::function<void()> operation) {
+  if (options_.accelerator) return options_.accelerator->enqueue(stream_->handle(), std::move(operation));
+  stream_->handle().host_queue()->enqueue(std::move(operation));
+}
+
+Elements Trainer::on_host(const DeviceTensor& tensor) const {
+  return {options_.accelerator ? options_.accelerator->bytes(tensor.bytes) : HostDevice::bytes(tensor.bytes),
+          tensor.dtype};
 }
 
 /// The backward of a unit into memory of the trainer.
@@ -209,7 +219,7 @@ Result<void> Trainer::gather_parameters(RunResult& result) {
     PENSTOCK_TRY(finish_stream());
     for (const DeviceTensor& parameter : lease->parameters()) {
       std::vector<float> values(parameter.count().value());
-      for (std::size_t e = 0; e < values.size(); ++e) values[e] = get(parameter, e);
+      for (std::size_t e = 0; e < values.size(); ++e) values[e] = get(on_host(parameter), e);
       result.parameters.push_back(std::move(values));
     }
   }

@@ -10,6 +10,14 @@
 
 namespace penstock::zero::test {
 
+/// Elements of a tensor, where the test's code can access them.
+struct Elements {
+  HostSpan bytes;
+  DType dtype;
+
+  [[nodiscard]] ElementCount count() const { return ElementCount(bytes.size() / size_of(dtype)); }
+};
+
 /// The training program of one rank. Forward and backward are simple functions of the gathered weights, enqueued on a
 /// stream, so that a missing wait, a stale or a misplaced byte changes the digest.
 class Trainer {
@@ -35,10 +43,14 @@ class Trainer {
   [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const;
   Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result);
   void enqueue_forward(const UnitLease& lease);
-  void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id, const DeviceTensor& weights,
-                        const GradientSlot& slot);
+  void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
+                        const DeviceTensor& parameter, const GradientSlot& slot);
   Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
                                     UnitLease& lease);
+  /// Runs `operation` when the stream gets there.
+  void enqueue(std::function<void()> operation);
+  /// The bytes of a tensor, for such operations.
+  [[nodiscard]] Elements on_host(const DeviceTensor& tensor) const;
   [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const;
 
   const RunOptions& options_;

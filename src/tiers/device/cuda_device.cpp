@@ -43,6 +43,14 @@ cudaStream_t native(StreamHandle stream) {
   return static_cast<cudaStream_t>(stream.native());
 }
 
+/// The length of the part of `size` bytes at `memory` that is in their first slab. Pinned memory is registered slab by
+/// slab, because the registration of hundreds of GiB at once blocks all other CUDA calls. Slabs begin at multiples of
+/// their length, so that copies know their edges.
+ByteCount first_slab(const void* memory, ByteCount size) {
+  constexpr ByteCount slab = 1_GiB;
+  return std::min(size, ByteCount(slab.value() - reinterpret_cast<std::uintptr_t>(memory) % slab.value()));
+}
+
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(cudaEvent_t event) : event_(event) {}
@@ -50,7 +58,10 @@ class CudaEvent final : public Event {
 
   Result<bool> query() const override {
     const cudaError_t code = cudaEventQuery(event_);
-    if (code == cudaErrorNotReady) return false;
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // else the thread's next kernel launch would report it
+      return false;
+    }
     if (code != cudaSuccess) return cuda_error("Event::query", code);
     return true;
   }
@@ -139,34 +150,47 @@ class CudaDevice final : public Device {
                  cudaMemsetAsync(pointer(span), 0, span.size().value(), native(stream)));
   }
 
-  // Portable: every device of the process can copy from it asynchronously. In slabs: registration of hundreds of GiB at
-  // once blocks all other CUDA calls.
+  // Portable: every device of the process can copy from it asynchronously.
   Result<void> pin(HostSpan memory) override {
     const CurrentDevice current(device_);
-    for (ByteCount at; at < memory.size(); at += slab) {
-      const HostSpan part = memory.subspan(at, std::min(slab, memory.size() - at));
-      if (const cudaError_t code =
-              cudaHostRegister(part.data(), part.size().value(), cudaHostRegisterPortable);
+    for (ByteCount at; at < memory.size();) {
+      std::byte* const part = memory.data() + at.value();
+      const ByteCount size = first_slab(part, memory.size() - at);
+      if (const cudaError_t code = cudaHostRegister(part, size.value(), cudaHostRegisterPortable);
           code != cudaSuccess) {
         unpin(memory.subspan(ByteCount(), at));
         return cuda_error("CudaDevice::pin", code).wanted(memory.size());
       }
+      at += size;
     }
     return ok();
   }
   void unpin(HostSpan memory) noexcept override {
-    for (ByteCount at; at < memory.size(); at += slab) (void)cudaHostUnregister(memory.data() + at.value());
+    for (ByteCount at; at < memory.size();) {
+      std::byte* const part = memory.data() + at.value();
+      (void)cudaHostUnregister(part);
+      at += first_slab(part, memory.size() - at);
+    }
   }
 
  private:
-  static constexpr ByteCount slab = 1_GiB;
-
+  /// CUDA refuses a copy of host memory that is not in one registration.
   static Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from,
                            ByteCount from_size, cudaMemcpyKind kind) {
     if (to_size != from_size)
       return Error::invalid_argument("CudaDevice::copy").wanted(from_size).got(to_size);
-    if (to_size.is_zero()) return ok();
-    return check("CudaDevice::copy", cudaMemcpyAsync(to, from, to_size.value(), kind, native(stream)));
+    for (ByteCount at; at < to_size;) {
+      auto* const target = static_cast<std::byte*>(to) + at.value();
+      const auto* const source = static_cast<const std::byte*>(from) + at.value();
+      const ByteCount left = to_size - at;
+      const ByteCount part = kind == cudaMemcpyDeviceToDevice ? left
+                             : kind == cudaMemcpyHostToDevice ? first_slab(source, left)
+                                                              : first_slab(target, left);
+      PENSTOCK_TRY(
+          check("CudaDevice::copy", cudaMemcpyAsync(target, source, part.value(), kind, native(stream))));
+      at += part;
+    }
+    return ok();
   }
 
   const int device_;

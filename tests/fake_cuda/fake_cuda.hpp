@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// A CUDA runtime for tests on machines without a GPU. A program that links `penstock_fake_cuda` gets these functions
+/// in place of NVIDIA's, under the same names; the library's objects are the same.
+///
+/// Modelled, with the section of NVIDIA's documentation:
+///
+/// - Streams run in parallel, each one's operations in order. The default stream of a device waits for its blocking
+///   streams, and they for it (Runtime API, "Stream synchronization behavior": legacy default stream).
+/// - A wait takes the event's last record at the time of the call; later records do not change it, and an event that
+///   was never recorded is no wait (Runtime API, cudaStreamWaitEvent, cudaEventRecord).
+/// - Device addresses are memory that no host code can access. Kernels are interpreted from their PTX; an access
+///   outside of the device's allocations is cudaErrorIllegalAddress.
+/// - Copies of registered host memory run when the stream gets there. Those of pageable memory to the device read it
+///   before the call returns, those to pageable memory have completed then (Runtime API, "API synchronization
+///   behavior": asynchronous). A range that is not in one registration entirely, nor outside of all, is
+///   cudaErrorInvalidValue (Driver API, cuMemcpyAsync).
+/// - cudaFree waits for the device.
+/// - A call's error is the thread's last error until cudaGetLastError, cudaErrorNotReady too. After an error that
+///   destroys the context, all calls for the device return it (Runtime API, cudaError_t).
+/// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
+///   event behavior" of multi-device systems).
+///
+/// Not modelled: graphs, events with times, peer access, managed memory, stream-ordered allocation, dynamic shared
+/// memory, and the functions that the library does not call, which do not link.
+///
+/// The CUDA functions, count() and enqueue() are safe from any thread.
+namespace penstock::test::fake_cuda {
+
+struct Machine {
+  int devices = 1;
+  std::size_t memory = std::size_t{1} << 30;  ///< bytes of each device
+  /// What every call returns, such as cudaErrorInsufficientDriver. Without devices it is cudaErrorNoDevice.
+  cudaError_t driver = cudaSuccess;
+  /// Chooses pauses between the operations of a stream, and the streams that are slow. Without one there are none.
+  std::optional<std::uint64_t> seed;
+};
+
+/// Waits for all streams, forgets everything, and starts with these devices. Handles and addresses of before are not
+/// used again. A program that never calls it has one device. No other thread is in a CUDA call.
+void restart(const Machine& machine = {});
+
+/// The numbers of calls since restart(), of those too that failed.
+struct Counts {
+  std::map<std::string, std::uint64_t, std::less<>>
+      calls;  ///< by function; kernel launches as "cudaLaunchKernel"
+
+  [[nodiscard]] std::uint64_t of(std::string_view function) const;
+  [[nodiscard]] std::uint64_t allocations() const;
+  [[nodiscard]] std::uint64_t event_creations() const;
+  [[nodiscard]] std::uint64_t stream_creations() const;
+  /// Calls that wait for a whole device: cudaDeviceSynchronize and cudaFree.
+  [[nodiscard]] std::uint64_t device_synchronizations() const;
+};
+[[nodiscard]] Counts count();
+/// The calls between two counts.
+[[nodiscard]] Counts operator-(const Counts& later, const Counts& earlier);
+
+/// What was created and not destroyed.
+struct Live {
+  std::size_t allocations = 0, streams = 0, events = 0, registrations = 0;
+  friend bool operator==(const Live&, const Live&) = default;
+};
+[[nodiscard]] Live live();
+
+/// The `nth` call of `function` from now, counted from 1, does nothing and returns `error`. An error that destroys the
+/// context is from then on the result of all calls for the current device.
+void fail_call(std::string_view function, std::uint64_t nth, cudaError_t error);
+/// The `nth` kernel launched from now faults when it runs: cudaErrorIllegalAddress.
+void fail_kernel(std::uint64_t nth);
+
+/// Runs `operation` on the stream's thread after what is enqueued already, as cudaLaunchHostFunc does. Unlike there, it
+/// may access device memory, with bytes(), and so stands for a kernel of the test.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation);
+/// The bytes at a device address, which `size` bytes of one allocation follow; null otherwise. For operations of
+/// streams, and for tests while no operation uses them.
+[[nodiscard]] std::byte* bytes(const void* device_address, std::size_t size);
+
+}  // namespace penstock::test::fake_cuda

@@ -1,0 +1,176 @@
+// Streams, events and copies of the CUDA runtime.
+#include "fake_cuda/runtime.hpp"
+
+#include <cstring>
+
+using namespace penstock::test::fake_cuda;
+
+namespace {
+
+using Block = DeviceMemory::Block;
+
+/// One side of a copy.
+struct Side {
+  std::shared_ptr<const Block> block;  ///< kept until the copy has run; null for host memory
+  std::byte* bytes = nullptr;
+  HostRegistrations::Kind kind = HostRegistrations::Kind::registered;
+
+  [[nodiscard]] bool valid() const { return bytes != nullptr && kind != HostRegistrations::Kind::mixed; }
+  [[nodiscard]] bool pageable() const { return kind == HostRegistrations::Kind::pageable; }
+};
+
+Side side(const Runtime& runtime, const void* address, std::size_t size, bool on_device) {
+  if (on_device) {
+    auto block = runtime.memory.containing(address, size);
+    if (block == nullptr) return {};
+    std::byte* const bytes =
+        block->bytes.get() + (reinterpret_cast<std::uintptr_t>(address) - block->address);
+    return {.block = std::move(block), .bytes = bytes};
+  }
+  if (runtime.memory.reserves(address)) return {};
+  return {.block = nullptr,
+          .bytes = static_cast<std::byte*>(const_cast<void*>(address)),
+          .kind = runtime.registrations.kind(address, size)};
+}
+
+/// Runtime API, "API synchronization behavior", asynchronous: what is pageable is staged, or waited for.
+cudaError_t copy(Runtime& runtime, std::unique_lock<std::mutex>& lock, void* to, const void* from,
+                 std::size_t size, cudaMemcpyKind kind, cudaStream_t handle) {
+  const auto stream = runtime.stream(handle);
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDeviceToDevice) return cudaErrorInvalidMemcpyDirection;
+  if (size == 0) return cudaSuccess;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const Side source = side(runtime, from, size, from_device), target = side(runtime, to, size, to_device);
+  if (!source.valid() || !target.valid()) return cudaErrorInvalidValue;
+
+  std::vector<std::byte> staged;
+  if (source.pageable()) staged.assign(source.bytes, source.bytes + size);
+  const Point copied = runtime.append(stream, [source, target, size, bytes = std::move(staged)] {
+    std::memmove(target.bytes, source.pageable() ? bytes.data() : source.bytes, size);
+    return cudaSuccess;
+  });
+  return target.pageable() ? runtime.wait(lock, copied) : cudaSuccess;
+}
+
+/// The device and last record of an event; null if the handle is none.
+std::pair<int, Point>* find_event(Runtime& runtime, cudaEvent_t handle) {
+  const auto found = runtime.events.find(handle);
+  return found == runtime.events.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {
+  return call("cudaStreamCreateWithFlags", [&](Runtime& runtime, auto&) {
+    if (handle == nullptr || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
+    const bool blocking = flags == cudaStreamDefault;
+    *handle = runtime.add_handle(runtime.create_stream(runtime.current_device(), blocking));
+    return cudaSuccess;
+  });
+}
+
+// Returns at once; the stream's operations still run (Runtime API, cudaStreamDestroy).
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  return call("cudaStreamDestroy", [&](Runtime& runtime, auto&) {
+    return runtime.drop_handle(handle) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  return call("cudaStreamSynchronize", [&](Runtime& runtime, auto& lock) {
+    const auto stream = runtime.stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    return runtime.wait(lock, {stream, stream->enqueued()});
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  return call("cudaStreamWaitEvent", [&](Runtime& runtime, auto&) {
+    const auto stream = runtime.stream(handle);
+    const auto* const recorded = find_event(runtime, event);
+    if (stream == nullptr || recorded == nullptr) return cudaErrorInvalidResourceHandle;
+    runtime.append(stream, {}, {recorded->second});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned) {
+  return call("cudaEventCreateWithFlags", [&](Runtime& runtime, auto&) {
+    if (handle == nullptr) return cudaErrorInvalidValue;
+    *handle = reinterpret_cast<cudaEvent_t>(runtime.next_handle += 16);
+    runtime.events[*handle] = {runtime.current_device(), {}};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t handle) {
+  return call("cudaEventDestroy", [&](Runtime& runtime, auto&) {
+    return runtime.events.erase(handle) > 0 ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
+  return call("cudaEventRecord", [&](Runtime& runtime, auto&) {
+    const auto stream = runtime.stream(stream_handle);
+    auto* const event = find_event(runtime, handle);
+    if (stream == nullptr || event == nullptr || event->first != stream->device()) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    event->second = runtime.append(stream, {});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  return call("cudaEventQuery", [&](Runtime& runtime, auto&) {
+    const auto* const event = find_event(runtime, handle);
+    if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    return event->second.reached() ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  return call("cudaEventSynchronize", [&](Runtime& runtime, auto& lock) {
+    const auto* const event = find_event(runtime, handle);
+    if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    const Point point = event->second;  // another thread may record or destroy the event meanwhile
+    return runtime.wait(lock, point);
+  });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return call("cudaMemcpyAsync", [&](Runtime& runtime, auto& lock) {
+    return copy(runtime, lock, to, from, size, kind, stream);
+  });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+  return call("cudaMemcpy", [&](Runtime& runtime, auto& lock) {
+    const cudaError_t error = copy(runtime, lock, to, from, size, kind, nullptr);
+    if (error != cudaSuccess) return error;
+    const auto stream = runtime.stream(nullptr);
+    return runtime.wait(lock, {stream, stream->enqueued()});
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* address, int value, std::size_t size, cudaStream_t handle) {
+  return call("cudaMemsetAsync", [&](Runtime& runtime, auto&) {
+    const auto stream = runtime.stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (size == 0) return cudaSuccess;
+    const Side target = side(runtime, address, size, /*on_device=*/true);
+    if (!target.valid()) return cudaErrorInvalidValue;
+    runtime.append(stream, [target, value, size] {
+      std::memset(target.bytes, value, size);
+      return cudaSuccess;
+    });
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"
