@@ -1,0 +1,189 @@
+#include "swap/residency/host_residency.hpp"
+
+#include "tiers/store/tensor_slot.hpp"
+
+#include <algorithm>
+
+// Requests of HostResidency: their order, their grants, and those that starve.
+
+namespace penstock::swap {
+
+using tiers::CopyState;
+using tiers::slot_of;
+using tiers::TensorId;
+
+RequestId HostResidency::request(TensorId tensor, Access access, Use use, Requester requester) {
+  unreadable_.erase(tensor);
+  prefetched_.erase(tensor);
+  if (use == Use::recorded) record_use(tensor);
+  const auto id = RequestId(next_request_++);
+  requests_.push_back({id, tensor, access, requester});
+  prefetch_.withdraw(tensor);  // this use needs no prefetch any more
+  count_pending_use(tensor, +1);
+  return id;
+}
+
+void HostResidency::announce(TensorId tensor) {
+  unreadable_.erase(tensor);
+  prefetched_.erase(tensor);
+  record_use(tensor);
+  count_pending_use(tensor, +1);
+}
+
+void HostResidency::retract(TensorId tensor) {
+  count_pending_use(tensor, -1);
+}
+
+std::optional<Result<void>> HostResidency::take(RequestId id) {
+  const auto found = outcomes_.find(id);
+  if (found == outcomes_.end()) return std::nullopt;
+  auto result = std::move(found->second.result);
+  outcomes_.erase(found);
+  return result;
+}
+
+void HostResidency::cancel(RequestId id, TensorId tensor, Access access) {
+  const auto removed = std::erase_if(requests_, [&](const Request& request) { return request.id == id; });
+  if (removed > 0) return count_pending_use(tensor, -1);
+  const auto outcome = take(id);
+  if (outcome && *outcome) end_untaken({id, tensor, access});
+}
+
+/// Ends a lease that was granted and not taken.
+void HostResidency::end_untaken(const Request& granted) {
+  const TensorId tensor = granted.tensor;
+  if (granted.access == Access::read) return release(tensor, granted.access);
+  store_.cancel_exclusive(tensor);
+  if (store_.copy(tensor).state == CopyState::absent) {
+    effects_.drop(tensor);
+    return update_policies(tensor);
+  }
+  // Queue the store again: start_stores() may have removed it from the queue, because the copy was leased exclusively.
+  const auto& description = store_.description(tensor);
+  if (description.write_behind && description.extent) to_store_.push_back(tensor);
+  after_lease(tensor);
+}
+
+void HostResidency::finish(const Request& request, Result<void> outcome) {
+  outcomes_.emplace(request.id, Outcome{request, std::move(outcome)});
+  count_pending_use(request.tensor, -1);
+}
+
+bool HostResidency::fail_starved_request() {
+  if (store_failed()) return false;
+  const auto find_starved = [this] {
+    return std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
+      return store_.copy(request.tensor).state == CopyState::absent;
+    });
+  };
+  auto starved = find_starved();
+  if (starved == requests_.end()) return false;
+  const RequestId id = starved->id;
+  if (take_back_grants_after(id)) {
+    advance();
+    starved = find_starved();
+    const bool waits = starved != requests_.end() && starved->id == id && storing_.empty();
+    if (!waits) return false;
+  }
+  if (earlier_grant_may_make_room(*starved)) return false;
+  Error error =
+      budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
+  for (const TensorId tensor : store_.tensors()) {
+    if (!store_.copy(tensor).leased()) continue;
+    error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
+                                  to_string(store_.description(tensor).size));
+  }
+  finish(*starved, std::move(error));
+  requests_.erase(starved);
+  return true;
+}
+
+/// Whether a caller will take an earlier grant. It will continue then, and may free room.
+bool HostResidency::earlier_grant_may_make_room(const Request& starved) const {
+  return std::any_of(outcomes_.begin(), outcomes_.lower_bound(starved.id), [&](const auto& outcome) {
+    const Requester& other = outcome.second.request.requester;
+    const bool waits_for_this = starved.requester.blocks && other.thread == starved.requester.thread;
+    return outcome.second.result && !waits_for_this;
+  });
+}
+
+bool HostResidency::has_excluding_request(std::thread::id thread, TensorId tensor, Access access) const {
+  const auto excludes = [&](const Request& request) {
+    return request.tensor == tensor && request.requester.thread == thread &&
+           (request.access != Access::read || access != Access::read);
+  };
+  return std::any_of(requests_.begin(), requests_.end(), excludes) ||
+         std::any_of(outcomes_.begin(), outcomes_.end(), [&](const auto& outcome) {
+           return outcome.second.result && excludes(outcome.second.request);
+         });
+}
+
+/// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again.
+/// Their caller may be waiting for request `id` first and would then never take them. True if there were any.
+bool HostResidency::take_back_grants_after(RequestId id) {
+  bool any = false;
+  for (auto outcome = outcomes_.upper_bound(id); outcome != outcomes_.end();) {
+    if (!outcome->second.result) {
+      ++outcome;
+      continue;
+    }
+    const Request request = outcome->second.request;
+    outcome = outcomes_.erase(outcome);
+    const auto later = std::find_if(requests_.begin(), requests_.end(),
+                                    [&](const Request& other) { return other.id > request.id; });
+    requests_.insert(later, {request.id, request.tensor, request.access, request.requester});
+    count_pending_use(request.tensor, +1);
+    end_untaken(request);
+    any = true;
+  }
+  return any;
+}
+
+HostResidency::Decision HostResidency::decide(Request& request, bool may_reserve) {
+  const TensorId tensor = request.tensor;
+  const tiers::HostCopy& copy = store_.copy(tensor);
+  if (copy.state != CopyState::absent) return grant_resident(request);
+
+  if (request.loading) {
+    if (const auto failed = load_errors_.find(tensor); failed != load_errors_.end()) {
+      finish(request, failed->second);
+      load_errors_.erase(failed);
+      return Decision::failed;
+    }
+  }
+  if (request.access != Access::overwrite && !store_.stored(tensor)) {
+    finish(request, Error::invalid_argument("Runtime::acquire")
+                        .reason("read before it was ever written")
+                        .object(store_.description(tensor).name));
+    return Decision::failed;
+  }
+  if (copy.reservation.held()) return grant_overwrite(request, {});
+  if (!may_reserve) return Decision::waits_for_room;
+  auto reservation = reserve(tensor);
+  if (!reservation) return Decision::waits_for_room;
+  if (request.access == Access::overwrite) return grant_overwrite(request, std::move(*reservation));
+  start_load(tensor, std::move(*reservation), /*verify=*/false);
+  request.loading = true;
+  return Decision::waits;
+}
+
+HostResidency::Decision HostResidency::grant_resident(const Request& request) {
+  const tiers::HostCopy& copy = store_.copy(request.tensor);
+  if (copy.state == CopyState::loading || copy.exclusive) return Decision::waits;
+  if (request.access == Access::read) {
+    store_.add_reader(request.tensor);
+  } else {
+    if (copy.readers > 0 || copy.state == CopyState::storing) return Decision::waits;
+    store_.begin_exclusive(request.tensor);
+  }
+  finish(request, ok());
+  return Decision::granted;
+}
+
+HostResidency::Decision HostResidency::grant_overwrite(const Request& request, tiers::Reservation range) {
+  store_.begin_overwrite(request.tensor, std::move(range));
+  finish(request, ok());
+  return Decision::granted;
+}
+
+}  // namespace penstock::swap
