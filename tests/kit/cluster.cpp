@@ -221,6 +221,24 @@ ModelLayout deep_model() {
   return model;
 }
 
+ModelLayout random_model(penstock::test::SeededRandom& random) {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  const std::uint64_t units = 2 + random.below(7);
+  for (std::uint32_t u = 0; u < units; ++u) {
+    UnitLayout& unit = model.units.emplace_back(UnitLayout{.name = std::to_string(u)});
+    const std::uint64_t parameters = 1 + random.below(3);
+    for (std::uint64_t p = 0; p < parameters; ++p) {
+      const std::uint64_t bound = random.below(3) == 0 ? 300 : 30'000;
+      unit.parameters.push_back({std::to_string(p), ElementCount(1 + random.below(bound)),
+                                 static_cast<std::uint32_t>(random.below(2))});
+    }
+    if (u > 0 && random.below(3) == 0)
+      unit.shared.push_back({static_cast<std::uint32_t>(random.below(u)), 0});
+  }
+  return model;
+}
+
 Config RunOptions::default_config() {
   Config config;
   config.dtype = config.grad_accum_dtype = DType::bf16;
@@ -229,6 +247,15 @@ Config RunOptions::default_config() {
   config.penstock.tile_elements = ElementCount(16'384);
   config.penstock.tiles_in_flight = 2;
   return config;
+}
+
+ByteCount smallest_host_budget(RunOptions options) {
+  Config& config = options.config;
+  config.penstock.host_budget = {};
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
+  const auto memory = options.accelerator ? tiers::DeviceMemory::separate : options.device_memory;
+  return plan_memory(config, options.model, options.ranks, options.ranks, memory)->host_minimum *
+         options.ranks;
 }
 
 RunResult train(const RunOptions& options) {

@@ -2,6 +2,7 @@
 
 #include "kit/rank_scheduler.hpp"
 #include "kit/scratch_directory.hpp"
+#include "kit/seeded_random.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/fault_engine.hpp>
@@ -22,6 +23,9 @@ namespace penstock::zero::test {
 /// Eight layers, of which the smallest device budget holds three: flats are dropped and gathered again. The last layer
 /// shares the first one's weight.
 [[nodiscard]] ModelLayout deep_model();
+
+/// Units of all sizes, some of which use parameters of others.
+[[nodiscard]] ModelLayout random_model(penstock::test::SeededRandom& random);
 
 /// A device other than a HostDevice, and how the test's trainer works on it.
 struct TestAccelerator {
@@ -103,6 +107,9 @@ struct RunResult {
   std::vector<std::string> interruptions;
   std::vector<std::string> messages;  ///< the runtimes', of all ranks
 };
+
+/// The smallest host budget that the plan of such a run allows, for all ranks.
+[[nodiscard]] ByteCount smallest_host_budget(RunOptions options);
 
 /// Runs a Trainer on each rank.
 [[nodiscard]] RunResult train(const RunOptions& options);

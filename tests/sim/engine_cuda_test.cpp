@@ -68,13 +68,6 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
   }
 }
 
-/// The smallest host budget, in which memory is used again as soon as a stream has read it.
-ByteCount host_minimum(const RunOptions& options) {
-  Config config = options.config;
-  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
-  return plan_memory(config, options.model, options.ranks, options.ranks)->host_minimum * options.ranks;
-}
-
 TEST_P(EngineOnCudaRanks, ReusesMemoryInEveryOrderOfTheStreams) {
   RunOptions options = run_options(GetParam(), {none, none});
   options.model = deep_model();
@@ -82,7 +75,8 @@ TEST_P(EngineOnCudaRanks, ReusesMemoryInEveryOrderOfTheStreams) {
   const RunResult host = train(options);
   ASSERT_FALSE(host.error) << host.error->message();
   options.config.offload_param.device = options.config.offload_optimizer.device = nvme;
-  options.config.penstock.host_budget = host_minimum(options);
+  // Memory is used again as soon as a stream has read it.
+  options.config.penstock.host_budget = smallest_host_budget(options);
   options.accelerator = cuda();
   for (std::uint64_t seed = 100; seed < 105; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

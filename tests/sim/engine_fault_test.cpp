@@ -11,6 +11,7 @@ namespace {
 
 using test::RunOptions;
 using test::RunResult;
+using test::smallest_host_budget;
 using test::train;
 
 RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
@@ -18,7 +19,7 @@ RunOptions on_simulated_disks(const ModelLayout& model = test::small_model()) {
   Config& config = options.config;
   config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
-  config.penstock.host_budget = plan_memory(config, model, 2, 2)->host_minimum * 2;
+  config.penstock.host_budget = smallest_host_budget(options);
   return options;
 }
 

@@ -1,5 +1,6 @@
 // A rank that is alone, on a device whose memory is host memory, uses its tensors where they are.
 #include "kit/cluster.hpp"
+#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -118,6 +119,93 @@ TEST(EngineInPlaceUse, EndsWithAnAbandonedStep) {
     EXPECT_TRUE(set_all(engine, 2.0f));
   };
   EXPECT_FALSE(train(options).error);
+}
+
+RunOptions on_disk(ModelLayout model, std::uint64_t seed) {
+  RunOptions options = alone({DType::bf16, DType::fp32}, 2, seed);
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
+  options.model = std::move(model);
+  return options;
+}
+
+TEST(EngineInPlaceOnDisk, LeasesTheShardsWhereTheyWereRead) {
+  RunOptions options = on_disk(test::deep_model(), 6);
+  std::uint32_t seen = 0;
+  swap::Runtime* runtime = nullptr;
+  options.before_step = [&](std::uint32_t, std::uint32_t, swap::Runtime& of_rank) { runtime = &of_rank; };
+  options.after_micro_batch = [&](Engine& engine) {
+    auto stream = tiers::HostDevice({.memory = 4_KiB}).create_stream().value();
+    const auto lease = engine.acquire(3, *stream).value();
+    const HostSpan memory = runtime->host_memory();
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+    for (const DeviceTensor& parameter : lease.parameters()) {
+      const auto address = static_cast<std::uintptr_t>(parameter.bytes.address());
+      EXPECT_TRUE(address >= begin && address < begin + memory.size().value());
+      ++seen;
+    }
+  };
+
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_GT(seen, 0u);
+}
+
+// Of any model: leased shards must not keep a gradient or another shard from its memory.
+TEST(EngineInPlaceOnDisk, TrainsRandomModelsInTheSmallestBudget) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    penstock::test::SeededRandom random(seed);
+    RunOptions options = on_disk(test::random_model(random), seed);
+    options.steps = 2;
+    if (random.below(3) == 0) options.config.offload_optimizer.device = OffloadDevice::cpu;
+    const RunResult copied = train(with_copies(options));
+    options.config.penstock.host_budget = smallest_host_budget(options);
+
+    const RunResult result = train(options);
+
+    ASSERT_FALSE(copied.error) << "seed " << seed << ": " << copied.error->message();
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.digest, copied.digest) << "seed " << seed;
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
+  }
+}
+
+/// How many units of the deep model a trainer can lease at a time.
+std::uint32_t units_at_a_time(RunOptions options) {
+  std::uint32_t held = 0;
+  options.before_initialize = [&held](Engine& engine, tiers::Stream& stream) {
+    ASSERT_TRUE(set_all(engine, 1.0f));
+    std::vector<UnitLease> leases;
+    for (std::uint32_t unit = 0; unit < 8; ++unit) {
+      auto lease = engine.acquire(unit, stream);
+      if (!lease) {
+        EXPECT_EQ(lease.error().code(), ErrorCode::budget_too_small);
+        EXPECT_NE(lease.error().message().find("leased  layer0"), std::string::npos)
+            << lease.error().message();
+        break;
+      }
+      leases.push_back(std::move(*lease));
+      ++held;
+    }
+    EXPECT_EQ(engine.status(), Engine::Status::ready);
+  };
+  const RunResult result = train(options);
+  EXPECT_FALSE(result.error) << result.error->message();
+  return held;
+}
+
+TEST(EngineInPlaceOnDisk, LeasesAsManyUnitsAsTheBudgetsAllow) {
+  RunOptions options = on_disk(test::deep_model(), 7);
+  EXPECT_EQ(units_at_a_time(options), 2u);
+
+  options.config.penstock.device_budget = 64_MiB;
+  EXPECT_EQ(units_at_a_time(options), 8u);
+
+  // The host budget has no room for so many: the device budget is not used up, and the run is not refused.
+  options.config.penstock.device_budget = {};
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  options.config.penstock.device_budget = 64_MiB;
+  EXPECT_EQ(units_at_a_time(options), 2u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, EngineInPlace,

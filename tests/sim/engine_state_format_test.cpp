@@ -36,7 +36,7 @@ RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optim
   RunOptions options = with(format);
   options.config.offload_param.device = OffloadDevice::nvme;
   options.config.offload_optimizer.device = optimizer_too ? OffloadDevice::nvme : OffloadDevice::cpu;
-  options.config.penstock.host_budget = plan_of(options.config, options.model).host_minimum * 2 + more;
+  options.config.penstock.host_budget = smallest_host_budget(options) + more;
   return options;
 }
 

@@ -17,6 +17,7 @@ namespace {
 using penstock::test::SeededRandom;
 using test::RunOptions;
 using test::RunResult;
+using test::smallest_host_budget;
 using test::train;
 
 Config on_disk() {
@@ -24,14 +25,6 @@ Config on_disk() {
   config.offload_param.device = config.offload_optimizer.device = OffloadDevice::nvme;
   return config;
 }
-/// The smallest host budget that the plan allows, for all ranks.
-ByteCount minimum(const Config& config, std::uint32_t ranks, const ModelLayout& model = test::small_model()) {
-  Config tight = config;
-  tight.penstock.host_budget = {};
-  tight.offload_param.nvme_paths = tight.offload_optimizer.nvme_paths = {"."};
-  return plan_memory(tight, model, ranks, ranks)->host_minimum * ranks;
-}
-
 TEST(Engine, TrainsInMemoryAndSaysWhatItDid) {
   const RunResult result = train({});
 
@@ -91,7 +84,7 @@ TEST(Engine, GivesTheSameBitsForStatesInEveryTier) {
   ASSERT_FALSE(in_memory.empty());
 
   Config tight = on_disk();
-  tight.penstock.host_budget = minimum(tight, 2);
+  tight.penstock.host_budget = smallest_host_budget({.config = tight});
   Config optimizer_only = RunOptions::default_config();
   optimizer_only.offload_optimizer.device = OffloadDevice::nvme;
   for (const Config& config : {on_disk(), tight, optimizer_only}) {
@@ -109,7 +102,7 @@ TEST(Engine, GivesTheSameBitsForStatesInEveryTier) {
 TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
   const std::string reference = train({}).digest;
   RunOptions options{.config = on_disk()};
-  options.config.penstock.host_budget = minimum(options.config, 2) + 256_KiB;
+  options.config.penstock.host_budget = smallest_host_budget(options) + 256_KiB;
 
   options.config.penstock.tiles_in_flight = 1;
   options.request_max = 4_KiB;
@@ -117,7 +110,7 @@ TEST(Engine, GivesTheSameBitsForAnyTileDepthRequestThreadCountAndPolicy) {
 
   options.config.penstock.tiles_in_flight = 5;
   options.config.penstock.tile_elements = ElementCount(32'768);
-  options.config.penstock.host_budget = minimum(options.config, 2);
+  options.config.penstock.host_budget = smallest_host_budget(options);
   options.request_max = 1_MiB;
   options.threads = 2;
   options.config.penstock.eviction = swap::Eviction::lru;
@@ -129,7 +122,7 @@ TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
   const std::string reference = train({}).digest;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     RunOptions options{.config = on_disk(), .seed = seed};
-    options.config.penstock.host_budget = minimum(options.config, 2) + seed % 4 * 512_KiB;
+    options.config.penstock.host_budget = smallest_host_budget(options) + seed % 4 * 512_KiB;
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     ASSERT_EQ(result.digest, reference) << "seed " << seed;
@@ -146,7 +139,7 @@ TEST(Engine, DropsAndGathersFlatsAgainToTheSameBits) {
 
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     RunOptions options{.config = on_disk(), .model = test::deep_model(), .seed = seed};
-    options.config.penstock.host_budget = minimum(options.config, 2, options.model) + seed % 3 * 400_KiB;
+    options.config.penstock.host_budget = smallest_host_budget(options) + seed % 3 * 400_KiB;
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     ASSERT_EQ(result.digest, reference.digest) << "seed " << seed;
@@ -175,7 +168,7 @@ TEST(Engine, GivesTheSameBitsWithTilesInMemoryAndOnDisk) {
 TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
   RunOptions options{.steps = 2, .config = on_disk(), .model = test::deep_model()};
   options.config.grad_accum_dtype = DType::fp32;
-  options.config.penstock.host_budget = minimum(options.config, 2, options.model);
+  options.config.penstock.host_budget = smallest_host_budget(options);
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     options.seed = seed;
     options.gradient_scale = [](std::uint32_t step, std::uint32_t rank) {
@@ -188,25 +181,6 @@ TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
   }
 }
 
-/// Units of all sizes, some of which use parameters of others.
-ModelLayout random_model(SeededRandom& random) {
-  ModelLayout model;
-  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
-  const std::uint64_t units = 2 + random.below(7);
-  for (std::uint32_t u = 0; u < units; ++u) {
-    UnitLayout& unit = model.units.emplace_back(UnitLayout{.name = std::to_string(u)});
-    const std::uint64_t parameters = 1 + random.below(3);
-    for (std::uint64_t p = 0; p < parameters; ++p) {
-      const std::uint64_t bound = random.below(3) == 0 ? 300 : 30'000;
-      unit.parameters.push_back({std::to_string(p), ElementCount(1 + random.below(bound)),
-                                 static_cast<std::uint32_t>(random.below(2))});
-    }
-    if (u > 0 && random.below(3) == 0)
-      unit.shared.push_back({static_cast<std::uint32_t>(random.below(u)), 0});
-  }
-  return model;
-}
-
 TEST(Engine, TrainsRandomModelsWithTheSmallestBudgetAndALittleMore) {
   std::vector<std::uint64_t> seeds = {160, 206, 221, 483, 645, 909};  // where tiles were once read twice
   for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
@@ -216,14 +190,14 @@ TEST(Engine, TrainsRandomModelsWithTheSmallestBudgetAndALittleMore) {
         .ranks = static_cast<std::uint32_t>(1 + random.below(3)),
         .micro_batches = static_cast<std::uint32_t>(1 + random.below(random.below(4) == 0 ? 12 : 3)),
         .steps = 2,
-        .model = random_model(random)};
+        .model = test::random_model(random)};
     if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
     if (random.below(4) == 0)
       options.configured_micro_batches = static_cast<std::uint32_t>(1 + random.below(3));
     const std::string in_memory = train(options).digest;
     options.config.offload_optimizer.device = OffloadDevice::nvme;
     if (random.below(3) > 0) options.config.offload_param.device = OffloadDevice::nvme;
-    options.config.penstock.host_budget = minimum(options.config, options.ranks, options.model);
+    options.config.penstock.host_budget = smallest_host_budget(options);
     if (random.below(2) == 0) options.config.penstock.host_budget += ByteCount(random.below(600'000));
     options.seed = seed;
 
@@ -238,7 +212,7 @@ TEST(Engine, TrainsRandomModelsWithTheSmallestBudgetAndALittleMore) {
 TEST(Engine, HoldsAndMovesNoMoreThanWasPredicted) {
   for (const ByteCount extra : {0_KiB, 300_KiB, 2_MiB}) {
     RunOptions options{.config = on_disk()};
-    options.config.penstock.host_budget = minimum(options.config, 2) + extra;
+    options.config.penstock.host_budget = smallest_host_budget(options) + extra;
     const RunResult result = train(options);
     ASSERT_FALSE(result.error) << result.error->message();
     EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
@@ -251,7 +225,7 @@ TEST(Engine, ReadsEachTileOnceOfHundredsOfUnitsWhoseGradientsSpill) {
   for (int unit = 0; unit < 300; ++unit) {
     options.model.units.push_back({std::to_string(unit), {{"weight", ElementCount(60'000)}}, {}});
   }
-  options.config.penstock.host_budget = minimum(options.config, 1, options.model) + 300_KiB;
+  options.config.penstock.host_budget = smallest_host_budget(options) + 300_KiB;
   const RunResult result = train(options);
   ASSERT_FALSE(result.error) << result.error->message();
   EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
@@ -405,7 +379,7 @@ TEST(Engine, SkipsAStepWhoseGradientIsNotFiniteAndChangesNothing) {
 
 TEST(Engine, RefusesABudgetThatCannotMakeProgressBeforeItStarts) {
   RunOptions options{.config = on_disk()};
-  options.config.penstock.host_budget = minimum(options.config, 2) - 64_KiB;
+  options.config.penstock.host_budget = smallest_host_budget(options) - 64_KiB;
 
   const RunResult result = train(options);
 

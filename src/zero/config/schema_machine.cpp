@@ -54,7 +54,9 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "penstock.device_budget",
      .kind = bytes,
-     .help = "device memory of each rank; 0: the smallest that the plan allows",
+     .help =
+         "device memory of each rank; on the CPU, leased shards of a single rank count too; 0: the smallest "
+         "that the plan allows",
      .field = own<&PenstockConfig::device_budget>,
      .read_by = plan},
     {.path = "penstock.tile_elements",

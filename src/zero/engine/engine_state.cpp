@@ -60,8 +60,13 @@ Result<void> EngineState::open() {
   PENSTOCK_TRY(context_.open(options_.plan.device_budget));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
                                                          context_.runtime.ledger());
-  residency_.emplace(context_.shards, config.dtype, in_place_of(options_.plan, config), *device_budget_,
-                     unit_order(units, config.gradient_accumulation_steps));
+  leases_ =
+      std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.plan.host_leases, leases_ledger_);
+  residency_.emplace(
+      context_.shards, config.dtype, in_place_of(options_.plan, config, context_.shards),
+      FlatResidency::Budgets{.gathered = options_.plan.shares_memory ? *leases_ : *device_budget_,
+                             .gradients = *device_budget_},
+      unit_order(units, config.gradient_accumulation_steps));
   if (config.pins_host_memory()) {
     const auto pinned = context_.device.pin(context_.runtime.host_memory());
     pinned_ = pinned.has_value();

@@ -95,6 +95,9 @@ class EngineState : private FlatResidency::Effects {
   OptimizerStep step_;
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;
+  // Limits the leases of shards in place. Has a ledger of its own: the runtime's counts the shards.
+  tiers::Ledger leases_ledger_;
+  std::unique_ptr<tiers::MemoryBudget> leases_;
   std::optional<FlatResidency> residency_;
   std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call

@@ -41,7 +41,8 @@ struct MoveProgress {
 /// A flat's gathered parameters.
 struct GatheredFlat {
   DeviceTensor parameters;
-  swap::Lease in_place;     ///< of the shard, if it is the gathered flat
+  swap::Lease
+      in_place;  ///< of the shard, if it is the gathered flat; set by the mover before the gather is done
   bool waited_for = false;  ///< the compute stream has waited for it
   tiers::Fence last_use;    ///< after the work of the last lease
   MoveProgress gather;

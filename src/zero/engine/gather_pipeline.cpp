@@ -4,23 +4,54 @@
 
 namespace penstock::zero {
 
-Result<void> GatherPipeline::lease_shard(FlatState& flat) {
-  GatheredFlat& gathered = flat.gathered;
-  PENSTOCK_TRY_ASSIGN(gathered.in_place, context_.runtime.acquire(flat.shard, swap::Access::read));
-  gathered.parameters = context_.on_device(gathered.in_place.bytes(), flat.layout->length);
-  gathered.gather = {.ordered = true, .done = true, .error = {}};
-  return ok();
+using swap::HopState;
+
+namespace {
+
+/// Leases the shard for the trainer's thread. No other rank takes part, so that it needs no place in the order.
+class LeaseHop final : public OrderedHop {
+ public:
+  LeaseHop(EngineContext& context, swap::PendingLease pending, swap::Lease& lease)
+      : OrderedHop(context.communicator, context.collective_order),
+        pending_(std::move(pending)),
+        lease_(lease) {}
+  bool is_blocked() const override { return true; }
+
+ private:
+  Result<HopState> advance() override {
+    auto lease = pending_.poll();
+    if (!lease) return HopState::pending;
+    PENSTOCK_TRY_ASSIGN(lease_, std::move(*lease));
+    return HopState::done;
+  }
+
+  swap::PendingLease pending_;
+  swap::Lease& lease_;
+};
+
+}  // namespace
+
+void GatherPipeline::start(GatheredFlat& gathered, std::unique_ptr<swap::Hop> hop) {
+  gathered.waited_for = false;
+  gathered.gather = MoveProgress::begun();
+  swap::Move move;
+  move.then(std::move(hop));
+  move.on_event = [&gathered](HopState state, const Result<void>& result) {
+    gathered.gather.report(state, result);
+  };
+  context_.internals.start(std::move(move));
 }
 
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
-  if (!range.held()) return lease_shard(flat);
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
+  auto shard_lease = context_.internals.request_for_mover(flat.shard, swap::Access::read);
+  if (context_.shares_memory) {
+    start(gathered, std::make_unique<LeaseHop>(context_, std::move(shard_lease), gathered.in_place));
+    return ok();
+  }
   gathered.parameters = context_.at(range, flat.layout->length);
-  gathered.waited_for = false;
-  gathered.gather = MoveProgress::begun();
-
   const ElementCount shard = flat.layout->shard;
   GatherTarget target{.shard = flat.shard,
                       .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
@@ -28,13 +59,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                       .flat = gathered.parameters.bytes,
                       .writable = context_.fences.take(range.offset(), range.size()),
                       .gathered = gathered.gathered.get()};
-  swap::Move move;
-  move.then(make_gather_hop(context_.collectives(), std::move(target),
-                            context_.internals.request_for_mover(flat.shard, swap::Access::read)));
-  move.on_event = [&gathered](swap::HopState state, const Result<void>& result) {
-    gathered.gather.report(state, result);
-  };
-  context_.internals.start(std::move(move));
+  start(gathered, make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)));
   return ok();
 }
 
@@ -46,15 +71,19 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   return ok();
 }
 
-Result<void> GatherPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
-  const tiers::Fence last_use = std::exchange(flat.gathered.last_use, nullptr);
-  if (flat.gathered.in_place.held()) {
-    if (last_use != nullptr) {
-      if (auto used = context_.internals.wait_for(*last_use); !used) return context_.fail(used.error());
-    }
-    flat.gathered.in_place.end();
-    return ok();
+/// Ends the lease of the shard when no work uses it any more.
+Result<void> GatherPipeline::end_lease(FlatState& flat) {
+  PENSTOCK_TRY(wait_for_gather(flat));
+  if (const auto last_use = std::exchange(flat.gathered.last_use, nullptr)) {
+    if (auto used = context_.internals.wait_for(*last_use); !used) return context_.fail(used.error());
   }
+  flat.gathered.in_place.end();
+  return ok();
+}
+
+Result<void> GatherPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
+  if (context_.shares_memory) return end_lease(flat);
+  const tiers::Fence last_use = std::exchange(flat.gathered.last_use, nullptr);
   if (flat.gathered.waited_for) {
     context_.fences.release(range.offset(), range.size(), last_use);
     return ok();
@@ -72,7 +101,11 @@ Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tier
   for (const std::uint32_t flat : needed) PENSTOCK_TRY(wait_for_gather(context_.flats[flat]));
   for (const std::uint32_t flat : needed) {
     GatheredFlat& gathered = context_.flats[flat].gathered;
-    if (gathered.in_place.held()) continue;
+    if (context_.shares_memory) {
+      gathered.parameters =
+          context_.on_device(gathered.in_place.bytes(), context_.flats[flat].layout->length);
+      continue;
+    }
     if (auto waits = stream.wait(*gathered.gathered); !waits) return context_.fail(waits.error()).error();
     gathered.waited_for = true;
   }

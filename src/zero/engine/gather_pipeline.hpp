@@ -18,8 +18,8 @@ class GatherPipeline {
 
   /// Forgets the gathers of an abandoned step. Precondition: none is in flight.
   void abandon_step();
-  /// Starts to gather the flat into the range that FlatResidency has assigned. Without a range, leases the shard, which
-  /// is the flat; errors are then those of Runtime::acquire(). Implements FlatResidency::Effects.
+  /// Starts to gather the flat into the range that FlatResidency has assigned; in place, starts to lease the shard,
+  /// which is the flat. Implements FlatResidency::Effects.
   Result<void> gather(FlatState& flat, const tiers::Reservation& range);
   /// Releases the range of the gathered flat: the next user waits for the flat's last use. In place, waits until no
   /// work uses the shard, and ends the lease.
@@ -34,7 +34,8 @@ class GatherPipeline {
   [[nodiscard]] bool idle() const;
 
  private:
-  Result<void> lease_shard(FlatState& flat);
+  void start(GatheredFlat& gathered, std::unique_ptr<swap::Hop> hop);
+  Result<void> end_lease(FlatState& flat);
   Result<void> wait_for_gather(FlatState& flat);
 
   EngineContext& context_;

@@ -1,5 +1,6 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
+#include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
 
 #include <algorithm>
@@ -8,48 +9,99 @@ namespace penstock::zero {
 
 namespace {
 
-/// Room for the two largest neighbouring units gathered, unless they are used in place, and twice for the largest full
-/// gradients of one unit: one being written, one being reduced.
-ByteCount device_need(const ShardLayout& shards, const ModelLayout& model, DType dtype, InPlace in_place) {
-  const auto unit_bytes = [&](std::uint32_t unit) {
-    ByteCount bytes;
-    for (const std::uint32_t flat : shards.needed_by(unit))
-      bytes += padded(shards.flats()[flat].length, dtype);
-    return bytes;
-  };
-  ByteCount two, one, shared;
-  for (std::uint32_t u = 0; u < model.units.size(); ++u) {
-    one = std::max(one, unit_bytes(u));
-    two = std::max(two, unit_bytes(u) + (u + 1 < model.units.size() ? unit_bytes(u + 1) : ByteCount()));
+/// The bytes of each unit's flats, with `gap` more for each flat.
+std::vector<ByteCount> unit_bytes(const ShardLayout& shards, std::size_t units, DType dtype, ByteCount gap) {
+  std::vector<ByteCount> bytes(units);
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    for (const std::uint32_t flat : shards.needed_by(unit)) {
+      bytes[unit] += padded(shards.flats()[flat].length, dtype) + gap;
+    }
   }
+  return bytes;
+}
+
+/// Room for the two largest neighbouring units.
+ByteCount gathered_need(const std::vector<ByteCount>& units) {
+  ByteCount two = units.back();
+  for (std::size_t u = 0; u + 1 < units.size(); ++u) two = std::max(two, units[u] + units[u + 1]);
+  return two;
+}
+
+/// Twice the room for the largest full gradients of one unit: one being written, one being reduced.
+ByteCount gradients_need(const ShardLayout& shards, const std::vector<ByteCount>& units, DType dtype) {
+  ByteCount shared;
   // The full gradient of a shared flat stays from the first to the last unit that uses it in a backward pass.
   for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
     if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
   }
-  return (in_place.parameters ? ByteCount() : two) + one + one + shared;
+  return *std::max_element(units.begin(), units.end()) * 2 + shared;
+}
+
+/// By how much a budget grows in which a rehearsal failed. Units of different sizes leave gaps, so that the sum alone
+/// may not suffice.
+ByteCount growth(ByteCount need) {
+  return round_up(ByteCount(need.value() / 64), extent_alignment);
+}
+
+ByteCount all_flats(const ShardLayout& shards, DType dtype, ByteCount gap) {
+  ByteCount all;
+  for (const FlatLayout& flat : shards.flats()) all += padded(flat.length, dtype) + gap;
+  return all;
 }
 
 }  // namespace
 
-InPlace in_place_of(const MemoryPlan& plan, const Config& config) {
-  return {.parameters = plan.parameters_in_place(),
-          .first_gradients =
-              plan.shares_memory && !plan.gradients_on_disk && config.grad_accum_dtype == config.dtype};
+InPlace in_place_of(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  InPlace in_place{.parameters = plan.shares_memory,
+                   .first_gradients = plan.shares_memory && !plan.gradients_on_disk &&
+                                      config.grad_accum_dtype == config.dtype};
+  if (!plan.shares_memory || !plan.shards_on_disk) return in_place;
+  StreamedSizes largest;
+  for (const FlatLayout& flat : shards.flats()) {
+    largest.shard = std::max(largest.shard, padded(flat.shard, config.dtype));
+    largest.gradient = std::max(largest.gradient, padded(flat.shard, config.grad_accum_dtype));
+  }
+  in_place.lease_gap = lease_gap(largest);
+  return in_place;
+}
+
+LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                      const ModelLayout& model) {
+  const InPlace in_place = in_place_of(plan, config, shards);
+  const ByteCount all = all_flats(shards, config.dtype, in_place.lease_gap);
+  if (!plan.shards_on_disk) return {.minimum = all, .wanted = all};
+
+  const std::size_t units = model.units.size();
+  const ByteCount need = gathered_need(unit_bytes(shards, units, config.dtype, in_place.lease_gap));
+  LeasePlan leases{.minimum = need};
+  while (!rehearse_leases(shards, units, config.dtype, in_place, leases.minimum)) {
+    leases.minimum += growth(need);
+  }
+  leases.wanted = leases.minimum;
+  const ByteCount given = config.penstock.device_budget;
+  const ByteCount gradients =
+      gradients_need(shards, unit_bytes(shards, units, config.dtype, {}), config.dtype);
+  if (given <= leases.minimum + gradients) return leases;
+  const ByteCount more = std::min(given - gradients, all);
+  // In a larger budget the ranges may fragment worse. If the rehearsal fails there, the smaller one is used.
+  if (more > leases.minimum && rehearse_leases(shards, units, config.dtype, in_place, more))
+    leases.wanted = more;
+  return leases;
 }
 
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
-  const InPlace in_place = in_place_of(plan, config);
+  const std::size_t units = model.units.size();
+  const InPlace in_place = in_place_of(plan, config, shards);
   const auto rehearse = [&](ByteCount budget) {
-    return rehearse_steps(shards, model.units.size(), config.dtype, in_place,
-                          config.gradient_accumulation_steps, budget);
+    return rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, budget);
   };
-  // Units of different sizes leave gaps, so that this sum alone may not suffice.
-  const ByteCount need = device_need(shards, model, config.dtype, in_place);
-  const ByteCount step = round_up(ByteCount(need.value() / 64), extent_alignment);
+  const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
+  const ByteCount need = gradients_need(shards, bytes, config.dtype) +
+                         (in_place.parameters ? ByteCount() : gathered_need(bytes));
   plan.device_minimum = need;
   auto peaks = rehearse(need);
-  while (!peaks) peaks = rehearse(plan.device_minimum += step);
+  while (!peaks) peaks = rehearse(plan.device_minimum += growth(need));
 
   plan.device_budget = plan.device_minimum;
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
@@ -61,8 +113,10 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
           .got(given)
           .advice("raise the budget or use smaller units");
     }
-    // In a larger budget the ranges may fragment worse. If the rehearsal fails there, the smaller one is used.
-    if (auto more = rehearse(given)) peaks = more, plan.device_budget = given;
+    const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();
+    const ByteCount rest = std::max(given - std::min(given, leases), plan.device_minimum);
+    // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
+    if (auto more = rehearse(rest)) peaks = more, plan.device_budget = rest;
   }
   plan.device_gathered = peaks->gathered;
   plan.device_gradients = peaks->gradients;

@@ -13,12 +13,12 @@ using tiers::Purpose;
 using tiers::RangeAllocator;
 using tiers::Reservation;
 
-FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place,
-                             tiers::MemoryBudget& budget, std::vector<std::uint32_t> units)
+FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, Budgets budgets,
+                             std::vector<std::uint32_t> units)
     : shards_(shards),
       dtype_(dtype),
       in_place_(in_place),
-      budget_(budget),
+      budgets_(budgets),
       places_(shards.flats().size()),
       uses_(shards.flats().size()) {
   set_order(std::move(units));
@@ -47,6 +47,10 @@ bool FlatResidency::needs(std::uint32_t unit, std::uint32_t flat) const {
 
 ByteCount FlatResidency::size(std::uint32_t flat) const {
   return size_of(dtype_) * shards_.flats()[flat].length.value();
+}
+
+ByteCount FlatResidency::gathered_size(std::uint32_t flat) const {
+  return size(flat) + in_place_.lease_gap;
 }
 
 /// Acquires from now until a unit needs `flat`, in the predicted order; the largest number when none does.
@@ -88,25 +92,21 @@ Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
 Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
-    Reservation range;
-    if (!in_place_.parameters) {
-      PENSTOCK_TRY_ASSIGN(range, reserve(size(flat), Purpose::gathered_flat, unit, effects));
-    }
+    PENSTOCK_TRY_ASSIGN(auto range, reserve(gathered_size(flat), Purpose::gathered_flat, unit, effects));
     PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
   return gather_next(unit, effects);
 }
 
 Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
-  if (position_ >= order_.size() || in_place_.parameters)
-    return ok();  // in place there is nothing to prefetch
+  if (position_ >= order_.size()) return ok();
   for (const std::uint32_t flat : shards_.needed_by(order_[position_])) {
     if (is_gathered(flat)) continue;
-    auto range = budget_.reserve(size(flat), Purpose::gathered_flat);
+    auto range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
     while (!range) {
       PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, effects));
       if (!dropped) return ok();
-      range = budget_.reserve(size(flat), Purpose::gathered_flat);
+      range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
     }
     PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
   }
@@ -139,24 +139,30 @@ void FlatResidency::release(std::uint32_t unit) {
 /// Room for what must be had now. Gradients grow from the other end, so that they do not cut the room of flats.
 Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std::uint32_t for_unit,
                                            Effects& effects) {
-  const auto end = purpose == Purpose::gathered_flat ? RangeAllocator::End::low : RangeAllocator::End::high;
+  const bool for_flat = purpose == Purpose::gathered_flat;
+  tiers::MemoryBudget& budget = for_flat ? budgets_.gathered : budgets_.gradients;
+  const bool one_budget = &budgets_.gathered == &budgets_.gradients;
+  const bool dropping_helps = for_flat || one_budget, finishing_helps = !for_flat || one_budget;
+  const auto end = for_flat ? RangeAllocator::End::low : RangeAllocator::End::high;
   while (true) {
-    auto range = budget_.reserve(size, purpose, end);
+    auto range = budget.reserve(size, purpose, end);
     if (range) return std::move(*range);
     // A reduction that is not the youngest has most likely completed; a flat that is dropped must be gathered again.
-    if (reducing_.size() > 1) {
+    if (finishing_helps && reducing_.size() > 1) {
       PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
     }
-    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, effects));
-    if (dropped) continue;
-    if (reducing_.empty()) return out_of_memory(size);
+    if (dropping_helps) {
+      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, effects));
+      if (dropped) continue;
+    }
+    if (!finishing_helps || reducing_.empty()) return out_of_memory(budget, size);
     PENSTOCK_TRY(finish_oldest_gradient(effects));
   }
 }
 
-Error FlatResidency::out_of_memory(ByteCount size) const {
-  Error error = budget_.too_small(size).advice(
+Error FlatResidency::out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const {
+  Error error = budget.too_small(size).advice(
       "end a UnitLease, or pass open gradients to reduce(), then repeat the call; or raise "
       "penstock.device_budget");
   for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
@@ -170,7 +176,6 @@ Error FlatResidency::out_of_memory(ByteCount size) const {
 /// Of the gathered flats that are not leased and neither `for_unit` nor the unit after it needs, drops the one
 /// that is needed last. False when there is none.
 Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
-  if (in_place_.parameters) return false;  // they take no room
   std::optional<std::uint32_t> furthest;
   std::uint64_t distance = 0;
   for (const std::uint32_t flat : gathered_) {
@@ -314,39 +319,86 @@ class NoEffects final : public FlatResidency::Effects {
   Result<void> open_gradient(std::uint32_t) override { return ok(); }
   Result<void> finish_gradient(std::uint32_t) override { return ok(); }
 };
+
+// More than any model has, and less than the sums of a few of these overflow.
+constexpr ByteCount unlimited(std::uint64_t{1} << 60);
+
+/// What a rehearsal has and does.
+struct Rehearsal {
+  const ShardLayout& shards;
+  std::size_t units;
+  DType dtype;
+  InPlace in_place;
+  ByteCount gathered_in_place;  // the budget of leases
+  ByteCount device;             // the budget of everything else
+  bool gradients = true;        // whether full gradients are opened
+};
+
+/// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
+Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& ledger, std::uint32_t count,
+                                       std::uint32_t expected) {
+  NoEffects none;
+  tiers::Ledger unused;
+  tiers::MemoryBudget device(tiers::Tier::device, with.device, ledger);
+  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused);
+  FlatResidency residency(with.shards, with.dtype, with.in_place,
+                          {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
+                          unit_order(with.units, expected));
+  for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * with.units; ++i) {
+    const std::uint32_t unit = unit_at(i, with.units);
+    PENSTOCK_TRY(residency.acquire(unit, none));
+    residency.lease(unit);
+    const bool reduces = with.gradients && i / with.units % 2 == 1;
+    if (reduces) PENSTOCK_TRY(residency.open_gradients(unit, none));
+    residency.release(unit);
+    if (!reduces) continue;
+    for (const std::uint32_t flat : with.shards.needed_by(unit)) (void)residency.close_gradient(flat);
+  }
+  return residency.places();
+}
+
+/// Rehearses steps of more and more micro-batches until decisions repeat, and of `micro_batches` at least. A
+/// micro-batch looks ahead into the next one at most: what it does follows from where everything is when it begins, and
+/// from whether it is the last. From the first repetition on, nothing is new.
+Result<void> rehearse_until_repeated(const Rehearsal& with, tiers::Ledger& ledger,
+                                     std::uint32_t micro_batches) {
+  std::set<FlatResidency::Places> seen;
+  for (std::uint32_t count = 1;; ++count) {
+    PENSTOCK_TRY(rehearse(with, ledger, count, count));
+    PENSTOCK_TRY_ASSIGN(auto places, rehearse(with, ledger, count, count + 1));
+    const bool repeats = !seen.insert(std::move(places)).second;
+    if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) return ok();
+  }
+}
+
 }  // namespace
 
 Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
                                    InPlace in_place, std::uint32_t micro_batches, ByteCount budget) {
   tiers::Ledger ledger;
-  NoEffects none;
-  // The first `count` micro-batches of a step of `expected`; where everything is after them.
-  const auto rehearse = [&](std::uint32_t count, std::uint32_t expected) -> Result<FlatResidency::Places> {
-    tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
-    FlatResidency residency(shards, dtype, in_place, memory, unit_order(units, expected));
-    for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * units; ++i) {
-      const std::uint32_t unit = unit_at(i, units);
-      PENSTOCK_TRY(residency.acquire(unit, none));
-      residency.lease(unit);
-      const bool backward = i / units % 2 == 1;
-      if (backward) PENSTOCK_TRY(residency.open_gradients(unit, none));
-      residency.release(unit);
-      if (!backward) continue;
-      for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
-    }
-    return residency.places();
-  };
-  // A micro-batch looks ahead into the next one at most: what it does follows from where everything is when it
-  // begins, and from whether it is the last. From the first repetition on, nothing is new.
-  std::set<FlatResidency::Places> seen;
-  for (std::uint32_t count = 1;; ++count) {
-    PENSTOCK_TRY(rehearse(count, count));
-    PENSTOCK_TRY_ASSIGN(auto places, rehearse(count, count + 1));
-    const bool repeats = !seen.insert(std::move(places)).second;
-    if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) break;
-  }
+  PENSTOCK_TRY(rehearse_until_repeated({.shards = shards,
+                                        .units = units,
+                                        .dtype = dtype,
+                                        .in_place = in_place,
+                                        .gathered_in_place = unlimited,
+                                        .device = budget},
+                                       ledger, micro_batches));
   return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
                      .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};
+}
+
+Result<void> rehearse_leases(const ShardLayout& shards, std::size_t units, DType dtype, InPlace in_place,
+                             ByteCount budget) {
+  PENSTOCK_CHECK(in_place.parameters);
+  tiers::Ledger ledger;
+  return rehearse_until_repeated({.shards = shards,
+                                  .units = units,
+                                  .dtype = dtype,
+                                  .in_place = in_place,
+                                  .gathered_in_place = budget,
+                                  .device = {},
+                                  .gradients = false},
+                                 ledger, 1);
 }
 
 }  // namespace penstock::zero

@@ -15,7 +15,8 @@ namespace penstock::zero {
 /// What a rank that is alone uses in host memory, where its device's memory is host memory too. It takes no room on the
 /// device.
 struct InPlace {
-  bool parameters = false;  ///< gathered flats are the parameter shards
+  bool parameters = false;  ///< gathered flats are leases of the parameter shards
+  ByteCount lease_gap;      ///< host memory that each of these leases makes unusable, beside its own bytes
   bool first_gradients =
       false;  ///< the full gradient of a flat's first micro-batch in a step is the gradient shard
 };
@@ -32,7 +33,8 @@ class FlatResidency {
   class Effects {
    public:
     virtual ~Effects() = default;
-    /// Fill the range that `flat` has been given; it has none if parameters are in place.
+    /// Gather `flat` into the range that it has been given. If parameters are in place, the range only counts its
+    /// bytes.
     virtual Result<void> gather(std::uint32_t flat) = 0;
     /// The range of `flat` is freed next; only operations that are already enqueued may still use it.
     virtual Result<void> drop(std::uint32_t flat) = 0;
@@ -42,9 +44,15 @@ class FlatResidency {
     virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
   };
 
-  /// `shards` and `budget` outlive it. A step is expected to acquire `units` in this order, and each later one
+  /// The memory for gathered flats and for full gradients: one budget, or two if parameters are in place.
+  struct Budgets {
+    tiers::MemoryBudget& gathered;
+    tiers::MemoryBudget& gradients;
+  };
+
+  /// `shards` and the budgets outlive it. A step is expected to acquire `units` in this order, and each later one
   /// in the order of the last.
-  FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, tiers::MemoryBudget& budget,
+  FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, Budgets budgets,
                 std::vector<std::uint32_t> units);
 
   /// Predicts the order of the step that begins. Ignored if the last step acquired as many units: its order is the
@@ -115,7 +123,7 @@ class FlatResidency {
   Result<void> gather_next(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
-  [[nodiscard]] Error out_of_memory(ByteCount size) const;
+  [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
   Result<bool> drop_furthest(std::uint32_t for_unit, Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects);
@@ -124,11 +132,12 @@ class FlatResidency {
   [[nodiscard]] bool needs(std::uint32_t unit, std::uint32_t flat) const;
   [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
   [[nodiscard]] ByteCount size(std::uint32_t flat) const;
+  [[nodiscard]] ByteCount gathered_size(std::uint32_t flat) const;
 
   const ShardLayout& shards_;
   const DType dtype_;
   const InPlace in_place_;
-  tiers::MemoryBudget& budget_;
+  const Budgets budgets_;
   std::vector<Place> places_;
   std::set<std::uint32_t> gathered_;    // flats
   std::deque<std::uint32_t> reducing_;  // flats whose full gradient still has its range, oldest first
@@ -151,11 +160,17 @@ struct DevicePeaks {
 
 /// Makes the decisions of steps without moving bytes: units acquired in unit_order(), each lease ended before the next
 /// acquire, for every number of micro-batches up to the one after which decisions repeat, and at least
-/// `micro_batches`.
+/// `micro_batches`. `budget` is that of the device: what is used in place is not limited.
 ///
 /// Errors: budget_too_small.
 [[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
                                                  InPlace in_place, std::uint32_t micro_batches,
                                                  ByteCount budget);
+
+/// The same for parameters that are used in place: whether `budget` bytes of host memory suffice for their leases.
+///
+/// Errors: budget_too_small.
+[[nodiscard]] Result<void> rehearse_leases(const ShardLayout& shards, std::size_t units, DType dtype,
+                                           InPlace in_place, ByteCount budget);
 
 }  // namespace penstock::zero

@@ -68,15 +68,22 @@ struct HostNeed {
   StreamedSizes streamed;
   ByteCount ring;      ///< for the tiles in flight
   ByteCount resident;  ///< tensors that are not offloaded to disk
+
+  [[nodiscard]] ByteCount minimum(const RankBytes& rank) const {
+    return host_staging(streamed) + resident + (may_spill ? ByteCount() : rank.gradients);
+  }
 };
 
-HostNeed host_need(const MemoryPlan& plan, const Config& config, const RankBytes& rank) {
+/// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
+HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
+                        ByteCount leases) {
   HostNeed need{.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme};
   need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
   if (!plan.shares_memory) need.streamed.incoming = rank.largest_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
     need.streamed.shard = rank.largest_shard;
+    need.streamed.leases = leases;
   } else {
     need.resident += rank.shards;
   }
@@ -89,15 +96,33 @@ HostNeed host_need(const MemoryPlan& plan, const Config& config, const RankBytes
   return need;
 }
 
+/// This rank's part of the configured host budget; zero if none is configured.
+ByteCount given_host_budget(const MemoryPlan& plan, const Config& config) {
+  return config.penstock.host_budget / plan.local_ranks;
+}
+
+/// Sets host_leases.
+HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards,
+                   const ModelLayout& model) {
+  if (!plan.shares_memory) return host_need_with(plan, config, rank, {});
+  const LeasePlan leases = plan_leases(plan, config, shards, model);
+  plan.host_leases = leases.wanted;
+  HostNeed need = host_need_with(plan, config, rank, leases.wanted);
+  const ByteCount given = given_host_budget(plan, config);
+  if (given.is_zero() || given >= need.minimum(rank)) return need;
+  plan.host_leases = leases.minimum;
+  return host_need_with(plan, config, rank, leases.minimum);
+}
+
 /// Sets host_staging, host_minimum and host_budget. The budget is this rank's part of the configured one. If none is
 /// configured, it is the sum of staging, tile ring, resident tensors and all gradients.
 Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
                               const HostNeed& need) {
   plan.host_staging = host_staging(need.streamed);
-  plan.host_minimum = plan.host_staging + need.resident + (need.may_spill ? ByteCount() : rank.gradients);
+  plan.host_minimum = need.minimum(rank);
   const ByteCount everything = plan.host_staging + need.ring + need.resident + rank.gradients;
   const ByteCount given = config.penstock.host_budget;
-  const ByteCount budget = given.is_zero() ? everything : given / plan.local_ranks;
+  const ByteCount budget = given.is_zero() ? everything : given_host_budget(plan, config);
   plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
   if (plan.host_budget >= plan.host_minimum) return ok();
   return Error(ErrorCode::budget_too_small, "plan_memory")
@@ -212,7 +237,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
   plan.tiles = rank.tile_count;
-  const HostNeed need = host_need(plan, config, rank);
+  const HostNeed need = host_need(plan, config, rank, shards, model);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);
   if (need.tiles_on_disk) {

@@ -69,7 +69,7 @@ TEST(Rank, TrainsAloneWithNothingButAConfigurationAndALayout) {
   ASSERT_TRUE(outcome) << outcome.error().message();
   EXPECT_EQ(outcome->step, 1u);
   EXPECT_EQ(rank->identity().ranks, 1u);
-  EXPECT_TRUE(rank->plan().parameters_in_place());
+  EXPECT_TRUE(rank->plan().shares_memory);
   EXPECT_GE(rank->workers().threads(), 1u);
   EXPECT_TRUE(rank->notes().empty());
 }

@@ -24,9 +24,9 @@ class Engine;
 class EngineState;
 
 /// The right to read the gathered parameters of a unit on the device. While it exists, they are neither dropped nor
-/// moved. If MemoryPlan::parameters_in_place(), they are the parameter shards themselves: writing to them changes the
-/// model. end() or the destructor ends it, in the order of the stream that it was acquired with. Once the engine is
-/// destroyed, parameters() must not be used, and end() does nothing. Move-only.
+/// moved. If MemoryPlan::shares_memory, they are the parameter shards themselves: do not write to them. end() or the
+/// destructor ends it, in the order of the stream that it was acquired with. Once the engine is destroyed, parameters()
+/// must not be used, and end() does nothing. Move-only.
 class UnitLease {
  public:
   UnitLease() = default;

@@ -23,7 +23,8 @@ struct MemoryPlan {
 
   std::uint64_t fingerprint = 0;  ///< of the configuration, layout and number of ranks; 0: not a plan
   std::uint32_t local_ranks = 1;  ///< ranks that share this machine and its host budget
-  /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device.
+  /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device,
+  /// and a UnitLease gives access to the parameter shards themselves.
   bool shares_memory = false;
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
@@ -42,6 +43,9 @@ struct MemoryPlan {
   ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
   ByteCount
       host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
+  /// If shares_memory: what the shards of leased units may take. Part of host_staging if shards are on disk, so that
+  /// the units that a trainer may hold at a time are limited; else enough for all units.
+  ByteCount host_leases;
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
   // shards stay in memory while there is room. In split formats the update reads shards too: a master is
@@ -58,9 +62,6 @@ struct MemoryPlan {
     return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
   }
 
-  /// Whether a UnitLease gives access to the parameter shards themselves, not to a gathered copy.
-  [[nodiscard]] bool parameters_in_place() const { return shares_memory && !shards_on_disk; }
-
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
   /// qualifies. The rank's node is, in this order: penstock.rank_nodes[local_rank], if configured; the node that
@@ -74,7 +75,8 @@ struct MemoryPlan {
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
 /// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a
-/// configured device budget, it is device_minimum. `device_memory` is Device::memory().
+/// configured device budget, it is device_minimum. If shares_memory, the configured device budget counts leased shards
+/// too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
 ///
 /// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
 /// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.

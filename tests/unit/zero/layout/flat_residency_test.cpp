@@ -36,7 +36,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
   const auto order = unit_order(model.units.size(), 2);
-  FlatResidency residency(shards, DType::bf16, {}, memory, order);
+  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory}, order);
   Recorder recorder(fail_at);
   const auto persist = [](const auto& call) { EXPECT_TRUE(call() || call()); };
   for (int step = 0; step < 2; ++step) {
@@ -77,7 +77,8 @@ TEST(FlatResidency, DropsTheFlatNeededLastAndNeverTheOneNeededNext) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 12_KiB, ledger);  // three of the four flats
-  FlatResidency residency(shards, DType::bf16, {}, memory, {0, 1, 2, 3, 3, 2, 1, 0});
+  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory},
+                          {0, 1, 2, 3, 3, 2, 1, 0});
   Recorder recorder(~std::uint64_t{});
   for (const std::uint32_t unit : {0u, 1u, 2u, 3u}) {
     ASSERT_TRUE(residency.acquire(unit, recorder));
@@ -95,7 +96,7 @@ TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 8_KiB, ledger);
-  FlatResidency residency(shards, DType::bf16, {}, memory, {0, 0});
+  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory}, {0, 0});
   Recorder recorder(~std::uint64_t{});
   ASSERT_TRUE(residency.acquire(0, recorder));
   residency.lease(0);
