@@ -2,6 +2,7 @@
 #include "measure/storage_device.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
+#include "tiers/io/bounded_call.hpp"
 #include "tiers/io/choose_engine.hpp"
 #include "tiers/memory/numa.hpp"
 
@@ -85,7 +86,8 @@ Result<std::vector<Finding>> examine(const swap::PathOptions& options, const std
 
 std::vector<Finding> examine_path(const swap::PathOptions& options) {
   const std::string on = " of " + options.directory.string();
-  auto findings = examine(options, on);
+  auto findings = tiers::bounded_call<std::vector<Finding>>(
+      "doctor", options.directory.string(), options.deadline, [options, on] { return examine(options, on); });
   if (findings) return std::move(*findings);
   const Error& error = findings.error();
   return {{State::unusable, "swap files" + on, one_line(error), "no swap file can be created here",
