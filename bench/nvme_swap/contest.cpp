@@ -1,7 +1,6 @@
 #include "contest.hpp"
 
 #include "fio.hpp"
-#include "measure/storage_device.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -79,19 +78,24 @@ Result<std::unique_ptr<Contest>> Contest::create(const Options& options) {
 
 Result<void> Contest::look_at_directories() {
   for (const std::filesystem::path& directory : options_.directories) {
-    PENSTOCK_TRY_ASSIGN(const auto why, measure::page_cache_because(directory));
-    if (!why) continue;
-    if (!options_.allow_page_cache) {
+    PENSTOCK_TRY_ASSIGN(auto device, measure::describe_storage(directory, options_.io_deadline));
+    if (device.cached_because && !options_.allow_page_cache) {
       return Error::unsupported("nvme_swap")
-          .reason("the page cache is not bypassed here, so no figure would measure a disk: " + *why)
+          .reason("the page cache is not bypassed here, so no figure would measure a disk: " +
+                  *device.cached_because)
           .object(directory.string())
           .advice(
               "name a directory on ext4 or xfs on the drive itself, or measure the page cache with "
               "--allow-page-cache");
     }
-    cached_because_.push_back(directory.string() + ": " + *why);
+    devices_.push_back(std::move(device));
   }
   return ok();
+}
+
+bool Contest::direct() const {
+  return std::none_of(devices_.begin(), devices_.end(),
+                      [](const auto& device) { return device.cached_because.has_value(); });
 }
 
 bool Contest::wanted(BenchmarkPattern pattern) const {
@@ -113,7 +117,8 @@ Result<void> Contest::check_room() const {
   // Read, write and mixed share one file.
   const std::size_t of_each = 1 + (wanted(BenchmarkPattern::swap) ? options_.swap.work.size() : 0);
   const std::size_t files = options_.settings.size() * of_each;
-  const auto room = measure::check_free_space(options_.directories, options_.file_size * files);
+  const auto room =
+      measure::check_free_space(options_.directories, options_.file_size * files, options_.io_deadline);
   if (room) return ok();
   return Error(room.error())
       .note(fmt::format("files of {}, {} in each directory: one for each Penstock contestant",
@@ -150,6 +155,7 @@ Result<DiskBenchmark*> Contest::make_load(const Setting& setting, ByteCount tran
                              .capacity = options_.file_size,
                              .request_max = setting.request_size,
                              .in_flight_max = setting.in_flight,
+                             .deadline = options_.io_deadline,
                              .engine = setting.engine});
   }
   if (update != nullptr) {
@@ -225,14 +231,17 @@ Result<void> Contest::measure() {
 
 std::vector<std::string> Contest::caveats() const {
   std::vector<std::string> lines;
-  for (const std::string& why : cached_because_) {
-    lines.push_back("the figures measure the page cache, not a disk: " + why);
-  }
-  for (const std::filesystem::path& directory : options_.directories) {
-    const measure::StorageDevice device = measure::describe_storage(directory);
-    if (!device.virtual_because) continue;
-    lines.push_back(fmt::format("{}: {}; its host may cache and throttle, so trust ratios more than rates",
-                                directory.string(), *device.virtual_because));
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const std::string directory = options_.directories[i].string();
+    const measure::StorageDevice& device = devices_[i];
+    if (device.cached_because) {
+      lines.push_back(fmt::format("the figures measure the page cache, not a disk: {}: {}", directory,
+                                  *device.cached_because));
+    }
+    if (device.virtual_because) {
+      lines.push_back(fmt::format("{}: {}; its host may cache and throttle, so trust ratios more than rates",
+                                  directory, *device.virtual_because));
+    }
   }
   lines.insert(lines.end(), notes_.begin(), notes_.end());
   return lines;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "measure/storage_device.hpp"
 #include "options.hpp"
 #include "sample.hpp"
 #include "tile_update.hpp"
@@ -36,8 +37,8 @@ struct Event {
 class Contest {
  public:
   /// Errors: no_space; unsupported, when a directory does not bypass the page cache and --allow-page-cache is not
-  /// given, and when no variant of fio runs; those of tile_bytes, Workers::create, TileUpdate::create and
-  /// DiskBenchmark::create.
+  /// given, and when no variant of fio runs; those of describe_storage, tile_bytes, Workers::create,
+  /// TileUpdate::create and DiskBenchmark::create.
   [[nodiscard]] static Result<std::unique_ptr<Contest>> create(const Options& options);
 
   /// Runs every contestant of every event, round by round. The first one rotates, so that drift of the disk affects
@@ -48,7 +49,9 @@ class Contest {
   [[nodiscard]] const std::vector<Event>& events() const { return events_; }
   [[nodiscard]] const std::vector<std::unique_ptr<swap::DiskBenchmark>>& loads() const { return loads_; }
   /// False when a directory does not bypass the page cache, so that the figures do not measure a disk.
-  [[nodiscard]] bool direct() const { return cached_because_.empty(); }
+  [[nodiscard]] bool direct() const;
+  /// Of the directories, as they were at the start.
+  [[nodiscard]] const std::vector<measure::StorageDevice>& devices() const { return devices_; }
   /// Reasons to read the figures with care, one a line.
   [[nodiscard]] std::vector<std::string> caveats() const;
   /// Bytes of a tile, padded for direct I/O.
@@ -67,7 +70,8 @@ class Contest {
 
   Options options_;
   ByteCount tile_size_;
-  std::vector<std::string> cached_because_, notes_;
+  std::vector<measure::StorageDevice> devices_;
+  std::vector<std::string> notes_;
   std::unique_ptr<parallel::Workers> workers_;
   std::vector<std::unique_ptr<TileUpdate>> updates_;  // outlive the loads
   std::vector<std::unique_ptr<swap::DiskBenchmark>> loads_;

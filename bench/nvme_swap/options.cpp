@@ -1,4 +1,5 @@
 #include "options.hpp"
+#include "measure/io_deadline.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -82,8 +83,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   const CLI::AsSizeValue bytes(/*kb_is_1000=*/false);
   app.add_option("--path", options.directories,
                  "directories; each contestant has a swap file in each of them")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+      ->required();
+  measure::add_io_deadline(app, options.io_deadline);
   app.add_option("--file-size", words.file_size, "size of each file, such as 1GiB")
       ->capture_default_str()
       ->transform(bytes)

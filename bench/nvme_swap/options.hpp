@@ -39,6 +39,7 @@ struct Options {
   SwapOptions swap;
   int rounds = 5;
   double seconds = 1.0;  ///< length of each run
+  TimePoint io_deadline = swap::PathOptions().deadline;
   bool fio = false, allow_page_cache = false;
   Output output = Output::table;
 };

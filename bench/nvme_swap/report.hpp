@@ -11,8 +11,8 @@ namespace penstock::bench {
 /// caveats.
 void print_header(std::FILE* to, const Contest& contest, const measure::Machine& machine);
 
-/// "ext4 on vda (virtio_blk), direct I/O, alignment 4096 B".
-[[nodiscard]] std::string describe_directory(const swap::PathReport& path);
+/// "/mnt/nvme0: ext4 on vda (virtio_blk), direct I/O, alignment 4096 B" of each directory.
+[[nodiscard]] std::vector<std::string> describe_directories(const Contest& contest);
 /// "io_uring 4.0 MiB x 4: files and buffers registered; buffers 24.0 MiB on transparent huge pages".
 [[nodiscard]] std::string describe_load(const swap::DiskBenchmark& load);
 

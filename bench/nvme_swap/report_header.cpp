@@ -1,4 +1,3 @@
-#include "measure/storage_device.hpp"
 #include "report.hpp"
 
 #include <fmt/format.h>
@@ -21,11 +20,14 @@ void print_loads(std::FILE* to, const Contest& contest) {
 
 }  // namespace
 
-std::string describe_directory(const swap::PathReport& path) {
-  const std::filesystem::path& directory = path.directory;
-  return fmt::format("{}: {}, {}, alignment {} B", directory.string(),
-                     measure::to_string(measure::describe_storage(directory), directory),
-                     path.file.direct ? "direct I/O" : "BUFFERED I/O", path.file.alignment.bytes());
+std::vector<std::string> describe_directories(const Contest& contest) {
+  std::vector<std::string> lines;
+  for (const swap::PathReport& path : contest.loads().front()->paths()) {
+    lines.push_back(fmt::format(
+        "{}: {}, {}, alignment {} B", path.directory.string(), to_string(contest.devices()[lines.size()]),
+        path.file.direct ? "direct I/O" : "BUFFERED I/O", path.file.alignment.bytes()));
+  }
+  return lines;
 }
 
 std::string describe_load(const swap::DiskBenchmark& load) {
@@ -43,7 +45,7 @@ void print_header(std::FILE* to, const Contest& contest, const measure::Machine&
   const Options& options = contest.options();
   fmt::print(to, "{}, {}, {} cores, load {:.1f}, transparent huge pages {}\n", machine.kernel, machine.cpu,
              machine.cores, machine.load, machine.huge_pages);
-  for (const auto& path : contest.loads().front()->paths()) fmt::print(to, "{}\n", describe_directory(path));
+  for (const std::string& line : describe_directories(contest)) fmt::print(to, "{}\n", line);
   print_loads(to, contest);
   fmt::print(to,
              "files of {}, {} in each directory, each written once before; fio uses the first; {} rounds of "

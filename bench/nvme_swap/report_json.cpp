@@ -62,7 +62,7 @@ void print_json(const Contest& contest, const measure::Machine& machine, const s
     json["swap"]["threads"] = options.swap.threads;
   }
   for (const char* list : {"paths", "loads", "caveats", "figures"}) json[list] = Json::arrayValue;
-  for (const auto& path : contest.loads().front()->paths()) json["paths"].append(describe_directory(path));
+  for (const std::string& line : describe_directories(contest)) json["paths"].append(line);
   for (const auto& load : contest.loads()) json["loads"].append(describe_load(*load));
   for (const std::string& line : contest.caveats()) json["caveats"].append(line);
   for (const Figure& figure : figures) json["figures"].append(to_json(figure));

@@ -4,6 +4,7 @@
 #include "stepper.hpp"
 #include "turns.hpp"
 
+#include "measure/io_deadline.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
@@ -120,12 +121,14 @@ Result<void> run(const Arguments& arguments) {
         .got(arguments.device);
   }
   const measure::Machine machine = measure::describe_machine();
-  const measure::StorageDevice storage = measure::describe_storage(arguments.model.path);
+  PENSTOCK_TRY_ASSIGN(const auto storage,
+                      measure::describe_storage(arguments.model.path, arguments.model.io_deadline));
   fmt::print("{}, {} cores, load {:.1f}; {}; SIMD {}\n", machine.cpu, machine.cores, machine.load,
-             measure::to_string(storage, arguments.model.path), to_string(best_isa().isa));
+             measure::to_string(storage), to_string(best_isa().isa));
   if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
-  PENSTOCK_TRY_ASSIGN(const auto cached, measure::page_cache_because(arguments.model.path));
-  if (cached) fmt::print("note: the figures measure the page cache, not a disk: {}\n", *cached);
+  if (storage.cached_because) {
+    fmt::print("note: the figures measure the page cache, not a disk: {}\n", *storage.cached_because);
+  }
 
   std::vector<Contestant> contestants;
   for (const std::string& format : arguments.formats) {
@@ -137,8 +140,10 @@ Result<void> run(const Arguments& arguments) {
       contestants.push_back({.name = name_of(options), .stepper = std::move(stepper)});
     }
   }
-  PENSTOCK_TRY_ASSIGN(auto load, swap::DiskBenchmark::create(
-                                     {.paths = {{.directory = arguments.model.path, .capacity = 1_GiB}}}));
+  PENSTOCK_TRY_ASSIGN(auto load,
+                      swap::DiskBenchmark::create({.paths = {{.directory = arguments.model.path,
+                                                              .capacity = 1_GiB,
+                                                              .deadline = arguments.model.io_deadline}}}));
   const swap::PathReport path = contestants.front().stepper->runtime().paths().front();
   fmt::print("engine {}, direct I/O {}{}\n", path.engine, path.file.direct ? "yes" : "NO",
              path.notes.empty() ? "" : "; " + path.notes);
@@ -179,6 +184,7 @@ int main_body(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("The optimizer step on disk, against the disk's own limit");
   app.add_option("--path", arguments.model.path, "swap directory")->capture_default_str();
+  measure::add_io_deadline(app, arguments.model.io_deadline);
   app.add_option("--parameters", arguments.model.parameters, "parameters of the model")
       ->capture_default_str();
   app.add_option("--unit-parameters", arguments.model.unit_parameters, "parameters of a unit")

@@ -65,6 +65,8 @@ Result<void> Stepper::open(const StepperOptions& options) {
   config.offload_param.device = zero::OffloadDevice::cpu;
   config.offload_optimizer.device = options.device;
   if (options.device == zero::OffloadDevice::nvme) config.offload_optimizer.nvme_paths = {options.path};
+  config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(options.io_deadline).count());
   if (options.tile_elements > 0) config.penstock.tile_elements = ElementCount(options.tile_elements);
   config.penstock.tiles_in_flight = options.tiles_in_flight;
   config.penstock.host_budget = ByteCount(options.host_mib << 20);

@@ -14,6 +14,7 @@ namespace penstock::bench {
 /// A model of equal units, and where and in which format its optimizer states are kept.
 struct StepperOptions {
   std::filesystem::path path = ".";
+  TimePoint io_deadline = swap::PathOptions().deadline;  ///< whole seconds
   zero::OffloadDevice device = zero::OffloadDevice::nvme;
   std::uint64_t parameters = 128'000'000;
   std::uint64_t unit_parameters = 8'000'000;

@@ -14,8 +14,9 @@ struct DiskLimit {
   bool direct = false;                    ///< false: the page cache was measured, not the disk
 };
 
-/// Measures it on a scratch file in each directory, of at most `size` and at most half of the free space, written once
-/// before. Returns nothing if too little space is free for a useful measurement. Blocks for a few seconds.
+/// Measures it on a scratch file in each directory, of `size` or, where less is free, of a half, a quarter and so on of
+/// it, written once before. Returns nothing if too little space is free for a useful measurement. Blocks for a few
+/// seconds, or until the paths' deadline where a file system does not answer.
 [[nodiscard]] penstock::Result<std::optional<DiskLimit>> measure_disk(
     std::vector<penstock::swap::PathOptions> paths, penstock::ByteCount size);
 

@@ -11,9 +11,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <functional>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -37,8 +40,7 @@ TEST(Statistics, CompareRoundByRound) {
 TEST(StorageDevice, KnowsDirectoriesOfOneDrive) {
   const test::ScratchDirectory one, other;
 
-  EXPECT_EQ(describe_storage(one.path()).id, describe_storage(other.path()).id);
-  EXPECT_NE(describe_storage(one.path()).id, describe_storage("/proc").id);
+  EXPECT_EQ(describe_storage(one.path()).value().id, describe_storage(other.path()).value().id);
 }
 
 TEST(StorageDevice, CountsDirectoriesOfOneFileSystemTogether) {
@@ -54,25 +56,65 @@ TEST(StorageDevice, CountsDirectoriesOfOneFileSystemTogether) {
   EXPECT_NE(refused.error().message().find(other.path().string()), std::string::npos);
 }
 
-TEST(PageCache, IsDetectedWhereItIsNotBypassed) {
+TEST(StorageDevice, KnowsThatATmpfsIsPageCache) {
   const test::MountedFileSystem tmpfs(test::MountedFileSystem::Kind::tmpfs);
   if (!tmpfs.skip_reason().empty()) GTEST_SKIP() << tmpfs.skip_reason();
 
-  EXPECT_TRUE(page_cache_because(tmpfs.path()).value());
+  const StorageDevice device = describe_storage(tmpfs.path()).value();
+
+  EXPECT_EQ(to_string(device), "tmpfs on no block device");
+  EXPECT_NE(device.id, describe_storage(test::ScratchDirectory().path()).value().id);
+  EXPECT_TRUE(device.cached_because);
 }
 
-TEST(PageCache, IsDetectedForALoopDeviceWithoutDirectIo) {
+TEST(StorageDevice, KnowsThatALoopDeviceWithoutDirectIoUsesThePageCache) {
   const test::MountedFileSystem loop(test::MountedFileSystem::Kind::ext4);
   if (!loop.skip_reason().empty()) GTEST_SKIP() << loop.skip_reason();
 
-  const auto why = page_cache_because(loop.path()).value();
+  const StorageDevice device = describe_storage(loop.path()).value();
 
-  ASSERT_TRUE(why);
-  EXPECT_NE(why->find("loop"), std::string::npos) << *why;
+  EXPECT_TRUE(to_string(device).starts_with("ext4 on loop")) << to_string(device);
+  ASSERT_TRUE(device.cached_because);
+  EXPECT_NE(device.cached_because->find("loop"), std::string::npos) << *device.cached_because;
 }
 
-TEST(PageCache, IsAnErrorForAMissingDirectory) {
-  EXPECT_EQ(page_cache_because("/nonexistent/penstock").error().code(), ErrorCode::not_found);
+TEST(StorageDevice, IsAnErrorForAMissingDirectory) {
+  EXPECT_EQ(describe_storage("/nonexistent/penstock").error().code(), ErrorCode::not_found);
+}
+
+/// In a child where a system call does not return: 0 where `examine` gives up at its deadline, 77 without seccomp.
+int gives_up_when_one_hangs(long system_call,
+                            const std::function<Result<void>(TimePoint deadline)>& examine) {
+  return test::in_child([&] {
+    if (!test::hang_system_call(system_call)) return 77;
+    const auto refused = examine(std::chrono::milliseconds(20));
+    if (refused) return 1;
+    return refused.error().code() == ErrorCode::deadline_exceeded ? 0 : 2;
+  });
+}
+
+TEST(StorageDevice, IsAnErrorWhereTheFileSystemDoesNotAnswer) {
+  const test::ScratchDirectory directory;
+  const auto describe = [&](TimePoint deadline) -> Result<void> {
+    PENSTOCK_TRY(describe_storage(directory.path(), deadline));
+    return ok();
+  };
+  for (const long call : {SYS_openat, SYS_fallocate, SYS_newfstatat, SYS_statfs}) {
+    const int result = gives_up_when_one_hangs(call, describe);
+    if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+    EXPECT_EQ(result, 0) << "system call " << call;
+  }
+}
+
+TEST(StorageDevice, DoesNotWaitWithoutEndForTheFreeSpace) {
+  const test::ScratchDirectory directory;
+  const std::filesystem::path directories[] = {directory.path()};
+  const auto check = [&](TimePoint deadline) { return check_free_space(directories, 1_KiB, deadline); };
+  for (const long call : {SYS_newfstatat, SYS_statfs}) {
+    const int result = gives_up_when_one_hangs(call, check);
+    if (result == 77) GTEST_SKIP() << "no seccomp to be had";
+    EXPECT_EQ(result, 0) << "system call " << call;
+  }
 }
 
 TEST(RunMain, EndsWithAMessageWhereMemoryOrThreadsAreRefusedInAnyThread) {

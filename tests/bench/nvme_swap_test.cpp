@@ -36,7 +36,7 @@ ProgramResult run_nvme_swap(const std::filesystem::path& directory, const Words&
 class NvmeSwap : public testing::Test {
  protected:
   void SetUp() override {
-    const auto why = measure::page_cache_because(directory_.path()).value();
+    const auto why = measure::describe_storage(directory_.path()).value().cached_because;
     if (why) GTEST_SKIP() << directory_.path() << ": " << *why;
   }
   ProgramResult run(const Words& more) { return run_nvme_swap(directory_.path(), more); }
@@ -126,6 +126,11 @@ TEST_F(NvmeSwap, RefusesWhatItCannotDo) {
   EXPECT_EQ(run({"--operation", "swap", "--format", "fp64"}).status, 2);
   EXPECT_EQ(run({"--operation", "swim"}).status, 2);
   EXPECT_EQ(run({"--json", "--csv"}).status, 2);
+  EXPECT_EQ(run({"--io-deadline", "0"}).status, 2);
+
+  const auto missing = run_nvme_swap("/nonexistent/penstock", {});
+  EXPECT_EQ(missing.status, 1);
+  EXPECT_NE(missing.err.find("/nonexistent/penstock"), std::string::npos) << missing.err;
 
   const auto too_large = run({"--file-size", "1000TiB"});
   EXPECT_EQ(too_large.status, 1);

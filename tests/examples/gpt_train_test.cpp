@@ -19,6 +19,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -133,6 +134,22 @@ TEST_F(GptTrain, SaysHowMuchADiskLacksBeforeItStarts) {
   ::umount(small.c_str());
 
   expect_refused(outcome, 1, {"free", "wanted"});
+}
+
+TEST_F(GptTrain, MeasuresTheDiskWithAFileForWhichThereIsRoom) {
+  const std::string small = (directory_.path() / "small").string();
+  ASSERT_EQ(::mkdir(small.c_str(), 0700), 0);
+  for (const auto& [size, said] : {std::pair("size=110m", "disk limit, measured now"),
+                                   std::pair("size=90m", "the disk is not measured: too little is free")}) {
+    if (::mount("tmpfs", small.c_str(), "tmpfs", 0, size) != 0)
+      GTEST_SKIP() << "mounting a small tmpfs is not allowed here";
+
+    const Outcome outcome = train(arguments() + " --nvme-path " + small);
+    ::umount(small.c_str());
+
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(said), std::string::npos) << size << "\n" << outcome.output;
+  }
 }
 
 TEST_F(GptTrain, RefusesABudgetThatCannotMakeProgress) {

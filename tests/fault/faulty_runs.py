@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Runs gpt_train where its file system or its system calls fail, and judges how it ends.
+"""Runs programs where their file system or their system calls fail, and judges how they end.
 
     faulty_runs.py fuse  --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM [--first SEED] [--seeds N]
     faulty_runs.py calls --train GPT_TRAIN
+    faulty_runs.py start --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM --penstock PENSTOCK --nvme-swap NVME_SWAP
+                         --optimizer-step OPTIMIZER_STEP
 
-A run may end with status 0 and the digest of a run without faults, or with one error and status 1, or 2 where its
-configuration is refused. A wrong digest, a signal, another status or more than --seconds fails the test. Exits with 77
-where FUSE or strace is refused.
+fuse, calls: a run of gpt_train may end with status 0 and the digest of a run without faults, or with one error and
+status 1, or 2 where its configuration is refused. A wrong digest, a signal, another status or more than --seconds fails
+the test. start: a program whose directory does not answer when it starts names it in an error at its deadline. Exits
+with 77 where FUSE or strace is refused.
 """
 import argparse
 import json
@@ -18,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 SKIPPED = 77
 ERROR = re.compile(r"^error: ", re.MULTILINE)
@@ -25,13 +29,13 @@ LABEL = re.compile(r"digest of all master weights +([0-9a-f]{32})")
 
 # (kind, operations that it can hit). A request is chosen up to the number that a run makes.
 FAULTS = [
-    ("eio", {"read": 60, "write": 60, "create": 4, "fallocate": 2, "statfs": 4, "unlink": 2}),
-    ("enospc", {"write": 60, "create": 4, "fallocate": 2}),
+    ("eio", {"read": 60, "write": 60, "create": 5, "fallocate": 2, "statfs": 5, "unlink": 5}),
+    ("enospc", {"write": 60, "create": 5, "fallocate": 2}),
     ("shorten", {"read": 60, "write": 60}),
     ("flip", {"read": 60}),
     ("lose", {"write": 60}),
-    ("delay", {"read": 60, "write": 60, "fallocate": 2, "create": 2}),
-    ("hang", {"read": 60, "write": 60, "fallocate": 2, "create": 2, "getattr": 3, "statfs": 4}),
+    ("delay", {"read": 60, "write": 60, "fallocate": 2, "create": 5}),
+    ("hang", {"read": 60, "write": 60, "fallocate": 2, "create": 5, "getattr": 5, "statfs": 5}),
 ]
 
 # (system call, errors, first number, I/O engine). OpenBLAS starts a thread for each further core before main() and
@@ -51,6 +55,11 @@ CALLS = [
     ("madvise", ["ENOMEM"], 1, "io_uring"),
 ]
 NUMBERS = 3  # consecutive calls of each that fail, one run each
+
+# Operations on a directory when a program starts that hang, and how the program says so.
+HANGS = ["getattr", "statfs", "create", "fallocate"]
+DEADLINE_PASSED = re.compile(r"1 s without an answer|did not answer within 1 s")
+HANG_SECONDS = 5  # of faulty_file_system.cpp
 
 
 class Trainer:
@@ -188,11 +197,78 @@ def run_calls(arguments, trainer, work):
     return 1 if failures else 0
 
 
+def starting_programs(arguments, trainer, hung, answering):
+    """The command lines of programs that examine the directory `hung` with a deadline of one second."""
+    train = trainer.command(hung)
+    on_hung = ["--path", str(hung), "--io-deadline", "1"]
+    return {
+        "gpt_train": train,
+        "penstock doctor": [str(arguments.penstock), "doctor", "--path", str(hung), "--path", str(answering), "--config",
+                            train[-1]],
+        "penstock tune": [str(arguments.penstock), "tune", *on_hung],
+        "nvme_swap": [str(arguments.nvme_swap), *on_hung],
+        "optimizer_step": [str(arguments.optimizer_step), *on_hung],
+    }
+
+
+def run_until_deadline(command, files):
+    """Runs it until it says that its deadline has passed, and only then ends the file system and with it the calls that
+    hang: the kernel lets no process end before. Returns the seconds until then, the exit status and the output."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
+    output = ""
+    for line in process.stdout:
+        output += line
+        if DEADLINE_PASSED.search(line):
+            break
+    seconds = time.monotonic() - began
+    files.stop()
+    output += process.communicate()[0]
+    return seconds, process.returncode, output
+
+
+def start_complaint(name, seconds, status, output, hung, answering):
+    """Why a program did not give up a directory as it should, or None."""
+    if not DEADLINE_PASSED.search(output):
+        return "it does not say that the deadline has passed"
+    if seconds >= HANG_SECONDS:
+        return f"it said so after {seconds:.1f} s, when the directory had answered"
+    if str(hung) not in output:
+        return "it does not name the directory"
+    if name == "penstock doctor":
+        if status != 1 or not re.search(f"^unusable  swap files of {re.escape(str(hung))} ", output, re.MULTILINE):
+            return f"status {status}, or the directory is not unusable"
+        examined = re.search(f"^used  .*swap files of {re.escape(str(answering))} ", output, re.MULTILINE)
+        return None if examined else "it does not examine the other directory"
+    return None if status in (1, 2) and len(ERROR.findall(output)) == 1 else f"status {status}, or not one error"
+
+
+def run_start(arguments, trainer, work):
+    hung, answering = work / "hung", work / "answering"
+    answering.mkdir()
+    failures = 0
+    for operation in HANGS:
+        for name, command in starting_programs(arguments, trainer, hung, answering).items():
+            files = FaultyFileSystem(arguments.file_system, hung, ("hang", operation, 0, 1000, 0))
+            if not files.ready:
+                files.stop()
+                print("skipped: FUSE is refused here")
+                return SKIPPED
+            seconds, status, output = run_until_deadline(command, files)
+            why = start_complaint(name, seconds, status, output, hung, answering)
+            failures += why is not None
+            run = f"{name}, {operation} hangs"
+            print(f"FAILED {run}: {why}\n{output}" if why else f"{run}: an error after {seconds:.1f} s", flush=True)
+    return 1 if failures else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["fuse", "calls"])
+    parser.add_argument("what", choices=["fuse", "calls", "start"])
     parser.add_argument("--train", type=pathlib.Path, required=True)
-    parser.add_argument("--file-system", type=pathlib.Path)
+    for program in ["--file-system", "--penstock", "--nvme-swap", "--optimizer-step"]:
+        parser.add_argument(program, type=pathlib.Path)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=70, help="number of runs")
     parser.add_argument("--seconds", type=float, default=30, help="limit of one run")
@@ -200,7 +276,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("PENSTOCK_TEST_DIR", os.getcwd())) as name:
         work = pathlib.Path(name)
         trainer = Trainer(arguments.train, work, arguments.seconds)
-        return (run_fuse if arguments.what == "fuse" else run_calls)(arguments, trainer, work)
+        return {"fuse": run_fuse, "calls": run_calls, "start": run_start}[arguments.what](arguments, trainer, work)
 
 
 if __name__ == "__main__":

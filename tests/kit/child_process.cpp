@@ -63,6 +63,18 @@ void answer_calls(int listener, int error, unsigned count, unsigned made) {
   }
 }
 
+/// Reports system call `number` to a listener, whose descriptor it returns, and waits for its answer. Negative when
+/// seccomp is not available.
+long report_system_call(long number) {
+  std::array<sock_filter, 4> filter = {{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(number)},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_USER_NOTIF},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  return install(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+}
+
 }  // namespace
 
 bool refuse_system_call(long number, int error) {
@@ -91,21 +103,19 @@ bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask,
 }
 
 bool refuse_system_call_times(long number, int error, unsigned count, unsigned made) {
-  std::array<sock_filter, 4> filter = {{
-      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(number)},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_USER_NOTIF},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-  }};
   // Started before the filter, which therefore does not concern it.
   static std::atomic<int> listener{-1};
   std::thread([error, count, made] {
     while (listener.load() == -1) std::this_thread::yield();
     if (listener.load() >= 0) answer_calls(listener.load(), error, count, made);
   }).detach();
-  const long result = install(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+  const long result = report_system_call(number);
   listener.store(result >= 0 ? static_cast<int>(result) : -2);
   return result >= 0;
+}
+
+bool hang_system_call(long number) {
+  return report_system_call(number) >= 0;  // nobody reads the reports
 }
 
 bool limit_locked_memory(unsigned long bytes) {

@@ -21,6 +21,10 @@ int in_child(const std::function<int()>& body);
 /// The same as refuse_system_call(), but only calls that have all bits of `mask` set in argument `argument` fail.
 [[nodiscard]] bool refuse_system_call_with(long number, unsigned argument, std::uint32_t mask, int error);
 
+/// Makes system call `number` of the calling thread, and of the threads that it starts, not return from now on. For use
+/// in a child: its end ends the calls.
+[[nodiscard]] bool hang_system_call(long number);
+
 /// Gives up the right to lock memory beyond RLIMIT_MEMLOCK, and sets that to `bytes`.
 [[nodiscard]] bool limit_locked_memory(unsigned long bytes);
 

@@ -1,9 +1,11 @@
+#include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -92,6 +94,21 @@ TEST_F(Doctor, ExaminesThePathsOfAConfigurationWithItsIoSettings) {
   EXPECT_EQ(missing.status, 1);
   EXPECT_NE(missing.out.find("unusable  swap files of /nonexistent/penstock"), std::string::npos)
       << missing.out;
+}
+
+TEST_F(Doctor, FailsAtTheDeadlineOfAConfigurationWhereADirectoryDoesNotAnswer) {
+  const std::string file = config(directory(), R"("io_deadline_seconds": 1)");
+  const int status = in_child([&] {
+    if (!hang_system_call(SYS_fallocate)) return 77;  // of the program too
+    const auto result = run_penstock({"doctor", "--json", "--config", file});
+    const Json::Value finding = by_capability(result.json())["swap files of " + directory()];
+    if (result.status != 1 || finding["state"] != "unusable" || finding["remedy"].asString().empty())
+      return 1;
+    return finding["found"].asString().find("1 s without an answer") == std::string::npos ? 2 : 0;
+  });
+  if (status == 77) GTEST_SKIP() << "no seccomp to be had";
+
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Doctor, SaysThatTheSwapSpaceOfAConfigurationIsNotKnownWithoutItsModel) {

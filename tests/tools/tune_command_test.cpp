@@ -13,7 +13,7 @@ namespace {
 class TuneCommand : public testing::Test {
  protected:
   void SetUp() override {
-    if (const auto why = measure::page_cache_because(one_.path()).value())
+    if (const auto why = measure::describe_storage(one_.path()).value().cached_because)
       GTEST_SKIP() << one_.path() << ": " << *why;
     const std::filesystem::path both[] = {one_.path(), other_.path()};
     if (auto room = measure::check_free_space(both, 3_GiB); !room) GTEST_SKIP() << room.error().message();
@@ -81,8 +81,15 @@ TEST(TuneCommandOnATmpfs, DoesNotTuneForThePageCache) {
 
 TEST(TuneCommandLine, RefusesBadArguments) {
   EXPECT_EQ(run_penstock({"tune"}).status, 2);
-  EXPECT_EQ(run_penstock({"tune", "--path", "/nonexistent/penstock"}).status, 2);
   EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--seconds", "0"}).status, 2);
+  EXPECT_EQ(run_penstock({"tune", "--path", "/tmp", "--io-deadline", "0"}).status, 2);
+}
+
+TEST(TuneCommandLine, NamesADirectoryThatDoesNotExist) {
+  const auto result = run_penstock({"tune", "--path", "/nonexistent/penstock"});
+
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("/nonexistent/penstock"), std::string::npos) << result.err;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <penstock/tiers/io/file_system.hpp>
 #include "tiers/io/block_device.hpp"
+#include "tiers/io/bounded_call.hpp"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -41,17 +42,8 @@ std::string to_string(dev_t device) {
   return std::to_string(major(device)).append(":").append(std::to_string(minor(device)));
 }
 
-}  // namespace
-
-StorageDevice describe_storage(const fs::path& directory) {
-  const dev_t number = device_of(directory);
-  StorageDevice device{.id = number == 0 ? "" : to_string(number)};
-  const auto drive = tiers::drive_of(number);
-  if (!drive) {
-    device.virtual_because = "the directory is on no block device of this machine";
-    return device;
-  }
-  const fs::path& disk = *drive;
+/// `disk` is the drive's directory in sysfs.
+void describe_drive(StorageDevice& device, const fs::path& disk) {
   std::error_code error;
   device.id = device.name = disk.filename();
   device.model = first_line(disk / "device/model");
@@ -68,45 +60,72 @@ StorageDevice describe_storage(const fs::path& directory) {
   } else if (runs_under_a_hypervisor()) {
     device.virtual_because = "a disk of a virtual machine";
   }
-  if (first_line(disk / "loop/dio") == "0") {
+  if (!device.cached_because && first_line(disk / "loop/dio") == "0") {
     device.cached_because = device.name + " is a loop device whose file goes through the page cache";
+  }
+}
+
+Result<StorageDevice> examine(const fs::path& directory) {
+  tiers::FileSystem& files = tiers::real_file_system();
+  PENSTOCK_TRY_ASSIGN(const auto file, files.create_scratch(directory, 1_MiB, tiers::DirectIo::preferred));
+  const dev_t number = device_of(directory);
+  StorageDevice device{.id = to_string(number), .file_system = files.type_name(directory)};
+  if (!file.properties().direct) {
+    device.cached_because = file.properties().direct_note;
+  } else if (device.file_system == "tmpfs") {  // accepts O_DIRECT although it consists of page cache only
+    device.cached_because = "a tmpfs is in memory";
+  }
+  if (const auto disk = tiers::drive_of(number)) {
+    describe_drive(device, *disk);
+  } else {
+    device.virtual_because = "the directory is on no block device of this machine";
   }
   return device;
 }
 
-std::string to_string(const StorageDevice& device, const fs::path& directory) {
-  std::string text = tiers::real_file_system().type_name(directory);
-  if (device.name.empty()) return text + " on no block device";
-  text += " on " + device.name;
-  if (!device.model.empty()) text += " (" + device.model + ")";
-  return text;
+/// A file system's free space, and the directories on it that share it.
+struct Space {
+  dev_t file_system{};
+  ByteCount free;
+  std::vector<fs::path> sharers;
+};
+
+Result<Space> space_of(const fs::path& directory) {
+  PENSTOCK_TRY_ASSIGN(const auto free, tiers::real_file_system().free_space(directory));
+  return Space{device_of(directory), free, {directory}};
 }
 
-Result<std::optional<std::string>> page_cache_because(const fs::path& directory) {
-  PENSTOCK_TRY_ASSIGN(const auto file,
-                      tiers::real_file_system().create_scratch(directory, 1_MiB, tiers::DirectIo::preferred));
-  if (!file.properties().direct) return std::optional(file.properties().direct_note);
-  // tmpfs accepts O_DIRECT although it consists of page cache only.
-  if (tiers::real_file_system().type_name(directory) == "tmpfs") {
-    return std::optional<std::string>("a tmpfs is in memory");
+}  // namespace
+
+Result<StorageDevice> describe_storage(const fs::path& directory, TimePoint deadline) {
+  return tiers::bounded_call<StorageDevice>("describe_storage", directory.string(), deadline,
+                                            [directory] { return examine(directory); });
+}
+
+std::string to_string(const StorageDevice& device) {
+  if (device.name.empty()) return device.file_system + " on no block device";
+  return device.file_system + " on " + device.name + (device.model.empty() ? "" : " (" + device.model + ")");
+}
+
+Result<void> check_free_space(std::span<const fs::path> directories, ByteCount each, TimePoint deadline) {
+  std::map<dev_t, Space> file_systems;
+  for (const fs::path& directory : directories) {
+    const auto ask = [directory] { return space_of(directory); };
+    PENSTOCK_TRY_ASSIGN(const auto space,
+                        tiers::bounded_call<Space>("check_free_space", directory.string(), deadline, ask));
+    const auto [known, is_new] = file_systems.try_emplace(space.file_system, space);
+    if (!is_new) known->second.sharers.push_back(directory);
   }
-  return describe_storage(directory).cached_because;
-}
-
-Result<void> check_free_space(std::span<const fs::path> directories, ByteCount each) {
-  std::map<dev_t, std::vector<fs::path>> file_systems;
-  for (const fs::path& directory : directories) file_systems[device_of(directory)].push_back(directory);
-  for (const auto& [number, shared] : file_systems) {
-    PENSTOCK_TRY_ASSIGN(const auto free, tiers::real_file_system().free_space(shared.front()));
-    const ByteCount needed = each * shared.size();
-    if (needed <= free) continue;
+  for (const auto& [number, space] : file_systems) {
+    const ByteCount needed = each * space.sharers.size();
+    if (needed <= space.free) continue;
     std::string names;
-    for (const fs::path& directory : shared) names += (names.empty() ? "" : ", ") + directory.string();
+    for (const fs::path& directory : space.sharers) names += (names.empty() ? "" : ", ") + directory.string();
     return Error(ErrorCode::no_space, "check_free_space")
         .reason("the measurement's files do not fit")
         .object(names)
         .wanted(needed)
-        .got(free);
+        .got(space.free);
   }
   return ok();
 }

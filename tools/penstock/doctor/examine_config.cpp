@@ -3,6 +3,7 @@
 #include <penstock/tiers/memory/memory_limits.hpp>
 
 #include <algorithm>
+#include <chrono>
 
 namespace penstock::tool {
 
@@ -54,6 +55,7 @@ std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint
       if (path == paths.end()) path = paths.insert(path, {.directory = directory});
       path->request_max = config->aio_block_size;
       path->in_flight_max = config->aio_block_size * config->aio_queue_depth;
+      path->deadline = std::chrono::seconds(config->penstock.io_deadline_seconds);
       path->engine = config->penstock.io_engine;
     }
   }

@@ -2,6 +2,7 @@
 #include "measure/storage_device.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
+#include "tiers/io/bounded_call.hpp"
 #include "tiers/io/choose_engine.hpp"
 #include "tiers/memory/numa.hpp"
 
@@ -19,20 +20,16 @@ std::string node_of(const std::filesystem::path& directory) {
   return std::string(", on NUMA node ").append(std::to_string(*node));
 }
 
-Finding examine_direct_io(const tiers::File::Properties& file, const std::filesystem::path& directory) {
-  Finding finding{.capability = "direct I/O of " + directory.string()};
-  const auto cached = measure::page_cache_because(directory);
-  const std::string why = !cached ? one_line(cached.error()) : cached->value_or("");
-  if (why.empty()) {
-    finding.found = "alignment " + std::to_string(file.alignment.bytes()) + " B";
-    return finding;
+Finding examine_direct_io(const tiers::File::Properties& file, const measure::StorageDevice& device,
+                          const std::string& on) {
+  const std::string capability = "direct I/O" + on;
+  if (!device.cached_because) {
+    return {.capability = capability, .found = "alignment " + std::to_string(file.alignment.bytes()) + " B"};
   }
-  finding.state = State::reduced;
-  finding.found = why;
-  finding.why =
-      "transfers go through the page cache, which takes memory from the run and makes rates unpredictable";
-  finding.remedy = "use a directory on ext4 or xfs on the drive itself";
-  return finding;
+  return {
+      State::reduced, capability, *device.cached_because,
+      "transfers go through the page cache, which takes memory from the run and makes rates unpredictable",
+      "use a directory on ext4 or xfs on the drive itself"};
 }
 
 Finding examine_reserved(const tiers::File::Properties& file, const std::string& on) {
@@ -71,26 +68,30 @@ Finding examine_engine(const swap::PathOptions& options, const std::string& on) 
   return finding;
 }
 
-}  // namespace
-
-std::vector<Finding> examine_path(const swap::PathOptions& options) {
+Result<std::vector<Finding>> examine(const swap::PathOptions& options, const std::string& on) {
   const std::filesystem::path& directory = options.directory;
-  const std::string on = " of " + directory.string();
-  const auto file =
-      tiers::real_file_system().create_scratch(directory, options.capacity, tiers::DirectIo::preferred);
-  if (!file) {
-    return {{State::unusable, "swap files" + on, one_line(file.error()), "no swap file can be created here",
-             advice_of(file.error(), "use a directory that exists, is writable and has free space")}};
-  }
-  return {
-      {.capability = "swap files" + on,
-       .found =
-           measure::to_string(measure::describe_storage(directory), directory).append(node_of(directory))},
-      examine_direct_io(file->properties(), directory),
-      examine_reserved(file->properties(), on),
+  PENSTOCK_TRY_ASSIGN(const auto file, tiers::real_file_system().create_scratch(directory, options.capacity,
+                                                                                tiers::DirectIo::preferred));
+  PENSTOCK_TRY_ASSIGN(const auto device, measure::describe_storage(directory, options.deadline));
+  return std::vector<Finding>{
+      {.capability = "swap files" + on, .found = measure::to_string(device).append(node_of(directory))},
+      examine_direct_io(file.properties(), device, on),
+      examine_reserved(file.properties(), on),
       examine_free_space(directory),
       examine_engine(options, on),
   };
+}
+
+}  // namespace
+
+std::vector<Finding> examine_path(const swap::PathOptions& options) {
+  const std::string on = " of " + options.directory.string();
+  auto findings = tiers::bounded_call<std::vector<Finding>>(
+      "doctor", options.directory.string(), options.deadline, [options, on] { return examine(options, on); });
+  if (findings) return std::move(*findings);
+  const Error& error = findings.error();
+  return {{State::unusable, "swap files" + on, one_line(error), "no swap file can be created here",
+           advice_of(error, "use a directory that exists, is writable and has free space")}};
 }
 
 }  // namespace penstock::tool

@@ -35,11 +35,12 @@ struct Finding {
 /// Examines everything that does not depend on a path. Probes by use: sets up rings, maps memory.
 [[nodiscard]] std::vector<Finding> examine_machine();
 
-/// Examines the directory of `options` for swap files with these options. Creates an unnamed scratch file there.
+/// Examines the directory of `options` for swap files with these options. Creates an unnamed scratch file there. A
+/// directory that does not answer within the deadline of `options` is unusable.
 [[nodiscard]] std::vector<Finding> examine_path(const swap::PathOptions& options);
 
 /// Examines a configuration as far as possible without its model. If the file is valid, adds its paths to `paths` and
-/// applies its I/O settings to the paths already there.
+/// applies its I/O settings to those of them that are already there.
 [[nodiscard]] std::vector<Finding> examine_config(const std::filesystem::path& file, std::uint32_t world_size,
                                                   std::vector<swap::PathOptions>& paths);
 

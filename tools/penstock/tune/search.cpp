@@ -1,7 +1,6 @@
 #include "search.hpp"
 
 #include "measure/statistics.hpp"
-#include "measure/storage_device.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -34,11 +33,14 @@ std::vector<Candidate> candidates() {
 
 class Search {
  public:
-  Search(const std::vector<std::filesystem::path>& directories, double seconds)
-      : directories_(directories), seconds_(seconds), began_(Clock::steady().now()) {}
+  Search(const std::vector<std::filesystem::path>& directories, double seconds, TimePoint io_deadline)
+      : directories_(directories),
+        seconds_(seconds),
+        io_deadline_(io_deadline),
+        began_(Clock::steady().now()) {}
 
   Result<Tuned> run() {
-    PENSTOCK_TRY(refuse_page_cache());
+    PENSTOCK_TRY(examine_directories());
     PENSTOCK_TRY(write_files());
     PENSTOCK_TRY(measure_all());
     PENSTOCK_TRY(measure_best());
@@ -68,14 +70,17 @@ class Search {
     fmt::print(stderr, "{:3.0f} of {:.0f} s: {}\n", elapsed(), seconds_, doing);
   }
 
-  Result<void> refuse_page_cache() const {
+  Result<void> examine_directories() {
     for (const std::filesystem::path& directory : directories_) {
-      PENSTOCK_TRY_ASSIGN(const auto why, measure::page_cache_because(directory));
-      if (!why) continue;
-      return Error::unsupported("tune")
-          .reason("the page cache is not bypassed here, so the result would not measure a disk: " + *why)
-          .object(directory.string())
-          .advice("name a directory on ext4 or xfs on the drive itself");
+      PENSTOCK_TRY_ASSIGN(auto device, measure::describe_storage(directory, io_deadline_));
+      if (device.cached_because) {
+        return Error::unsupported("tune")
+            .reason("the page cache is not bypassed here, so the result would not measure a disk: " +
+                    *device.cached_because)
+            .object(directory.string())
+            .advice("name a directory on ext4 or xfs on the drive itself");
+      }
+      tuned_.devices.push_back(std::move(device));
     }
     return ok();
   }
@@ -83,7 +88,7 @@ class Search {
   Result<ByteCount> file_size(std::size_t files) const {
     Result<void> room;
     for (const ByteCount size : file_sizes) {
-      room = measure::check_free_space(directories_, size * files);
+      room = measure::check_free_space(directories_, size * files, io_deadline_);
       if (room) return size;
     }
     return Error(room.error()).advice("free space, or name directories on a drive that has some");
@@ -101,7 +106,8 @@ class Search {
         options.paths.push_back({.directory = directory,
                                  .capacity = size,
                                  .request_max = candidate.request_size,
-                                 .in_flight_max = candidate.in_flight});
+                                 .in_flight_max = candidate.in_flight,
+                                 .deadline = io_deadline_});
       }
       PENSTOCK_TRY_ASSIGN(auto load, DiskBenchmark::create(std::move(options)));
       entries_.push_back({.candidate = candidate, .load = std::move(load)});
@@ -202,15 +208,16 @@ class Search {
 
   const std::vector<std::filesystem::path>& directories_;
   double seconds_;
-  TimePoint began_;
+  TimePoint io_deadline_, began_;
   std::vector<Entry> entries_;
   Tuned tuned_;
 };
 
 }  // namespace
 
-Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds) {
-  return Search(directories, seconds).run();
+Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds,
+                   TimePoint io_deadline) {
+  return Search(directories, seconds, io_deadline).run();
 }
 
 }  // namespace penstock::tool

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "choice.hpp"
+#include "measure/storage_device.hpp"
 
 #include <penstock/swap/disk_benchmark.hpp>
 
@@ -24,6 +25,7 @@ struct Tuned {
   std::vector<double>
       path_rates;  ///< mixed rate of each path with the chosen setting, all paths concurrently
   std::string engine, notes;
+  std::vector<measure::StorageDevice> devices;  ///< of the directories
 };
 
 /// Finds the request size and the bytes in flight with the highest total rate over all directories, with as many
@@ -31,9 +33,11 @@ struct Tuned {
 ///
 /// Ends about `seconds` after its start, however slow the disks are: it skips work when time runs out, and no single
 /// piece takes longer than writing one file or emptying one queue. Every candidate keeps a file in every directory
-/// until the end, because removing files disturbs the disk. Progress goes to standard error. Blocks.
+/// until the end, because removing files disturbs the disk. `io_deadline` is that of each request and of each file
+/// operation at the start. Progress goes to standard error. Blocks.
 ///
-/// Errors: unsupported, when the page cache is not bypassed; no_space; those of DiskBenchmark.
-[[nodiscard]] Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds);
+/// Errors: unsupported, when the page cache is not bypassed; no_space; those of describe_storage and DiskBenchmark.
+[[nodiscard]] Result<Tuned> tune(const std::vector<std::filesystem::path>& directories, double seconds,
+                                 TimePoint io_deadline);
 
 }  // namespace penstock::tool

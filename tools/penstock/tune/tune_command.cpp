@@ -1,6 +1,6 @@
 #include "command.hpp"
+#include "measure/io_deadline.hpp"
 #include "measure/statistics.hpp"
-#include "measure/storage_device.hpp"
 #include "search.hpp"
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace {
 struct TuneOptions {
   std::vector<std::filesystem::path> directories;
   double seconds = 60;
+  TimePoint io_deadline = swap::PathOptions().deadline;
   bool json = false;
 };
 
 /// The result of tune() with everything that is printed.
 struct Report {
   std::vector<std::filesystem::path> directories;
-  std::vector<measure::StorageDevice> devices;
   std::vector<double> weights;
   Tuned tuned;
 
@@ -47,15 +47,15 @@ std::vector<std::string> remarks(const Report& report) {
   for (std::size_t i = 0; i < report.directories.size(); ++i) {
     std::string sharers;
     for (std::size_t j = 0; j < i; ++j) {
-      if (report.devices[j].id == report.devices[i].id) sharers = report.directories[j].string();
+      if (report.tuned.devices[j].id == report.tuned.devices[i].id) sharers = report.directories[j].string();
     }
     if (!sharers.empty()) {
       lines.push_back(fmt::format("{} is on the same device as {}: they share its rate in equal parts",
                                   report.directories[i].string(), sharers));
     }
-    if (report.devices[i].virtual_because) {
+    if (report.tuned.devices[i].virtual_because) {
       lines.push_back(fmt::format("{}: {}; its host may cache and throttle", report.directories[i].string(),
-                                  *report.devices[i].virtual_because));
+                                  *report.tuned.devices[i].virtual_because));
     }
   }
   if (report.tuned.left_out > 0) {
@@ -117,7 +117,7 @@ void print_report(const Report& report) {
   const Tuned& tuned = report.tuned;
   for (std::size_t i = 0; i < report.directories.size(); ++i) {
     fmt::print("{}: {}, {:.2f} GB/s mixed{}\n", report.directories[i].string(),
-               measure::to_string(report.devices[i], report.directories[i]), tuned.path_rates[i] * 1e-9,
+               measure::to_string(report.tuned.devices[i]), tuned.path_rates[i] * 1e-9,
                report.weights.size() > 1 ? fmt::format(", weight {:.3f}", report.weights[i]) : "");
   }
   fmt::print("engine {}{}\n\n", tuned.engine, tuned.notes.empty() ? "" : "; " + tuned.notes);
@@ -154,7 +154,7 @@ Json::Value to_json(const Report& report) {
   for (std::size_t i = 0; i < report.directories.size(); ++i) {
     Json::Value path;
     path["directory"] = report.directories[i].string();
-    path["device"] = report.devices[i].id;
+    path["device"] = report.tuned.devices[i].id;
     path["mixed_gb_per_s"] = tuned.path_rates[i] * 1e-9;
     path["weight"] = report.weights[i];
     json["paths"].append(path);
@@ -173,17 +173,14 @@ Json::Value to_json(const Report& report) {
 }
 
 ExitStatus run(const TuneOptions& options) {
-  auto tuned = tune(options.directories, options.seconds);
+  auto tuned = tune(options.directories, options.seconds, options.io_deadline);
   if (!tuned) {
     fail(tuned.error());
     return failed;
   }
   Report report{.directories = options.directories, .tuned = std::move(*tuned)};
   std::vector<std::string> ids;
-  for (const std::filesystem::path& directory : options.directories) {
-    report.devices.push_back(measure::describe_storage(directory));
-    ids.push_back(report.devices.back().id);
-  }
+  for (const measure::StorageDevice& device : report.tuned.devices) ids.push_back(device.id);
   report.weights = path_weights(report.tuned.path_rates, ids);
   if (options.json)
     print_json(to_json(report));
@@ -203,8 +200,8 @@ void add_tune_command(CLI::App& app, ExitStatus& status) {
       ->add_option("--path", options->directories,
                    "The directories of nvme_path, in the same order; all are measured concurrently")
       ->type_name("DIR")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+      ->required();
+  measure::add_io_deadline(*command, options->io_deadline);
   command->add_option("--seconds", options->seconds, "About how long it takes")
       ->check(CLI::Range(1.0, 100.0))
       ->capture_default_str();
