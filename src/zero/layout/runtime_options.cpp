@@ -1,12 +1,25 @@
+#include "tiers/io/bounded_call.hpp"
 #include "tiers/memory/numa.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <algorithm>
+#include <chrono>
 
 namespace penstock::zero {
 
 namespace {
+
+/// None if the node is unknown, and for a directory that does not answer: Runtime::create() will report that.
+std::optional<std::uint32_t> node_of_path(const std::filesystem::path& directory,
+                                          const tiers::NumaTopology& topology, TimePoint deadline) {
+  const auto find = [=]() -> Result<std::optional<std::uint32_t>> {
+    return topology.node_of_directory(directory);
+  };
+  const auto node = tiers::bounded_call<std::optional<std::uint32_t>>("MemoryPlan::runtime_options",
+                                                                      directory.string(), deadline, find);
+  return node ? *node : std::nullopt;
+}
 
 std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
                                                          std::span<const std::filesystem::path> directories,
@@ -15,7 +28,10 @@ std::vector<std::optional<std::uint32_t>> nodes_of_paths(const Config& config,
   std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
   if (given.size() == directories.size()) return nodes;
   nodes.clear();
-  for (const auto& directory : directories) nodes.push_back(topology.node_of_directory(directory));
+  for (const auto& directory : directories) {
+    nodes.push_back(
+        node_of_path(directory, topology, std::chrono::seconds(config.penstock.io_deadline_seconds)));
+  }
   return nodes;
 }
 

@@ -4,9 +4,11 @@
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
+#include "kit/child_process.hpp"
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <algorithm>
 #include <fstream>
 
@@ -158,6 +160,23 @@ TEST(MemoryPlan, SpreadsRanksThatMayRunAnywhereOverTheNodes) {
     ASSERT_EQ(paths.size(), 1u);
     EXPECT_EQ(paths[0].directory, rank < 2 ? "a" : "b") << rank;
   }
+}
+
+TEST(MemoryPlan, DoesNotWaitWithoutEndForTheNodeOfADirectory) {
+  const auto topology = tiers::NumaTopology::read();
+  Config config = test::RunOptions::default_config();
+  config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+  config.penstock.host_budget = {};
+  config.penstock.io_deadline_seconds = 1;
+  const auto plan = plan_memory(config, test::small_model(), 1, 1).value();
+
+  const int paths = penstock::test::in_child([&] {
+    if (!penstock::test::hang_system_call(SYS_newfstatat)) return 77;
+    return static_cast<int>(plan.runtime_options(config, 0, topology).paths.size());
+  });
+
+  if (paths == 77) GTEST_SKIP() << "no seccomp to be had";
+  EXPECT_EQ(paths, 1);
 }
 
 TEST(MemoryPlan, NamesTheSmallestBudgetsToTheByte) {
