@@ -78,9 +78,9 @@ void choose_prefetch(benchmark::State& state) {
   std::uint32_t next = 0;
   for (auto _ : state) {
     const TensorId used{next};
-    trace.use(used);
+    const std::uint64_t position = trace.use(used);
     policy.update(used, on_disk);
-    policy.advance(used);
+    policy.advance(used, position);
     if (const auto ahead = policy.next()) {
       benchmark::DoNotOptimize(policy.has_room(*ahead, 1_MiB));
       benchmark::DoNotOptimize(policy.evicts_from(*ahead));

@@ -12,19 +12,23 @@ namespace penstock::swap {
 /// The order in which tensors are used in host memory. Training repeats it, so that one recorded round predicts the
 /// next one.
 ///
-/// A use has a *position*: the number of uses before it, counted over all rounds. Example: a round records
-/// A B C. In the second round, after A was used, the position is 4, the next use of B is at 4, of C at 5 and
-/// of A at 6. The position of a tensor's next use changes only when the tensor is used or revision() changes,
-/// so that an index ordered by it needs no update in between.
+/// A use has a *position*: its place in the recorded round, counted over all rounds. Example: a round records A B C. In
+/// the second round, after A was used, the position is 4, the next use of B is at 4, of C at 5 and of A at 6.
+///
+/// Uses of one round may change places, because threads that use tensors side by side meet in another order each time:
+/// a use takes the first place of its tensor that is left in the round. The next round is predicted in the new order. A
+/// use for which no place is left ends the prediction until end_round().
+///
+/// The position of a tensor's next use changes only when the tensor is used or revision() changes, so that an index
+/// ordered by it needs no update in between. It is less than two rounds after position().
 ///
 /// Pure; owned by one thread.
 class AccessTrace {
  public:
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
-  /// Records that `tensor` is used now. In the first round this extends the order, afterwards it advances
-  /// along it. A use that differs from the recorded one starts a new recording: uses need not follow the trace.
-  void use(tiers::TensorId tensor);
+  /// Records that `tensor` is used now. Returns the position of the use that was predicted; never, if none was.
+  std::uint64_t use(tiers::TensorId tensor);
   /// Ends the round; the next one begins.
   void end_round();
   /// Removes the uses of `tensor`; the order of the others stays.
@@ -33,29 +37,49 @@ class AccessTrace {
   [[nodiscard]] bool known() const { return known_; }
   /// Increases whenever positions that next_use() returned become invalid.
   [[nodiscard]] std::uint64_t revision() const { return revision_; }
-  /// The position of the next use of any tensor.
+  /// The position of the first use of the round that has not happened.
   [[nodiscard]] std::uint64_t position() const { return round_begin_ + index_; }
   /// The position of the next use of `tensor`; never, if the trace has none.
   [[nodiscard]] std::uint64_t next_use(tiers::TensorId tensor) const;
+  /// The uses of `tensor` that have not happened and are predicted before `position`, at most one round ahead.
+  [[nodiscard]] std::uint64_t uses_before(tiers::TensorId tensor, std::uint64_t position) const;
   /// Uses in a round.
   [[nodiscard]] std::uint64_t length() const { return order_.size(); }
-  /// The tensor that is used at `position`, at most one round ahead; none where that tensor was forgotten.
+  /// The tensor that is used at `position`, at most one round ahead; none where that use has happened, or its tensor
+  /// was forgotten.
   [[nodiscard]] std::optional<tiers::TensorId> at(std::uint64_t position) const;
 
  private:
   static constexpr tiers::TensorId forgotten{std::numeric_limits<std::uint64_t>::max()};
 
-  void truncate(std::size_t length);
-  void remove_forgotten();
-  void index_uses();
-  void skip_forgotten();
+  /// The uses of one tensor.
+  struct Uses {
+    std::vector<std::uint64_t> places;  // indices into order_, ascending
+    std::uint64_t round = 0;            // of `happened`
+    std::size_t happened = 0;           // how many of them have happened in that round
+  };
+  [[nodiscard]] std::size_t happened(const Uses& uses) const {
+    return uses.round == round_ ? uses.happened : 0;
+  }
+  [[nodiscard]] Uses& uses_of(tiers::TensorId tensor);
+  [[nodiscard]] bool is_over(std::size_t index) const {
+    return order_[index] == forgotten || happened_in_[index] == round_;
+  }
+  [[nodiscard]] bool take_place(tiers::TensorId tensor, std::uint64_t& place);
+  void skip_past_uses();
+  void begin_round();
+  void adopt(std::vector<tiers::TensorId> order);
+  [[nodiscard]] std::vector<tiers::TensorId> sequence_of_round() const;
 
   std::vector<tiers::TensorId> order_;
-  std::vector<std::vector<std::uint64_t>> uses_;  // by tensor: indices into order_, ascending
-  std::uint64_t round_begin_ = 0;                 // position of order_[0] in this round
+  std::vector<std::uint64_t> happened_in_;  // by index into order_: the round in which the use happened last
+  std::vector<Uses> uses_;                  // by tensor
+  std::vector<std::uint64_t> sequence_;     // places in the order in which they were taken in this round
+  std::uint64_t round_ = 1;
+  std::uint64_t round_begin_ = 0;  // position of order_[0] in this round
   std::size_t index_ = 0, forgotten_count_ = 0;
   std::uint64_t revision_ = 0;
-  bool known_ = false;
+  bool known_ = false, reordered_ = false;
 };
 
 }  // namespace penstock::swap

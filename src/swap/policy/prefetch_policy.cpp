@@ -95,10 +95,11 @@ void PrefetchPolicy::update(TensorId tensor, const PrefetchFacts& facts) {
 }
 
 void PrefetchPolicy::rebuild() {
-  lacking_.reset(trace_.length());
-  evictable_.reset(trace_.length());
-  awaited_lacking_ = evictable_total_ = window_bytes_ = {};
-  window_begin_ = window_end_ = trace_.position();
+  // The next use of a tensor is less than two rounds away.
+  lacking_.reset(trace_.length() * 2);
+  evictable_.reset(trace_.length() * 2);
+  awaited_lacking_ = evictable_total_ = {};
+  restart_window();
   for (Entry& known : entries_) {
     known.use = trace_.next_use(known.tensor);
     count(known, +1);
@@ -106,19 +107,21 @@ void PrefetchPolicy::rebuild() {
   }
 }
 
-void PrefetchPolicy::advance(TensorId used) {
+void PrefetchPolicy::advance(TensorId used, std::uint64_t position) {
   if (!trace_.known()) return;
-  const std::uint64_t now = trace_.position();
-  // Starts a new window unless the position advanced by exactly one within the window. It advances by more when the
-  // trace skips removed tensors.
-  if (now == window_begin_ + 1 && window_end_ >= now) {
-    window_bytes_ -= entry(used).facts.payload;
-  } else if (now != window_begin_) {
-    window_end_ = now;
-    window_bytes_ = {};
-  }
-  window_begin_ = now;
+  if (position < window_end_) window_bytes_ -= entry(used).facts.payload;
+  window_begin_ = trace_.position();
+  if (window_end_ < window_begin_) restart_window();
   extend_window();
+}
+
+void PrefetchPolicy::forget(TensorId tensor) {
+  window_bytes_ -= entry(tensor).facts.payload * trace_.uses_before(tensor, window_end_);
+}
+
+void PrefetchPolicy::restart_window() {
+  window_begin_ = window_end_ = trace_.position();
+  window_bytes_ = {};
 }
 
 void PrefetchPolicy::extend_window() {

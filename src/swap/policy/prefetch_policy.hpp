@@ -59,8 +59,11 @@ class PrefetchPolicy {
   void update(tiers::TensorId tensor, const PrefetchFacts& facts);
   /// The trace's revision changed, and with it all positions.
   void rebuild();
-  /// The trace advanced by the use of `used`.
-  void advance(tiers::TensorId used);
+  /// The trace's use of `used` at `position` has happened.
+  void advance(tiers::TensorId used, std::uint64_t position);
+
+  /// The trace forgets `tensor` after this call.
+  void forget(tiers::TensorId tensor);
 
   /// Makes `tensor` a candidate while it is loadable.
   void request(tiers::TensorId tensor);
@@ -94,6 +97,7 @@ class PrefetchPolicy {
   [[nodiscard]] std::uint64_t use_of(tiers::TensorId tensor, const PrefetchFacts& facts) const;
   void count(const Entry& entry, int sign);
   void enqueue(tiers::TensorId tensor, Entry& entry);
+  void restart_window();
   void extend_window();
   static void remove(Queue& queue, std::optional<QueueRank>& rank);
 
@@ -105,7 +109,7 @@ class PrefetchPolicy {
   BytesByUse lacking_, evictable_;
   ByteCount awaited_lacking_, evictable_total_;
   std::uint64_t window_begin_ = 0, window_end_ = 0;  // positions within lookahead_
-  ByteCount window_bytes_;
+  ByteCount window_bytes_;                           // of the uses in the window that have not happened
   std::uint64_t next_sequence_ = 0;
 };
 

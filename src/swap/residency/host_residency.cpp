@@ -51,6 +51,7 @@ void HostResidency::forget(TensorId tensor) {
   unreadable_.erase(tensor);
   prefetched_.erase(tensor);
   const std::uint64_t revision = trace_.revision();
+  prefetch_.forget(tensor);
   trace_.forget(tensor);
   refresh_after_trace_change(revision);
   update_policies(tensor);
@@ -87,10 +88,10 @@ void HostResidency::count_pending_use(TensorId tensor, int change) {
 
 void HostResidency::record_use(TensorId tensor) {
   const std::uint64_t revision = trace_.revision();
-  trace_.use(tensor);
+  const std::uint64_t position = trace_.use(tensor);
   refresh_after_trace_change(revision);
   update_policies(tensor);
-  prefetch_.advance(tensor);
+  prefetch_.advance(tensor, position);
 }
 
 void HostResidency::end_round() {

@@ -30,19 +30,58 @@ TEST(AccessTrace, KnowsTheFutureAfterOneRound) {
   EXPECT_EQ(uses_until(trace, tiers::TensorId{9}), AccessTrace::never);
 }
 
-TEST(AccessTrace, RecordsAgainWhenTheOrderChanges) {
+TEST(AccessTrace, RecordsAgainWhenTheUsesChange) {
   AccessTrace trace;
   for (const auto t : {a, b, c}) trace.use(t);
   trace.end_round();
 
   trace.use(a);
   trace.use(c);
+  EXPECT_EQ(trace.use(c), AccessTrace::never);
   EXPECT_FALSE(trace.known());
   trace.end_round();
 
-  EXPECT_EQ(trace.length(), 2u);
+  EXPECT_EQ(trace.length(), 3u);
   EXPECT_EQ(uses_until(trace, c), 1u);
   EXPECT_EQ(uses_until(trace, b), AccessTrace::never);
+}
+
+// Two threads, one of which uses a and b, the other c.
+TEST(AccessTrace, KnowsTheFutureAlthoughUsesChangePlaces) {
+  AccessTrace trace;
+  for (const auto t : {a, b, c}) trace.use(t);
+  trace.end_round();
+
+  EXPECT_EQ(trace.use(c), trace.position() + 2);
+  EXPECT_TRUE(trace.known());
+  EXPECT_EQ(uses_until(trace, a), 0u);
+  EXPECT_EQ(uses_until(trace, c), 5u);  // after a, b, and a, b again
+  EXPECT_FALSE(trace.at(trace.position() + 2));
+  EXPECT_EQ(trace.at(trace.position() + 1), b);
+  trace.use(a);
+  trace.use(b);
+  EXPECT_EQ(uses_until(trace, c), 2u);
+  trace.end_round();
+
+  EXPECT_EQ(uses_until(trace, c), 0u);  // the new order
+  EXPECT_EQ(uses_until(trace, a), 1u);
+  EXPECT_EQ(uses_until(trace, b), 2u);
+}
+
+TEST(AccessTrace, ForgetsATensorWhoseUseHasChangedItsPlace) {
+  AccessTrace trace;
+  for (const auto t : {a, b, c, a}) trace.use(t);
+  trace.end_round();
+  for (const auto t : {c, a}) trace.use(t);
+  trace.forget(a);
+  trace.use(b);
+  trace.end_round();
+
+  EXPECT_EQ(trace.length(), 2u);
+  EXPECT_EQ(uses_until(trace, c), 0u);
+  EXPECT_EQ(uses_until(trace, b), 1u);
+  EXPECT_EQ(uses_until(trace, a), AccessTrace::never);
+  EXPECT_EQ(trace.use(a), AccessTrace::never);
 }
 
 TEST(AccessTrace, StartsTheRoundAgainWhenItIsNotEnded) {
@@ -101,6 +140,10 @@ TEST(AccessTrace, KeepsPositionsUntilTheTensorIsUsedOrTheOrderChanges) {
   }
   EXPECT_EQ(trace.revision(), revision);
 
+  trace.use(b);
+  EXPECT_EQ(trace.next_use(a), trace.position());
+  EXPECT_EQ(trace.next_use(c), trace.position() + 2);
+  EXPECT_EQ(trace.revision(), revision);
   trace.use(b);
   EXPECT_NE(trace.revision(), revision);
 }

@@ -1,6 +1,9 @@
 #include "unit/swap/residency/residency_fixture.hpp"
 
+#include "kit/seeded_random.hpp"
+
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <vector>
 
 // What is read ahead, and into which room.
@@ -301,6 +304,35 @@ TEST_F(ReadAhead, DoesNotEvictACopyThatIsUsedSoonerForATensorWithoutAKnownUse) {
 
   EXPECT_TRUE(in_memory(known));
   EXPECT_FALSE(in_memory(unknown));
+}
+
+// 20 tensors of 8 KiB in 64 KiB, of which two uses are looked ahead to.
+class ShortReadAhead : public testing::Test, protected ResidencyFixture {
+ protected:
+  ShortReadAhead() : ResidencyFixture({.lookahead = 16_KiB}) {}
+};
+
+TEST_F(ShortReadAhead, FollowsAnOrderInWhichUsesChangePlacesInEveryRound) {
+  std::vector<TensorId> order;
+  for (int i = 0; i < 20; ++i) order.push_back(stored(8_KiB));
+  rehearse(order);
+  penstock::test::SeededRandom random(1);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<TensorId> left = order, used;
+    while (!left.empty()) {
+      const auto next = static_cast<std::ptrdiff_t>(random.below(std::min<std::size_t>(left.size(), 4)));
+      const TensorId tensor = left[static_cast<std::size_t>(next)];
+      left.erase(left.begin() + next);
+      used.push_back(tensor);
+      use(tensor);
+      run();
+      for (std::size_t ahead = 0; ahead < std::min<std::size_t>(left.size(), 2); ++ahead) {
+        EXPECT_TRUE(in_memory(left[ahead])) << "round " << round << ", " << left.size() << " left";
+      }
+    }
+    residency.end_round();
+    order = used;
+  }
 }
 
 }  // namespace
