@@ -49,6 +49,7 @@ Result<Stepper::Timing> Stepper::step() {
   const TimePoint began = Clock::steady().now();
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
+  PENSTOCK_TRY(rank_->engine().finish_update());
   PENSTOCK_TRY(rank_->runtime().flush());
   const double waited = std::chrono::duration<double>(outcome->gradient_wait).count();
   timing.step = seconds_since(began) - waited;

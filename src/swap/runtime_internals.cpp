@@ -32,8 +32,13 @@ void RuntimeInternals::start(Move move) const {
   wake();
 }
 
-PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access) const {
-  auto id = state_.ask(tensor, access, Use::recorded, /*announced=*/false, /*requester=*/{});
+std::size_t RuntimeInternals::stores_pending() const {
+  const std::lock_guard lock(state_.mutex);
+  return state_.residency.stores_pending();
+}
+
+PendingLease RuntimeInternals::request_for_mover(TensorId tensor, Access access, Use use) const {
+  auto id = state_.ask(tensor, access, use, /*announced=*/false, /*requester=*/{});
   if (!id) return PendingLease(state_.shared_from_this(), id.error());
   return {state_.shared_from_this(), tensor, access, *id};
 }
@@ -73,6 +78,10 @@ Result<void> RuntimeInternals::wait_for(const tiers::Event& event) const {
 std::uint32_t RuntimeInternals::threads_waiting() const {
   const std::lock_guard lock(state_.mutex);
   return state_.waiting;
+}
+
+bool RuntimeInternals::has_threads() const {
+  return state_.options.idle_handler == nullptr;
 }
 
 Executor& RuntimeInternals::executor() const {

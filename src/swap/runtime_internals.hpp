@@ -32,10 +32,15 @@ class RuntimeInternals {
   /// Starts `move`. The mover runs it.
   void start(Move move) const;
   /// Requests a lease that the mover takes.
-  [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access) const;
+  [[nodiscard]] PendingLease request_for_mover(tiers::TensorId tensor, Access access,
+                                               Use use = Use::recorded) const;
+  /// Write-behinds that are not stored yet.
+  [[nodiscard]] std::size_t stores_pending() const;
   /// Makes the mover poll its moves. Safe from any thread, including executor threads.
   void wake() const noexcept;
   [[nodiscard]] Executor& executor() const;
+  /// Whether the runtime has threads of its own: it has no idle handler.
+  [[nodiscard]] bool has_threads() const;
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
 

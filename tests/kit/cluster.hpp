@@ -73,9 +73,8 @@ struct RunOptions {
   /// `interrupted`; else it leaves.
   std::function<std::optional<ErrorCode>(const ProgramPoint&)> trainer_error;
   std::uint32_t attempts = 1;  ///< how often a call is made until it succeeds, while the engine can go on
-  /// before_initialize is called after the engine is created, when_incomplete when a step() has left the engine
-  /// step_incomplete; both on the rank's thread.
-  std::function<void(Engine&, tiers::Stream&)> before_initialize, when_incomplete;
+  /// Called after the engine is created, on the rank's thread.
+  std::function<void(Engine&, tiers::Stream&)> before_initialize;
   /// Steps before this one are not trained; set `restore` then.
   std::uint32_t first_step = 0;
   /// Called instead of initialize(), and after the last step; both on the rank's thread.
@@ -84,7 +83,7 @@ struct RunOptions {
   std::function<void(Config&)> spoil_engine_config;
   /// Called after each micro-batch, on the rank's thread.
   std::function<void(Engine&)> after_micro_batch;
-  /// Called before each step's forward, on the rank's thread.
+  /// Called before each step's forward, once the last update is complete, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 
   [[nodiscard]] static Config default_config();

@@ -68,7 +68,10 @@ Result<void> Trainer::open(RunResult& result) {
 
 Result<void> Trainer::train(RunResult& result) {
   for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
-    if (options_.before_step) options_.before_step(step, rank_, runtime_);
+    if (options_.before_step) {
+      PENSTOCK_TRY(engine_.finish_update());
+      options_.before_step(step, rank_, runtime_);
+    }
     auto outcome = try_step(step, result);
     for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
       result.interruptions.push_back(outcome.error().message());
@@ -97,9 +100,6 @@ auto Trainer::persist(RunResult& result, const Call& call) -> std::invoke_result
   auto outcome = call();
   for (std::uint32_t attempt = 1; !outcome && attempt < options_.attempts; ++attempt) {
     if (engine_.status() == Engine::Status::failed) break;
-    if (engine_.status() == Engine::Status::step_incomplete && options_.when_incomplete) {
-      options_.when_incomplete(engine_, *stream_);
-    }
     ++result.repeated;
     outcome = call();
   }

@@ -129,32 +129,6 @@ void go_on_after_each_fault(const ModelLayout& model, std::uint64_t step, std::u
   EXPECT_GT(resumed, clean.requests / step / 4);
 }
 
-TEST(EngineFault, RefusesEverythingButStepWhileAStepIsIncomplete) {
-  const RunResult clean = train(on_simulated_disks());
-  std::uint32_t incomplete = 0;
-  for (std::uint64_t request = 0; request < clean.requests; request += stride) {
-    RunOptions options = on_simulated_disks();
-    options.faults = {Fault::fail({}, request, ENODEV)};
-    options.attempts = 3;
-    options.when_incomplete = [&](Engine& engine, tiers::Stream& stream) {
-      ++incomplete;
-      EXPECT_EQ(engine.acquire(0, stream).error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.gradients(0, stream).error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.begin_step({.micro_batches = 2}).error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.digest().error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.abandon_step(stream).error().code(), ErrorCode::failed_state);
-      const auto fill = [](ParameterId, std::uint64_t, std::span<float>) {};
-      EXPECT_EQ(engine.initialize(fill).error().code(), ErrorCode::failed_state);
-      const auto source = [](auto&&...) -> Result<void> { return ok(); };
-      EXPECT_EQ(engine.restore(1, source).error().code(), ErrorCode::failed_state);
-      EXPECT_EQ(engine.read_states(source).error().code(), ErrorCode::failed_state);
-    };
-    const RunResult run = train(options);
-    EXPECT_TRUE(run.error || run.digest == clean.digest) << "request " << request;
-  }
-  EXPECT_GT(incomplete, 0u);
-}
-
 TEST(EngineFault, ContinuesToTheSameBitsWhenACallIsRepeated) {
   go_on_after_each_fault(test::small_model(), stride);
 }

@@ -52,6 +52,7 @@ class Overlap : public testing::Test {
     return phases;
   }
 
+ public:
   static Phases measure_step(TimedRank& rank) {
     Engine& engine = rank.engine();
     TimePoint forward{}, backward{};
@@ -74,6 +75,39 @@ class Overlap : public testing::Test {
     return {in_units(forward - began), in_units(backward - forward), in_units(rank.now() - began)};
   }
 };
+
+/// Units' milliseconds of a step, when steps follow each other.
+double measure_period(const TimedRank::Options& options) {
+  constexpr int warmup = 3, measured = 4;
+  TimedRank rank(options);
+  for (int step = 0; step < warmup; ++step) Overlap::measure_step(rank);
+  const TimePoint began = rank.now();
+  for (int step = 0; step < measured; ++step) Overlap::measure_step(rank);
+  return in_units(rank.now() - began) / measured;
+}
+
+// Nothing is updated before the norm of all gradients is known, so that the floor of a step is the longest part of the
+// forward and of the update beside it, and the longest part of the backward.
+TEST_F(Overlap, HidesTheUpdateBesideTheNextForward) {
+  TimedRank::Options options = machine();
+  options.task_takes = unit_takes / 2;  // a unit has two tasks: its gradient, and its update
+  EXPECT_LE(measure_period(options), 1.05 * (units + units + 3));
+}
+
+TEST_F(Overlap, HidesAnUpdateThatTakesAsLongAsTheForward) {
+  TimedRank::Options options = machine();
+  options.task_takes = unit_takes;
+  EXPECT_LE(measure_period(options), 1.05 * (units + units + 3));
+}
+
+// The disk needs as long as the device for a unit's states.
+TEST_F(Overlap, HidesTheTransfersOfStatesOnDisk) {
+  TimedRank::Options options = machine();
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 12;
+  options.task_takes = unit_takes / 4;
+  EXPECT_LE(measure_period(options), 1.05 * (units + units + 4));
+}
 
 TEST_F(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
   EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));

@@ -34,6 +34,8 @@ class GatherHop final : public CollectiveHop {
     PENSTOCK_TRY(end_lease_once_copied());
     switch (phase_) {
       case Phase::lease: {
+        if (!*target_.updated) return HopState::pending;
+        pending_.ask();
         auto lease = pending_.poll();
         if (!lease) return HopState::pending;
         if (!*lease) return lease->error();

@@ -82,9 +82,11 @@ struct GatherTarget {
   DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
   std::vector<tiers::Fence> writable;  ///< after these the range of `flat` may be written
+  const bool* updated = nullptr;       ///< whether the shard has its new values; set and read by the mover
   tiers::Event* gathered;              ///< recorded after the all-gather
 };
-/// Copies the shard from host memory to its slot of the flat, then all-gathers in place. The hop's state is `ordered`
+/// Once the shard is updated, requests `shard`, which is announced, and copies it from host memory to its slot of the
+/// flat; then all-gathers in place. The hop's state is `ordered`
 /// once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
                                                          GatherTarget target, swap::PendingLease shard);

@@ -131,6 +131,11 @@ Result<void> Engine::reduce(std::uint32_t unit, std::span<const GradientSource> 
   return state_->reduce_copies(unit, gradients, stream);
 }
 
+Result<void> Engine::finish_update() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::finish_update"));
+  return state_->finish_update();
+}
+
 Result<StepOutcome> Engine::step() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::step"));
   return state_->step();

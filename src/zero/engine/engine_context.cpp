@@ -1,5 +1,7 @@
 #include "zero/engine/engine_context.hpp"
 
+#include <utility>
+
 namespace penstock::zero {
 
 Result<void> EngineContext::open(ByteCount device_budget) {
@@ -83,6 +85,26 @@ Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
   const ErrorCode code = stores.error().code();
   const bool for_good = code == ErrorCode::deadline_exceeded || code == ErrorCode::failed_state;
   return for_good ? fail(stores.error()) : stores;
+}
+
+Result<void> EngineContext::check_update() {
+  const auto stopped = std::exchange(update.error, std::nullopt);
+  if (!stopped) return ok();
+  update_stopped = true;
+  const ErrorCode code = stopped->code();
+  if (code == ErrorCode::corrupted || code == ErrorCode::non_finite) return fail(*stopped);
+  return fail_unless_retryable(*stopped);
+}
+
+Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done) {
+  bool is_done = false;
+  PENSTOCK_TRY(fail_unless_retryable(
+      internals.wait_until([&] { return (is_done = done()) || (update.done && update.error); })));
+  return is_done ? ok() : check_update();
+}
+
+Result<void> EngineContext::finish_update() {
+  return wait_beside_update([this] { return update.done && !update.error && !update_stopped; });
 }
 
 CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subject,

@@ -45,6 +45,14 @@ struct EngineContext {
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
+  /// Returns the error that has stopped the update, once: UpdateSweep::resume() continues it. A final error fails the
+  /// engine: a tile may have been updated in part.
+  Result<void> check_update();
+  /// Blocks until `done()`, which is evaluated with the runtime's lock held, or until the update has stopped. Errors:
+  /// that of the update, as check_update(); that of a failed write-behind, as fail_unless_retryable().
+  Result<void> wait_beside_update(const std::function<bool()>& done);
+  /// Blocks until the last step's update is complete. Errors: as wait_beside_update().
+  Result<void> finish_update();
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;
@@ -77,6 +85,8 @@ struct EngineContext {
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;
   std::vector<FlatState> flats;
+  MoveProgress update;          ///< of the last step's parameters, by UpdateSweep
+  bool update_stopped = false;  ///< by an error that check_update() has returned
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
   std::optional<Error> interruption;  ///< until recover()

@@ -24,19 +24,24 @@ EngineState::EngineState(Options options)
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
-      step_(context_, optimizer_, options_.plan) {
+      update_(context_, optimizer_),
+      step_(context_, update_, options_.plan) {
   context_.shares_memory = options_.plan.shares_memory;
   gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
 }
 
 EngineState::~EngineState() {
   // Operations in flight write into the engine's memory, so wait for them. They fail instead of finishing if peers are
-  // gone, or if they wait for memory that is held by a tensor whose store failed.
+  // gone, or if they wait for memory that is held by a tensor whose store failed. The update ends before its next tile.
   swap::Runtime& runtime = context_.runtime;
   const swap::RuntimeInternals& internals = context_.internals;
-  const auto idle = [this] { return gathers_.idle() && gradients_.idle(); };
+  const auto idle = [this] { return gathers_.idle() && gradients_.idle() && context_.update.done; };
+  update_.stop();
   bool finished = false;
-  internals.wait_ignoring_stores([&] { return (finished = idle()) || internals.store_failed(); });
+  // Gathers wait for ever for an update that has stopped.
+  const auto update_stopped = [this] { return context_.update.error || context_.update_stopped; };
+  internals.wait_ignoring_stores(
+      [&] { return (finished = idle()) || internals.store_failed() || update_stopped(); });
   if (!finished) {
     (void)context_.fail(Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed"));
     internals.wait_ignoring_stores(idle);
@@ -58,12 +63,13 @@ Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
   PENSTOCK_TRY(context_.open(options_.plan.device_budget));
+  PENSTOCK_TRY(update_.open());
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
                                                          context_.runtime.ledger());
   leases_ =
       std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.plan.host_leases, leases_ledger_);
   residency_.emplace(
-      context_.shards, config.dtype, in_place_of(options_.plan, config, context_.shards),
+      context_.shards, config.dtype, in_place_of(options_.plan, config),
       FlatResidency::Budgets{.gathered = options_.plan.shares_memory ? *leases_ : *device_budget_,
                              .gradients = *device_budget_},
       unit_order(units, config.gradient_accumulation_steps));
@@ -168,7 +174,10 @@ void EngineState::predict_micro_batches(std::uint32_t count) {
 }
 
 Result<EngineState::Call> EngineState::enter(const char* operation) {
-  if (!in_call_.exchange(true)) return Call(&in_call_);
+  if (!in_call_.exchange(true)) {
+    update_.resume();
+    return Call(&in_call_);
+  }
   return Error(ErrorCode::failed_state, operation)
       .reason("another call of this engine has not returned")
       .advice("call an engine from one thread, and not from a Fill, StateSink or StateSource");
@@ -192,14 +201,7 @@ Result<void> EngineState::check_not_interrupted(const char* operation) const {
 Engine::Status EngineState::status() const {
   if (context_.failure) return Status::failed;
   if (context_.interruption) return Status::interrupted;
-  return step_.incomplete() ? Status::step_incomplete : Status::ready;
-}
-
-Result<void> EngineState::step_complete(const char* operation) const {
-  if (!step_.incomplete()) return ok();
-  return Error(ErrorCode::failed_state, operation)
-      .reason("the last step is incomplete")
-      .advice("call step() again until it succeeds");
+  return Status::ready;
 }
 
 /// Checks that no gradient of a step was reduced or is being written.
@@ -215,7 +217,7 @@ Result<void> EngineState::between_steps(const char* operation) const {
   return ok();
 }
 
-/// The check of every call except initialize() and a step() that continues an incomplete step.
+/// The check of every call that uses the parameters.
 Result<void> EngineState::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
@@ -224,7 +226,7 @@ Result<void> EngineState::ready(const char* operation) const {
         .reason("the parameters have no values yet")
         .advice("call initialize() or restore() until it succeeds");
   }
-  return step_complete(operation);
+  return ok();
 }
 
 Result<void> EngineState::check_unit(const char* operation, std::uint32_t unit) const {
@@ -311,6 +313,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tie
   PENSTOCK_TRY(ready("Engine::gradients"));
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   PENSTOCK_TRY(gradients_.check_expected(unit));
+  PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
   return gradients_.slots(unit);
@@ -344,19 +347,18 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
 }
 
 Result<StepOutcome> EngineState::step() {
-  PENSTOCK_TRY(check_not_failed("Engine::step"));
-  if (!step_.incomplete()) {
-    PENSTOCK_TRY(ready("Engine::step"));
-    PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
-    const TimePoint began = Clock::steady().now();
-    PENSTOCK_TRY(residency_->finish_gradients(*this));
-    PENSTOCK_TRY(gradients_.finish_reductions());
-    const TimePoint waited = Clock::steady().now() - began;
-    PENSTOCK_TRY(gradients_.check_complete());
-    PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
-    PENSTOCK_TRY(step_.begin(gradients_.micro_batches(), gradients_.units_without_gradient(), waited));
-  }
-  PENSTOCK_TRY_ASSIGN(auto outcome, step_.finish());
+  PENSTOCK_TRY(ready("Engine::step"));
+  PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+  PENSTOCK_TRY(context_.finish_update());
+  const TimePoint began = Clock::steady().now();
+  PENSTOCK_TRY(residency_->finish_gradients(*this));
+  PENSTOCK_TRY(gradients_.finish_reductions());
+  const TimePoint waited = Clock::steady().now() - began;
+  PENSTOCK_TRY(gradients_.check_complete());
+  PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
+  PENSTOCK_TRY_ASSIGN(auto outcome,
+                      step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
+  outcome.gradient_wait = waited;
   predict_micro_batches(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();
@@ -365,10 +367,14 @@ Result<StepOutcome> EngineState::step() {
   return outcome;
 }
 
+Result<void> EngineState::finish_update() {
+  PENSTOCK_TRY(check_not_failed("Engine::finish_update"));
+  return context_.finish_update();
+}
+
 Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
-  PENSTOCK_TRY(step_complete(operation));
   PENSTOCK_TRY(residency_->check_no_leases());
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));

@@ -7,6 +7,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
+#include "zero/engine/update_sweep.hpp"
 #include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/engine/engine.hpp>
@@ -54,6 +55,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
                              tiers::Stream& stream);
   Result<StepOutcome> step();
+  Result<void> finish_update();
   Result<void> abandon_step(tiers::Stream& stream, std::string cause);
   Result<std::string> digest();
   [[nodiscard]] Status status() const;
@@ -73,7 +75,6 @@ class EngineState : private FlatResidency::Effects {
   // Check whether a call is allowed now. They change nothing.
   [[nodiscard]] Result<void> check_not_failed(const char* operation) const;
   [[nodiscard]] Result<void> check_not_interrupted(const char* operation) const;
-  [[nodiscard]] Result<void> step_complete(const char* operation) const;
   [[nodiscard]] Result<void> ready(const char* operation) const;
   [[nodiscard]] Result<void> between_steps(const char* operation) const;
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
@@ -92,6 +93,7 @@ class EngineState : private FlatResidency::Effects {
   GradientPipeline gradients_;
   CallerGradients caller_gradients_;
   OffloadedOptimizer optimizer_;
+  UpdateSweep update_;
   OptimizerStep step_;
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;

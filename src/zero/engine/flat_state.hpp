@@ -63,15 +63,17 @@ struct GradientFlat {
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch
 };
 
-/// The state of one flat on one rank. Owned by the trainer's thread, except MoveProgress.
+/// The state of one flat on one rank. Owned by the trainer's thread, except MoveProgress and what the update uses.
 struct FlatState {
   const FlatLayout* layout = nullptr;
   tiers::TensorId shard{}, gradient{}, incoming_gradient{};
   std::vector<TileState> tiles;
   GatheredFlat gathered;
   GradientFlat grad;
+  /// The parameters are those of the last step. While the update runs, the mover sets and reads it.
+  bool updated = true;
 
-  // Kept if step() fails in the middle of the flat, so that the next step() continues.
+  // Of the update; kept if it stops in the middle of the flat, so that it can continue.
   swap::Lease open_shard, open_gradient;
 };
 

@@ -11,22 +11,24 @@ namespace {
 /// Leases the shard for the trainer's thread. No other rank takes part, so that it needs no place in the order.
 class LeaseHop final : public OrderedHop {
  public:
-  LeaseHop(EngineContext& context, swap::PendingLease pending, swap::Lease& lease)
+  LeaseHop(EngineContext& context, FlatState& flat, swap::PendingLease pending)
       : OrderedHop(context.communicator, context.collective_order),
-        pending_(std::move(pending)),
-        lease_(lease) {}
+        flat_(flat),
+        pending_(std::move(pending)) {}
   bool is_blocked() const override { return true; }
 
  private:
   Result<HopState> advance() override {
+    if (!flat_.updated) return HopState::pending;
+    pending_.ask();
     auto lease = pending_.poll();
     if (!lease) return HopState::pending;
-    PENSTOCK_TRY_ASSIGN(lease_, std::move(*lease));
+    PENSTOCK_TRY_ASSIGN(flat_.gathered.in_place, *std::move(lease));
     return HopState::done;
   }
 
+  FlatState& flat_;
   swap::PendingLease pending_;
-  swap::Lease& lease_;
 };
 
 }  // namespace
@@ -46,9 +48,10 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
-  auto shard_lease = context_.internals.request_for_mover(flat.shard, swap::Access::read);
+  // The use is recorded here, so that the order of uses is that of the trainer.
+  auto shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
   if (context_.shares_memory) {
-    start(gathered, std::make_unique<LeaseHop>(context_, std::move(shard_lease), gathered.in_place));
+    start(gathered, std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)));
     return ok();
   }
   gathered.parameters = context_.at(range, flat.layout->length);
@@ -58,6 +61,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                       .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
                       .flat = gathered.parameters.bytes,
                       .writable = context_.fences.take(range.offset(), range.size()),
+                      .updated = &flat.updated,
                       .gathered = gathered.gathered.get()};
   start(gathered, make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)));
   return ok();
@@ -65,8 +69,7 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
 
 Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
   const MoveProgress& gather = flat.gathered.gather;
-  PENSTOCK_TRY(context_.fail_unless_retryable(
-      context_.internals.wait_until([&] { return gather.ordered || gather.error; })));
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return gather.ordered || gather.error; }));
   if (gather.error) return context_.fail(*gather.error);
   return ok();
 }

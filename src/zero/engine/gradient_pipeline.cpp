@@ -148,13 +148,15 @@ Result<void> GradientPipeline::check_complete() const {
 }
 
 Result<void> GradientPipeline::abandon_step() {
-  end_step();
   for (FlatState& flat : context_.flats) {
+    const bool has_gradient = !untouched(flat) || flat.grad.in_place.held();
     flat.grad.reduction = {};
     flat.grad.written.clear();
     flat.grad.in_place.end();
-    PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+    // The update of the last step, which may still run, reads the other ones.
+    if (has_gradient) PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
   }
+  end_step();
   return ok();
 }
 

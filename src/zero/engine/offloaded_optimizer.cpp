@@ -25,12 +25,6 @@ Result<cpu_adam::AdamTile> part_of(cpu_adam::AdamTile tile, ElementCount first, 
   return tile;
 }
 
-/// The first of `flats` from number `flat` on that gets a gradient; flats.size() if there is none.
-std::size_t next_updated(std::span<const FlatState> flats, std::size_t flat) {
-  while (flat < flats.size() && flats[flat].grad.absent) ++flat;
-  return flat;
-}
-
 }  // namespace
 
 cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
@@ -50,7 +44,7 @@ cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan stat
 }
 
 Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
-  if (!cpu_adam::shares_parameter(options_.format)) return ok();
+  if (!reads_parameters()) return ok();
   swap::Runtime& runtime = *options_.runtime;
   const std::uint64_t wanted = internals().blocks(flat.shard).step();
   for (const TileState& tile : flat.tiles) {
@@ -102,63 +96,13 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
   return ok();
 }
 
-/// Prefetches the current tile first; otherwise the later ones could take its memory.
-void OffloadedOptimizer::prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const {
-  std::uint32_t ahead = 0, limit = options_.tiles_ahead;
-  if (flats[flat].tiles[tile].on_disk) (void)options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
-  while (ahead < limit) {
-    if (++tile >= flats[flat].tiles.size()) {
-      flat = next_updated(flats, flat + 1);
-      if (flat == flats.size()) return;
-      tile = 0;
-      limit = options_.tiles_ahead_next_flats;
-      if (ahead >= limit) return;
-    }
-    if (!flats[flat].tiles[tile].on_disk) continue;
-    (void)options_.runtime->prefetch(flats[flat].tiles[tile].tensor);
-    ++ahead;
-  }
+bool OffloadedOptimizer::is_at(const TileState& tile, std::uint64_t step) const {
+  return internals().blocks(tile.tensor).step() == step;
 }
 
-Result<void> OffloadedOptimizer::update(std::span<FlatState> flats, const Step& step) {
-  swap::Runtime& runtime = *options_.runtime;
-  for (std::size_t f = 0; f < flats.size(); ++f) {
-    FlatState& flat = flats[f];
-    const auto pending = [&](const TileState& tile) {
-      return internals().blocks(tile.tensor).step() != step.number;
-    };
-    if (flat.grad.absent) {
-      advance(flat, step.number);
-      continue;
-    }
-    if (std::none_of(flat.tiles.begin(), flat.tiles.end(), pending)) continue;
-
-    // The shard's lease is kept after an error, so that the part already written is not lost.
-    if (!flat.open_shard.held()) {
-      PENSTOCK_TRY(check_same_step(flat));
-      PENSTOCK_TRY_ASSIGN(auto gradient, runtime.acquire(flat.gradient, swap::Access::read));
-      flat.open_gradient = std::move(gradient);
-      // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an
-      // overwrite needs no prefetch.
-      const bool reads = cpu_adam::shares_parameter(options_.format);
-      PENSTOCK_TRY_ASSIGN(auto shard,
-                          runtime.acquire(flat.shard, reads ? swap::Access::modify : swap::Access::overwrite,
-                                          reads ? swap::Use::recorded : swap::Use::unrecorded));
-      const std::size_t next = next_updated(flats, f + 1);
-      if (reads && next < flats.size()) (void)runtime.prefetch(flats[next].shard);
-      flat.open_shard = std::move(shard);
-    }
-    for (std::size_t t = 0; t < flat.tiles.size(); ++t) {
-      if (!pending(flat.tiles[t])) continue;
-      prefetch_from(flats, f, t);
-      PENSTOCK_TRY(update_tile(flat, flat.tiles[t], step));
-    }
-    internals().blocks(flat.shard).stamp(step.number);
-    flat.open_gradient.end();
-    flat.open_shard.end();
-    PENSTOCK_TRY(runtime.discard(flat.gradient));
-  }
-  return ok();
+bool OffloadedOptimizer::is_at(const FlatState& flat, std::uint64_t step) const {
+  return std::all_of(flat.tiles.begin(), flat.tiles.end(),
+                     [&](const TileState& tile) { return is_at(tile, step); });
 }
 
 void OffloadedOptimizer::advance(const FlatState& flat, std::uint64_t step) const {
@@ -166,28 +110,23 @@ void OffloadedOptimizer::advance(const FlatState& flat, std::uint64_t step) cons
   internals().blocks(flat.shard).stamp(step);
 }
 
-Result<void> OffloadedOptimizer::update_tile(FlatState& flat, TileState& tile, const Step& step) {
-  swap::Runtime& runtime = *options_.runtime;
-  // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
-  runtime.wait_for_stores(options_.tile_stores_max);
-  PENSTOCK_TRY_ASSIGN(auto lease,
-                      runtime.acquire(tile.tensor, swap::Access::modify,
-                                      tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded));
-
+Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
+                                             const Step& step) const {
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
   const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
   PENSTOCK_TRY_ASSIGN(
-      auto outcome,
-      cpu_adam::adam_step(step.config(flat.layout->group), step.number, step.gradient_factor,
-                          view(tile, lease.bytes(), flat.open_shard.bytes(), flat.open_gradient.bytes()),
+      const auto outcome,
+      cpu_adam::adam_step(step.configs[flat.layout->group], step.number, step.gradient_factor,
+                          view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()),
                           {.workers = options_.workers,
                            .observer = check ? &seal : nullptr,
                            .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) {
-    return Error(ErrorCode::non_finite, "OffloadedOptimizer::update")
+    return Error(ErrorCode::non_finite, "OffloadedOptimizer::update_tile")
         .reason("a master weight or a second moment has become non-finite")
-        .object(runtime.name(tile.tensor) + ", block " + std::to_string(*outcome.first_non_finite_block))
+        .object(options_.runtime->name(tile.tensor) + ", block " +
+                std::to_string(*outcome.first_non_finite_block))
         .advice("lower the learning rate, or clip gradients");
   }
   internals().blocks(tile.tensor).stamp(step.number);
@@ -202,7 +141,7 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_same_step(flat));
     swap::Lease shard;  // where the parameter is a part of the master
-    if (cpu_adam::shares_parameter(options_.format)) {
+    if (reads_parameters()) {
       PENSTOCK_TRY_ASSIGN(auto granted,
                           runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded));
       shard = std::move(granted);

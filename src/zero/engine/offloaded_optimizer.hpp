@@ -14,10 +14,11 @@
 
 namespace penstock::zero {
 
-/// Updates the tiles of one rank on the CPU: a loop over leases. One pass unscales, clips, runs Adam and writes the
+/// The optimizer states of one rank in tiles, updated on the CPU. One pass unscales, clips, runs Adam and writes the
 /// 16-bit parameter. Each block of a tile that is kept on disk is verified before its update and sealed after it.
 ///
-/// Used by the trainer's thread. Every call blocks.
+/// restore() and visit_states() are used by the trainer's thread, and block; the other members by the mover and, for
+/// update_tile(), a worker, one at a time.
 class OffloadedOptimizer {
  public:
   struct Options {
@@ -46,14 +47,24 @@ class OffloadedOptimizer {
   struct Step {
     std::uint64_t number = 0;  ///< the step number of the tiles after the update
     float gradient_factor = 1;
-    std::function<cpu_adam::AdamConfig(std::uint32_t group)> config;
+    std::vector<cpu_adam::AdamConfig> configs;  ///< by group
+    std::vector<bool> updates;                  ///< by flat: whether it has a gradient
   };
-  /// Updates all tiles of the flats that have a gradient in the order in which the next forward needs the parameters.
-  /// Skips tiles that are at `step.number` already, so that a failed update can be repeated.
+  /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
-  /// Errors: corrupted, truncated, io and budget_too_small, from the leases; corrupted, if parameters and tiles are of
-  /// different steps; non_finite, naming the tile.
-  Result<void> update(std::span<FlatState> flats, const Step& step);
+  /// Errors: corrupted and non_finite, naming the tile, which is then updated in part.
+  Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
+                           const Step& step) const;
+  /// Records that the flat, which has no gradient, is of step `step` too.
+  void advance(const FlatState& flat, std::uint64_t step) const;
+  [[nodiscard]] bool is_at(const TileState& tile, std::uint64_t step) const;
+  /// Whether all tiles of the flat are of step `step`.
+  [[nodiscard]] bool is_at(const FlatState& flat, std::uint64_t step) const;
+  /// Checks that the parameters are of the same step as the tiles, if they are a part of the masters. Errors: corrupted.
+  [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
+  /// Whether an update reads the parameters: they are a part of the masters.
+  [[nodiscard]] bool reads_parameters() const { return cpu_adam::shares_parameter(options_.format); }
+  [[nodiscard]] const Options& options() const { return options_; }
 
   /// Calls `visit` with each of `kinds` of each block of each tile, in order. An error of `visit` ends it.
   using StateVisitor = std::function<Result<void>(const FlatState& flat, cpu_adam::StateKind kind,
@@ -62,15 +73,9 @@ class OffloadedOptimizer {
                             const StateVisitor& visit);
 
  private:
-  /// Where the parameter is a part of the master: checks that the parameters are of the same step as the tiles.
-  [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);
-  /// Records that the flat, which has no gradient, is of step `step` too.
-  void advance(const FlatState& flat, std::uint64_t step) const;
-  Result<void> update_tile(FlatState& flat, TileState& tile, const Step& step);
-  void prefetch_from(std::span<FlatState> flats, std::size_t flat, std::size_t tile) const;
   [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
                                         ConstHostSpan gradient) const;
 

@@ -69,7 +69,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   }
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
-  PENSTOCK_TRY(step_complete(operation));
+  PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(between_steps(operation));
   PENSTOCK_TRY(residency_->check_no_leases());
   PENSTOCK_TRY(residency_->drop_all(*this));
@@ -96,6 +96,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
 
 /// Calls `sink` with each of `kinds` of this rank's shards.
 Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink) {
+  PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(optimizer_.visit_states(
       context_.flats, kinds,
       [&](const FlatState& flat, cpu_adam::StateKind kind, ElementCount first,

@@ -1,6 +1,5 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
-#include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
 
 #include <algorithm>
@@ -51,23 +50,16 @@ ByteCount all_flats(const ShardLayout& shards, DType dtype, ByteCount gap) {
 
 }  // namespace
 
-InPlace in_place_of(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
-  InPlace in_place{.parameters = plan.shares_memory,
-                   .first_gradients = plan.shares_memory && !plan.gradients_on_disk &&
-                                      config.grad_accum_dtype == config.dtype};
-  if (!plan.shares_memory || !plan.shards_on_disk) return in_place;
-  StreamedSizes largest;
-  for (const FlatLayout& flat : shards.flats()) {
-    largest.shard = std::max(largest.shard, padded(flat.shard, config.dtype));
-    largest.gradient = std::max(largest.gradient, padded(flat.shard, config.grad_accum_dtype));
-  }
-  in_place.lease_gap = lease_gap(largest);
-  return in_place;
+InPlace in_place_of(const MemoryPlan& plan, const Config& config) {
+  return {.parameters = plan.shares_memory,
+          .lease_gap = plan.host_lease_gap,
+          .first_gradients =
+              plan.shares_memory && !plan.gradients_on_disk && config.grad_accum_dtype == config.dtype};
 }
 
 LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                       const ModelLayout& model) {
-  const InPlace in_place = in_place_of(plan, config, shards);
+  const InPlace in_place = in_place_of(plan, config);
   const ByteCount all = all_flats(shards, config.dtype, in_place.lease_gap);
   if (!plan.shards_on_disk) return {.minimum = all, .wanted = all};
 
@@ -92,7 +84,7 @@ LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardL
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
   const std::size_t units = model.units.size();
-  const InPlace in_place = in_place_of(plan, config, shards);
+  const InPlace in_place = in_place_of(plan, config);
   const auto rehearse = [&](ByteCount budget) {
     return rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, budget);
   };

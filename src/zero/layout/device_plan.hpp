@@ -7,7 +7,7 @@
 namespace penstock::zero {
 
 /// What the engine of this plan uses in place.
-[[nodiscard]] InPlace in_place_of(const MemoryPlan& plan, const Config& config, const ShardLayout& shards);
+[[nodiscard]] InPlace in_place_of(const MemoryPlan& plan, const Config& config);
 
 /// The host memory for parameter shards that are leased as gathered flats.
 struct LeasePlan {
@@ -15,7 +15,7 @@ struct LeasePlan {
   ByteCount wanted;   ///< for which the configured device budget leaves room; at least `minimum`
 };
 
-/// Rehearses the leases of a step. Precondition: plan.shares_memory.
+/// Rehearses the leases of a step. Precondition: plan.shares_memory; plan.host_lease_gap is set.
 [[nodiscard]] LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                                     const ModelLayout& model);
 

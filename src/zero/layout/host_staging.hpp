@@ -19,26 +19,25 @@ struct StreamedSizes {
 ///
 /// A range may be allocated anywhere, so that k leases can leave k + 1 gaps. One more range of size s is certain to fit
 /// only if s × (k + 1) bytes are free beside the leases. These cases hold leases while they wait for another:
-/// the update waits for a tile and holds its shard and gradient; accumulation waits for the accumulator and holds the
-/// incoming gradient, or the reverse; a gather waits for a shard while accumulation holds one of the two. All other
-/// leases end without waiting for memory. Shards that are leased as gathered flats (a rank that is alone, on host
-/// memory) may be held in all of these cases but the first, because the update begins when they have ended. Each of
-/// them takes its bytes and leaves one more gap, into which the largest range that is waited for may not fit:
-/// lease_gap().
+/// the update holds its shard and gradient and waits for a tile, or a gather waits for a shard meanwhile; accumulation
+/// waits for the accumulator and holds the incoming gradient, or the reverse; a gather waits for a shard while
+/// accumulation holds one of the two. All other leases end without waiting for memory, and nothing is accumulated during
+/// an update. Shards that are leased as gathered flats (a rank that is alone, on host memory) may be held in all of these
+/// cases. Each of them takes its bytes and leaves one more gap, into which the largest range that is waited for may not
+/// fit: lease_gap().
 ///
-/// Example: tiles of 3 MiB, shards of 8 MiB, gradients of 16 MiB, incoming gradients of 8 MiB. The update holds shard
-/// and gradient (24 MiB), which leave 3 gaps: 24 + 3 × 3 = 33 MiB. Accumulation needs 8 + 2 × 16 = 40 MiB, which is the
-/// maximum.
+/// Example: tiles of 3 MiB, shards of 4 MiB, gradients of 8 MiB, incoming gradients of 4 MiB. The update holds shard
+/// and gradient (12 MiB), which leave 3 gaps: 12 + 3 × 4 = 24 MiB, which is the maximum. Accumulation needs
+/// 4 + 2 × 8 = 20 MiB.
 inline ByteCount host_staging(const StreamedSizes& largest) {
   const auto& [tile, shard, gradient, incoming, leases] = largest;
-  return std::max(
-      {shard + gradient + tile * 3,
-       leases + std::max({incoming + gradient * 2, gradient + incoming * 2, gradient + shard * 2})});
+  return leases + std::max({shard + gradient + std::max(tile, shard) * 3, incoming + gradient * 2,
+                            gradient + incoming * 2});
 }
 
 /// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.
 inline ByteCount lease_gap(const StreamedSizes& largest) {
-  return std::max({largest.shard, largest.gradient, largest.incoming});
+  return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming});
 }
 
 /// Maximum number of tiles in memory: prefetched, being updated (1), being written, and one more that is allocated

@@ -101,13 +101,15 @@ ByteCount given_host_budget(const MemoryPlan& plan, const Config& config) {
   return config.penstock.host_budget / plan.local_ranks;
 }
 
-/// Sets host_leases.
+/// Sets host_leases and host_lease_gap.
 HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards,
                    const ModelLayout& model) {
-  if (!plan.shares_memory) return host_need_with(plan, config, rank, {});
+  HostNeed need = host_need_with(plan, config, rank, {});
+  if (!plan.shares_memory) return need;
+  if (plan.shards_on_disk) plan.host_lease_gap = lease_gap(need.streamed);
   const LeasePlan leases = plan_leases(plan, config, shards, model);
   plan.host_leases = leases.wanted;
-  HostNeed need = host_need_with(plan, config, rank, leases.wanted);
+  need = host_need_with(plan, config, rank, leases.wanted);
   const ByteCount given = given_host_budget(plan, config);
   if (given.is_zero() || given >= need.minimum(rank)) return need;
   plan.host_leases = leases.minimum;

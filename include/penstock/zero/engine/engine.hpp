@@ -93,9 +93,9 @@ struct StepOutcome {
   std::string skip_reason;   ///< why nothing was updated
   double gradient_norm = 0;  ///< over all ranks, unscaled
   double clip_factor = 1;    ///< factor that clipped the gradients
-  std::uint64_t step = 0;    ///< step number of the state after this call
+  std::uint64_t step = 0;    ///< step number of the state after the update
   /// How long step() waited for gradients that were still being reduced: the part of the reduction that did not overlap
-  /// with backward. If step() is repeated in status step_incomplete, this is the wait of the first of these calls.
+  /// with backward.
   std::chrono::nanoseconds gradient_wait{0};
 };
 
@@ -109,6 +109,10 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
+/// step() returns with the verdict; the update of the parameters runs beside the next forward. acquire() waits for those
+/// of its unit. gradients(), the next step(), restore(), read_states(), digest() and finish_update() wait for all of
+/// them. Each call that waits returns the error of an update that has stopped, and the next call continues the update.
+///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
 /// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream: a call
 /// during another one returns failed_state. All but begin_step and reduce(UnitGradients) block. The device budget is
@@ -116,15 +120,15 @@ struct StepOutcome {
 ///
 /// After an error, status() tells which calls are allowed:
 ///
-/// | status          | what changed                                          | what to call                           |
-/// |-----------------|-------------------------------------------------------|----------------------------------------|
-/// | ready           | nothing; initialize() and restore(): all values       | the same call, or the correct one      |
-/// | interrupted     | nothing; a peer has called abandon_step()             | abandon_step()                         |
-/// | step_incomplete | some tiles are updated; each tile's step is recorded  | step() until it succeeds, nothing else |
-/// | failed          | unknown; the peers get the cause                      | nothing: destroy the engine            |
+/// | status      | what changed                                                     | what to call                      |
+/// |-------------|------------------------------------------------------------------|-----------------------------------|
+/// | ready       | nothing by the call; initialize() and restore(): all values      | the same call, or the correct one |
+/// | interrupted | nothing; a peer has called abandon_step()                        | abandon_step()                    |
+/// | failed      | unknown; the peers get the cause                                 | nothing: destroy the engine       |
 ///
 /// An error that leaves the engine ready concerns this rank only. Examples: an invalid argument; a failed write-behind,
-/// whose bytes stay in memory. The peers wait in the collective until a call of this rank succeeds.
+/// whose bytes stay in memory; a tile that cannot be read, so that the update has stopped. The peers wait in the
+/// collective until a call of this rank succeeds.
 ///
 /// The destructor leaves the group: the communicator cannot be used by another engine.
 class Engine {
@@ -223,20 +227,26 @@ class Engine {
   /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
   /// this engine. They change nothing.
   Result<void> reduce(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
-  /// Clips the gradients and updates every parameter of this rank's shards, or skips the step with a reason: the norm
-  /// of the gradients is not finite, or so large that the square of a gradient could overflow fp32.
+  /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
+  /// gradients is not finite, or so large that the square of a gradient could overflow fp32. Blocks until every gradient
+  /// is reduced and every rank has called it.
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
   /// failed then); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
+  /// Blocks until the parameters of this rank are updated. Not collective.
+  ///
+  /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or a
+  /// second moment would not be finite. The engine has failed after the last two.
+  Result<void> finish_update();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
   /// The parameters are those of the last step, and the next step can begin. The peers' current or next call returns
   /// `interrupted` with `cause`; then they call abandon_step() too. Waits until every rank has called it, and until
   /// `stream` has executed the work that uses the engine's tensors.
   ///
-  /// Errors: failed_state, while a UnitLease is held or when the status is step_incomplete (nothing has changed);
+  /// Errors: failed_state, while a UnitLease is held (nothing has changed);
   /// peer_failed, when a peer leaves instead.
   Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
 
@@ -245,7 +255,7 @@ class Engine {
   /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
 
-  enum class Status : std::uint8_t { ready, interrupted, step_incomplete, failed };
+  enum class Status : std::uint8_t { ready, interrupted, failed };
   [[nodiscard]] Status status() const;
   /// Requested features that are not available, in one line; empty if all are.
   [[nodiscard]] const std::string& notes() const;

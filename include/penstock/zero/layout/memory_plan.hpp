@@ -46,6 +46,7 @@ struct MemoryPlan {
   /// If shares_memory: what the shards of leased units may take. Part of host_staging if shards are on disk, so that
   /// the units that a trainer may hold at a time are limited; else enough for all units.
   ByteCount host_leases;
+  ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
   ByteCount disk_shards, disk_gradients, disk_tiles;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
   // shards stay in memory while there is room. In split formats the update reads shards too: a master is

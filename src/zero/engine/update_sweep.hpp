@@ -1,0 +1,50 @@
+#pragma once
+
+#include "parallel/task_thread.hpp"
+#include "zero/engine/engine_context.hpp"
+#include "zero/engine/offloaded_optimizer.hpp"
+
+#include <atomic>
+#include <memory>
+
+namespace penstock::zero {
+
+/// The update of a step's parameters, beside the trainer: a move that leases one tile after the other, in the order in
+/// which the next forward needs the parameters, and updates each with all workers. EngineContext::update has its
+/// progress, FlatState::updated that of each flat.
+///
+/// An error stops the update between two tiles. resume() continues with the first tile that is not updated: each tile's
+/// step is recorded.
+///
+/// Used by the trainer's thread.
+class UpdateSweep {
+ public:
+  UpdateSweep(EngineContext& context, OffloadedOptimizer& optimizer)
+      : context_(context), optimizer_(optimizer) {}
+
+  /// Starts the thread that updates tiles. With an idle handler the runtime's executor does.
+  ///
+  /// Errors: no_space, where the thread cannot be started.
+  Result<void> open();
+  /// Starts to update the flats that have a gradient. Precondition: the last update is complete, no flat is gathered,
+  /// and no gradient is being accumulated.
+  void begin(OffloadedOptimizer::Step step);
+  /// Continues an update that an error has stopped, once EngineContext::check_update() has returned that error.
+  void resume();
+  /// Ends the update before its next tile, for the engine's destructor. EngineContext::update then becomes done.
+  void stop() { stopping_ = true; }
+
+ private:
+  class TileHop;
+
+  void start();
+  [[nodiscard]] Executor& executor() const;
+
+  EngineContext& context_;
+  OffloadedOptimizer& optimizer_;
+  OffloadedOptimizer::Step step_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<parallel::TaskThread> thread_;
+};
+
+}  // namespace penstock::zero
