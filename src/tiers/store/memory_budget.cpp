@@ -6,15 +6,27 @@ Reservation::~Reservation() {
   if (budget_ != nullptr) budget_->give_back(range_, purpose_);
 }
 
-MemoryBudget::MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment granule)
+MemoryBudget::MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment granule, Ranges ranges)
     : tier_(tier),
       ledger_(ledger),
-      ranges_(size.value() / granule.bytes() * granule.bytes(), granule.bytes()) {}
+      size_(size.value() / granule.bytes() * granule.bytes()),
+      granule_(granule),
+      free_(size_) {
+  if (ranges == Ranges::placed) ranges_.emplace(size_.value(), granule.bytes());
+}
+
+std::optional<RangeAllocator::Range> MemoryBudget::allocate(ByteCount size, RangeAllocator::End end) {
+  if (ranges_) return ranges_->allocate(size.value(), end);
+  const ByteCount length = round_up(size, granule_);
+  if (length > free_) return std::nullopt;
+  return RangeAllocator::Range{.begin = 0, .length = length.value()};
+}
 
 std::optional<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose, RangeAllocator::End end) {
   const std::lock_guard lock(mutex_);
-  const auto range = ranges_.allocate(size.value(), end);
+  const auto range = allocate(size, end);
   if (!range) return std::nullopt;
+  free_ -= ByteCount(range->length);
   held_[static_cast<std::size_t>(purpose)] += ByteCount(range->length);
   ledger_.hold(tier_, purpose, ByteCount(range->length));
   return Reservation(*this, *range, size, purpose);
@@ -22,24 +34,25 @@ std::optional<Reservation> MemoryBudget::reserve(ByteCount size, Purpose purpose
 
 void MemoryBudget::give_back(RangeAllocator::Range range, Purpose purpose) {
   const std::lock_guard lock(mutex_);
-  ranges_.release(range);
+  if (ranges_) ranges_->release(range);
+  free_ += ByteCount(range.length);
   held_[static_cast<std::size_t>(purpose)] -= ByteCount(range.length);
   ledger_.give_back(tier_, purpose, ByteCount(range.length));
 }
 
 ByteCount MemoryBudget::free() const {
   const std::lock_guard lock(mutex_);
-  return ByteCount(ranges_.free_total());
+  return free_;
 }
 
 Error MemoryBudget::too_small(ByteCount size) const {
   const std::lock_guard lock(mutex_);
-  Error error = Error(ErrorCode::budget_too_small, "MemoryBudget::reserve")
-                    .reason("the " + std::string(to_string(tier_)) + " budget of " +
-                            to_string(ByteCount(ranges_.size())) + " is too small")
-                    .wanted(size)
-                    .got(to_string(ByteCount(ranges_.free_total())) + " free, longest range " +
-                         to_string(ByteCount(ranges_.largest_gap())));
+  Error error =
+      Error(ErrorCode::budget_too_small, "MemoryBudget::reserve")
+          .reason("the " + std::string(to_string(tier_)) + " budget of " + to_string(size_) + " is too small")
+          .wanted(size)
+          .got(to_exact_string(free_) + " free" +
+               (ranges_ ? ", longest range " + to_exact_string(ByteCount(ranges_->largest_gap())) : ""));
   for (std::size_t i = 0; i < purpose_count; ++i) {
     if (held_[i].is_zero()) continue;
     error =

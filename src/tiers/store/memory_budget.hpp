@@ -28,7 +28,8 @@ class Reservation {
   ~Reservation();
 
   [[nodiscard]] bool held() const { return budget_ != nullptr; }
-  /// Distance from the budget's first byte. Equal call sequences give equal offsets on every rank.
+  /// Distance from the budget's first byte; 0 with MemoryBudget::Ranges::counted. Equal call sequences give equal
+  /// offsets on every rank.
   [[nodiscard]] std::uint64_t offset() const { return range_.begin; }
   /// The requested size.
   [[nodiscard]] ByteCount size() const { return size_; }
@@ -56,8 +57,12 @@ class Reservation {
 /// block.
 class MemoryBudget {
  public:
+  /// Whether reservations have places, so that a gap may be too short, or only count bytes.
+  enum class Ranges : std::uint8_t { placed, counted };
+
   /// `size` is rounded down to whole granules. The ledger outlives the budget.
-  MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment granule = Alignment(4096));
+  MemoryBudget(Tier tier, ByteCount size, Ledger& ledger, Alignment granule = Alignment(4096),
+               Ranges ranges = Ranges::placed);
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
@@ -66,19 +71,23 @@ class MemoryBudget {
   [[nodiscard]] std::optional<Reservation> reserve(ByteCount size, Purpose purpose,
                                                    RangeAllocator::End end = RangeAllocator::End::low);
 
-  [[nodiscard]] ByteCount size() const { return ByteCount(ranges_.size()); }
+  [[nodiscard]] ByteCount size() const { return size_; }
   [[nodiscard]] ByteCount free() const;
   /// The error budget_too_small for a refused reservation of `size`, with the bytes held by purpose.
   [[nodiscard]] Error too_small(ByteCount size) const;
 
  private:
   friend class Reservation;
+  [[nodiscard]] std::optional<RangeAllocator::Range> allocate(ByteCount size, RangeAllocator::End end);
   void give_back(RangeAllocator::Range range, Purpose purpose);
 
   const Tier tier_;
   Ledger& ledger_;
   mutable std::mutex mutex_;
-  RangeAllocator ranges_;
+  const ByteCount size_;
+  const Alignment granule_;
+  ByteCount free_;
+  std::optional<RangeAllocator> ranges_;  // none if reservations only count bytes
   std::array<ByteCount, purpose_count> held_{};
 };
 

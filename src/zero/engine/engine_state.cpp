@@ -2,6 +2,7 @@
 
 #include "base/number_text.hpp"
 #include "zero/layout/device_plan.hpp"
+#include "zero/layout/padded.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +68,8 @@ Result<void> EngineState::open() {
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
                                                          context_.runtime.ledger());
   leases_ =
-      std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.plan.host_leases, leases_ledger_);
+      std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.plan.host_leases, leases_ledger_,
+                                            extent_alignment, tiers::MemoryBudget::Ranges::counted);
   residency_.emplace(
       context_.shards, config.dtype, in_place_of(options_.plan, config),
       FlatResidency::Budgets{.gathered = options_.plan.shares_memory ? *leases_ : *device_budget_,
@@ -287,9 +289,9 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(check_step(step));
   const std::uint32_t micro_batches =
       step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
+  PENSTOCK_TRY(residency_->begin_step(unit_order(options_.model.units.size(), micro_batches), *this));
   gradients_.begin_step(micro_batches, step.units_without_gradient);
   residency_->expect_no_gradients(step.units_without_gradient);
-  residency_->expect(unit_order(options_.model.units.size(), micro_batches));
   step_.set_learning_rate(step.learning_rate);
   return ok();
 }

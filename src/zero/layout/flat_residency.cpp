@@ -1,5 +1,7 @@
 #include "zero/layout/flat_residency.hpp"
 
+#include "zero/layout/padded.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
@@ -21,6 +23,7 @@ FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_
       budgets_(budgets),
       places_(shards.flats().size()),
       uses_(shards.flats().size()) {
+  order_of_step_ = units;
   set_order(std::move(units));
   expect_no_gradients({});
 }
@@ -90,12 +93,24 @@ Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
 }
 
 Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
+  if (!clearing_) {
+    auto gathered = gather_needed(unit, effects);
+    if (gathered) return gather_next(unit, effects);
+    if (gathered.error().code() != ErrorCode::budget_too_small) return gathered;
+  }
+  // Gathered flats, even of this unit, may be where they leave no gap that is long enough: begin with free memory.
+  PENSTOCK_TRY(drop_unleased(effects));
+  PENSTOCK_TRY(gather_needed(unit, effects));
+  return gather_next(unit, effects);
+}
+
+Result<void> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
     PENSTOCK_TRY_ASSIGN(auto range, reserve(gathered_size(flat), Purpose::gathered_flat, unit, effects));
     PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
-  return gather_next(unit, effects);
+  return ok();
 }
 
 Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
@@ -165,6 +180,14 @@ Error FlatResidency::out_of_memory(const tiers::MemoryBudget& budget, ByteCount 
   Error error = budget.too_small(size).advice(
       "end a UnitLease, or pass open gradients to reduce(), then repeat the call; or raise "
       "penstock.device_budget");
+  if (in_place_.parameters && &budget == &budgets_.gathered) {
+    error =
+        std::move(error)
+            .reason("the shards of leased units may take " + to_string(budget.size()) + " of the host budget")
+            .advice(
+                "end a UnitLease, then repeat the call; or raise penstock.device_budget, which counts leased "
+                "shards too, and penstock.host_budget if it is set");
+  }
   for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
     const std::string& name = shards_.flats()[flat].name;
     if (places_[flat].leases > 0) error = std::move(error).note("leased  " + name);
@@ -187,6 +210,19 @@ Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effec
   if (!furthest) return false;
   PENSTOCK_TRY(drop(*furthest, effects));
   return true;
+}
+
+/// Drops every flat that is not leased. If a call fails, the next acquire() or begin_step() continues it, so that all
+/// ranks drop the same flats.
+Result<void> FlatResidency::drop_unleased(Effects& effects) {
+  clearing_ = true;
+  PENSTOCK_TRY(finish_gradients(effects));
+  for (auto flat = gathered_.begin(); flat != gathered_.end();) {
+    const std::uint32_t next = *flat++;
+    if (places_[next].leases == 0) PENSTOCK_TRY(drop(next, effects));
+  }
+  clearing_ = false;
+  return ok();
 }
 
 Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
@@ -263,6 +299,7 @@ Result<void> FlatResidency::finish_gradients(Effects& effects) {
 
 void FlatResidency::end_step() {
   for (Place& place : places_) place.accumulated = false;
+  order_of_step_ = recording_;
   set_order(std::exchange(recording_, {}));
   position_ = 0;
 }
@@ -274,12 +311,21 @@ void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
   reducing_.clear();
   recording_.clear();
   position_ = 0;
+  clearing_ = false;
   acquiring_.reset();
+  order_of_step_ = units;
   set_order(std::move(units));
 }
 
-void FlatResidency::expect(std::vector<std::uint32_t> units) {
-  if (recording_.empty() && order_.size() != units.size()) set_order(std::move(units));
+Result<void> FlatResidency::begin_step(std::vector<std::uint32_t> units, Effects& effects) {
+  if (!recording_.empty() || clearing_) {
+    PENSTOCK_TRY(drop_unleased(effects));
+    recording_.clear();
+    position_ = 0;
+    set_order(order_of_step_);
+  }
+  if (order_.size() != units.size()) set_order(std::move(units));
+  return ok();
 }
 
 FlatResidency::Places FlatResidency::places() const {
@@ -340,7 +386,8 @@ Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& led
   NoEffects none;
   tiers::Ledger unused;
   tiers::MemoryBudget device(tiers::Tier::device, with.device, ledger);
-  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused);
+  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,
+                             tiers::MemoryBudget::Ranges::counted);
   FlatResidency residency(with.shards, with.dtype, with.in_place,
                           {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
                           unit_order(with.units, expected));

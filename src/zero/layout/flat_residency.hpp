@@ -55,9 +55,10 @@ class FlatResidency {
   FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, Budgets budgets,
                 std::vector<std::uint32_t> units);
 
-  /// Predicts the order of the step that begins. Ignored if the last step acquired as many units: its order is the
-  /// better prediction.
-  void expect(std::vector<std::uint32_t> units);
+  /// A step begins. `units` predicts its order; ignored if the last step acquired as many units, because its order is
+  /// the better prediction. Units that were acquired since the last step, for an evaluation, are no part of the step:
+  /// drops all that is not leased, so that the step begins as it was rehearsed. Errors: those of `effects`.
+  Result<void> begin_step(std::vector<std::uint32_t> units, Effects& effects);
 
   /// The step that begins opens no gradients of `units`.
   void expect_no_gradients(std::span<const std::uint32_t> units);
@@ -120,6 +121,8 @@ class FlatResidency {
   [[nodiscard]] NotedUse note_use(std::uint32_t unit);
   void undo(NotedUse use);
   Result<void> gather_unit(std::uint32_t unit, Effects& effects);
+  Result<void> gather_needed(std::uint32_t unit, Effects& effects);
+  Result<void> drop_unleased(Effects& effects);
   Result<void> gather_next(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
@@ -144,8 +147,10 @@ class FlatResidency {
   std::vector<std::uint32_t> order_;    // predicted, then recorded: units in the order of acquire
   std::vector<std::vector<std::size_t>>
       uses_;  // by flat: positions in order_ of the units that need it, ascending
+  std::vector<std::uint32_t> order_of_step_;  // what order_ was when the last step had ended
   std::vector<std::uint32_t> recording_;
   std::size_t position_ = 0;
+  bool clearing_ = false;                   // drop_unleased() has begun and not ended
   std::optional<std::uint32_t> acquiring_;  // the unit of an acquire() that has not come to its lease
 };
 

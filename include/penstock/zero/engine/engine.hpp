@@ -115,8 +115,8 @@ struct StepOutcome {
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
 /// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream: a call
-/// during another one returns failed_state. All but begin_step and reduce(UnitGradients) block. The device budget is
-/// planned for one UnitLease at a time.
+/// during another one returns failed_state. All but reduce(UnitGradients) may block. The device budget is planned for
+/// one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -195,8 +195,9 @@ class Engine {
     /// bias correction, as in DeepSpeed and unlike in PyTorch.
     std::vector<std::uint32_t> units_without_gradient = {};
   };
-  /// Starts a step. All ranks pass the same options: step() reports a difference. A step that is not started with
-  /// begin_step() keeps the options of the last one that was.
+  /// Starts a step; units that were acquired since the last one, for an evaluation, are no part of it. All ranks pass
+  /// the same options: step() reports a difference. A step that is not started with begin_step() keeps the options of
+  /// the last one that was.
   ///
   /// Errors: invalid_argument, for zero micro-batches, a learning rate that is negative or not finite, and a unit that
   /// does not exist, is listed twice or cannot be listed alone;

@@ -32,8 +32,9 @@ TEST(MemoryBudget, NamesEveryHolderWhenItIsTooSmall) {
 
   EXPECT_EQ(error.code(), ErrorCode::budget_too_small);
   EXPECT_EQ(error.message(),
-            "the host budget of 64.0 KiB is too small, wanted 20.0 KiB (20480 B), got 16.0 KiB free, longest "
-            "range 16.0 KiB [MemoryBudget::reserve]\n"
+            "the host budget of 64.0 KiB is too small, wanted 20.0 KiB (20480 B), got 16.0 KiB (16384 B) "
+            "free, longest "
+            "range 16.0 KiB (16384 B) [MemoryBudget::reserve]\n"
             "  holds   parameter shards 8.0 KiB\n"
             "  holds   optimizer tiles 40.0 KiB\n"
             "  try     raise the budget, or use smaller units or tiles");

@@ -1,6 +1,9 @@
 #include "zero/layout/flat_residency.hpp"
 
 #include "kit/cluster.hpp"
+#include "kit/seeded_random.hpp"
+#include "zero/layout/device_plan.hpp"
+#include "zero/layout/padded.hpp"
 
 #include <gtest/gtest.h>
 #include <string>
@@ -115,6 +118,81 @@ TEST(FlatResidency, ReportsABudgetThatIsTooSmall) {
 
   EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
   EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 8_KiB)->gradients, 4_KiB);
+}
+
+// The units that follow each other in the layout fit side by side, the ones that follow each other in use do not.
+TEST(FlatResidency, DropsTheUnitThatIsNeededNextRatherThanRefuseTheOneThatIsNeededNow) {
+  ModelLayout model;
+  for (const std::uint64_t elements : {16384u, 128u, 16384u}) {
+    model.units.push_back({"unit", {{"weight", ElementCount(elements)}}, {}});
+  }
+  const ShardLayout shards(model, 1);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, 40_KiB, ledger);
+  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory},
+                          {0, 2, 0, 2, 0, 2});
+  for (std::uint64_t fail_at = 0; fail_at < 3; ++fail_at) {
+    Recorder recorder(fail_at);
+    for (const std::uint32_t unit : {0u, 2u}) {
+      ASSERT_TRUE(residency.acquire(unit, recorder) || residency.acquire(unit, recorder)) << fail_at;
+      residency.lease(unit);
+      residency.release(unit);
+    }
+    EXPECT_TRUE(residency.is_gathered(2));
+    EXPECT_FALSE(residency.is_gathered(0));
+  }
+}
+
+/// One lease at a time: forward, backward, then units in any order, as an evaluation acquires them.
+Result<void> train_and_evaluate(const ShardLayout& shards, std::uint32_t units, InPlace in_place,
+                                FlatResidency::Budgets budgets, penstock::test::SeededRandom& random) {
+  FlatResidency residency(shards, DType::bf16, in_place, budgets, unit_order(units, 1));
+  Recorder recorder(~std::uint64_t{});
+  const auto use = [&](std::uint32_t unit, bool backward) -> Result<void> {
+    PENSTOCK_TRY(residency.acquire(unit, recorder));
+    residency.lease(unit);
+    if (backward) PENSTOCK_TRY(residency.open_gradients(unit, recorder));
+    residency.release(unit);
+    if (!backward) return ok();
+    for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+    return ok();
+  };
+  for (int step = 0; step < 6; ++step) {
+    PENSTOCK_TRY(residency.begin_step(unit_order(units, 1), recorder));
+    for (std::uint32_t unit = 0; unit < units; ++unit) PENSTOCK_TRY(use(unit, false));
+    for (std::uint32_t unit = units; unit-- > 0;) PENSTOCK_TRY(use(unit, true));
+    PENSTOCK_TRY(residency.finish_gradients(recorder));
+    PENSTOCK_TRY(residency.drop_all(recorder));
+    residency.end_step();
+    for (std::uint64_t i = 0; i < units; ++i) {
+      PENSTOCK_TRY(use(static_cast<std::uint32_t>(step % 2 == 0 ? i : random.below(units)), false));
+    }
+  }
+  return ok();
+}
+
+TEST(FlatResidency, GathersAnyUnitWhileNoneIsLeasedInTheSmallestBudget) {
+  std::vector<std::uint64_t> seeds = {
+      1783};  // where an evaluation leaves flats in the way of the next backward
+  for (std::uint64_t seed = 0; seed < 100; ++seed) seeds.push_back(seed);
+  for (const std::uint64_t seed : seeds) {
+    penstock::test::SeededRandom random(seed);
+    Config config = test::RunOptions::default_config();
+    config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"."}};
+    const ModelLayout model = test::random_model(random);
+    const auto units = static_cast<std::uint32_t>(model.units.size());
+    for (const auto memory : {tiers::DeviceMemory::host, tiers::DeviceMemory::separate}) {
+      const MemoryPlan plan = plan_memory(config, model, 1, 1, memory).value();
+      tiers::Ledger ledger;
+      tiers::MemoryBudget device(tiers::Tier::device, plan.device_budget, ledger);
+      tiers::MemoryBudget leases(tiers::Tier::host, plan.host_leases, ledger, extent_alignment,
+                                 tiers::MemoryBudget::Ranges::counted);
+      const auto trained =
+          train_and_evaluate(ShardLayout(model, 1), units, in_place_of(plan, config, ShardLayout(model, 1)),
+                             {.gathered = plan.shares_memory ? leases : device, .gradients = device}, random);
+      ASSERT_TRUE(trained) << "seed " << seed << ": " << trained.error().message();
+    }
+  }
 }
 
 TEST(UnitOrder, IsThatOfEachMicroBatchUpToALimit) {
