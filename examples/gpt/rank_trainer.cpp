@@ -118,11 +118,9 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
     if (!loss) return loss.error();
     report.loss += *loss / options_.training.micro_batches;
   }
-  const TimePoint began = Clock::steady().now();
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
   report.outcome = *outcome;
-  report.step_seconds = seconds(Clock::steady().now() - began);
   report.stall_seconds = seconds(rank_->runtime().stall_time() - stalled_before);
   report.messages = rank_->runtime().take_messages();
   return report;

@@ -21,7 +21,6 @@ namespace gpt {
 struct StepReport {
   double loss = 0;  ///< mean of this rank's micro-batches
   penstock::zero::StepOutcome outcome;
-  double step_seconds = 0;            ///< inside Engine::step
   double stall_seconds = 0;           ///< time that this rank's trainer thread waited for data
   std::vector<std::string> messages;  ///< reports of failing paths
 };

@@ -62,11 +62,11 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
   moved_ = moved(trainers);
   const double read = moved_.read - before.read, written = moved_.written - before.written;
 
-  double loss = 0, stall = 0, in_step = 0;
+  double loss = 0, stall = 0, update = 0;  // of the step before, which ran beside this one
   for (const StepReport& report : reports) {
     loss += report.loss / training_.ranks;
     stall += report.stall_seconds / training_.ranks;
-    in_step = std::max(in_step, report.step_seconds);
+    update = std::max(update, seconds(report.outcome.previous_update));
   }
   losses_.push_back(loss);
   double tiles = 0;
@@ -74,10 +74,10 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
     const auto traffic = trainer->runtime().ledger().traffic(Purpose::optimizer_tile);
     tiles += static_cast<double>((traffic.read + traffic.written).value());
   }
-  // The first step's traffic is not counted: it includes the initial writes of the tiles.
+  // What was moved before the first step ended is not counted: it includes the initial writes of the tiles.
   if (step > 0) {
     optimizer_bytes_ += tiles - tile_bytes_;
-    optimizer_seconds_ += in_step;
+    optimizer_seconds_ += update;
   }
   tile_bytes_ = tiles;
 
@@ -86,7 +86,7 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
       "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f "
       "%%)  "
       "ETA %d:%02d%s\n",
-      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, in_step, stall,
+      step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, update, stall,
       100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
       reports[0].outcome.skip_reason.empty() ? "" : ("  skipped: " + reports[0].outcome.skip_reason).c_str());
   std::fflush(stdout);

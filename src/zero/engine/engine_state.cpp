@@ -352,6 +352,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(ready("Engine::step"));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
+  const TimePoint previous_update = update_.duration();
   const TimePoint began = Clock::steady().now();
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
@@ -361,6 +362,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
   outcome.gradient_wait = waited;
+  outcome.previous_update = previous_update;
   predict_micro_batches(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();

@@ -184,6 +184,7 @@ Executor& UpdateSweep::executor() const {
 
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
+  began_ = Clock::steady().now();
   for (FlatState& flat : context_.flats) flat.updated = false;
   start();
 }
@@ -200,6 +201,7 @@ void UpdateSweep::start() {
   move.then(std::make_unique<TileHop>(*this));
   move.on_event = [this](HopState state, const Result<void>& result) {
     context_.update.report(state, result);
+    duration_ = Clock::steady().now() - began_;
   };
   context_.internals.start(std::move(move));
 }

@@ -31,6 +31,8 @@ class UpdateSweep {
   void begin(OffloadedOptimizer::Step step);
   /// Continues an update that an error has stopped, once EngineContext::check_update() has returned that error.
   void resume();
+  /// How long the last update took, from begin() to its end. Call when none runs.
+  [[nodiscard]] TimePoint duration() const { return duration_; }
   /// Ends the update before its next tile, for the engine's destructor. EngineContext::update then becomes done.
   void stop() { stopping_ = true; }
 
@@ -43,6 +45,7 @@ class UpdateSweep {
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   OffloadedOptimizer::Step step_;
+  TimePoint began_{0}, duration_{0};
   std::atomic<bool> stopping_{false};
   std::unique_ptr<parallel::TaskThread> thread_;
 };

@@ -97,6 +97,8 @@ struct StepOutcome {
   /// How long step() waited for gradients that were still being reduced: the part of the reduction that did not overlap
   /// with backward.
   std::chrono::nanoseconds gradient_wait{0};
+  /// How long the update of the step before this one took, beside the trainer; 0 if there was none.
+  std::chrono::nanoseconds previous_update{0};
 };
 
 /// The ZeRO-3 engine of one rank: gathers units before they are used, reduces their gradients, and updates the shards

@@ -188,7 +188,7 @@ TEST(FlatResidency, GathersAnyUnitWhileNoneIsLeasedInTheSmallestBudget) {
       tiers::MemoryBudget leases(tiers::Tier::host, plan.host_leases, ledger, extent_alignment,
                                  tiers::MemoryBudget::Ranges::counted);
       const auto trained =
-          train_and_evaluate(ShardLayout(model, 1), units, in_place_of(plan, config, ShardLayout(model, 1)),
+          train_and_evaluate(ShardLayout(model, 1), units, in_place_of(plan, config),
                              {.gathered = plan.shares_memory ? leases : device, .gradients = device}, random);
       ASSERT_TRUE(trained) << "seed " << seed << ": " << trained.error().message();
     }

@@ -1,0 +1,144 @@
+// The update runs beside what the trainer does after step().
+#include "kit/cluster.hpp"
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+RunOptions on_disk(std::uint32_t ranks, std::optional<std::uint64_t> seed) {
+  RunOptions options{.ranks = ranks, .steps = 4, .model = deep_model(), .seed = seed};
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
+  return options;
+}
+
+/// Step 1 updates only the last two units, step 2 all but them.
+std::vector<std::uint32_t> frozen(std::uint32_t step) {
+  if (step == 1) return {1, 2, 3, 4, 5, 6};
+  if (step == 2) return {0, 7};
+  return {};
+}
+
+TEST(EngineUpdate, GivesTheBitsOfOneThatTheTrainerWaitsFor) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      RunOptions options = on_disk(ranks, seed == 0 ? std::nullopt : std::optional(seed));
+      options.threads = seed == 0 ? 2 : 1;
+      if (seed % 2 == 1) options.config.penstock.host_budget = smallest_host_budget(options);
+      options.units_without_gradient = frozen;
+      RunOptions waiting = options;
+      waiting.before_step = [](std::uint32_t, std::uint32_t, swap::Runtime&) {};  // after finish_update()
+
+      const RunResult beside = train(options), after = train(waiting);
+
+      ASSERT_FALSE(beside.error) << "seed " << seed << ": " << beside.error->message();
+      ASSERT_FALSE(after.error) << after.error->message();
+      EXPECT_EQ(beside.digest, after.digest) << ranks << " ranks, seed " << seed;
+      EXPECT_EQ(beside.parameters, after.parameters);
+      EXPECT_EQ(beside.above_prediction, std::vector<std::string>{});
+    }
+  }
+}
+
+/// Steps of a trainer that gathers nothing: its gradients would overwrite those that the update still reads.
+Result<void> train_without_gathers(Engine& engine, std::uint32_t units, bool waits) {
+  auto stream = tiers::HostDevice({.memory = 4_KiB}).create_stream().value();
+  for (int step = 0; step < 3; ++step) {
+    PENSTOCK_TRY(engine.begin_step({.micro_batches = 1}));
+    if (waits) PENSTOCK_TRY(engine.finish_update());
+    for (std::uint32_t unit = 0; unit < units; ++unit) {
+      PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
+      for (const GradientSlot& slot : gradients.slots()) {
+        if (slot.accumulate) continue;
+        for (std::byte& byte : tiers::HostDevice::bytes(slot.tensor.bytes).as<std::byte>()) {
+          byte = std::byte(0x3a + step);
+        }
+      }
+      PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
+    }
+    PENSTOCK_TRY(engine.step());
+  }
+  return ok();
+}
+
+TEST(EngineUpdate, KeepsTheGradientsThatItReads) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    RunOptions options = on_disk(1, seed == 0 ? std::nullopt : std::optional(seed));
+    options.steps = 1;
+    options.model.units.back().shared.clear();
+    const auto digest = [&](bool waits) {
+      options.after_steps = [waits](Engine& engine) { return train_without_gathers(engine, 8, waits); };
+      const RunResult result = train(options);
+      EXPECT_FALSE(result.error) << result.error->message();
+      return result.digest;
+    };
+    EXPECT_EQ(digest(false), digest(true)) << "seed " << seed;
+  }
+}
+
+TEST(EngineUpdate, EndsWithTheEngine) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      RunOptions options = on_disk(ranks, seed == 0 ? std::nullopt : std::optional(seed));
+      options.steps = 1;
+      options.after_steps = [](Engine&) -> Result<void> {
+        return Error(ErrorCode::io, "the trainer leaves");
+      };
+
+      const RunResult result = train(options);
+
+      ASSERT_TRUE(result.error);
+      EXPECT_EQ(result.error->code(), ErrorCode::io) << result.error->message();
+    }
+  }
+}
+
+TEST(EngineUpdate, IsWaitedForWhereTheStatesAreRead) {
+  RunOptions options = on_disk(1, 3);
+  std::vector<std::uint64_t> moved;
+  options.after_steps = [&](Engine& engine) -> Result<void> {
+    std::uint64_t not_initial = 0;
+    PENSTOCK_TRY(engine.read_states(
+        [&](ParameterId, cpu_adam::StateKind kind, std::uint64_t, auto values) -> Result<void> {
+          if (kind != cpu_adam::StateKind::second_moment) return ok();
+          for (const float value : values) not_initial += value > 0 ? 1 : 0;
+          return ok();
+        }));
+    moved.push_back(not_initial);
+    PENSTOCK_TRY(engine.finish_update());
+    return engine.finish_update();
+  };
+  options.steps = 1;
+
+  EXPECT_FALSE(train(options).error);
+
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_GT(moved[0], options.model.element_count().value() * 9 / 10);
+}
+
+// A read of a tile that fails stops the update. The call that waits returns the error; repeated, it continues.
+TEST(EngineUpdate, ContinuesAfterAReadThatFailed) {
+  const RunResult clean = train(on_disk(2, 5));
+  ASSERT_FALSE(clean.error);
+  std::uint32_t stopped = 0;
+  for (std::uint64_t request = 0; request < clean.requests; request += 7) {
+    RunOptions options = on_disk(2, 5);
+    options.faults = {tiers::Fault::fail(tiers::IoOperation::read, request, ENODEV)};
+    options.attempts = 3;
+
+    const RunResult result = train(options);
+
+    if (result.injected == 0) break;
+    if (result.error) continue;  // the read of a shard for a gather
+    EXPECT_EQ(result.digest, clean.digest) << request;
+    stopped += result.repeated;
+  }
+  EXPECT_GT(stopped, 0u);
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
