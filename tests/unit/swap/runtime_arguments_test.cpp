@@ -77,6 +77,16 @@ TEST_F(RuntimeArguments, RefusesATensorThatWasRemovedAlsoOnceAnotherHasItsPlace)
   for (const TensorId tensor : {first, second}) EXPECT_TRUE(holds(runtime_, tensor, 1));
 }
 
+TEST_F(RuntimeArguments, RefusesATensorOfAnotherRuntime) {
+  Simulation other({.host_budget = 64_KiB});
+  const TensorId own = add(runtime_, 4_KiB), first = add(*other.runtime, 4_KiB);
+
+  expect_refuses(first);
+  ASSERT_TRUE(runtime_.remove(own) && other.runtime->remove(first));
+  (void)add(runtime_, 4_KiB);
+  expect_refuses(add(*other.runtime, 4_KiB));  // in the same place, used as often
+}
+
 TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {
   const TensorId tensor = add(runtime_, 4_KiB);
   write(runtime_, tensor, 1);
