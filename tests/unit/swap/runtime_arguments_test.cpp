@@ -126,6 +126,20 @@ TEST(RuntimeCreate, RefusesWhatTheMachineCannotGiveAndEnginesThatAreNone) {
   EXPECT_NE(refused(path).find("decorate"), std::string::npos) << refused(path);
 }
 
+TEST(RuntimeCreate, NamesThePathWithoutADirectory) {
+  const penstock::test::ScratchDirectory directory;
+  for (const ByteCount total : {0_B, 1_MiB}) {  // sizes given, and sizes that the runtime chooses
+    const auto runtime = Runtime::create(
+        {.host_budget = 64_KiB,
+         .paths = {{.directory = directory.path(), .capacity = 1_MiB}, {.directory = "", .capacity = 1_MiB}},
+         .swap_need = {.total = total, .tensor_max = 64_KiB}});
+    ASSERT_FALSE(runtime);
+    EXPECT_EQ(runtime.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(runtime.error().message().find("RuntimeOptions::paths[1].directory"), std::string::npos)
+        << runtime.error().message();
+  }
+}
+
 TEST_F(RuntimeArguments, RefusesToAddATensorOfAnySizeThatHasNoRoomOrWithAnExtentOfTheCaller) {
   for (const std::uint64_t bytes : {1ull << 48, ~0ull, ~0ull - 4095}) {
     for (const bool on_disk : {false, true}) {
