@@ -260,11 +260,14 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(usable);
 }
 
-/// The message of check_paths() in a child, after `prepare`, for this directory.
-std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare) {
+/// The message of check_paths() in a child, after `prepare`, for this directory of the optimizer's states and, if
+/// `for_both`, of the parameters.
+std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare,
+                         bool for_both = false) {
   auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
     "offload_optimizer": {"device": "nvme", "nvme_path": "/"}}})");
   config->offload_optimizer.nvme_paths = {directory};
+  if (for_both) config->offload_param = config->offload_optimizer;
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) return "no pipe";
   test::in_child([&] {
@@ -300,6 +303,20 @@ TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist)
   EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
   EXPECT_TRUE(contains(missing, "does not exist")) << missing;
   EXPECT_TRUE(contains(missing, "try     create the directory")) << missing;
+}
+
+TEST(Config, ExaminesADirectoryOnceThatTwoKeysName) {
+  const test::ScratchDirectory directory;
+
+  const std::string refused = path_refusal(
+      directory.path(), [] { return test::refuse_system_call_times(SYS_newfstatat, EIO, 1); },
+      /*for_both=*/true);
+
+  for (const char* key : {"offload_param", "offload_optimizer"}) {
+    EXPECT_TRUE(contains(refused, "zero_optimization." + std::string(key) +
+                                      ".nvme_path: " + directory.path().string() + " cannot be examined"))
+        << refused;
+  }
 }
 
 TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {
