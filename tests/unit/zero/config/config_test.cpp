@@ -57,10 +57,30 @@ TEST(Config, CompletesTheBatchSizesAsDeepSpeedDoes) {
   EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5})", 7),
             "105 = 3 * 5");
   EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3})", 8), "24 = 3 * 1");
-  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 3})", 2),
+  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 3,
+                                 "gradient_accumulation_steps": 1})",
+                             2),
                        "10 is not 3 (train_micro_batch_size_per_gpu) * 1 (gradient_accumulation_steps) * 2"));
-  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 2})", 4), "2 is not 0 "));
   EXPECT_TRUE(contains(sizes(R"({"train_micro_batch_size_per_gpu": 4294967295})", 4), "more than"));
+}
+
+// 0 and 1, which integer division gives, are in no file.
+TEST(Config, NamesThePartOfTheBatchSizeForWhichNoIntegerFits) {
+  for (const char* total : {"4", "10"}) {
+    const std::string steps = refusal(
+        R"({"train_batch_size": )" + std::string(total) + R"(, "train_micro_batch_size_per_gpu": 3})", 2);
+    EXPECT_TRUE(contains(steps,
+                         "train_batch_size, line 1: train_batch_size is not the product of its parts: no "
+                         "integer gradient_accumulation_steps makes 3 (train_micro_batch_size_per_gpu) * "
+                         "gradient_accumulation_steps * 2 (ranks) equal to " +
+                             std::string(total)))
+        << steps;
+  }
+  const std::string micro = refusal(R"({"train_batch_size": 2})", 4);
+  EXPECT_TRUE(contains(micro,
+                       "no integer train_micro_batch_size_per_gpu makes train_micro_batch_size_per_gpu * 1 "
+                       "(gradient_accumulation_steps) * 4 (ranks) equal to 2"))
+      << micro;
 }
 
 TEST(Config, NeedsAPathForNvme) {
