@@ -127,11 +127,11 @@ class HostResidency {
   /// |---|---|
   /// | a lease | nobody, as far as is known here: its holder may wait for this request |
   /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
-  /// | an earlier grant of a thread that blocks in another request | nobody: a thread that blocks takes no other grant |
+  /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
   ///
   /// If nobody acts, fails a request and returns true: after advance() the next one may starve too. Which one: the last
-  /// request without room in which a thread blocks that has an earlier grant, so that this thread continues and can take
-  /// the grant. If there is none, the first request that waits for room.
+  /// request without room in which a thread blocks that has an earlier grant, so that this thread continues and can
+  /// take the grant. If there is none, the first request that waits for room.
   bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();

@@ -9,9 +9,9 @@
 namespace penstock::tiers {
 
 /// A TensorId is the number of its store, 16 bits; the number of tensors that have used its slot before, 16 bits; and
-/// the slot, 32 bits, which a later tensor uses again. So an id of a removed tensor differs from that of the tensor that
-/// has its slot now, one of another store from all ids of this one, and a default TensorId from all: no store has number
-/// 0.
+/// the slot, 32 bits, which a later tensor uses again. So an id of a removed tensor differs from that of the tensor
+/// that has its slot now, one of another store from all ids of this one, and a default TensorId from all: no store has
+/// number 0.
 [[nodiscard]] constexpr std::size_t slot_of(TensorId id) {
   return static_cast<std::uint32_t>(id);
 }

@@ -14,8 +14,8 @@ constexpr const char* adam = "Adam";
 constexpr std::string_view batch_keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                            "gradient_accumulation_steps"};
 
-/// In which way the parts do not multiply to `total`. `divided` is the key of the part that is a quotient, or empty; its
-/// number is in no file.
+/// In which way the parts do not multiply to `total`. `divided` is the key of the part that is a quotient, or empty;
+/// its number is in no file.
 std::string not_product(const std::string& total, std::uint64_t micro, std::uint64_t steps,
                         std::uint32_t world_size, std::string_view divided) {
   const auto part = [&](std::string_view key, std::uint64_t value) {

@@ -1,5 +1,6 @@
 // Random sequences of every call, with effects that end late, in any order, some with an error. Two threads and the
-// mover request leases; a thread sometimes blocks in a request, as in Runtime::acquire(), and acts no more until it ends.
+// mover request leases; a thread sometimes blocks in a request, as in Runtime::acquire(), and does nothing until it
+// ends.
 #include "unit/swap/residency/residency_fixture.hpp"
 
 #include "kit/seeded_random.hpp"
