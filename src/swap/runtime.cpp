@@ -6,10 +6,27 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
 
 namespace penstock::swap {
 
 using tiers::TensorId;
+
+namespace {
+
+/// A file system's error would name no directory.
+Result<void> check_directories(const std::vector<PathOptions>& paths) {
+  const auto empty = std::find_if(paths.begin(), paths.end(),
+                                  [](const PathOptions& path) { return path.directory.empty(); });
+  if (empty == paths.end()) return ok();
+  return Error::invalid_argument("Runtime::create")
+      .object("RuntimeOptions::paths[" + std::to_string(empty - paths.begin()) + "].directory")
+      .reason("it is empty")
+      .advice("name the directory of the swap file; \".\" is the current one");
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (options.pinning > tiers::Pinning::required) {
@@ -18,6 +35,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (options.eviction > Eviction::planned) {
     return Error::invalid_argument("Runtime::create").object("eviction").got(unsigned(options.eviction));
   }
+  PENSTOCK_TRY(check_directories(options.paths));
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {
     auto messages = size_swap_files(options.swap_need, options.paths);
     if (!messages) return messages.error();

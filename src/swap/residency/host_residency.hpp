@@ -27,7 +27,7 @@ namespace penstock::swap {
 /// Who takes the result of a request.
 struct Requester {
   std::thread::id thread{};  ///< none: another thread than the one that requests, such as the mover
-  bool blocks = false;       ///< it waits for this result and takes no other one before
+  bool blocks = false;  ///< it waits for this result and takes no other one before; at most one such request
 };
 
 /// Decides which tensors are in host memory: grants leases, evicts, and asks Effects to load, store and drop.
@@ -121,8 +121,17 @@ class HostResidency {
   /// Grants requests where possible, and starts loads and stores.
   void advance();
   /// Called when no transfer is in flight that could free memory. For the first request that waits for room, takes back
-  /// the later grants that were not taken. If that makes no room, and no caller can take an earlier grant, fails the
-  /// request and returns true: after advance() the next one may starve too.
+  /// the later grants that were not taken. If that makes no room, the memory is free only after somebody acts:
+  ///
+  /// | Memory is held by | Who acts |
+  /// |---|---|
+  /// | a lease | nobody, as far as is known here: its holder may wait for this request |
+  /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
+  /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
+  ///
+  /// If nobody acts, fails a request and returns true: after advance() the next one may starve too. Which one: the last
+  /// request without room in which a thread blocks that has an earlier grant, so that this thread continues and can
+  /// take the grant. If there is none, the first request that waits for room.
   bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
@@ -163,6 +172,8 @@ class HostResidency {
   };
   enum class Decision : std::uint8_t { granted, waits, waits_for_room, failed };
 
+  using Requests = std::pmr::list<Request>;
+
   // Requests.
   [[nodiscard]] Decision decide(Request& request, bool may_reserve);
   [[nodiscard]] Decision grant_resident(const Request& request);
@@ -170,7 +181,9 @@ class HostResidency {
   void finish(const Request& request, Result<void> outcome);
   void end_untaken(const Request& granted);
   [[nodiscard]] bool take_back_grants_after(RequestId id);
-  [[nodiscard]] bool earlier_grant_may_make_room(const Request& starved) const;
+  [[nodiscard]] Requests::iterator first_without_room();
+  [[nodiscard]] Requests::iterator blocking_request(std::thread::id thread);
+  [[nodiscard]] Requests::iterator request_to_fail(Requests::iterator starved);
   void count_pending_use(tiers::TensorId tensor, int change);
   void refresh_after_trace_change(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);
@@ -212,7 +225,7 @@ class HostResidency {
 
   // Pool for the nodes of the containers below, which are inserted and erased with each transfer.
   std::pmr::unsynchronized_pool_resource nodes_;
-  std::pmr::list<Request> requests_{&nodes_};
+  Requests requests_{&nodes_};
   struct Outcome {
     Request request;
     Result<void> result;

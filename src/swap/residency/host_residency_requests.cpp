@@ -71,40 +71,55 @@ void HostResidency::finish(const Request& request, Result<void> outcome) {
 
 bool HostResidency::fail_starved_request() {
   if (store_failed()) return false;
-  const auto find_starved = [this] {
-    return std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
-      return store_.copy(request.tensor).state == CopyState::absent;
-    });
-  };
-  auto starved = find_starved();
+  auto starved = first_without_room();
   if (starved == requests_.end()) return false;
   const RequestId id = starved->id;
   if (take_back_grants_after(id)) {
     advance();
-    starved = find_starved();
+    starved = first_without_room();
     const bool waits = starved != requests_.end() && starved->id == id && storing_.empty();
     if (!waits) return false;
   }
-  if (earlier_grant_may_make_room(*starved)) return false;
+  const auto failed = request_to_fail(starved);
+  if (failed == requests_.end()) return false;
   Error error =
-      budget_.too_small(padded_size(starved->tensor)).object(store_.description(starved->tensor).name);
+      budget_.too_small(padded_size(failed->tensor)).object(store_.description(failed->tensor).name);
   for (const TensorId tensor : store_.tensors()) {
     if (!store_.copy(tensor).leased()) continue;
     error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
                                   to_string(store_.description(tensor).size));
   }
-  finish(*starved, std::move(error));
-  requests_.erase(starved);
+  finish(*failed, std::move(error));
+  requests_.erase(failed);
   return true;
 }
 
-/// Whether a caller will take an earlier grant. It will continue then, and may free room.
-bool HostResidency::earlier_grant_may_make_room(const Request& starved) const {
-  return std::any_of(outcomes_.begin(), outcomes_.lower_bound(starved.id), [&](const auto& outcome) {
-    const Requester& other = outcome.second.request.requester;
-    const bool waits_for_this = starved.requester.blocks && other.thread == starved.requester.thread;
-    return outcome.second.result && !waits_for_this;
+HostResidency::Requests::iterator HostResidency::first_without_room() {
+  return std::find_if(requests_.begin(), requests_.end(), [this](const Request& request) {
+    return store_.copy(request.tensor).state == CopyState::absent;
   });
+}
+
+/// The request in which the thread blocks; none if it does not block.
+HostResidency::Requests::iterator HostResidency::blocking_request(std::thread::id thread) {
+  return std::find_if(requests_.begin(), requests_.end(), [&](const Request& request) {
+    return request.requester.blocks && request.requester.thread == thread;
+  });
+}
+
+/// The request whose failure lets a thread continue, for the reasons that fail_starved_request() states. None if some
+/// thread can take a grant that is earlier than `starved`.
+HostResidency::Requests::iterator HostResidency::request_to_fail(Requests::iterator starved) {
+  auto failed = requests_.end();
+  const auto end = outcomes_.lower_bound(starved->id);
+  for (auto outcome = outcomes_.begin(); outcome != end; ++outcome) {
+    if (!outcome->second.result) continue;
+    const auto blocking = blocking_request(outcome->second.request.requester.thread);
+    if (blocking == requests_.end()) return requests_.end();
+    const bool lacks_room = store_.copy(blocking->tensor).state == CopyState::absent;
+    if (lacks_room && (failed == requests_.end() || blocking->id > failed->id)) failed = blocking;
+  }
+  return failed == requests_.end() ? starved : failed;
 }
 
 bool HostResidency::has_excluding_request(std::thread::id thread, TensorId tensor, Access access) const {

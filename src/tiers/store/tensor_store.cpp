@@ -5,12 +5,18 @@
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
+#include <atomic>
 
 namespace penstock::tiers {
 
 std::string_view to_string(CopyState state) {
   constexpr std::string_view names[] = {"absent", "loading", "clean", "dirty", "storing"};
   return names[static_cast<std::size_t>(state)];
+}
+
+std::uint16_t TensorStore::next_number() {
+  static std::atomic<std::uint32_t> stores = 0;
+  return static_cast<std::uint16_t>(1 + stores++ % 0xffff);
 }
 
 Result<TensorId> TensorStore::add(TensorDescription description) {
@@ -26,7 +32,7 @@ Result<TensorId> TensorStore::add(TensorDescription description) {
                 " has the same key: " + to_string(description.key));
   }
   if (free_.empty()) {
-    free_.push_back(first_in_slot(tensors_.size()));
+    free_.push_back(first_in_slot(number_, tensors_.size()));
     tensors_.emplace_back();
   }
   const TensorId id = free_.back();

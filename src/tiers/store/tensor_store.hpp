@@ -39,7 +39,8 @@ class TensorStore {
   [[nodiscard]] Result<TensorId> add(TensorDescription description);
   /// Whether `id` is that of a tensor that was added and not removed.
   [[nodiscard]] bool contains(TensorId id) const;
-  /// Removes the tensor and its copies, which are not leased and not in flight. The id is not used again.
+  /// Removes the tensor and its copies, which are not leased and not in flight. The id is not used again, nor by one of
+  /// the next 65534 stores of the process.
   TensorDescription remove(TensorId id);
 
   [[nodiscard]] const TensorDescription& description(TensorId id) const { return at(id).description; }
@@ -98,7 +99,10 @@ class TensorStore {
   [[nodiscard]] const Tensor& at(TensorId id) const;
   [[nodiscard]] static std::uint64_t newest(const Tensor& tensor);
   static void clear(Tensor& tensor);
+  [[nodiscard]] static std::uint16_t next_number();
 
+  std::uint16_t number_ =
+      next_number();            // in the ids; of 65535 consecutive stores of the process each has another
   std::deque<Tensor> tensors_;  // a deque: workers hold references to block tables while tensors are added
   std::vector<TensorId> free_;  // the next ids in the slots of removed tensors
   std::map<TensorKey, TensorId> ids_;

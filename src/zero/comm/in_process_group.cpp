@@ -287,6 +287,13 @@ class InProcessTransport final : public Transport {
     return true;
   }
 
+  /// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type.
+  static std::string text_of(const Transfer& one) {
+    std::string size = to_string(one.flat.bytes.size() + one.mine.size());
+    if (one.kind == Transfer::Kind::all_to_all) size.append(" of ").append(to_string(one.flat.dtype));
+    return std::string(to_string(one.kind)) + " of " + size + ", " + to_string(one.signature);
+  }
+
   Result<void> check_equal() const {
     const Transfer& mine = mine_.transfer;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
@@ -296,19 +303,15 @@ class InProcessTransport final : public Transport {
           other.mine.size() == mine.mine.size()) {
         continue;
       }
-      const auto describe = [](const Transfer& one) {
-        return std::string(to_string(one.kind)) + " of " +
-               to_string(one.flat.bytes.size() + one.mine.size()) + ", " + to_string(one.signature);
-      };
       return Error::invalid_argument("Communicator")
           .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) +
                   " call different collectives")
-          .wanted(describe(mine))
-          .got(describe(other))
+          .wanted(text_of(mine))
+          .got(text_of(other))
           .advice(
               "call acquire, gradients, reduce, step and digest in the same order on every rank, with the "
-              "same "
-              "StepOptions (units_without_gradient, micro_batches) and the same restored step");
+              "same ModelLayout and data types, StepOptions (units_without_gradient, micro_batches) and "
+              "restored step");
     }
     return ok();
   }

@@ -15,8 +15,7 @@ namespace {
 using Violations = std::vector<Violation>;
 
 /// Checks each value separately, with the same rules as for a file.
-void check_values(const Config& config, Violations& violations) {
-  const Draft draft = draft_of(config);
+void check_values(const Draft& draft, Violations& violations) {
   for (const Key& key : schema()) {
     if (!key.field) continue;
     const Json::Value json = write_value(key, key.field.get(draft));
@@ -55,7 +54,8 @@ void check_precision(const Config& config, Violations& violations) {
   }
 }
 
-void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
+void check_optimizer(const Draft& draft, Violations& violations) {
+  const OptimizerConfig& optimizer = draft.config.optimizer;
   const bool is_known = optimizer.decay_mode <= cpu_adam::AdamDecay::decoupled;
   if (optimizer.decay_mode == cpu_adam::AdamDecay::none || !is_known) {
     violations.push_back({{"optimizer.params.adam_w_mode"},
@@ -64,8 +64,10 @@ void check_optimizer(const OptimizerConfig& optimizer, Violations& violations) {
                               "; for no decay set weight_decay to 0"});
   }
   if (std::any_of(optimizer.betas.begin(), optimizer.betas.end(), [](float beta) { return beta == 1.0f; })) {
-    violations.push_back(
-        {{"optimizer.params.betas"}, "wanted two numbers of at least 0 and, in single precision, below 1"});
+    const Key& betas = *find_key("optimizer.params.betas");
+    violations.push_back({{betas.path},
+                          "wanted two numbers of at least 0 and, in single precision, below 1, got " +
+                              write_json(write_value(betas, betas.field.get(draft)))});
   }
 }
 
@@ -105,13 +107,14 @@ void check_offload(const Config& config, Violations& violations) {
 
 std::vector<Violation> check(const Config& config) {
   Violations violations;
-  check_values(config, violations);
+  const Draft draft = draft_of(config);
+  check_values(draft, violations);
   if (config.stage != 3) {
     violations.push_back({{"zero_optimization.stage"},
                           "stage " + std::to_string(config.stage) + " is not supported yet; only 3 is"});
   }
   check_precision(config, violations);
-  check_optimizer(config.optimizer, violations);
+  check_optimizer(draft, violations);
   check_offload(config, violations);
   return violations;
 }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string>
 #include <system_error>
@@ -56,10 +57,17 @@ Result<void> Config::check_paths() const {
   Error error =
       Error::invalid_config("Config::check_paths").reason("swap files cannot be created on this machine");
   std::set<std::string> advice;
+  std::map<std::filesystem::path, Refusal>
+      examined;  // once, because one that does not answer takes the deadline
+  const auto refusal_of_known = [&](const std::filesystem::path& directory) -> const Refusal& {
+    const auto [found, is_new] = examined.try_emplace(directory);
+    if (is_new) found->second = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
+    return found->second;
+  };
   const auto check = [&](const OffloadConfig& offload, const std::string& key) {
     if (offload.device != OffloadDevice::nvme) return;
     for (const std::filesystem::path& directory : offload.nvme_paths) {
-      const Refusal refused = refusal_of(directory, std::chrono::seconds(penstock.io_deadline_seconds));
+      const Refusal& refused = refusal_of_known(directory);
       if (refused.why.empty()) continue;
       error = std::move(error).note("zero_optimization." + key + ".nvme_path: " + directory.string() + " " +
                                     refused.why);

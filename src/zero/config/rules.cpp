@@ -1,6 +1,8 @@
 #include "zero/config/rules.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 
 namespace penstock::zero::config {
 
@@ -9,42 +11,61 @@ namespace {
 constexpr std::uint64_t batch_max = 0xffffffff;
 constexpr const char* adam = "Adam";
 
+constexpr std::string_view batch_keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                           "gradient_accumulation_steps"};
+
+/// In which way the parts do not multiply to `total`. `divided` is the key of the part that is a quotient, or empty;
+/// its number is in no file.
+std::string not_product(const std::string& total, std::uint64_t micro, std::uint64_t steps,
+                        std::uint32_t world_size, std::string_view divided) {
+  const auto part = [&](std::string_view key, std::uint64_t value) {
+    return key == divided ? std::string(key) : std::to_string(value) + " (" + std::string(key) + ")";
+  };
+  const std::string product = part(batch_keys[1], micro) + " * " + part(batch_keys[2], steps) + " * " +
+                              std::to_string(world_size) + " (ranks)";
+  if (divided.empty()) return total + " is not " + product;
+  return "no integer " + std::string(divided) + " makes " + product + " equal to " + total;
+}
+
 /// DeepSpeed's rule: train_batch_size = micro × accumulation × world; two give the third by integer
 /// division, train alone sets accumulation to 1, and so does micro alone.
 /// https://www.deepspeed.ai/docs/config-json/#batch-size-related-parameters
 void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
-  static constexpr std::string_view names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
-                                               "gradient_accumulation_steps"};
   auto &train = draft.train_batch_size, &micro = draft.micro_batch_size,
        &steps = draft.gradient_accumulation_steps;
   if (!train && !micro) {
     // A key with an invalid value was already reported.
-    if (!reader.has_problem(names[0]) && !reader.has_problem(names[1])) {
-      reader.report(names[0],
+    if (!reader.has_problem(batch_keys[0]) && !reader.has_problem(batch_keys[1])) {
+      reader.report(batch_keys[0],
                     "this or train_micro_batch_size_per_gpu must be given; for the defaults set "
                     "\"train_micro_batch_size_per_gpu\": 1");
     }
     return;
   }
-  if (reader.has_problem(names[0]) || reader.has_problem(names[1]) || reader.has_problem(names[2])) return;
-  if (train && micro && !steps) steps = *train / world_size / *micro;
+  const auto has_problem = [&](std::string_view key) { return reader.has_problem(key); };
+  if (std::any_of(std::begin(batch_keys), std::end(batch_keys), has_problem)) return;
+  std::string_view divided;  // the part that is a quotient
+  if (train && micro && !steps) {
+    steps = *train / world_size / *micro;
+    divided = batch_keys[2];
+  }
   if (!steps) steps = 1;
-  if (train && !micro) micro = *train / world_size / *steps;
+  if (train && !micro) {
+    micro = *train / world_size / *steps;
+    divided = batch_keys[1];
+  }
   if (!train) train = *micro * world_size > batch_max ? batch_max + 1 : *micro * *steps * world_size;
 
-  const std::string product = std::to_string(*micro) + " (train_micro_batch_size_per_gpu) * " +
-                              std::to_string(*steps) + " (gradient_accumulation_steps) * " +
-                              std::to_string(world_size) + " (ranks)";
   const bool fits = *micro <= batch_max && *steps <= batch_max && *train <= batch_max;
   // Each factor is below 2^32, so that the product of two cannot overflow.
   const bool equal = fits && *micro > 0 && *steps > 0 && *micro * *steps <= batch_max &&
                      *micro * *steps * world_size == *train;
   if (!equal) {
-    const auto first_given =
-        std::find_if(names, names + 3, [&](auto name) { return reader.was_given(name); });
+    const std::string total = fits ? std::to_string(*train) : "more than 4294967295";
+    const auto first_given = std::find_if(std::begin(batch_keys), std::end(batch_keys),
+                                          [&](auto name) { return reader.was_given(name); });
     return reader.report(*first_given, "train_batch_size is not the product of its parts: " +
-                                           (fits ? std::to_string(*train) : "more than 4294967295") +
-                                           " is not " + product);
+                                           not_product(total, *micro, *steps, world_size, divided));
   }
   draft.config.train_batch_size = static_cast<std::uint32_t>(*train);
   draft.config.micro_batch_size = static_cast<std::uint32_t>(*micro);

@@ -9,7 +9,8 @@ using enum Status;
 using enum Consumer;
 
 constexpr double uint32_max = 4294967295.0;
-constexpr double float_max = std::numeric_limits<float>::max();
+constexpr double float_max =
+    3.4028235e38;  // rounds to the largest float, of which it is the shortest decimal
 constexpr std::string_view no_report = "concerns DeepSpeed's own reports only";
 constexpr std::string_view dynamic_only = "only used with a dynamic loss scale";
 constexpr std::string_view no_client_optimizer = "there is no other optimizer";

@@ -16,7 +16,7 @@ namespace {
 
 using Fault = tl::unexpected<std::string>;
 
-constexpr double two_to_64 = 18446744073709551616.0;
+constexpr double count_max = 18446744073709549568.0;  // the largest double below 2^64
 
 /// Whether DeepSpeed reads the key with pydantic, which converts strings to numbers and booleans.
 bool is_converted(std::string_view path) {
@@ -49,11 +49,27 @@ std::string number_text(double value) {
   return {text.data(), end.ptr};
 }
 
-/// " from 1 to 4096, a multiple of 4"; without an upper limit that is too large to matter.
-std::string range_text(const Key& key) {
-  const bool ends = key.most < double{std::numeric_limits<float>::max()};
-  std::string text = ends ? " from " + number_text(key.least) + " to " + number_text(key.most)
-                          : " of at least " + number_text(key.least);
+/// The largest number that the key takes.
+double most_of(const Key& key) {
+  const bool counts = key.kind == Kind::count || key.kind == Kind::bytes;
+  return counts ? std::min(key.most, count_max) : key.most;
+}
+
+/// " to 4096".
+std::string limit_text(const Key& key) {
+  const double most = most_of(key);
+  if (most == count_max) return " to " + std::to_string(static_cast<std::uint64_t>(count_max));
+  const bool is_of_float = static_cast<float>(most) == std::numeric_limits<float>::max();
+  return " to " + number_text(most) + (is_of_float ? ", the largest in single precision" : "");
+}
+
+enum class Limit : bool { if_it_matters, always };
+
+/// " from 1 to 4096, a multiple of 4"; an upper limit that is too large to matter only on demand.
+std::string range_text(const Key& key, Limit limit) {
+  const bool ends = limit == Limit::always || key.most < double{std::numeric_limits<float>::max()};
+  std::string text = (ends ? " from " : " of at least ") + number_text(key.least);
+  if (ends) text += limit_text(key);
   if (key.multiple_of > 1) text += ", a multiple of " + std::to_string(key.multiple_of);
   return text;
 }
@@ -69,10 +85,6 @@ std::string listed(const Key& key, std::string_view before_last, std::string_vie
   return text;
 }
 
-Fault wanted(const Key& key, const Json::Value& json, const std::string& advice = {}) {
-  return Fault("wanted " + what_it_takes(key) + ", got " + shown(json) + advice);
-}
-
 /// The number that the whole text is.
 template <class T>
 std::optional<T> parsed(const std::string& text) {
@@ -80,6 +92,49 @@ std::optional<T> parsed(const std::string& text) {
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
   if (end.ec != std::errc() || end.ptr != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+Fault too_many_bytes(const std::string& got) {
+  const auto most = static_cast<std::uint64_t>(count_max);
+  return Fault("wanted at most " + std::to_string(most) + " bytes (16 EiB), got " + got);
+}
+
+/// Whether the value is, or contains, a number above the key's limit.
+bool exceeds_limit(const Key& key, const Json::Value& json) {
+  if (json.isArray() && key.kind == Kind::numbers) {
+    return std::any_of(json.begin(), json.end(), [&](const auto& one) { return exceeds_limit(key, one); });
+  }
+  std::optional<double> number;
+  if (json.isNumeric()) number = json.asDouble();
+  if (json.isString()) number = parsed<double>(json.asString());
+  return number && std::isfinite(*number) && *number > most_of(key);
+}
+
+std::string taken(const Key& key, Limit limit) {
+  switch (key.kind) {
+    case Kind::flag: return "true or false";
+    case Kind::count: return "an integer" + range_text(key, limit);
+    case Kind::real: return "a number" + range_text(key, limit);
+    case Kind::text: return key.choices.empty() ? "a string" : listed(key, " or ", "\"");
+    case Kind::paths: return "a directory, or a list of directories";
+    case Kind::numbers:
+      return (key.length == 2 ? "two numbers"
+              : key.whole     ? "a list of integers"
+                              : "a list of numbers") +
+             range_text(key, limit);
+    case Kind::bytes: return "a number of bytes, or a string such as \"160MiB\"";
+    case Kind::list: return "a list";
+    case Kind::feature:
+      if (key.fallback == "null") return "null";
+      return has_switch(key) ? "an object that is empty or says \"enabled\": false" : "an empty object";
+    case Kind::block: break;
+  }
+  return "an object";
+}
+
+Fault wanted(const Key& key, const Json::Value& json, const std::string& advice = {}) {
+  const Limit limit = exceeds_limit(key, json) ? Limit::always : Limit::if_it_matters;
+  return Fault("wanted " + taken(key, limit) + ", got " + shown(json) + advice);
 }
 
 /// A string is a number only where DeepSpeed converts it, and only digits are an integer: "5e8" is none for pydantic.
@@ -91,7 +146,7 @@ std::optional<double> number_of(const Key& key, const Json::Value& json) {
 }
 
 bool in_range(const Key& key, double value) {
-  return std::isfinite(value) && value >= key.least && value <= key.most;
+  return std::isfinite(value) && value >= key.least && value <= most_of(key);
 }
 
 /// As wanted(), with the advice to unquote a string that would be accepted without quotes.
@@ -123,7 +178,7 @@ tl::expected<Value, std::string> read_flag(const Key& key, const Json::Value& js
 tl::expected<Value, std::string> read_count(const Key& key, const Json::Value& json) {
   const auto number = number_of(key, json);
   const bool integral = number && std::floor(*number) == *number;
-  if (!integral || !in_range(key, *number) || *number >= two_to_64) return wanted_number(key, json);
+  if (!integral || !in_range(key, *number)) return wanted_number(key, json);
   const std::uint64_t count = json.isUInt64() ? json.asUInt64() : static_cast<std::uint64_t>(*number);
   if (count % key.multiple_of != 0) return wanted(key, json);
   return Value{.count = count};
@@ -178,6 +233,7 @@ tl::expected<Value, std::string> read_numbers(const Key& key, const Json::Value&
 tl::expected<Value, std::string> read_bytes(const Key& key, const Json::Value& json) {
   if (!json.isString()) {
     auto count = read_count(key, json);
+    if (!count && exceeds_limit(key, json)) return too_many_bytes(shown(json));
     if (!count) return wanted(key, json);
     return count;
   }
@@ -219,7 +275,8 @@ tl::expected<std::uint64_t, std::string> parse_bytes(const std::string& text) {
   for (const Unit& known : units) {
     if (parsed.ec != std::errc() || unit != lower(std::string(known.name))) continue;
     const double bytes = number * known.bytes;
-    if (bytes >= 0 && bytes < two_to_64) return static_cast<std::uint64_t>(bytes);
+    if (bytes > count_max) return too_many_bytes('"' + text + '"');
+    if (bytes >= 0) return static_cast<std::uint64_t>(bytes);
   }
   return Fault("wanted a number of bytes such as \"160MiB\" (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), got \"" +
                text + "\"");
@@ -265,25 +322,7 @@ Json::Value write_value(const Key& key, const std::optional<Value>& value) {
 }
 
 std::string what_it_takes(const Key& key) {
-  switch (key.kind) {
-    case Kind::flag: return "true or false";
-    case Kind::count: return "an integer" + range_text(key);
-    case Kind::real: return "a number" + range_text(key);
-    case Kind::text: return key.choices.empty() ? "a string" : listed(key, " or ", "\"");
-    case Kind::paths: return "a directory, or a list of directories";
-    case Kind::numbers:
-      return (key.length == 2 ? "two numbers"
-              : key.whole     ? "a list of integers"
-                              : "a list of numbers") +
-             range_text(key);
-    case Kind::bytes: return "a number of bytes, or a string such as \"160MiB\"";
-    case Kind::list: return "a list";
-    case Kind::feature:
-      if (key.fallback == "null") return "null";
-      return has_switch(key) ? "an object that is empty or says \"enabled\": false" : "an empty object";
-    case Kind::block: break;
-  }
-  return "an object";
+  return taken(key, Limit::if_it_matters);
 }
 
 bool is_fallback(const Key& key, const Json::Value& json, const Value& value) {

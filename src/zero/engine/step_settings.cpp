@@ -12,6 +12,7 @@ namespace {
 struct Setting {
   std::string_view name;
   bool hashed = false;  ///< its number says nothing to a reader
+  std::string_view advice = "give every rank the same configuration, layout and StepOptions";
 };
 
 constexpr std::array<Setting, StepSettings::count> settings = {{
@@ -31,7 +32,9 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"the data type of parameters and gradients", true},
     {"data_types.grad_accum_dtype", true},
     {"the model layout's optimizer groups", true},
-    {"the model layout", true},
+    {"the model layout", true,
+     "compare the ModelLayout of the ranks: order of units and parameters, names, counts, groups and shared "
+     "parameters"},
 }};
 
 /// The part of a hash that a double represents exactly.
@@ -96,7 +99,7 @@ Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettin
                   .wanted(number_text(of_rank_0.values[i]) + ", as rank 0")
                   .got(number_text(of_rank.values[i]) + " on rank " + std::to_string(rank));
     }
-    return std::move(error).advice("give every rank the same configuration, layout and StepOptions");
+    return std::move(error).advice(std::string(settings[i].advice));
   }
   return ok();
 }

@@ -168,6 +168,30 @@ TEST_F(PendingLeases, ThatAreGrantedCountAsMemoryThatTheThreadDoesNotFreeWhileIt
   EXPECT_TRUE(runtime.acquire(third, Access::read));
 }
 
+TEST_F(PendingLeases, ThatWaitBehindThoseThatAreGrantedDoNotLetTheirThreadWaitForEver) {
+  for (const bool holds_a_lease : {false, true}) {
+    const TensorId first = written(), second = written(), third = written(), fourth = written();
+    Lease held = holds_a_lease ? runtime.acquire(first, Access::read).value() : Lease();
+    PendingLease one = holds_a_lease ? PendingLease() : runtime.request(first, Access::read);
+    PendingLease two = runtime.request(second, Access::read);
+    simulation.run();
+    PendingLease waiting = runtime.request(third, Access::read);
+    simulation.run();
+
+    const auto refused = runtime.acquire(fourth, Access::read);
+
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small);
+    EXPECT_FALSE(waiting.poll());  // this thread can free memory now
+    held.end();
+    one.cancel();
+    EXPECT_TRUE(two.poll().value());
+    simulation.run();
+    EXPECT_TRUE(waiting.poll().value());
+    EXPECT_TRUE(runtime.acquire(fourth, Access::read));
+  }
+}
+
 TEST_F(PendingLeases, ForbidTheirThreadALeaseThatTheyExclude) {
   const TensorId tensor = written(), other = written();
   for (const auto& [pending, wanted] :

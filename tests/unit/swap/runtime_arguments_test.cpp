@@ -77,6 +77,16 @@ TEST_F(RuntimeArguments, RefusesATensorThatWasRemovedAlsoOnceAnotherHasItsPlace)
   for (const TensorId tensor : {first, second}) EXPECT_TRUE(holds(runtime_, tensor, 1));
 }
 
+TEST_F(RuntimeArguments, RefusesATensorOfAnotherRuntime) {
+  Simulation other({.host_budget = 64_KiB});
+  const TensorId own = add(runtime_, 4_KiB), first = add(*other.runtime, 4_KiB);
+
+  expect_refuses(first);
+  ASSERT_TRUE(runtime_.remove(own) && other.runtime->remove(first));
+  (void)add(runtime_, 4_KiB);
+  expect_refuses(add(*other.runtime, 4_KiB));  // in the same place, used as often
+}
+
 TEST_F(RuntimeArguments, RefusesToRemoveOrDiscardATensorThatIsInUse) {
   const TensorId tensor = add(runtime_, 4_KiB);
   write(runtime_, tensor, 1);
@@ -114,6 +124,20 @@ TEST(RuntimeCreate, RefusesWhatTheMachineCannotGiveAndEnginesThatAreNone) {
   path.make_engine = nullptr;
   path.decorate = [](std::unique_ptr<tiers::IoEngine>) { return std::unique_ptr<tiers::IoEngine>(); };
   EXPECT_NE(refused(path).find("decorate"), std::string::npos) << refused(path);
+}
+
+TEST(RuntimeCreate, NamesThePathWithoutADirectory) {
+  const penstock::test::ScratchDirectory directory;
+  for (const ByteCount total : {0_B, 1_MiB}) {  // sizes given, and sizes that the runtime chooses
+    const auto runtime = Runtime::create(
+        {.host_budget = 64_KiB,
+         .paths = {{.directory = directory.path(), .capacity = 1_MiB}, {.directory = "", .capacity = 1_MiB}},
+         .swap_need = {.total = total, .tensor_max = 64_KiB}});
+    ASSERT_FALSE(runtime);
+    EXPECT_EQ(runtime.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(runtime.error().message().find("RuntimeOptions::paths[1].directory"), std::string::npos)
+        << runtime.error().message();
+  }
 }
 
 TEST_F(RuntimeArguments, RefusesToAddATensorOfAnySizeThatHasNoRoomOrWithAnExtentOfTheCaller) {

@@ -11,7 +11,7 @@
 namespace penstock::tiers {
 
 /// Identifies a tensor of one runtime. It is not used again after remove(): calls with it are refused from then on, as
-/// those with a default TensorId are.
+/// those with a default TensorId, or with one of another runtime of the process, are.
 enum class TensorId : std::uint64_t {};
 
 /// A tensor's durable name: equal in every run of the same model on the same number of ranks. It seeds the tensor's

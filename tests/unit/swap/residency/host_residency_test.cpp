@@ -3,6 +3,8 @@
 #include "unit/swap/residency/residency_fixture.hpp"
 
 #include <gtest/gtest.h>
+#include <array>
+#include <thread>
 #include <vector>
 
 // Grants, eviction and write-behind, decided without a disk, a lock or a thread.
@@ -136,6 +138,107 @@ TEST_F(HostResidencyTest, NamesTheHoldersWhenNothingCouldFreeTheRoom) {
   EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
   EXPECT_NE(outcome->error().message().find("leased  held 40.0 KiB"), std::string::npos)
       << outcome->error().message();
+}
+
+/// Requests of two threads for tensors of half of the memory.
+class HostResidencyOfThreads : public HostResidencyTest {
+ protected:
+  HostResidencyOfThreads() {
+    for (TensorId& tensor : tensors_) tensor = add(32_KiB).value();
+    std::thread other([] {});
+    other_ = other.get_id();
+    other.join();
+  }
+  [[nodiscard]] Requester self(bool blocks = false) const {
+    return {.thread = std::this_thread::get_id(), .blocks = blocks};
+  }
+  [[nodiscard]] Requester other(bool blocks = false) const { return {.thread = other_, .blocks = blocks}; }
+  RequestId next(Requester requester) {
+    const RequestId id =
+        residency.request(tensors_[requests_++], Access::overwrite, Use::unrecorded, requester);
+    residency.advance();
+    return id;
+  }
+  /// As the runtime does when nothing is in flight.
+  void fail_starved_requests() {
+    ASSERT_TRUE(effects.empty());
+    while (residency.fail_starved_request()) residency.advance();
+  }
+  void expect_refused(RequestId id) {
+    const auto outcome = residency.take(id);
+    ASSERT_TRUE(outcome) << "it waits";
+    ASSERT_FALSE(*outcome);
+    EXPECT_EQ(outcome->error().code(), ErrorCode::budget_too_small);
+  }
+
+ private:
+  std::array<TensorId, 6> tensors_;
+  std::size_t requests_ = 0;
+  std::thread::id other_;
+};
+
+TEST_F(HostResidencyOfThreads, FailTheCallInWhichAThreadBlocksThatDoesNotTakeItsGrants) {
+  const RequestId first = next(self()), second = next(self()), waiting = next(self()),
+                  call = next(self(/*blocks=*/true));
+
+  fail_starved_requests();
+
+  expect_refused(call);
+  EXPECT_TRUE(residency.take(first).value());
+  EXPECT_TRUE(residency.take(second).value());
+  EXPECT_FALSE(residency.take(waiting));  // the thread can end the leases that it has taken now
+}
+
+TEST_F(HostResidencyOfThreads, FailTheLastCallIfAllThreadsBlockThatHaveGrants) {
+  const RequestId of_other = next(other()), own = next(self());
+  const RequestId call = next(self(/*blocks=*/true)), last_call = next(other(/*blocks=*/true));
+
+  fail_starved_requests();
+
+  expect_refused(last_call);
+  EXPECT_FALSE(residency.take(call));  // the other thread continues and may free memory
+  EXPECT_TRUE(residency.take(of_other).value());
+  EXPECT_TRUE(residency.take(own).value());
+}
+
+TEST_F(HostResidencyOfThreads, FailNothingWhileAThreadThatDoesNotBlockHasAGrant) {
+  const RequestId granted = next(other());
+  (void)next(self());
+  const RequestId call = next(self(/*blocks=*/true));
+
+  fail_starved_requests();
+  EXPECT_FALSE(residency.take(call));
+
+  EXPECT_TRUE(residency.take(granted).value());  // now a lease, which its holder may keep
+  fail_starved_requests();
+  expect_refused(call);
+}
+
+TEST_F(HostResidencyOfThreads, FailNothingWhileTheMoverHasAGrant) {
+  const RequestId of_mover = next({});
+  (void)next(self());
+  const RequestId call = next(self(/*blocks=*/true));
+
+  fail_starved_requests();
+
+  EXPECT_FALSE(residency.take(call));
+  EXPECT_TRUE(residency.take(of_mover).value());
+}
+
+TEST_F(HostResidencyOfThreads, FailTheFirstRequestIfAThreadWithGrantsBlocksForATensorInMemory) {
+  const TensorId resident = dirty(4_KiB);
+  lease(resident, Access::modify);
+  (void)next(self());
+  const RequestId call = residency.request(resident, Access::read, Use::unrecorded, self(/*blocks=*/true));
+  const RequestId starved = next(other());
+
+  fail_starved_requests();
+
+  expect_refused(starved);  // the holder of `resident` may block too
+  EXPECT_FALSE(residency.take(call));
+  residency.release(resident, Access::modify);
+  residency.advance();
+  EXPECT_TRUE(residency.take(call).value());
 }
 
 TEST_F(HostResidencyTest, StoresADirtyCopyBeforeItDropsIt) {

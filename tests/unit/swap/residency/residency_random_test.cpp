@@ -1,10 +1,14 @@
-// Random sequences of every call, with effects that end late, in any order, some with an error.
+// Random sequences of every call, with effects that end late, in any order, some with an error. Two threads and the
+// mover request leases; a thread sometimes blocks in a request, as in Runtime::acquire(), and does nothing until it
+// ends.
 #include "unit/swap/residency/residency_fixture.hpp"
 
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <array>
+#include <thread>
 #include <utility>
 
 namespace penstock::swap {
@@ -14,6 +18,15 @@ using penstock::test::SeededRandom;
 using test::ResidencyFixture;
 using tiers::CopyState;
 using tiers::TensorId;
+
+/// Of two threads.
+std::array<std::thread::id, 2> two_thread_ids() {
+  std::thread one([] {}), two([] {});
+  const std::array ids{one.get_id(), two.get_id()};
+  one.join();
+  two.join();
+  return ids;
+}
 
 class RandomRun {
  public:
@@ -49,9 +62,8 @@ class RandomRun {
       default: end_an_effect();
     }
     residency_.advance();
-    if (fixture_.effects.empty()) residency_.fail_starved_request();
     if (random_.below(10) == 0) (void)residency_.take_store_error();
-    take_outcomes();
+    act_on_outcomes();
   }
 
   void check() {
@@ -68,6 +80,8 @@ class RandomRun {
             << "a store to a pinned extent";
       }
     }
+    const bool all_block = blocks(threads_[0]) && blocks(threads_[1]);
+    ASSERT_FALSE(all_block && fixture_.effects.empty()) << "every thread blocks, and nothing is in flight";
     ASSERT_LE(fixture_.ledger.peak(tiers::Tier::host), fixture_.budget.size());
   }
 
@@ -103,6 +117,7 @@ class RandomRun {
     RequestId id;
     TensorId tensor{};
     Access access{};
+    Requester requester;
     bool granted = false;
   };
 
@@ -119,18 +134,29 @@ class RandomRun {
            std::any_of(open_.begin(), open_.end(), [&](const Open& one) { return one.tensor == tensor; });
   }
 
+  bool blocks(std::thread::id thread) const {
+    return std::any_of(open_.begin(), open_.end(), [&](const Open& one) {
+      return one.requester.blocks && !one.granted && one.requester.thread == thread;
+    });
+  }
+
   void request(TensorId tensor) {
-    if (in_use(tensor)) return;
+    Requester requester;  // the mover
+    if (random_.below(4) != 0) {
+      requester = {.thread = threads_[random_.below(threads_.size())], .blocks = random_.below(4) == 0};
+    }
+    if (in_use(tensor) || blocks(requester.thread)) return;
     const Access access = !find(tensor).written || random_.below(4) == 0 ? Access::overwrite
                           : random_.below(2) == 0                        ? Access::modify
                                                                          : Access::read;
-    open_.push_back({residency_.request(tensor, access, Use::recorded), tensor, access});
+    const RequestId id = residency_.request(tensor, access, Use::recorded, requester);
+    open_.push_back({id, tensor, access, requester});
   }
   void end_a_lease() {
     if (open_.empty()) return;
     const std::size_t which = random_.below(open_.size());
     const Open one = open_[which];
-    if (!one.granted && random_.below(6) != 0) return;
+    if (blocks(one.requester.thread) || (!one.granted && random_.below(6) != 0)) return;
     if (one.granted) {
       if (one.access != Access::read) find(one.tensor).written = true;
       residency_.release(one.tensor, one.access);
@@ -180,15 +206,39 @@ class RandomRun {
         effect,
         fails ? Result<void>(Error(hangs ? ErrorCode::deadline_exceeded : ErrorCode::io, "test")) : ok());
   }
-  void take_outcomes() {
-    std::erase_if(open_, [&](Open& one) {
-      if (one.granted) return false;
-      const auto outcome = residency_.take(one.id);
-      one.granted = outcome && *outcome;
-      return outcome && !*outcome;
-    });
+  /// Until nothing changes before a call or the end of an effect.
+  void act_on_outcomes() {
+    do {
+      while (fixture_.effects.empty() && residency_.fail_starved_request()) residency_.advance();
+    } while (take_outcomes() || take_store_error());
+  }
+  /// The mover takes all grants, a thread that blocks only the one that it waits for, and others some. True if any.
+  bool take_outcomes() {
+    bool any = false;
+    for (std::size_t i = open_.size(); i-- > 0;) {
+      Open& one = open_[i];
+      const auto& [thread, waits] = one.requester;
+      const bool takes = thread == std::thread::id() || (blocks(thread) ? waits : random_.below(2) == 0);
+      const auto outcome = takes && !one.granted ? residency_.take(one.id) : std::nullopt;
+      if (!outcome) continue;
+      any = true;
+      one.granted = outcome->has_value();
+      if (!*outcome) open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    return any;
+  }
+  /// A thread that blocks ends its request with the error.
+  bool take_store_error() {
+    const auto waiting = std::find_if(open_.begin(), open_.end(),
+                                      [](const Open& one) { return one.requester.blocks && !one.granted; });
+    if (waiting == open_.end() || !residency_.take_store_error()) return false;
+    residency_.cancel(waiting->id, waiting->tensor, waiting->access);
+    open_.erase(waiting);
+    residency_.advance();
+    return true;
   }
 
+  const std::array<std::thread::id, 2> threads_ = two_thread_ids();
   SeededRandom random_;
   ResidencyFixture fixture_;
   HostResidency& residency_ = fixture_.residency;

@@ -127,6 +127,20 @@ TEST_F(TensorStoreTest, RefusesAKeyThatAnotherTensorHasUntilThatIsRemoved) {
   EXPECT_TRUE(store_.add(same));
 }
 
+TEST_F(TensorStoreTest, GivesNoIdTwiceAlsoInAnotherStore) {
+  TensorStore other;
+  std::set<TensorId> ids = {tensor_};
+  std::vector<TensorId> last = {tensor_};
+  for (int i = 0; i < 70'000; ++i) {  // a place counts fewer tensors
+    (void)store_.remove(last.back());
+    last = {other.add({.name = "other", .size = 4_KiB}).value(),
+            store_.add({.name = "t", .size = 4_KiB}).value()};
+    for (const TensorId id : last) ASSERT_TRUE(ids.insert(id).second) << i;
+    ASSERT_FALSE(other.contains(last.back()) || store_.contains(last.front()));
+    (void)other.remove(last.front());
+  }
+}
+
 TEST_F(TensorStoreTest, RefusesATensorWithoutBytes) {
   EXPECT_EQ(store_.add({.name = "empty", .key = {.unit = 1}}).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(store_.add({.name = "no block", .key = {.unit = 1}, .size = 1_B, .block = 0_B}).error().code(),

@@ -65,7 +65,8 @@ const Case wrong[] = {
     {"NanEpsilon", [](Config& c) { c.optimizer.epsilon = nan; },
      "optimizer.params.eps: wanted a number of at least 0, got nan"},
     {"BetaOfOne", [](Config& c) { c.optimizer.betas[1] = 1; },
-     "optimizer.params.betas: wanted two numbers of at least 0 and, in single precision, below 1"},
+     "optimizer.params.betas: wanted two numbers of at least 0 and, in single precision, below 1, got [0.9, "
+     "1]"},
     {"NegativeBeta", [](Config& c) { c.optimizer.betas[0] = -0.1f; },
      "optimizer.params.betas: wanted two numbers from 0 to 1, got [-0.1, 0.999]"},
     {"NoDecayMode", [](Config& c) { c.optimizer.decay_mode = cpu_adam::AdamDecay::none; },
@@ -165,9 +166,11 @@ TEST(ConfigCheck, ChecksAFileWithTheSameRulesAndNamesTheLine) {
     const auto config = Config::from_text("{\"train_batch_size\": 8,\n" + text + "}", "ds_config.json", 1);
     return config ? "accepted" : config.error().message();
   };
-  EXPECT_NE(refusal(R"("optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.9999999999]}})")
-                .find("optimizer.params.betas, line 2"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(R"("optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.9999999999]}})")
+          .find("optimizer.params.betas, line 2: wanted two numbers of at least 0 and, in single precision, "
+                "below 1, got [0.9, 1]"),
+      std::string::npos);
   EXPECT_NE(
       refusal(R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},
                        "offload_optimizer": {"device": "nvme", "nvme_path": "/b"}})")

@@ -57,10 +57,30 @@ TEST(Config, CompletesTheBatchSizesAsDeepSpeedDoes) {
   EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5})", 7),
             "105 = 3 * 5");
   EXPECT_EQ(sizes(R"({"train_micro_batch_size_per_gpu": 3})", 8), "24 = 3 * 1");
-  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 3})", 2),
+  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 3,
+                                 "gradient_accumulation_steps": 1})",
+                             2),
                        "10 is not 3 (train_micro_batch_size_per_gpu) * 1 (gradient_accumulation_steps) * 2"));
-  EXPECT_TRUE(contains(sizes(R"({"train_batch_size": 2})", 4), "2 is not 0 "));
   EXPECT_TRUE(contains(sizes(R"({"train_micro_batch_size_per_gpu": 4294967295})", 4), "more than"));
+}
+
+// 0 and 1, which integer division gives, are in no file.
+TEST(Config, NamesThePartOfTheBatchSizeForWhichNoIntegerFits) {
+  for (const char* total : {"4", "10"}) {
+    const std::string steps = refusal(
+        R"({"train_batch_size": )" + std::string(total) + R"(, "train_micro_batch_size_per_gpu": 3})", 2);
+    EXPECT_TRUE(contains(steps,
+                         "train_batch_size, line 1: train_batch_size is not the product of its parts: no "
+                         "integer gradient_accumulation_steps makes 3 (train_micro_batch_size_per_gpu) * "
+                         "gradient_accumulation_steps * 2 (ranks) equal to " +
+                             std::string(total)))
+        << steps;
+  }
+  const std::string micro = refusal(R"({"train_batch_size": 2})", 4);
+  EXPECT_TRUE(contains(micro,
+                       "no integer train_micro_batch_size_per_gpu makes train_micro_batch_size_per_gpu * 1 "
+                       "(gradient_accumulation_steps) * 4 (ranks) equal to 2"))
+      << micro;
 }
 
 TEST(Config, NeedsAPathForNvme) {
@@ -260,11 +280,14 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(usable);
 }
 
-/// The message of check_paths() in a child, after `prepare`, for this directory.
-std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare) {
+/// The message of check_paths() in a child, after `prepare`, for this directory of the optimizer's states and, if
+/// `for_both`, of the parameters.
+std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare,
+                         bool for_both = false) {
   auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
     "offload_optimizer": {"device": "nvme", "nvme_path": "/"}}})");
   config->offload_optimizer.nvme_paths = {directory};
+  if (for_both) config->offload_param = config->offload_optimizer;
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) return "no pipe";
   test::in_child([&] {
@@ -300,6 +323,20 @@ TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist)
   EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
   EXPECT_TRUE(contains(missing, "does not exist")) << missing;
   EXPECT_TRUE(contains(missing, "try     create the directory")) << missing;
+}
+
+TEST(Config, ExaminesADirectoryOnceThatTwoKeysName) {
+  const test::ScratchDirectory directory;
+
+  const std::string refused = path_refusal(
+      directory.path(), [] { return test::refuse_system_call_times(SYS_newfstatat, EIO, 1); },
+      /*for_both=*/true);
+
+  for (const char* key : {"offload_param", "offload_optimizer"}) {
+    EXPECT_TRUE(contains(refused, "zero_optimization." + std::string(key) +
+                                      ".nvme_path: " + directory.path().string() + " cannot be examined"))
+        << refused;
+  }
 }
 
 TEST(Config, AnswersEveryTruncatedOrDamagedTextWithAValueOrAnError) {

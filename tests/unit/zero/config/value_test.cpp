@@ -78,6 +78,38 @@ TEST(ConfigValue, MindsTheCaseOfANameWhereDeepSpeedDoes) {
   }
 }
 
+TEST(ConfigValue, NamesTheLimitOfANumberThatIsAboveIt) {
+  const std::string bytes = "wanted at most 18446744073709549568 bytes (16 EiB), got ";
+  const std::string single = " to 3.4028235e+38, the largest in single precision, got ";
+  const struct {
+    std::string keys, says;
+  } cases[] = {
+      {R"("optimizer": {"params": {"lr": 1e39}})",
+       "optimizer.params.lr, line 1: wanted a number from 0" + single},
+      {R"("optimizer": {"params": {"lr": "1e39"}})", "wanted a number from 0" + single + "\"1e39\""},
+      {R"("gradient_clipping": 3.5e38)", "wanted a number from 0" + single + "3.5e+38"},
+      {R"("zero_optimization": {"sub_group_size": 1e25})",
+       "wanted an integer from 0 to 18446744073709549568, got 1e+25"},
+      {R"("penstock": {"host_budget": 1e25})", bytes + "1e+25"},
+      {R"("penstock": {"host_budget": 18446744073709551615})", bytes + "18446744073709551615"},
+      {R"("penstock": {"host_budget": "99999999999TiB"})", bytes + "\"99999999999TiB\""},
+      {R"("penstock": {"host_budget": "18446744073709551615"})", bytes + "\"18446744073709551615\""},
+  };
+  for (const auto& [keys, says] : cases) {
+    const std::string message = refusal(R"({"train_batch_size": 8, )" + keys + "}");
+    EXPECT_TRUE(contains(message, says)) << message;
+  }
+  // Refused for another reason than the limit.
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "penstock": {"host_budget": "1EiB"}})"),
+                       "(B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "gradient_clipping": -1})"),
+                       "wanted a number of at least 0, got -1"));
+  for (const char* largest :
+       {R"("gradient_clipping": 3.4028235e+38)", R"("penstock": {"host_budget": 18446744073709549568})"}) {
+    EXPECT_TRUE(read(R"({"train_batch_size": 8, )" + std::string(largest) + "}")) << largest;
+  }
+}
+
 TEST(ConfigValue, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
   const auto config =
       read(R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})");

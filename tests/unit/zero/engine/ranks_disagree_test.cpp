@@ -213,8 +213,33 @@ TEST(RanksDisagree, OnTheModelLayout) {
           if (rank == 1) changes[change](options.model);
         });
 
-    expect_named(errors, {"the model layout", "ranks 0 and 1"});
+    expect_named(errors,
+                 {"the model layout", "ranks 0 and 1",
+                  "compare the ModelLayout of the ranks: order of units and parameters, names, counts, "
+                  "groups and shared parameters"});
   }
+}
+
+TEST(RanksDisagree, OnTheSizesOrTheDataTypeOfCollectives) {
+  const Trainer trainer = [](std::uint32_t, Engine& engine, tiers::Stream& stream) {
+    return whole_step(engine, stream, {});
+  };
+  const std::string advice = "the same ModelLayout and data types";
+  const auto is_of = [&](DType dtype) {
+    return run(trainer, [=](std::uint32_t rank, Rank::Options& options) {
+      options.config.dtype = options.config.grad_accum_dtype = rank == 0 ? DType::bf16 : dtype;
+    });
+  };
+
+  expect_named(
+      run(trainer,
+          [](std::uint32_t rank, Rank::Options& options) {
+            if (rank == 1) options.model.units[3].parameters[0].count = ElementCount(2048);
+          }),
+      {"all-gather of 4.0 KiB, parameters of unit 3", "all-gather of 8.0 KiB, parameters of unit 3", advice});
+  expect_named(is_of(DType::fp32), {"all-gather of 2.0 KiB", "all-gather of 4.0 KiB", advice});
+  expect_named(is_of(DType::fp16),
+               {"reduce-scatter of 2.0 KiB of bf16", "reduce-scatter of 2.0 KiB of fp16", advice});
 }
 
 TEST(RanksDisagree, NotWhenTheyCallAlike) {
