@@ -60,7 +60,8 @@ class OffloadedOptimizer {
   [[nodiscard]] bool is_at(const TileState& tile, std::uint64_t step) const;
   /// Whether all tiles of the flat are of step `step`.
   [[nodiscard]] bool is_at(const FlatState& flat, std::uint64_t step) const;
-  /// Checks that the parameters are of the same step as the tiles, if they are a part of the masters. Errors: corrupted.
+  /// Checks that the parameters are of the same step as the tiles, if they are a part of the masters. Errors:
+  /// corrupted.
   [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
   /// Whether an update reads the parameters: they are a part of the masters.
   [[nodiscard]] bool reads_parameters() const { return cpu_adam::shares_parameter(options_.format); }

@@ -21,10 +21,10 @@ struct StreamedSizes {
 /// only if s × (k + 1) bytes are free beside the leases. These cases hold leases while they wait for another:
 /// the update holds its shard and gradient and waits for a tile, or a gather waits for a shard meanwhile; accumulation
 /// waits for the accumulator and holds the incoming gradient, or the reverse; a gather waits for a shard while
-/// accumulation holds one of the two. All other leases end without waiting for memory, and nothing is accumulated during
-/// an update. Shards that are leased as gathered flats (a rank that is alone, on host memory) may be held in all of these
-/// cases. Each of them takes its bytes and leaves one more gap, into which the largest range that is waited for may not
-/// fit: lease_gap().
+/// accumulation holds one of the two. All other leases end without waiting for memory, and nothing is accumulated
+/// during an update. Shards that are leased as gathered flats (a rank that is alone, on host memory) may be held in all
+/// of these cases. Each of them takes its bytes and leaves one more gap, into which the largest range that is waited
+/// for may not fit: lease_gap().
 ///
 /// Example: tiles of 3 MiB, shards of 4 MiB, gradients of 8 MiB, incoming gradients of 4 MiB. The update holds shard
 /// and gradient (12 MiB), which leave 3 gaps: 12 + 3 × 4 = 24 MiB, which is the maximum. Accumulation needs

@@ -111,9 +111,10 @@ struct StepOutcome {
 ///     engine.reduce(std::move(gradients), stream).value();
 ///     StepOutcome outcome = engine.step().value();                // once every unit was reduced
 ///
-/// step() returns with the verdict; the update of the parameters runs beside the next forward. acquire() waits for those
-/// of its unit. gradients(), the next step(), restore(), read_states(), digest() and finish_update() wait for all of
-/// them. Each call that waits returns the error of an update that has stopped, and the next call continues the update.
+/// step() returns with the verdict; the update of the parameters runs beside the next forward. acquire() waits for
+/// those of its unit. gradients(), the next step(), restore(), read_states(), digest() and finish_update() wait for all
+/// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
+/// update.
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
 /// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream: a call
@@ -122,11 +123,11 @@ struct StepOutcome {
 ///
 /// After an error, status() tells which calls are allowed:
 ///
-/// | status      | what changed                                                     | what to call                      |
-/// |-------------|------------------------------------------------------------------|-----------------------------------|
-/// | ready       | nothing by the call; initialize() and restore(): all values      | the same call, or the correct one |
-/// | interrupted | nothing; a peer has called abandon_step()                        | abandon_step()                    |
-/// | failed      | unknown; the peers get the cause                                 | nothing: destroy the engine       |
+/// | status      | what changed                                                | what to call                      |
+/// |-------------|-------------------------------------------------------------|-----------------------------------|
+/// | ready       | nothing by the call; initialize() and restore(): all values | the same call, or the correct one |
+/// | interrupted | nothing; a peer has called abandon_step()                   | abandon_step()                    |
+/// | failed      | unknown; the peers get the cause                            | nothing: destroy the engine       |
 ///
 /// An error that leaves the engine ready concerns this rank only. Examples: an invalid argument; a failed write-behind,
 /// whose bytes stay in memory; a tile that cannot be read, so that the update has stopped. The peers wait in the
@@ -231,8 +232,8 @@ class Engine {
   /// this engine. They change nothing.
   Result<void> reduce(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
   /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
-  /// gradients is not finite, or so large that the square of a gradient could overflow fp32. Blocks until every gradient
-  /// is reduced and every rank has called it.
+  /// gradients is not finite, or so large that the square of a gradient could overflow fp32. Blocks until every
+  /// gradient is reduced and every rank has called it.
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
@@ -240,8 +241,8 @@ class Engine {
   [[nodiscard]] Result<StepOutcome> step();
   /// Blocks until the parameters of this rank are updated. Not collective.
   ///
-  /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or a
-  /// second moment would not be finite. The engine has failed after the last two.
+  /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or
+  /// a second moment would not be finite. The engine has failed after the last two.
   Result<void> finish_update();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
