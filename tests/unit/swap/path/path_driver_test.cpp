@@ -293,5 +293,28 @@ TEST_F(PathDriverTest, DoesNotWaitForAnEngineThatDoesNotClose) {
   gate->wait_until_destroyed();
 }
 
+TEST_F(PathDriverTest, DoesNotNotifyOnceItsThreadWasAbandonedInACall) {
+  PathOptions options{.directory = directory_.path(),
+                      .capacity = 1_MiB,
+                      .deadline = std::chrono::milliseconds(20),
+                      .clock = &clock_};
+  const auto gate = std::make_shared<Gate>();
+  test::hold_engine(options, gate);
+  auto path = Path::create(options).value();
+  path->start_driver([this] { ++notified_; }).value();
+  gate->hold(Gate::Call::submit);
+  path->post(
+      {.operation = IoOperation::write, .offset = {}, .buffer = arena_.bytes().subspan(ByteCount(), 4_KiB)});
+  gate->wait_until_held();
+
+  EXPECT_FALSE(path->stop_driver());
+
+  path.reset();
+  gate->release_all();
+  gate->wait_until_destroyed();
+  EXPECT_EQ(gate->submitted(), 1u);
+  EXPECT_EQ(notified_, 0);
+}
+
 }  // namespace
 }  // namespace penstock::swap
