@@ -10,7 +10,8 @@ class SteadyClock final : public Clock {
 }  // namespace
 
 const Clock& Clock::steady() {
-  static const SteadyClock clock;
+  // Never destroyed: threads that the kernel does not return may use it while the process ends.
+  static const auto& clock = *new const SteadyClock;
   return clock;
 }
 

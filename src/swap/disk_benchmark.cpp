@@ -273,8 +273,15 @@ Result<void> DiskBenchmark::State::drive(const GoOn& go_on) {
 }
 
 void DiskBenchmark::State::wait_for_outcomes() {
+  TimePoint interval = forever;
+  for (const auto& path : paths_) interval = std::min(interval, path->watch_interval());
   std::unique_lock lock(mutex_);
-  arrived_.wait(lock, [this] { return notified_; });
+  const auto is_notified = [this] { return notified_; };
+  if (interval == forever) {
+    arrived_.wait(lock, is_notified);
+  } else {
+    arrived_.wait_for(lock, interval, is_notified);
+  }
   notified_ = false;
 }
 

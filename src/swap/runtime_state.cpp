@@ -126,14 +126,15 @@ void RuntimeState::run_mover() {
   ::pthread_setname_np(::pthread_self(), "penstock-mover");
   while (true) {
     if (poll()) continue;
+    const TimePoint interval = transfers.needs_polling() ? poll_interval : transfers.watch_interval();
     std::unique_lock lock(mutex);
     const auto is_woken = [this] { return woken || stopping; };
     // Another thread's advance() may have granted a request: wake all waiting callers.
     changed.notify_all();
-    if (transfers.needs_polling()) {
-      mover_wake.wait_for(lock, poll_interval, is_woken);
-    } else {
+    if (interval == forever) {
       mover_wake.wait(lock, is_woken);
+    } else {
+      mover_wake.wait_for(lock, interval, is_woken);
     }
     if (stopping) return;
     woken = false;

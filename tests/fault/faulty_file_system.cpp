@@ -1,8 +1,10 @@
-// faulty_file_system DIRECTORY KIND OPERATION NUMBER COUNT SEED
+// faulty_file_system DIRECTORY KIND OPERATION NUMBER COUNT SEED [MIB]
 //
-// Mounts a file system in memory at DIRECTORY and serves it until SIGTERM. Requests NUMBER to NUMBER + COUNT - 1 of
-// OPERATION get the fault KIND. Prints "ready" when it is mounted, and at the end the number of faults. Exits with 77
-// where FUSE is refused. Speaks the kernel's protocol itself: https://docs.kernel.org/filesystems/fuse.html
+// Mounts a file system in memory, of MIB MiB (64), at DIRECTORY and serves it until SIGTERM. Requests NUMBER to NUMBER +
+// COUNT - 1 of OPERATION get the fault KIND. With the kind "stall" they have no answer until the kernel interrupts
+// them, and the kernel executes each request inside of the system call that submits it. Prints "ready" when it is
+// mounted, and at the end the number of faults. Exits with 77 where FUSE is refused. Speaks the kernel's protocol
+// itself: https://docs.kernel.org/filesystems/fuse.html
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <poll.h>
@@ -29,7 +31,6 @@ using Clock = std::chrono::steady_clock;
 using Bytes = std::vector<char>;
 
 constexpr std::uint32_t write_max = 1 << 20;
-constexpr std::uint64_t capacity = 64 << 20;
 constexpr std::uint64_t block = 4096;
 // Longer than the deadline of the program under test. Bounded, because the kernel lets no process end whose request has
 // no answer.
@@ -65,6 +66,7 @@ const char* name_of(std::uint32_t opcode) {
     case FUSE_UNLINK: return "unlink";
     case FUSE_SETATTR: return "setattr";
     case FUSE_GETATTR: return "getattr";
+    case FUSE_FLUSH: return "flush";
     default: return "other";
   }
 }
@@ -78,6 +80,8 @@ struct Answer {
 /// Files without directories. Node 1 is the root.
 class Files {
  public:
+  Files(std::uint64_t capacity, bool asynchronous) : capacity_(capacity), asynchronous_(asynchronous) {}
+
   Answer serve(std::uint32_t opcode, std::uint64_t node, const char* body) {
     switch (opcode) {
       case FUSE_INIT: return init(parse<fuse_init_in>(body));
@@ -88,6 +92,7 @@ class Files {
       case FUSE_OPEN:
       case FUSE_OPENDIR: return {0, bytes_of(fuse_open_out{.open_flags = FOPEN_DIRECT_IO})};
       case FUSE_READDIR:
+      case FUSE_FLUSH:
       case FUSE_RELEASE:
       case FUSE_RELEASEDIR:
       case FUSE_FSYNC: return {};
@@ -101,12 +106,12 @@ class Files {
   }
 
  private:
-  static Answer init(const fuse_init_in& wanted) {
+  Answer init(const fuse_init_in& wanted) const {
     fuse_init_out out{};
     out.major = FUSE_KERNEL_VERSION;
     out.minor = std::min<std::uint32_t>(wanted.minor, 31);
     out.max_readahead = 0;
-    out.flags = FUSE_MAX_PAGES | FUSE_BIG_WRITES | FUSE_ASYNC_DIO;
+    out.flags = FUSE_MAX_PAGES | FUSE_BIG_WRITES | (asynchronous_ ? FUSE_ASYNC_DIO : 0u);
     out.max_background = 64;
     out.congestion_threshold = 64;
     out.max_write = write_max;
@@ -147,13 +152,13 @@ class Files {
     return {0, both};
   }
   Answer set_size(std::uint64_t node, const fuse_setattr_in& wanted) {
-    if ((wanted.valid & FATTR_SIZE) != 0 && wanted.size > capacity) return {-EFBIG, {}};
+    if ((wanted.valid & FATTR_SIZE) != 0 && wanted.size > capacity_) return {-EFBIG, {}};
     if ((wanted.valid & FATTR_SIZE) != 0) files_[node].resize(wanted.size);
     return attributes(node);
   }
   Answer reserve(std::uint64_t node, const fuse_fallocate_in& wanted) {
     if (wanted.mode != 0) return {-EOPNOTSUPP, {}};
-    if (wanted.offset + wanted.length > capacity) return {-ENOSPC, {}};
+    if (wanted.offset + wanted.length > capacity_) return {-ENOSPC, {}};
     Bytes& file = files_[node];
     file.resize(std::max<std::size_t>(file.size(), wanted.offset + wanted.length));
     return {};
@@ -166,20 +171,22 @@ class Files {
                      file.begin() + static_cast<std::ptrdiff_t>(end))};
   }
   Answer write(std::uint64_t node, const fuse_write_in& wanted, const char* data) {
-    if (wanted.offset + wanted.size > capacity) return {-ENOSPC, {}};
+    if (wanted.offset + wanted.size > capacity_) return {-ENOSPC, {}};
     Bytes& file = files_[node];
     file.resize(std::max<std::size_t>(file.size(), wanted.offset + wanted.size));
     std::copy_n(data, wanted.size, file.begin() + static_cast<std::ptrdiff_t>(wanted.offset));
     return {0, bytes_of(fuse_write_out{.size = wanted.size})};
   }
-  static Answer statistics() {
+  Answer statistics() const {
     fuse_statfs_out out{};
-    out.st.blocks = out.st.bfree = out.st.bavail = capacity / block;
+    out.st.blocks = out.st.bfree = out.st.bavail = capacity_ / block;
     out.st.bsize = out.st.frsize = block;
     out.st.namelen = 255;
     return {0, bytes_of(out)};
   }
 
+  const std::uint64_t capacity_;
+  const bool asynchronous_;
   std::map<std::string, std::uint64_t> names_;
   std::map<std::uint64_t, Bytes> files_;
   std::uint64_t next_ = FUSE_ROOT_ID + 1;
@@ -188,8 +195,8 @@ class Files {
 /// Answers requests, some of them wrongly or late.
 class Server {
  public:
-  Server(int device, Fault fault, std::uint64_t seed)
-      : device_(device), fault_(std::move(fault)), random_(seed) {}
+  Server(int device, Fault fault, std::uint64_t seed, std::uint64_t capacity)
+      : device_(device), fault_(std::move(fault)), random_(seed), files_(capacity, fault_.kind != "stall") {}
 
   void run() {
     Bytes request(write_max + (1 << 16));
@@ -214,10 +221,8 @@ class Server {
   void serve(const char* request) {
     const auto header = parse<fuse_in_header>(request);
     const char* const body = request + sizeof header;
-    if (header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET ||
-        header.opcode == FUSE_INTERRUPT) {
-      return;  // have no answer
-    }
+    if (header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET) return;  // have no answer
+    if (header.opcode == FUSE_INTERRUPT) return interrupt(parse<fuse_interrupt_in>(body).unique);
     const bool faulty = fault_.operation == name_of(header.opcode) && seen_++ - fault_.number < fault_.count;
     if (!faulty) return send(header.unique, files_.serve(header.opcode, header.nodeid, body));
     ++injected_;
@@ -226,6 +231,7 @@ class Server {
 
   void inject(const fuse_in_header& header, const char* body) {
     const std::string& kind = fault_.kind;
+    if (kind == "stall") return stalled_.push_back(header.unique);
     if (kind == "eio") return send(header.unique, {-EIO, {}});
     if (kind == "enospc") return send(header.unique, {-ENOSPC, {}});
     if (kind == "lose") {  // a write that is reported but not made
@@ -242,6 +248,11 @@ class Server {
       return late_.push_back({Clock::now() + std::chrono::milliseconds(300), header.unique, answer});
     if (kind == "hang") return late_.push_back({Clock::now() + hang, header.unique, answer});
     send(header.unique, answer);
+  }
+
+  /// The kernel interrupts requests of a process that ends. Other late answers come in spite of that.
+  void interrupt(std::uint64_t unique) {
+    if (std::erase(stalled_, unique) > 0) send(unique, {-EINTR, {}});
   }
 
   /// Makes a read or write move a part, which may be no multiple of a block and nothing.
@@ -279,6 +290,7 @@ class Server {
   std::mt19937_64 random_;
   Files files_;
   std::vector<Late> late_;
+  std::vector<std::uint64_t> stalled_;  // requests without an answer until they are interrupted
   std::uint64_t seen_ = 0, injected_ = 0;
 };
 
@@ -290,8 +302,8 @@ int skip(const char* what) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::fprintf(stderr, "usage: faulty_file_system DIRECTORY KIND OPERATION NUMBER COUNT SEED\n");
+  if (argc != 7 && argc != 8) {
+    std::fprintf(stderr, "usage: faulty_file_system DIRECTORY KIND OPERATION NUMBER COUNT SEED [MIB]\n");
     return 2;
   }
   struct sigaction action {};
@@ -307,9 +319,9 @@ int main(int argc, char** argv) {
   std::printf("ready\n");
   std::fflush(stdout);
 
-  Server server(device,
-                {argv[2], argv[3], std::strtoull(argv[4], nullptr, 10), std::strtoull(argv[5], nullptr, 10)},
-                std::strtoull(argv[6], nullptr, 10));
+  Server server(
+      device, {argv[2], argv[3], std::strtoull(argv[4], nullptr, 10), std::strtoull(argv[5], nullptr, 10)},
+      std::strtoull(argv[6], nullptr, 10), (argc == 8 ? std::strtoull(argv[7], nullptr, 10) : 64) << 20);
   server.run();
   ::umount2(argv[1], MNT_DETACH);
   std::printf("injected %llu\n", static_cast<unsigned long long>(server.injected()));

@@ -3,13 +3,13 @@
 
     faulty_runs.py fuse  --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM [--first SEED] [--seeds N]
     faulty_runs.py calls --train GPT_TRAIN
-    faulty_runs.py start --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM --penstock PENSTOCK --nvme-swap NVME_SWAP
+    faulty_runs.py hang  --train GPT_TRAIN --file-system FAULTY_FILE_SYSTEM --penstock PENSTOCK --nvme-swap NVME_SWAP
                          --optimizer-step OPTIMIZER_STEP
 
 fuse, calls: a run of gpt_train may end with status 0 and the digest of a run without faults, or with one error and
 status 1, or 2 where its configuration is refused. A wrong digest, a signal, another status or more than --seconds fails
-the test. start: a program whose directory does not answer when it starts names it in an error at its deadline. Exits
-with 77 where FUSE or strace is refused.
+the test. hang: a program whose directory does not answer, when it starts or during the run, names it in an error at its
+deadline, and ends when the kernel lets it. Exits with 77 where FUSE or strace is refused.
 """
 import argparse
 import json
@@ -18,9 +18,11 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 SKIPPED = 77
@@ -57,9 +59,15 @@ CALLS = [
 NUMBERS = 3  # consecutive calls of each that fail, one run each
 
 # Operations on a directory when a program starts that hang, and how the program says so.
-HANGS = ["getattr", "statfs", "create", "fallocate"]
+HANGS = ["getattr", "statfs", "create", "fallocate", "read", "flush"]
+ENGINES = ["io_uring", "libaio", "threads"]
+# Requests during a run without an answer: the operation, and the first of them. Engines that are tried out, and the
+# examination of direct I/O, read before.
+STALLS = [("write", 0), ("read", 8)]
+LARGE = 3000  # MiB: as much as `penstock tune` asks for
 DEADLINE_PASSED = re.compile(r"1 s without an answer|did not answer within 1 s")
 HANG_SECONDS = 5  # of faulty_file_system.cpp
+STEP = re.compile(r"^step ", re.MULTILINE)
 
 
 class Trainer:
@@ -70,7 +78,7 @@ class Trainer:
         self.text = work / "text"
         self.text.write_text("".join(f"the quick brown fox jumps over the lazy dog {i}\n" for i in range(4000)))
 
-    def command(self, swap, engine="automatic"):
+    def command(self, swap, engine="automatic", steps=3):
         config = self.work / "config.json"
         nvme = {"device": "nvme", "nvme_path": str(swap)}
         config.write_text(json.dumps({
@@ -78,7 +86,7 @@ class Trainer:
             "zero_optimization": {"stage": 3, "offload_param": nvme, "offload_optimizer": nvme},
             "penstock": {"io_deadline_seconds": 1, "tile_elements": 16384, "host_budget": "4MiB",
                          "io_engine": engine}}))
-        return [str(self.program), "--layers", "1", "--width", "64", "--heads", "2", "--context", "32", "--steps", "3",
+        return [str(self.program), "--layers", "1", "--width", "64", "--heads", "2", "--context", "32", "--steps", str(steps),
                 "--text", str(self.text), "--config", str(config)]
 
     def run(self, command):
@@ -111,15 +119,18 @@ def complaint(status, output, reference):
 class FaultyFileSystem:
     """The program, mounted on an empty directory."""
 
-    def __init__(self, program, directory, fault):
+    def __init__(self, program, directory, fault, mib=64):
         directory.mkdir(exist_ok=True)
-        self.process = subprocess.Popen([str(program), str(directory), *map(str, fault)], stdout=subprocess.PIPE,
-                                        text=True)
+        self.directory = directory
+        self.process = subprocess.Popen([str(program), str(directory), *map(str, fault), str(mib)],
+                                        stdout=subprocess.PIPE, text=True)
         self.ready = self.process.stdout.readline().strip() == "ready"
 
-    def stop(self):
-        self.process.terminate()
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
         rest = self.process.communicate()[0]
+        if self.process.returncode < 0:
+            subprocess.run(["umount", "--lazy", str(self.directory)], check=False)
         found = re.search(r"injected (\d+)", rest)
         return int(found.group(1)) if found else 0
 
@@ -199,33 +210,59 @@ def run_calls(arguments, trainer, work):
 
 def starting_programs(arguments, trainer, hung, answering):
     """The command lines of programs that examine the directory `hung` with a deadline of one second."""
-    train = trainer.command(hung)
     on_hung = ["--path", str(hung), "--io-deadline", "1"]
     return {
-        "gpt_train": train,
-        "penstock doctor": [str(arguments.penstock), "doctor", "--path", str(hung), "--path", str(answering), "--config",
-                            train[-1]],
+        "gpt_train": trainer.command(hung),
+        "penstock doctor": [str(arguments.penstock), "doctor", *on_hung, "--path", str(answering)],
         "penstock tune": [str(arguments.penstock), "tune", *on_hung],
         "nvme_swap": [str(arguments.nvme_swap), *on_hung],
         "optimizer_step": [str(arguments.optimizer_step), *on_hung],
     }
 
 
-def run_until_deadline(command, files):
-    """Runs it until it says that its deadline has passed, and only then ends the file system and with it the calls that
-    hang: the kernel lets no process end before. Returns the seconds until then, the exit status and the output."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True)
-    output = ""
-    for line in process.stdout:
-        output += line
-        if DEADLINE_PASSED.search(line):
-            break
-    seconds = time.monotonic() - began
-    files.stop()
-    output += process.communicate()[0]
-    return seconds, process.returncode, output
+def running_programs(arguments, trainer, hung):
+    """The command lines of programs that read and write the directory `hung`, with a deadline of one second."""
+    on_hung = ["--path", str(hung), "--io-deadline", "1"]
+    programs = {f"gpt_train, {engine}": lambda engine=engine: trainer.command(hung, engine) for engine in ENGINES}
+    small = ["--file-size", "64MiB", "--rounds", "1", "--seconds", "0.1"]
+    for engine in ENGINES:
+        command = [str(arguments.nvme_swap), *on_hung, *small, "--engine", engine, "--allow-page-cache"]
+        programs[f"nvme_swap, {engine}"] = lambda command=command: command
+    programs["penstock tune"] = lambda: [str(arguments.penstock), "tune", *on_hung, "--seconds", "5"]
+    programs["optimizer_step"] = lambda: [str(arguments.optimizer_step), *on_hung, "--parameters", "1000000",
+                                          "--unit-parameters", "250000", "--rounds", "1"]
+    return programs
+
+
+class Program:
+    """A program on a file system. It is given up after `seconds`: its file system ends, and with it the calls that hang,
+    because the kernel lets no process end before."""
+
+    def __init__(self, command, files, seconds):
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.output, self.given_up = "", False
+        self.timer = threading.Timer(seconds, self.give_up, [files])
+        self.timer.start()
+
+    def give_up(self, files):
+        self.given_up = True
+        files.process.kill()
+
+    def read_until(self, pattern):
+        """Reads its output up to the first line that matches. Returns the seconds until then."""
+        began = time.monotonic()
+        for line in self.process.stdout:
+            self.output += line
+            if pattern.search(line):
+                break
+        return time.monotonic() - began
+
+    def end(self):
+        """Its exit status, None if it was given up."""
+        self.output += self.process.communicate()[0]
+        self.timer.cancel()
+        return None if self.given_up else self.process.returncode
 
 
 def start_complaint(name, seconds, status, output, hung, answering):
@@ -244,28 +281,84 @@ def start_complaint(name, seconds, status, output, hung, answering):
     return None if status in (1, 2) and len(ERROR.findall(output)) == 1 else f"status {status}, or not one error"
 
 
-def run_start(arguments, trainer, work):
-    hung, answering = work / "hung", work / "answering"
-    answering.mkdir()
+def report(run, seconds, output, why):
+    """Prints how a run ended. True if it did not end as it should."""
+    print(f"FAILED {run}: {why}\n{output}" if why else f"{run}: an error after {seconds:.1f} s", flush=True)
+    return why is not None
+
+
+def hang_at_start(arguments, trainer, hung, answering):
     failures = 0
     for operation in HANGS:
         for name, command in starting_programs(arguments, trainer, hung, answering).items():
             files = FaultyFileSystem(arguments.file_system, hung, ("hang", operation, 0, 1000, 0))
-            if not files.ready:
-                files.stop()
-                print("skipped: FUSE is refused here")
-                return SKIPPED
-            seconds, status, output = run_until_deadline(command, files)
-            why = start_complaint(name, seconds, status, output, hung, answering)
-            failures += why is not None
-            run = f"{name}, {operation} hangs"
-            print(f"FAILED {run}: {why}\n{output}" if why else f"{run}: an error after {seconds:.1f} s", flush=True)
+            program = Program(command, files, trainer.seconds)
+            seconds = program.read_until(DEADLINE_PASSED)
+            files.stop()  # the kernel lets no process end before
+            why = start_complaint(name, seconds, program.end(), program.output, hung, answering)
+            failures += report(f"{name}, {operation} hangs", seconds, program.output, why)
+    return failures
+
+
+def run_complaint(status, output, hung):
+    """Why a program whose requests got no answer did not end as it should, or None."""
+    if status is None:
+        return "it did not end"
+    if status != 1 or len(ERROR.findall(output)) != 1:
+        return f"status {status}, or not one error"
+    if not DEADLINE_PASSED.search(output):
+        return "it does not say that the deadline has passed"
+    return None if str(hung) in output else "it does not name the directory"
+
+
+def stall_requests(arguments, trainer, hung):
+    """Requests that get no answer until the kernel interrupts them, because the process ends."""
+    failures = 0
+    for operation, first in STALLS:
+        for name, command in running_programs(arguments, trainer, hung).items():
+            files = FaultyFileSystem(arguments.file_system, hung, ("stall", operation, first, 10**6, 0), LARGE)
+            program = Program(command(), files, trainer.seconds)
+            seconds = program.read_until(DEADLINE_PASSED)
+            status = program.end()
+            files.stop()
+            why = run_complaint(status, program.output, hung)
+            failures += report(f"{name}, {operation} {first} gets no answer", seconds, program.output, why)
+    return failures
+
+
+def stop_server(arguments, trainer, hung):
+    """The server is stopped in the middle of a run, and killed when the program has said so: closing the swap file gets
+    no answer either, and the kernel lets no process end before."""
+    failures = 0
+    for engine in ENGINES:
+        files = FaultyFileSystem(arguments.file_system, hung, ("stall", "none", 0, 0, 0))
+        program = Program(trainer.command(hung, engine, steps=10**6), files, trainer.seconds)
+        program.read_until(STEP)
+        files.process.send_signal(signal.SIGSTOP)
+        seconds = program.read_until(DEADLINE_PASSED)
+        files.stop(signal.SIGKILL)
+        why = run_complaint(program.end(), program.output, hung)
+        failures += report(f"gpt_train, {engine}, the server is stopped", seconds, program.output, why)
+    return failures
+
+
+def run_hang(arguments, trainer, work):
+    hung, answering = work / "hung", work / "answering"
+    answering.mkdir()
+    files = FaultyFileSystem(arguments.file_system, hung, ("none", "none", 0, 0, 0))
+    files.stop()
+    if not files.ready:
+        print("skipped: FUSE is refused here")
+        return SKIPPED
+    failures = hang_at_start(arguments, trainer, hung, answering)
+    failures += stall_requests(arguments, trainer, hung)
+    failures += stop_server(arguments, trainer, hung)
     return 1 if failures else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["fuse", "calls", "start"])
+    parser.add_argument("what", choices=["fuse", "calls", "hang"])
     parser.add_argument("--train", type=pathlib.Path, required=True)
     for program in ["--file-system", "--penstock", "--nvme-swap", "--optimizer-step"]:
         parser.add_argument(program, type=pathlib.Path)
@@ -276,7 +369,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("PENSTOCK_TEST_DIR", os.getcwd())) as name:
         work = pathlib.Path(name)
         trainer = Trainer(arguments.train, work, arguments.seconds)
-        return {"fuse": run_fuse, "calls": run_calls, "start": run_start}[arguments.what](arguments, trainer, work)
+        return {"fuse": run_fuse, "calls": run_calls, "hang": run_hang}[arguments.what](arguments, trainer, work)
 
 
 if __name__ == "__main__":

@@ -43,15 +43,17 @@ struct PathOptions {
   double weight = 1;                 ///< > 0; the path gets weight / (sum of all weights) of the bytes
   ByteCount request_max = 4_MiB;     ///< maximum length of one request
   ByteCount in_flight_max = 16_MiB;  ///< maximum number of bytes in flight
-  /// For making the swap file, and for one request; the path is retired when a request exceeds it.
+  /// For making the swap file and its engine, for one request, and for closing the file; the path is retired when a
+  /// request exceeds it.
   TimePoint deadline = std::chrono::seconds(60);
-  const Clock* clock = &Clock::steady();  ///< measures the deadline; outlives the runtime
+  const Clock* clock = &Clock::steady();  ///< measures the deadline of a request; lives as `file_system` does
   tiers::DirectIo direct_io = tiers::DirectIo::preferred;
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
-  /// Outlives the runtime. After Runtime::create() has returned deadline_exceeded, outlives the call of it that has not
-  /// returned: until it does, or the process ends.
+  /// Outlives the runtime; after deadline_exceeded, from Runtime::create() or from a request, also the calls that have
+  /// not returned: until they do, or the process ends.
   tiers::FileSystem* file_system = &tiers::real_file_system();
-  /// If set, creates the engine for the path's file instead of `engine`. Example: a SimEngine for files of a SimDisk.
+  /// If set, creates the engine for the path's file instead of `engine`. Called, like `decorate`, on a thread for which
+  /// Runtime::create() waits. Example: a SimEngine for files of a SimDisk.
   std::function<Result<std::unique_ptr<tiers::IoEngine>>(const tiers::File::Properties&)> make_engine = {};
   /// If set, replaces the engine by its return value. Example: a FaultEngine that wraps the engine, in a test.
   std::function<std::unique_ptr<tiers::IoEngine>(std::unique_ptr<tiers::IoEngine>)> decorate = {};

@@ -2,18 +2,14 @@
 
 #include "base/notes.hpp"
 #include "base/number_text.hpp"
-#include "base/start_thread.hpp"
 #include "tiers/io/bounded_call.hpp"
+#include "tiers/io/choose_engine.hpp"
 
-#include <pthread.h>
-#include <time.h>
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 namespace penstock::swap {
-
-using tiers::BlockFile;
 
 namespace {
 
@@ -68,26 +64,6 @@ Result<void> check_made(const char* maker, const tiers::ChosenEngine& chosen) {
   return std::move(refused).reason("its engine accepts no request: its limits are zero");
 }
 
-struct MadeFile {
-  tiers::File file;
-  std::string growth_note;  // why it may not grow to the capacity
-};
-
-/// Opening and reserving have no deadline of their own, and a file system may never answer.
-Result<MadeFile> make_file(const PathOptions& options, ByteCount reserved) {
-  const auto make = [=]() -> Result<MadeFile> {
-    MadeFile made;
-    PENSTOCK_TRY_ASSIGN(made.file,
-                        options.file_system->create_scratch(options.directory, reserved, options.direct_io));
-    if (reserved >= options.capacity) return made;
-    if (auto extended = made.file.extend(options.capacity); !extended) {
-      made.growth_note = "may not grow: " + extended.error().message();
-    }
-    return made;
-  };
-  return tiers::bounded_call<MadeFile>("Path::create", options.directory.string(), options.deadline, make);
-}
-
 }  // namespace
 
 Result<PathReport> probe_path(const PathOptions& options) {
@@ -97,17 +73,25 @@ Result<PathReport> probe_path(const PathOptions& options) {
 
 PathReport Path::report() const {
   return {.directory = options_.directory,
-          .file = file_.properties(),
+          .file = file_,
           .capacity = options_.capacity,
           .reserved = options_.reserved.value_or(options_.capacity),
           .weight = options_.weight,
           .request_max = options_.request_max,
           .in_flight_max = options_.in_flight_max,
-          .engine = engine_->name(),
+          .engine = driver_->engine().name(),
           .notes = notes(),
           .counters = counters(),
           .driver_cpu_time = driver_cpu_time()};
 }
+
+/// What a path consists of.
+struct Path::Opened {
+  PathOptions options;
+  tiers::File::Properties file;
+  std::string choice, growth_note;
+  std::shared_ptr<PathDriver> driver;
+};
 
 Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
   PENSTOCK_TRY(check_weight(wanted));
@@ -126,150 +110,62 @@ Result<std::unique_ptr<Path>> Path::create(const PathOptions& wanted) {
         .wanted("at most the capacity, " + to_string(options.capacity))
         .got(reserved);
   }
-  PENSTOCK_TRY_ASSIGN(auto made, make_file(options, reserved));
-  auto& [file, growth_note] = made;
-  if (!growth_note.empty()) options.capacity = reserved;
+  // A file system may never answer, and file and engine are closed on the thread that the kernel does not return.
+  PENSTOCK_TRY_ASSIGN(
+      auto opened, tiers::bounded_call<Opened>("Path::create", options.directory.string(), options.deadline,
+                                               [options, reserved] { return open(options, reserved); }));
+  return std::unique_ptr<Path>(new Path(std::move(opened)));
+}
+
+Result<Path::Opened> Path::open(PathOptions options, ByteCount reserved) {
+  PENSTOCK_TRY_ASSIGN(auto file,
+                      options.file_system->create_scratch(options.directory, reserved, options.direct_io));
+  std::string growth_note;
+  if (reserved < options.capacity) {
+    if (auto extended = file.extend(options.capacity); !extended) {
+      growth_note = "may not grow: " + extended.error().message();
+      options.capacity = reserved;
+    }
+  }
   PENSTOCK_TRY_ASSIGN(auto chosen, engine_for(options, file.properties()));
   PENSTOCK_TRY(check_made(options.make_engine ? "PathOptions::make_engine" : "PathOptions::engine", chosen));
   if (options.decorate) chosen.engine = options.decorate(std::move(chosen.engine));
   PENSTOCK_TRY(check_made("PathOptions::decorate", chosen));
-  PENSTOCK_TRY_ASSIGN(auto block_file, BlockFile::create(std::move(file), *chosen.engine,
-                                                         {.size = options.capacity,
-                                                          .request_max = options.request_max,
-                                                          .in_flight_max = options.in_flight_max,
-                                                          .deadline = options.deadline,
-                                                          .clock = options.clock}));
-  return std::unique_ptr<Path>(
-      new Path(std::move(options), std::move(chosen), std::move(block_file), std::move(growth_note)));
+  const tiers::File::Properties properties = file.properties();
+  PENSTOCK_TRY_ASSIGN(auto driver, PathDriver::create(options, std::move(file), std::move(chosen.engine)));
+  return Opened{.options = std::move(options),
+                .file = properties,
+                .choice = std::move(chosen.reason),
+                .growth_note = std::move(growth_note),
+                .driver = std::move(driver)};
 }
 
-Path::Path(PathOptions options, tiers::ChosenEngine chosen, BlockFile file, std::string growth_note)
-    : options_(std::move(options)),
-      engine_(std::move(chosen.engine)),
-      file_(std::move(file)),
-      choice_(std::move(chosen.reason)),
-      growth_note_(std::move(growth_note)),
-      engine_notes_(engine_->notes()) {}
+Path::Path(Opened opened)
+    : options_(std::move(opened.options)),
+      file_(std::move(opened.file)),
+      choice_(std::move(opened.choice)),
+      growth_note_(std::move(opened.growth_note)),
+      engine_notes_(opened.driver->engine().notes()),
+      driver_(std::move(opened.driver)) {}
 
 Path::~Path() {
   (void)stop_driver();  // the owner of the buffers called it before and got its result
 }
 
-/// No request may be in flight when the file closes, except those past their deadline.
-void Path::close_engine() noexcept {
-  at_rest_ = engine_->close(file_.overdue_count() > 0 ? options_.clock->now() : forever);
-}
-
 void Path::attach(HostSpan buffers) {
-  engine_->attach(tiers::FileHandle::none, buffers);
-  engine_notes_ = engine_->notes();
+  driver_->engine().attach(tiers::FileHandle::none, buffers);
+  engine_notes_ = driver_->engine().notes();
 }
 
 std::string Path::notes() const {
-  const tiers::File::Properties& file = file_.properties();
   std::string notes;
   for (const std::string& line :
-       {choice_, file.direct_note.empty() ? "" : "buffered I/O: " + file.direct_note,
-        file.reserve_note.empty() ? "" : "space not reserved: " + file.reserve_note, growth_note_,
+       {choice_, file_.direct_note.empty() ? "" : "buffered I/O: " + file_.direct_note,
+        file_.reserve_note.empty() ? "" : "space not reserved: " + file_.reserve_note, growth_note_,
         engine_notes_}) {
     append_note(notes, line);
   }
   return notes;
-}
-
-Result<void> Path::start_driver(std::function<void()> notify) {
-  notify_ = std::move(notify);
-  const auto run = [this] {
-    ::pthread_setname_np(::pthread_self(), "penstock-path");
-    while (true) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (stopping_ && commands_.empty() && !file_.busy()) break;
-      }
-      if (turn(forever)) notify_();
-    }
-    close_engine();  // the ring belongs to this thread
-  };
-  PENSTOCK_TRY_ASSIGN(
-      driver_, start_thread("Path::start_driver", "the driver of " + options_.directory.string(), run));
-  return ok();
-}
-
-bool Path::stop_driver() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  engine_->wake();
-  if (driver_.joinable()) {
-    driver_.join();
-  } else if (!closed_) {
-    close_engine();
-  }
-  closed_ = true;
-  return at_rest_;
-}
-
-bool Path::drive() {
-  return turn(TimePoint::min());
-}
-
-bool Path::turn(TimePoint deadline) {
-  finished_.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    while (!commands_.empty()) {
-      const Command& command = commands_.front();
-      auto started = file_.start(command.operation, command.offset, command.buffer, command.tag);
-      if (!started && started.error().code() == ErrorCode::would_block) break;
-      if (!started) finished_.push_back({command.tag, command.operation, started});
-      commands_.pop_front();
-    }
-    if (stopping_ && commands_.empty() && !file_.busy()) deadline = TimePoint::min();
-  }
-  if (!finished_.empty()) deadline = TimePoint::min();
-  file_.poll(deadline);
-  while (auto one = file_.take_finished()) finished_.push_back(std::move(*one));
-
-  const std::lock_guard lock(mutex_);
-  counters_ = file_.counters();
-  saturated_ = file_.saturated();
-  std::move(finished_.begin(), finished_.end(), std::back_inserter(outcomes_));
-  return !finished_.empty();
-}
-
-void Path::post(const Command& command) {
-  bool wake = false;
-  {
-    const std::lock_guard lock(mutex_);
-    // The driver takes all posted transfers at once: an earlier post has woken it. When its queue is full it waits for
-    // a completion, which wakes it.
-    wake = commands_.empty() && !saturated_;
-    commands_.push_back(command);
-  }
-  if (wake) engine_->wake();
-}
-
-void Path::take_outcomes(std::vector<BlockFile::Finished>& outcomes) {
-  const std::lock_guard lock(mutex_);
-  std::move(outcomes_.begin(), outcomes_.end(), std::back_inserter(outcomes));
-  outcomes_.clear();
-}
-
-TimePoint Path::driver_cpu_time() const {
-  clockid_t clock{};
-  timespec used{};
-  auto& driver = const_cast<std::thread&>(driver_);
-  if (!driver_.joinable() || ::pthread_getcpuclockid(driver.native_handle(), &clock) != 0 ||
-      ::clock_gettime(clock, &used) != 0) {
-    return TimePoint::zero();
-  }
-  return std::chrono::seconds(used.tv_sec) + TimePoint(used.tv_nsec);
-}
-
-tiers::FileCounters Path::counters() const {
-  const std::lock_guard lock(mutex_);
-  return counters_;
 }
 
 }  // namespace penstock::swap

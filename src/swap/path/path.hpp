@@ -1,18 +1,14 @@
 #pragma once
 
+#include "swap/path/path_driver.hpp"
 #include "tiers/io/block_file.hpp"
-#include "tiers/io/choose_engine.hpp"
 
 #include <penstock/swap/runtime_options.hpp>
 
-#include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <memory_resource>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::swap {
@@ -28,17 +24,12 @@ namespace penstock::swap {
 /// that start_driver() creates, which sleeps in the engine, or the thread that calls drive().
 class Path {
  public:
-  struct Command {
-    tiers::IoOperation operation;
-    FileOffset offset;
-    HostSpan buffer;
-    std::uint64_t tag = 0;
-  };
+  using Command = PathDriver::Command;
 
-  /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when the file is not made
-  /// within options.deadline; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
+  /// Errors: invalid_argument, of the weight or for a capacity of zero; deadline_exceeded, when file and engine are not
+  /// made within options.deadline; those of FileSystem::create_scratch, choose_engine and BlockFile::create.
   [[nodiscard]] static Result<std::unique_ptr<Path>> create(const PathOptions& options);
-  /// Stops the driver, closes the engine, removes the file. Does not wait for requests past their deadline.
+  /// As stop_driver().
   ~Path();
 
   /// The engine may register `buffers` with the kernel. Before the driver starts.
@@ -46,55 +37,50 @@ class Path {
   /// Starts the driver thread, which calls `notify` after outcomes have arrived.
   ///
   /// Errors: no_space, at a limit on threads.
-  [[nodiscard]] Result<void> start_driver(std::function<void()> notify);
-  /// Stops the driver and closes the engine. False when a request past its deadline is still in flight: its buffer must
-  /// not be freed or reused until the process ends.
-  [[nodiscard]] bool stop_driver();
+  [[nodiscard]] Result<void> start_driver(std::function<void()> notify) {
+    return driver_->start(std::move(notify));
+  }
+  /// Stops the driver, closes the engine, then the file, which removes it. Waits for the deadline of a request at most,
+  /// and not for requests past it: a driver that is still in a system call then is abandoned. False when a request may
+  /// still be in flight: its buffer must not be freed or reused until the process ends.
+  [[nodiscard]] bool stop_driver() { return driver_->stop(); }
   /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced.
-  bool drive();
+  bool drive() { return driver_->drive(); }
 
   /// Queues a transfer or a flush. The path uses the buffer until the caller has taken the outcome. A flush covers the
   /// writes posted before it (BlockFile::start).
-  void post(const Command& command);
-  /// Moves the outcomes that have arrived to the end of `outcomes`.
-  void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes);
+  void post(const Command& command) { driver_->post(command); }
+  /// Moves the outcomes that have arrived to the end of `outcomes`. Also ends all transfers with deadline_exceeded when
+  /// the driver's thread is in a system call that has not returned within the deadline; the path then refuses transfers.
+  /// Only time in which the callers of take_outcomes() ran counts. Called by one thread at a time.
+  void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes) { driver_->take_outcomes(outcomes); }
+  /// How often take_outcomes() must be called. forever while no transfer is outstanding.
+  [[nodiscard]] TimePoint watch_interval() const { return driver_->watch_interval(); }
 
   /// The effective options: if the file cannot grow, its capacity is the reserved length.
   [[nodiscard]] const PathOptions& options() const { return options_; }
-  [[nodiscard]] const tiers::File::Properties& file() const { return file_.properties(); }
-  [[nodiscard]] const char* engine_name() const { return engine_->name(); }
+  [[nodiscard]] const tiers::File::Properties& file() const { return file_; }
   /// Refused features (engine, registration, direct I/O, reserved space), with reasons. Empty when there are none.
   [[nodiscard]] std::string notes() const;
-  [[nodiscard]] Alignment alignment() const { return file_.properties().alignment; }
+  [[nodiscard]] Alignment alignment() const { return file_.alignment; }
   [[nodiscard]] PathReport report() const;
   /// CPU time that the driver thread has used. Zero without one.
-  [[nodiscard]] TimePoint driver_cpu_time() const;
-  [[nodiscard]] tiers::FileCounters counters() const;
+  [[nodiscard]] TimePoint driver_cpu_time() const { return driver_->cpu_time(); }
+  [[nodiscard]] tiers::FileCounters counters() const { return driver_->counters(); }
   /// The earliest deadline of a request in flight, for the thread that calls drive().
-  [[nodiscard]] TimePoint next_deadline() const { return file_.next_deadline(); }
+  [[nodiscard]] TimePoint next_deadline() const { return driver_->next_deadline(); }
 
  private:
-  Path(PathOptions options, tiers::ChosenEngine chosen, tiers::BlockFile file, std::string growth_note);
-  bool turn(TimePoint deadline);
-  void close_engine() noexcept;
+  struct Opened;
+  explicit Path(Opened opened);
+  [[nodiscard]] static Result<Opened> open(PathOptions options, ByteCount reserved);
 
   PathOptions options_;
-  std::unique_ptr<tiers::IoEngine> engine_;
-  tiers::BlockFile file_;
+  tiers::File::Properties file_;
   std::string choice_;        // why this engine
   std::string growth_note_;   // why the file may not grow
   std::string engine_notes_;  // as of the last attach(): only the driver may ask the engine
-  std::function<void()> notify_;
-  std::vector<tiers::BlockFile::Finished> finished_;  // in this run of the driver
-
-  mutable std::mutex mutex_;
-  std::pmr::unsynchronized_pool_resource nodes_;  // of the commands
-  std::pmr::deque<Command> commands_{&nodes_};
-  std::vector<tiers::BlockFile::Finished> outcomes_;
-  tiers::FileCounters counters_;  // as of the driver's last run
-  bool stopping_ = false, closed_ = false, at_rest_ = true;
-  bool saturated_ = false;  // BlockFile::saturated(), as of the driver's last run
-  std::thread driver_;
+  std::shared_ptr<PathDriver> driver_;
 };
 
 }  // namespace penstock::swap

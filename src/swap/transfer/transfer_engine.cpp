@@ -91,6 +91,12 @@ bool TransferEngine::needs_polling() const {
                      [](const Active& active) { return active.hop && !active.hop->wakes_the_mover(); });
 }
 
+TimePoint TransferEngine::watch_interval() const {
+  TimePoint interval = forever;
+  for (const auto& path : paths_) interval = std::min(interval, path->watch_interval());
+  return interval;
+}
+
 /// Polls one move. True if it advanced.
 bool TransferEngine::advance(Active& active, std::vector<MoveEvent>& events) {
   if (active.finished) return false;

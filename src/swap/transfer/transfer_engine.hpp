@@ -89,6 +89,9 @@ class TransferEngine {
   [[nodiscard]] std::size_t blocked() const { return blocked_.load(); }
   /// Whether the current hop of any move does not wake the mover.
   [[nodiscard]] bool needs_polling() const;
+  /// How often poll() must be called, so that it sees a path's driver that does not return from a system call. forever
+  /// while no transfer is outstanding.
+  [[nodiscard]] TimePoint watch_interval() const;
 
   /// The name of the swap file that contains `extent`, for messages.
   [[nodiscard]] const std::string& file_name(const tiers::Extent& extent) const {

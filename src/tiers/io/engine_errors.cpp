@@ -52,6 +52,13 @@ Error request_overdue(const char* operation, TimePoint deadline) {
       .advice("check the drive and the kernel log; nothing more is written to this swap file");
 }
 
+Error call_overdue(const char* operation, TimePoint deadline) {
+  return Error(ErrorCode::deadline_exceeded, operation)
+      .reason("the path's driver is in a system call that does not return")
+      .got(duration_text(deadline) + " without an answer")
+      .advice("check the drive and the kernel log; this swap file is neither read nor written any more");
+}
+
 Error engine_failed(ErrorCode code, const char* operation, const std::string& engine,
                     const std::string& failure) {
   return Error(code, operation)

@@ -21,6 +21,9 @@ namespace penstock::tiers {
 /// A request has not completed within `deadline`.
 [[nodiscard]] Error request_overdue(const char* operation, TimePoint deadline);
 
+/// The thread that submits and reaps requests has not returned from a system call within `deadline`.
+[[nodiscard]] Error call_overdue(const char* operation, TimePoint deadline);
+
 /// `engine` failed, see IoEngine::failure(). deadline_exceeded: while a request was in flight.
 [[nodiscard]] Error engine_failed(ErrorCode code, const char* operation, const std::string& engine,
                                   const std::string& failure);

@@ -334,7 +334,8 @@ class RealFileSystem final : public FileSystem {
 }  // namespace
 
 FileSystem& real_file_system() {
-  static RealFileSystem file_system;
+  // Never destroyed: threads that the kernel does not return may close files while the process ends.
+  static auto& file_system = *new RealFileSystem;
   return file_system;
 }
 

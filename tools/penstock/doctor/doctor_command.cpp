@@ -1,5 +1,6 @@
 #include "command.hpp"
 #include "findings.hpp"
+#include "measure/io_deadline.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +13,8 @@ struct DoctorOptions {
   std::vector<std::filesystem::path> paths;
   std::string config;
   std::uint32_t world_size = 1;
+  TimePoint io_deadline = swap::PathOptions().deadline;
+  bool io_deadline_given = false;  // else the configuration's is used for its directories
   bool json = false;
 };
 
@@ -43,12 +46,15 @@ void print_lines(const std::vector<Finding>& findings) {
 ExitStatus examine(const DoctorOptions& options) {
   std::vector<Finding> findings = examine_machine();
   std::vector<swap::PathOptions> paths;
-  for (const std::filesystem::path& directory : options.paths) paths.push_back({.directory = directory});
+  for (const std::filesystem::path& directory : options.paths) {
+    paths.push_back({.directory = directory, .deadline = options.io_deadline});
+  }
   const auto append = [&](const std::vector<Finding>& more) {
     findings.insert(findings.end(), more.begin(), more.end());
   };
   if (!options.config.empty()) append(examine_config(options.config, options.world_size, paths));
   for (swap::PathOptions& path : paths) {
+    if (options.io_deadline_given) path.deadline = options.io_deadline;
     path.capacity = 4_MiB;  // enough to probe direct I/O and the engine
     append(examine_path(path));
   }
@@ -79,7 +85,11 @@ void add_doctor_command(CLI::App& app, ExitStatus& status) {
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options, &status] { status = examine(*options); });
+  const CLI::Option* const io_deadline = measure::add_io_deadline(*command, options->io_deadline);
+  command->callback([options, io_deadline, &status] {
+    options->io_deadline_given = io_deadline->count() > 0;
+    status = examine(*options);
+  });
 }
 
 }  // namespace penstock::tool

@@ -1,0 +1,281 @@
+#include "swap/path/path_driver.hpp"
+
+#include "base/start_thread.hpp"
+#include "tiers/io/bounded_call.hpp"
+#include "tiers/io/engine_errors.hpp"
+
+#include <pthread.h>
+#include <time.h>
+#include <iterator>
+#include <utility>
+
+namespace penstock::swap {
+
+using tiers::BlockFile;
+using tiers::IoOperation;
+
+namespace {
+
+const char* operation_name(IoOperation operation) {
+  constexpr const char* names[] = {"Path::read", "Path::write", "Path::flush"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+Error with_range(Error error, const std::string& file, const PathDriver::Command& command) {
+  error = std::move(error).object(file);
+  if (command.operation == IoOperation::flush) return error;
+  return std::move(error).at(command.offset).wanted(command.buffer.size());
+}
+
+}  // namespace
+
+PathDriver::PathDriver(const PathOptions& options, std::string name, std::unique_ptr<tiers::IoEngine> engine)
+    : deadline_(options.deadline),
+      clock_(*options.clock),
+      name_(std::move(name)),
+      engine_(std::move(engine)),
+      watch_(clock_, tiers::running_time_step(deadline_)) {}
+
+Result<std::shared_ptr<PathDriver>> PathDriver::create(const PathOptions& options, tiers::File file,
+                                                       std::unique_ptr<tiers::IoEngine> engine) {
+  const std::shared_ptr<PathDriver> driver(
+      new PathDriver(options, file.properties().name, std::move(engine)));
+  PENSTOCK_TRY_ASSIGN(driver->file_, BlockFile::create(std::move(file), driver->engine_,
+                                                       {.size = options.capacity,
+                                                        .request_max = options.request_max,
+                                                        .in_flight_max = options.in_flight_max,
+                                                        .deadline = options.deadline,
+                                                        .clock = options.clock}));
+  return driver;
+}
+
+Result<void> PathDriver::start(std::function<void()> notify) {
+  notify_ = std::move(notify);
+  threaded_ = true;
+  auto thread = start_thread("Path::start_driver", "the driver of the " + name_,
+                             [self = shared_from_this()] { self->run(); });
+  threaded_ = thread.has_value();
+  if (!thread) return thread.error();
+  thread_ = std::move(*thread);
+  return ok();
+}
+
+void PathDriver::run() noexcept {
+  ::pthread_setname_np(::pthread_self(), "penstock-path");
+  while (!should_end()) {
+    if (turn(forever)) notify();
+  }
+  close();
+}
+
+bool PathDriver::should_end() {
+  const std::lock_guard lock(mutex_);
+  return stuck_ || (stopping_ && queue_.empty() && !file_->busy());
+}
+
+void PathDriver::notify() {
+  const std::lock_guard lock(notify_mutex_);
+  if (notify_) notify_();
+}
+
+bool PathDriver::turn(TimePoint deadline) {
+  finished_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    start_transfers();
+    if (stopping_ && queue_.empty() && !file_->busy()) deadline = TimePoint::min();
+  }
+  if (!finished_.empty()) deadline = TimePoint::min();
+  file_->poll(deadline);
+  while (auto one = file_->take_finished()) finished_.push_back(std::move(*one));
+
+  const std::lock_guard lock(mutex_);
+  counters_ = file_->counters();
+  saturated_ = file_->saturated();
+  if (stuck_) return false;  // the transfers have ended without their results
+  for (Finished& one : finished_) end(static_cast<std::uint32_t>(one.tag), std::move(one.result));
+  return !finished_.empty();
+}
+
+/// Passes the queued transfers to the file, as many as it accepts.
+void PathDriver::start_transfers() {
+  while (!queue_.empty()) {
+    const std::uint32_t slot = queue_.front();
+    const Command& command = *slots_[slot];
+    auto started = file_->start(command.operation, command.offset, command.buffer, slot);
+    if (!started && started.error().code() == ErrorCode::would_block) return;
+    if (!started) finished_.push_back({slot, command.operation, started});
+    queue_.pop_front();
+  }
+}
+
+void PathDriver::post(const Command& command) {
+  std::unique_lock lock(mutex_);
+  if (stuck_) {
+    Error refused = Error(ErrorCode::failed_state, operation_name(command.operation))
+                        .reason("refused since the kernel did not return from a system call")
+                        .note("cause   " + stuck_->message());
+    outcomes_.push_back({command.tag, command.operation, with_range(std::move(refused), name_, command)});
+    lock.unlock();
+    return notify();
+  }
+  // The driver takes all queued transfers at once: an earlier post has woken it. When its file is full it waits for a
+  // completion, which wakes it.
+  const bool wake = queue_.empty() && !saturated_;
+  queue_.push_back(take_slot(command));
+  lock.unlock();
+  if (wake) engine_.wake();
+}
+
+std::uint32_t PathDriver::take_slot(const Command& command) {
+  if (free_slots_.empty()) {
+    slots_.emplace_back(command);
+    return static_cast<std::uint32_t>(slots_.size() - 1);
+  }
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = command;
+  return slot;
+}
+
+void PathDriver::end(std::uint32_t slot, Result<void> result) {
+  const Command& command = *slots_[slot];
+  outcomes_.push_back({command.tag, command.operation, std::move(result)});
+  slots_[slot].reset();
+  free_slots_.push_back(slot);
+}
+
+void PathDriver::take_outcomes(std::vector<Finished>& outcomes) {
+  const std::lock_guard lock(mutex_);
+  watch();
+  std::move(outcomes_.begin(), outcomes_.end(), std::back_inserter(outcomes));
+  outcomes_.clear();
+}
+
+bool PathDriver::is_watched() const {
+  return threaded_ && !stuck_ && deadline_ != forever && free_slots_.size() < slots_.size();
+}
+
+TimePoint PathDriver::watch_interval() const {
+  const std::lock_guard lock(mutex_);
+  return is_watched() ? tiers::running_time_step(deadline_) : forever;
+}
+
+/// While transfers are outstanding, reap() waits for a step at most (BlockFile::next_deadline()), and an idle one is
+/// woken: a call that has not returned a deadline and a step after it was first seen here does not return.
+void PathDriver::watch() {
+  const std::uint64_t call = engine_.call();
+  if (!is_watched() || call % 2 == 0) {
+    watched_call_ = 0;
+    return;
+  }
+  (void)watch_.update();
+  if (call != watched_call_) {
+    watched_call_ = call;
+    watched_since_ = watch_.elapsed();
+  } else if (watch_.elapsed() - watched_since_ - tiers::running_time_step(deadline_) > deadline_) {
+    end_all_transfers();
+  }
+}
+
+/// The kernel may use the buffers of those that the file has taken when the call returns. The file takes no others.
+void PathDriver::end_all_transfers() {
+  engine_.refuse();
+  queue_.clear();
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot]) continue;
+    const Command& command = *slots_[slot];
+    Error overdue =
+        with_range(tiers::call_overdue(operation_name(command.operation), deadline_), name_, command);
+    if (!stuck_) stuck_ = overdue;
+    end(slot, std::move(overdue));
+  }
+}
+
+bool PathDriver::stop() {
+  if (released_) return *released_;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) {
+    engine_.wake();
+    released_ = join_or_abandon();
+  } else {
+    released_ = close_engine();
+    close_file();
+  }
+  return *released_;
+}
+
+/// Closes engine and file on the driver's thread: closing the file may wait for the file system.
+void PathDriver::close() noexcept {
+  const bool at_rest = close_engine();
+  {
+    const std::lock_guard lock(mutex_);
+    at_rest_ = at_rest;
+    engine_closed_ = true;
+    changed_.notify_all();
+  }
+  file_.reset();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+/// No request may be in flight when the file closes, except those past their deadline.
+bool PathDriver::close_engine() noexcept {
+  const bool overdue = stuck_ || file_->overdue_count() > 0;
+  return engine_.close(overdue ? clock_.now() : forever);
+}
+
+/// Without a driver's thread.
+void PathDriver::close_file() noexcept {
+  const std::function<Result<void>()> close = [self = shared_from_this()]() -> Result<void> {
+    self->file_.reset();
+    return ok();
+  };
+  const auto closed = tiers::bounded_call<void>("Path::stop_driver", name_, deadline_, close);
+  if (!closed && closed.error().code() != ErrorCode::deadline_exceeded) (void)close();
+}
+
+/// True when the engine has no request in flight any more, even if closing the file hangs.
+bool PathDriver::join_or_abandon() {
+  tiers::RunningTime running(Clock::steady(), tiers::running_time_step(deadline_));
+  const TimePoint end = running.end_of(deadline_);
+  std::unique_lock lock(mutex_);
+  // A file with requests past their deadline does not close in time either.
+  const auto hangs = [this] { return stuck_ || (engine_closed_ && !at_rest_); };
+  while (!ended_ && !hangs() && running.elapsed() < end) {
+    changed_.wait_until(lock, std::chrono::steady_clock::time_point(running.next_update(end)));
+    (void)running.update();
+  }
+  const bool ended = ended_, released = engine_closed_ && at_rest_;
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+    const std::lock_guard notifying(notify_mutex_);
+    notify_ = nullptr;
+  }
+  return released;
+}
+
+TimePoint PathDriver::cpu_time() const {
+  clockid_t clock{};
+  timespec used{};
+  auto& thread = const_cast<std::thread&>(thread_);
+  if (!thread.joinable() || ::pthread_getcpuclockid(thread.native_handle(), &clock) != 0 ||
+      ::clock_gettime(clock, &used) != 0) {
+    return TimePoint::zero();
+  }
+  return std::chrono::seconds(used.tv_sec) + TimePoint(used.tv_nsec);
+}
+
+tiers::FileCounters PathDriver::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+}  // namespace penstock::swap
