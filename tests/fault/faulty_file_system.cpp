@@ -1,7 +1,7 @@
 // faulty_file_system DIRECTORY KIND OPERATION NUMBER COUNT SEED [MIB]
 //
-// Mounts a file system in memory, of MIB MiB (64), at DIRECTORY and serves it until SIGTERM. Requests NUMBER to NUMBER +
-// COUNT - 1 of OPERATION get the fault KIND. With the kind "stall" they have no answer until the kernel interrupts
+// Mounts a file system in memory, of MIB MiB (64), at DIRECTORY and serves it until SIGTERM. Requests NUMBER to NUMBER
+// + COUNT - 1 of OPERATION get the fault KIND. With the kind "stall" they have no answer until the kernel interrupts
 // them, and the kernel executes each request inside of the system call that submits it. Prints "ready" when it is
 // mounted, and at the end the number of faults. Exits with 77 where FUSE is refused. Speaks the kernel's protocol
 // itself: https://docs.kernel.org/filesystems/fuse.html

@@ -51,8 +51,8 @@ class Path {
   /// writes posted before it (BlockFile::start).
   void post(const Command& command) { driver_->post(command); }
   /// Moves the outcomes that have arrived to the end of `outcomes`. Also ends all transfers with deadline_exceeded when
-  /// the driver's thread is in a system call that has not returned within the deadline; the path then refuses transfers.
-  /// Only time in which the callers of take_outcomes() ran counts. Called by one thread at a time.
+  /// the driver's thread is in a system call that has not returned within the deadline; the path then refuses
+  /// transfers. Only time in which the callers of take_outcomes() ran counts. Called by one thread at a time.
   void take_outcomes(std::vector<tiers::BlockFile::Finished>& outcomes) { driver_->take_outcomes(outcomes); }
   /// How often take_outcomes() must be called. forever while no transfer is outstanding.
   [[nodiscard]] TimePoint watch_interval() const { return driver_->watch_interval(); }

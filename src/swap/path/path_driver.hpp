@@ -50,8 +50,9 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   ///
   /// Errors: no_space, at a limit on threads.
   [[nodiscard]] Result<void> start(std::function<void()> notify);
-  /// Ends the thread, closes engine and file, in this order. Waits for the deadline of a request at most, and not at all
-  /// for requests past their deadline. `notify` is not called afterwards. False when the kernel may still use buffers.
+  /// Ends the thread, closes engine and file, in this order. Waits for the deadline of a request at most, and not at
+  /// all for requests past their deadline. `notify` is not called afterwards. False when the kernel may still use
+  /// buffers.
   [[nodiscard]] bool stop();
   /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced.
   bool drive() { return turn(TimePoint::min()); }
