@@ -25,7 +25,7 @@ class TrainProcess {
   /// Waits for its end.
   [[nodiscard]] Outcome finish();
   void kill(int signal) const;
-  /// Opens the process's unnamed file in `directory` for reading and writing; −1 if it has none.
+  /// Opens the process's unnamed file in `directory` for reading and writing; −1 if it has none, or has ended.
   [[nodiscard]] int open_swap_file(const std::string& directory) const;
 
  private:

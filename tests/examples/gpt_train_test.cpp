@@ -89,6 +89,18 @@ class GptTrain : public testing::Test {
     EXPECT_EQ(::fstat(file.get(), &status), 0);
     return status.st_size;
   }
+  /// Applies `damage` to the swap file of a stopped process, after one step and the next until the process ends: what
+  /// is in memory at one time, to be written again, is not at another.
+  template <class Damage>
+  Outcome damage_until_it_ends(const Damage& damage) {
+    TrainProcess process(arguments() + endless);
+    for (int step = 2; step < 1000 && process.wait_for_output("step " + std::to_string(step) + "/"); ++step) {
+      process.kill(SIGSTOP);
+      if (const penstock::OwnedFd file(process.open_swap_file(swap())); file.is_open()) damage(file);
+      process.kill(SIGCONT);
+    }
+    return process.finish();
+  }
   static constexpr const char* endless = " --steps 100000";
 
   penstock::test::ScratchDirectory directory_, swap_;
@@ -256,31 +268,21 @@ TEST_F(GptTrain, EndsAtOnceOnASecondSignal) {
 }
 
 TEST_F(GptTrain, SaysWhichBytesOfTheSwapFileWereChangedUnderIt) {
-  TrainProcess process(arguments() + endless);
-  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
-  process.kill(SIGSTOP);
-  const penstock::OwnedFd file(process.open_swap_file(swap()));
-  ASSERT_TRUE(file.is_open());
-  const std::vector<char> garbage(static_cast<std::size_t>(length_of(file)), '?');
-  ASSERT_EQ(::pwrite(file.get(), garbage.data(), garbage.size(), 0), static_cast<ssize_t>(garbage.size()));
-  // EIO where a direct write, still on its way, meets these pages; they reach the disk all the same.
-  EXPECT_TRUE(::fsync(file.get()) == 0 || errno == EIO);
-  process.kill(SIGCONT);
+  const Outcome outcome = damage_until_it_ends([](const penstock::OwnedFd& file) {
+    const std::vector<char> garbage(static_cast<std::size_t>(length_of(file)), '?');
+    ASSERT_EQ(::pwrite(file.get(), garbage.data(), garbage.size(), 0), static_cast<ssize_t>(garbage.size()));
+    // EIO where a direct write, still on its way, meets these pages; they reach the disk all the same.
+    EXPECT_TRUE(::fsync(file.get()) == 0 || errno == EIO);
+  });
 
-  expect_stopped(process.finish(), {"bytes read back differ", "lost    step ", " of 100000, on rank ",
-                                    "optimizer tile", "block", "at offset", swap().c_str(), "try"});
+  expect_stopped(outcome, {"bytes read back differ", "lost    step ", " of 100000, on rank ",
+                           "optimizer tile", "block", "at offset", swap().c_str(), "try"});
 }
 
 TEST_F(GptTrain, SaysWhereTheSwapFileWasCutOffUnderIt) {
-  TrainProcess process(arguments() + endless);
-  ASSERT_TRUE(process.wait_for_output("step 2/")) << process.finish().output;
-  process.kill(SIGSTOP);
-  const penstock::OwnedFd file(process.open_swap_file(swap()));
-  ASSERT_TRUE(file.is_open());
-  ASSERT_EQ(::ftruncate(file.get(), 0), 0);
-  process.kill(SIGCONT);
+  const Outcome outcome =
+      damage_until_it_ends([](const penstock::OwnedFd& file) { ASSERT_EQ(::ftruncate(file.get(), 0), 0); });
 
-  const Outcome outcome = process.finish();
   expect_stopped(outcome, {swap().c_str(), "at offset", "the run cannot continue"});
   // A write that was on its way makes the file long again, with a hole where bytes were.
   EXPECT_TRUE(outcome.output.find("the file is shorter than the data") != std::string::npos ||

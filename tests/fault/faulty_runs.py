@@ -366,7 +366,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=70, help="number of runs")
     parser.add_argument("--seconds", type=float, default=30, help="limit of one run")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=os.environ.get("PENSTOCK_TEST_DIR", os.getcwd())) as name:
+    with tempfile.TemporaryDirectory(prefix="penstock-test-", dir=os.environ.get("PENSTOCK_TEST_DIR", os.getcwd())) as name:
         work = pathlib.Path(name)
         trainer = Trainer(arguments.train, work, arguments.seconds)
         return {"fuse": run_fuse, "calls": run_calls, "hang": run_hang}[arguments.what](arguments, trainer, work)

@@ -97,6 +97,18 @@ TEST(EngineUpdate, EndsWithTheEngine) {
   }
 }
 
+// Tiles that cannot be stored stay in memory, and the update waits for room that they do not leave.
+TEST(EngineUpdate, EndsWithTheEngineWhenTheDiskFailsForGood) {
+  RunOptions options = on_disk(2, 5);
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  const RunResult clean = train(options);
+  ASSERT_FALSE(clean.error);
+  for (std::uint64_t first = 0; first < clean.requests; first += clean.requests / 24) {
+    options.faults = {tiers::Fault::fail({}, first, EIO, ~std::uint64_t{0} - first)};
+    EXPECT_TRUE(train(options).error) << first;
+  }
+}
+
 TEST(EngineUpdate, IsWaitedForWhereTheStatesAreRead) {
   RunOptions options = on_disk(1, 3);
   std::vector<std::uint64_t> moved;

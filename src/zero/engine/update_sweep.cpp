@@ -51,6 +51,12 @@ class UpdateSweep::TileHop final : public swap::Hop {
     return Progress::goes_on;
   }
 
+  /// What the move waits for may never come: memory of a tile that the disk refuses.
+  [[nodiscard]] Result<void> check_stopping() const {
+    if (!stopping_) return ok();
+    return Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed");
+  }
+
   void request(tiers::TensorId tensor, swap::Access access, swap::Use use) {
     pending_ = context_.internals.request_for_mover(tensor, access, use);
   }
@@ -59,7 +65,10 @@ class UpdateSweep::TileHop final : public swap::Hop {
   template <class Next>
   Result<Progress> take(swap::Lease& lease, const Next& next) {
     auto answer = pending_.poll();
-    if (!answer) return Progress::waits;
+    if (!answer) {
+      PENSTOCK_TRY(check_stopping());
+      return Progress::waits;
+    }
     PENSTOCK_TRY_ASSIGN(lease, *std::move(answer));
     return next();
   }
@@ -100,8 +109,7 @@ class UpdateSweep::TileHop final : public swap::Hop {
       PENSTOCK_TRY(context_.runtime.discard(flat().gradient));
       return end_flat();
     }
-    if (stopping_)
-      return Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed");
+    PENSTOCK_TRY(check_stopping());
     // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
     if (context_.internals.stores_pending() > optimizer_.options().tile_stores_max) return Progress::waits;
     prefetch();
@@ -193,6 +201,11 @@ void UpdateSweep::resume() {
   if (!context_.update_stopped) return;
   context_.update_stopped = false;
   start();
+}
+
+void UpdateSweep::stop() {
+  stopping_ = true;
+  context_.wake();
 }
 
 void UpdateSweep::start() {

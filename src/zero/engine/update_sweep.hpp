@@ -33,8 +33,9 @@ class UpdateSweep {
   void resume();
   /// How long the last update took, from begin() to its end. Call when none runs.
   [[nodiscard]] TimePoint duration() const { return duration_; }
-  /// Ends the update before its next tile, for the engine's destructor. EngineContext::update then becomes done.
-  void stop() { stopping_ = true; }
+  /// Ends the update before its next tile, for the engine's destructor: also while it waits for a lease.
+  /// EngineContext::update then becomes done.
+  void stop();
 
  private:
   class TileHop;

@@ -42,7 +42,7 @@ class Gate {
   void wait_until_held(std::uint64_t count = 1) {
     wait([&] { return held_count_ >= count; });
   }
-  /// Until reap() waits for requests in flight. The number of calls that have returned so far.
+  /// Until reap() waits. The number of calls that have returned so far.
   std::uint64_t wait_until_reaping() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return reaping_; });
@@ -115,7 +115,7 @@ class HeldEngine final : public tiers::IoEngine {
         gate_->changed_.notify_all();
         return count;
       }
-      gate_->reaping_ = deadline != forever;
+      gate_->reaping_ = true;
       gate_->changed_.notify_all();
       gate_->changed_.wait_for(lock, std::chrono::milliseconds(1));
     }

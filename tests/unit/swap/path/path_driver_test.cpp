@@ -162,11 +162,12 @@ TEST_F(PathDriverTest, MayWaitForRequestsInFlight) {
   gate_->withhold_completions(true);
   post(IoOperation::write, 1);
 
-  while (outcomes_.empty()) {
+  while (true) {
     const std::uint64_t before = gate_->wait_until_reaping();
+    take();
+    if (!outcomes_.empty()) break;  // the thread waits for the next post
     run_for(step);
     gate_->wait_until_reaped(before + 1);
-    take();
   }
 
   // The file has ended the request, not the watch.
