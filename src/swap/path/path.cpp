@@ -34,6 +34,9 @@ Result<void> check_options(const PathOptions& path) {
   const auto refused = [&](const char* name) {
     return Error::invalid_argument("Path::create").object(name + (" of " + path.directory.string()));
   };
+  if (path.directory.empty()) {
+    return Error::invalid_argument("Path::create").object("directory").wanted("that of a drive").got("\"\"");
+  }
   if (path.clock == nullptr) return refused("clock").reason("it is null");
   if (path.file_system == nullptr) return refused("file_system").reason("it is null");
   if (path.deadline <= TimePoint::zero()) {

@@ -15,7 +15,8 @@ namespace penstock::swap {
 
 /// Errors: invalid_argument, for a weight that is not positive and finite.
 [[nodiscard]] Result<void> check_weight(const PathOptions& path);
-/// Errors: invalid_argument, for a null pointer, a deadline that is not above 0, or an unknown enumerator.
+/// Errors: invalid_argument, for an empty directory, a null pointer, a deadline that is not above 0, or an unknown
+/// enumerator.
 [[nodiscard]] Result<void> check_options(const PathOptions& path);
 
 /// One directory on one drive: its swap file, its engine, its driver.
@@ -42,7 +43,8 @@ class Path {
   }
   /// Stops the driver, closes the engine, then the file, which removes it. Waits for the deadline of a request at most,
   /// and not for requests past it: a driver that is still in a system call then is abandoned. False when a request may
-  /// still be in flight: its buffer must not be freed or reused until the process ends.
+  /// still be in flight: then the file stays open, and the request's buffer must not be freed or reused, until the
+  /// process ends.
   [[nodiscard]] bool stop_driver() { return driver_->stop(); }
   /// Runs the driver once on the calling thread, without blocking. True if any transfer advanced.
   bool drive() { return driver_->drive(); }

@@ -203,6 +203,7 @@ bool PathDriver::stop() {
     released_ = join_or_abandon();
   } else {
     released_ = close_engine();
+    if (!*released_) file_->leave_open();
     close_file();
   }
   return *released_;
@@ -217,15 +218,18 @@ void PathDriver::close() noexcept {
     engine_closed_ = true;
     changed_.notify_all();
   }
+  if (!at_rest) file_->leave_open();
   file_.reset();
   const std::lock_guard lock(mutex_);
   ended_ = true;
   changed_.notify_all();
 }
 
-/// No request may be in flight when the file closes, except those past their deadline.
+/// Does not wait for requests past their deadline.
 bool PathDriver::close_engine() noexcept {
+  std::unique_lock lock(mutex_);
   const bool overdue = stuck_ || file_->overdue_count() > 0;
+  lock.unlock();
   return engine_.close(overdue ? clock_.now() : forever);
 }
 

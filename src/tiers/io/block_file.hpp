@@ -61,6 +61,8 @@ class BlockFile {
   ///
   /// Errors: invalid_argument, for a request size that is zero or not aligned.
   [[nodiscard]] static Result<BlockFile> create(File file, IoEngine& engine, const Options& options);
+  /// File::leave_open(), where IoEngine::close() has returned false. No other call follows.
+  void leave_open() noexcept { file_.leave_open(); }
 
   /// Queues a transfer of buffer.size() bytes at `offset`. take_finished() returns it with `tag`; until then `buffer`
   /// stays alive and, for a write, unchanged. Address, size and offset are multiples of properties().alignment.

@@ -3,7 +3,8 @@
 #include "base/duration_text.hpp"
 #include "tiers/io/bounded_call.hpp"
 
-#include <unistd.h>
+#include <penstock/tiers/io/file_system.hpp>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -21,11 +22,17 @@ struct Refusal {
   std::string why, advice;
 };
 
+const char* advice_for(int errno_value) {
+  switch (errno_value) {
+    case EIO: return "check the kernel log (dmesg) and the drive (penstock doctor --path DIR)";
+    case ENOSPC:
+    case EDQUOT: return "free space there, or name a directory on another drive";
+    default: return "name a directory that this user may write to, or change its permissions";
+  }
+}
+
 Refusal refusal(const std::string& what, int errno_value) {
-  const char* const advice = errno_value == EIO
-                                 ? "check the kernel log (dmesg) and the drive (penstock doctor --path DIR)"
-                                 : "name a directory that this user may write to, or change its permissions";
-  return {what + ": " + std::strerror(errno_value), advice};
+  return {what + ": " + std::strerror(errno_value), advice_for(errno_value)};
 }
 
 Refusal examine(const std::filesystem::path& directory) {
@@ -36,8 +43,11 @@ Refusal examine(const std::filesystem::path& directory) {
   // Not "does not exist": a parent directory may be closed to this user, or the drive may have failed.
   if (error) return refusal("cannot be examined", error.value());
   if (!std::filesystem::is_directory(status)) return {"is not a directory", create};
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) return refusal("cannot be written", errno);
-  return {};
+  // Only an attempt tells: procfs grants the permission to write and creates no file.
+  const auto file = tiers::real_file_system().create_scratch(directory, 4_KiB, tiers::DirectIo::off);
+  if (file) return {};
+  if (const int failure = file.error().os_error(); failure != 0) return refusal("cannot be written", failure);
+  return {"is on a file system that creates no files", "name a directory on a drive"};
 }
 
 Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {

@@ -308,6 +308,7 @@ void add_benchmark_rows(BadArguments& bad) {
   };
   using Options = DiskBenchmark::Options;
   with("options.paths", "none", [](Options& o) { o.paths.clear(); });
+  with("options.paths.directory", "empty", [](Options& o) { o.paths[0].directory.clear(); });
   with("options.paths.clock", "null", [](Options& o) { o.paths[0].clock = nullptr; });
   with("options.paths.file_system", "null", [](Options& o) { o.paths[0].file_system = nullptr; });
   with("options.paths.request_max", "0", [](Options& o) { o.paths[0].request_max = {}; });

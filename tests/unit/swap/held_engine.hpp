@@ -30,6 +30,11 @@ class Gate {
     const std::lock_guard lock(mutex_);
     withheld_ = withhold;
   }
+  /// close() says that requests are in flight.
+  void keep_in_use() {
+    const std::lock_guard lock(mutex_);
+    in_use_ = true;
+  }
   /// Lets one call return.
   void release_one() {
     change([this] { ++passes_; });
@@ -86,7 +91,7 @@ class Gate {
   std::condition_variable changed_;
   std::optional<Call> held_;
   std::uint64_t passes_ = 0, held_count_ = 0, submit_count_ = 0, reap_count_ = 0;
-  bool withheld_ = false, woken_ = false, reaping_ = false, destroyed_ = false;
+  bool withheld_ = false, woken_ = false, reaping_ = false, in_use_ = false, destroyed_ = false;
 };
 
 /// Wraps an engine whose calls a Gate holds, as the kernel does when it executes a request inside of a system call.
@@ -126,7 +131,9 @@ class HeldEngine final : public tiers::IoEngine {
   void attach(tiers::FileHandle file, HostSpan buffers) noexcept override { engine_->attach(file, buffers); }
   bool close(TimePoint deadline) noexcept override {
     gate_->pass(Gate::Call::close);
-    return engine_->close(deadline);
+    const bool at_rest = engine_->close(deadline);
+    const std::lock_guard lock(gate_->mutex_);
+    return at_rest && !gate_->in_use_;
   }
   [[nodiscard]] tiers::IoLimits limits() const noexcept override { return engine_->limits(); }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return engine_->in_flight(); }

@@ -44,6 +44,9 @@ class File {
     return *this;
   }
   ~File();
+  /// Leaves the file open until the process ends, for a request that has not completed and may still name its handle.
+  /// Operations of this object then fail as those of a default one.
+  void leave_open() noexcept { file_system_ = nullptr; }
 
   [[nodiscard]] FileHandle handle() const { return properties_.handle; }
   [[nodiscard]] const Properties& properties() const { return properties_; }

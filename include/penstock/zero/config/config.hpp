@@ -113,7 +113,7 @@ struct Config {
   /// offload_optimizer; empty if neither is on nvme.
   [[nodiscard]] const std::vector<std::filesystem::path>& swap_directories() const;
 
-  /// Checks that every directory of `nvme_path` exists on this machine and is writable by this process. Blocks, for at
+  /// Checks that this process can create a file, which it removes, in every directory of `nvme_path`. Blocks, for at
   /// most PenstockConfig::io_deadline_seconds for each directory, also if both offload blocks name it.
   ///
   /// Errors: invalid_config, whose notes name every directory that cannot be used.

@@ -274,6 +274,27 @@ TEST_P(PathClose, IsGivenUpAtTheDeadline) {
   files.closed.wait();
 }
 
+// A thread of the engine may be about to use the handle, which would name another file.
+TEST_P(PathClose, LeavesAFileOpenThatARequestMayStillUse) {
+  HungFiles files;
+  files.release.count_down();
+  const auto gate = std::make_shared<Gate>();
+  gate->keep_in_use();
+  PathOptions options{.directory = "left open", .capacity = 1_MiB, .file_system = &files};
+  options.make_engine = [](const tiers::File::Properties&) {
+    return tiers::create_thread_pool_engine({.threads = 1});
+  };
+  test::hold_engine(options, gate);
+  auto path = Path::create(options).value();
+  if (GetParam()) path->start_driver([] {}).value();
+
+  EXPECT_FALSE(path->stop_driver());
+  path.reset();
+  gate->wait_until_destroyed();
+
+  EXPECT_FALSE(files.closed.try_wait());
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, PathClose, testing::Bool(), [](const auto& with) {
   return std::string(with.param ? "WithADriver" : "WithoutADriver");
 });

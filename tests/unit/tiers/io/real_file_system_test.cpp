@@ -89,6 +89,19 @@ TEST(RealFileSystem, ClosesTheFileWithItsOwner) {
   EXPECT_EQ(::fstat(descriptor, &status), -1);
 }
 
+TEST(RealFileSystem, LeavesAFileOpenForARequestThatHasNotCompleted) {
+  test::ScratchDirectory directory;
+  auto file = real_file_system().create_scratch(directory.path(), 4_KiB, DirectIo::off).value();
+  const int handle = static_cast<int>(file.handle());
+
+  file.leave_open();
+  const auto refused = file.size();
+  file = File();
+
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(::close(handle), 0);
+}
+
 TEST(RealFileSystem, ReportsTheWantedAndTheFreeBytes) {
   test::ScratchDirectory directory;
   const ByteCount free = real_file_system().free_space(directory.path()).value();

@@ -274,10 +274,14 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   const auto file = config->check_paths();
   config->offload_optimizer.nvme_paths = {directory.path()};
   const auto usable = config->check_paths();
+  config->offload_optimizer.nvme_paths = {"/proc"};
+  const auto pseudo = config->check_paths();
 
   EXPECT_TRUE(contains(missing.error().message(), "/nonexistent/penstock does not exist"));
   EXPECT_TRUE(contains(file.error().message(), "is not a directory"));
   EXPECT_TRUE(usable);
+  EXPECT_EQ(directory.entry_count(), 1u);
+  EXPECT_TRUE(contains(pseudo.error().message(), "/proc is on a file system that creates no files"));
 }
 
 /// The message of check_paths() in a child, after `prepare`, for this directory of the optimizer's states and, if
