@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace penstock::swap {
 
 namespace {
-// Polling interval for hops that do not wake the mover: a stream's event, a peer's arrival.
-constexpr TimePoint poll_interval = std::chrono::microseconds(50);
 
 ExtentAllocator make_extent_allocator(std::span<const std::unique_ptr<Path>> paths) {
   std::vector<ExtentAllocator::PathRoom> rooms;
@@ -124,20 +123,21 @@ bool RuntimeState::poll() {
 
 void RuntimeState::run_mover() {
   ::pthread_setname_np(::pthread_self(), "penstock-mover");
+  bool was_woken = true;
   while (true) {
     if (poll()) continue;
-    const TimePoint interval = transfers.needs_polling() ? poll_interval : transfers.watch_interval();
+    const TimePoint interval = transfers.poll_interval();
     std::unique_lock lock(mutex);
     const auto is_woken = [this] { return woken || stopping; };
-    // Another thread's advance() may have granted a request: wake all waiting callers.
-    changed.notify_all();
+    // Another thread's advance() may have granted a request. A poll that only the interval has caused changes nothing.
+    if (was_woken) changed.notify_all();
     if (interval == forever) {
       mover_wake.wait(lock, is_woken);
     } else {
       mover_wake.wait_for(lock, interval, is_woken);
     }
     if (stopping) return;
-    woken = false;
+    was_woken = std::exchange(woken, false);
   }
 }
 

@@ -43,12 +43,12 @@ TimedRank::TimedRank(const Options& options)
     : options_(options), disk_(options.disk), workers_(clock_, options.workers, options.task_takes) {
   const auto make_accelerator = [this](ByteCount memory) -> Result<Accelerator> {
     Accelerator made = make_host_accelerator({});
-    auto device = std::make_unique<tiers::HostDevice>(
-        tiers::HostDevice::Options{.memory = memory,
-                                   .mode = tiers::HostDevice::Mode::deferred,
-                                   .location = tiers::DeviceMemory::separate,
-                                   .speeds = options_.speeds,
-                                   .clock = &clock_});
+    auto device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{
+        .memory = memory,
+        .mode = options_.threaded ? tiers::HostDevice::Mode::threaded : tiers::HostDevice::Mode::deferred,
+        .location = tiers::DeviceMemory::separate,
+        .speeds = options_.speeds,
+        .clock = options_.threaded ? nullptr : &clock_});
     device_ = device.get();
     auto counting = std::make_unique<penstock::test::CountingDevice>(std::move(device));
     counting_ = counting.get();
@@ -69,10 +69,11 @@ TimedRank::TimedRank(const Options& options)
       };
     }
   };
+  const std::function<void(swap::RuntimeOptions&)> leave;
   rank_ = Rank::create({.config = options_.config,
                         .model = options_.model,
                         .make_accelerator = make_accelerator,
-                        .hooks = {.runtime_options = simulate}})
+                        .hooks = {.runtime_options = options_.threaded ? leave : simulate}})
               .value();
   stream_ = rank_->device().create_stream().value();
   event_ = rank_->device().create_event().value();
@@ -90,7 +91,7 @@ void TimedRank::compute(TimePoint takes) {
 }
 
 void TimedRank::mark(TimePoint* at) {
-  stream_->handle().host_queue()->enqueue([this, at] { *at = clock_.now(); });
+  stream_->handle().host_queue()->enqueue([this, at] { *at = now(); });
 }
 
 void TimedRank::finish() {
@@ -99,6 +100,7 @@ void TimedRank::finish() {
 }
 
 void TimedRank::run_dry() {
+  if (options_.threaded) return engine().finish_update().value();
   while (rank_->runtime().poll() || advance()) {
   }
 }

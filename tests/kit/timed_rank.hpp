@@ -40,7 +40,8 @@ class TimedWorkers final : public Executor {
 };
 
 /// One rank in virtual time: the device's copy engines and kernels, the workers and the disk take time on one clock,
-/// which advances only when nothing else can happen. What the rank's own code does takes no time.
+/// which advances only when nothing else can happen. What the rank's own code does takes no time. Options::threaded is
+/// the exception.
 class TimedRank final : public swap::IdleHandler {
  public:
   struct Options {
@@ -50,13 +51,15 @@ class TimedRank final : public swap::IdleHandler {
     tiers::SimDisk::Options disk;
     std::size_t workers = 1;
     TimePoint task_takes{};  ///< of a worker
+    /// With the runtime's threads, on the machine's clock: without simulated disks and workers.
+    bool threaded = false;
   };
   explicit TimedRank(const Options& options);
   ~TimedRank() override;
 
   [[nodiscard]] Engine& engine() { return rank_->engine(); }
   [[nodiscard]] tiers::Stream& stream() { return *stream_; }
-  [[nodiscard]] TimePoint now() const { return clock_.now(); }
+  [[nodiscard]] TimePoint now() const { return options_.threaded ? Clock::steady().now() : clock_.now(); }
   /// Enqueues a kernel of the trainer.
   void compute(TimePoint takes);
   /// When the trainer's stream gets here is the value of `*at` then.

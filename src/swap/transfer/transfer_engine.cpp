@@ -86,13 +86,11 @@ bool TransferEngine::poll(std::vector<MoveEvent>& events) {
   return progress;
 }
 
-bool TransferEngine::needs_polling() const {
-  return std::any_of(moves_.begin(), moves_.end(),
-                     [](const Active& active) { return active.hop && !active.hop->wakes_the_mover(); });
-}
-
-TimePoint TransferEngine::watch_interval() const {
+TimePoint TransferEngine::poll_interval() const {
   TimePoint interval = forever;
+  for (const Active& active : moves_) {
+    if (active.hop) interval = std::min(interval, active.hop->poll_interval());
+  }
   for (const auto& path : paths_) interval = std::min(interval, path->watch_interval());
   return interval;
 }

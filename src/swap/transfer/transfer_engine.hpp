@@ -36,8 +36,8 @@ class Hop {
 
   virtual Result<void> start() = 0;
   [[nodiscard]] virtual Result<HopState> poll() = 0;
-  /// False when no event wakes the mover once the hop can continue, so that the mover must poll it.
-  [[nodiscard]] virtual bool wakes_the_mover() const { return true; }
+  /// After which time the mover polls the hop again. forever: an event wakes the mover once the hop can continue.
+  [[nodiscard]] virtual TimePoint poll_interval() const { return forever; }
   /// True while the hop waits for a lease or for another move of this rank, and holds nothing that others wait for.
   [[nodiscard]] virtual bool is_blocked() const { return false; }
 
@@ -87,11 +87,9 @@ class TransferEngine {
   [[nodiscard]] std::size_t active() const { return active_.load(); }
   /// Active moves that were blocked when poll() last returned. Safe from any thread.
   [[nodiscard]] std::size_t blocked() const { return blocked_.load(); }
-  /// Whether the current hop of any move does not wake the mover.
-  [[nodiscard]] bool needs_polling() const;
-  /// How often poll() must be called, so that it sees a path's driver that does not return from a system call. forever
-  /// while no transfer is outstanding.
-  [[nodiscard]] TimePoint watch_interval() const;
+  /// After which time poll() must be called again, if no event wakes the mover before: the shortest of the moves' hops,
+  /// and of the paths that watch their drivers (Path::watch_interval).
+  [[nodiscard]] TimePoint poll_interval() const;
 
   /// The name of the swap file that contains `extent`, for messages.
   [[nodiscard]] const std::string& file_name(const tiers::Extent& extent) const {

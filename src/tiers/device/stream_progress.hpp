@@ -2,6 +2,8 @@
 
 #include "tiers/device/event_pool.hpp"
 
+#include <penstock/base/time.hpp>
+
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -10,19 +12,26 @@
 namespace penstock::tiers {
 
 /// How far a stream is. Of the fences that wait on it only the first is queried: the others cannot have passed before.
+/// With a clock it is queried when it may have passed, not in every call: after most of the time that its bytes take at
+/// the rate seen so far, then each time a quarter of the time waited later.
 ///
-///     PENSTOCK_TRY_ASSIGN(auto copied, progress.record(pool));
+///     PENSTOCK_TRY_ASSIGN(auto copied, progress.record(stream, pool, bytes.size()));
 ///     …
-///     PENSTOCK_TRY_ASSIGN(const bool done, progress.has_passed(copied));
+///     PENSTOCK_TRY_ASSIGN(const bool done, progress.has_passed(copied));  // else again after next_query()
 ///
 /// Used by one thread at a time.
 class StreamProgress {
   struct Entry {
     Fence fence;
+    ByteCount copied;
+    TimePoint recorded{};
     bool owned = true;  // its Point exists, whose owner queries it
   };
 
  public:
+  /// `clock` outlives it. Null: every call queries, where time is not the clock's.
+  explicit StreamProgress(const Clock* clock) : clock_(clock) {}
+
   /// A fence of the stream. Move-only; destroyed by the thread that uses the progress.
   class Point {
    public:
@@ -48,16 +57,28 @@ class StreamProgress {
     std::uint64_t number_ = 0;
   };
 
-  /// A point after everything that is enqueued on `stream`, which is the same in all calls.
+  /// A point after everything that is enqueued on `stream`, which is the same in all calls. `copied`: the bytes that
+  /// the stream copies between the last point and this one.
   ///
   /// Errors: those of the device.
-  [[nodiscard]] Result<Point> record(Stream& stream, EventPool& pool);
-  /// Queries the event of the first point that the stream has not passed, if that is `point` or has no owner.
+  [[nodiscard]] Result<Point> record(Stream& stream, EventPool& pool, ByteCount copied);
+  /// Queries the event of the first point that the stream has not passed, if that is `point` or has no owner, and if
+  /// next_query() is zero.
   [[nodiscard]] Result<bool> has_passed(const Point& point);
+  /// The time from now until has_passed() queries. forever if the stream has passed all points; zero without a clock.
+  [[nodiscard]] TimePoint next_query() const;
 
  private:
+  [[nodiscard]] TimePoint now() const { return clock_ == nullptr ? TimePoint{} : clock_->now(); }
+  [[nodiscard]] TimePoint alone_since(const Entry& first) const;
+  void note_passed(const Entry& first);
+
+  const Clock* const clock_;
   std::deque<std::shared_ptr<Entry>> waiting_;
   std::uint64_t passed_ = 0;  // points
+  TimePoint last_passed_{}, last_query_{};
+  std::uint32_t queries_ = 0;  // of the first point
+  double bytes_per_ns_ = 0;
 };
 
 }  // namespace penstock::tiers

@@ -1,5 +1,7 @@
 #include "zero/comm/collective_hops.hpp"
 
+#include <algorithm>
+
 namespace penstock::zero {
 
 using swap::HopState;
@@ -25,6 +27,10 @@ class GatherHop final : public CollectiveHop {
       : CollectiveHop(context), target_(std::move(target)), pending_(std::move(shard)) {}
   bool is_blocked() const override {
     return phase_ == Phase::lease || (phase_ == Phase::order && !shard_.held() && !is_head());
+  }
+  TimePoint poll_interval() const override {
+    const TimePoint copied = shard_.held() ? context_.copied_in.next_query() : forever;
+    return phase_ == Phase::gather ? std::min(copied, peer_poll_interval) : copied;
   }
 
  private:
@@ -83,7 +89,8 @@ class GatherHop final : public CollectiveHop {
     target_.writable.clear();
     PENSTOCK_TRY(
         context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
-    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_in.record(context_.copy_in, context_.events));
+    PENSTOCK_TRY_ASSIGN(copied_,
+                        context_.copied_in.record(context_.copy_in, context_.events, shard_.bytes().size()));
     return ok();
   }
 
@@ -100,6 +107,7 @@ class ReduceScatterHop final : public CollectiveHop {
                    const tiers::Event& written, tiers::Event& reduced)
       : CollectiveHop(context), flat_(flat), signature_(signature), written_(written), reduced_(reduced) {}
   bool is_blocked() const override { return !started_ && !is_head(); }
+  TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 
  private:
   Result<HopState> advance() override {
@@ -131,6 +139,7 @@ class ImmediateHop final : public CollectiveHop {
   ImmediateHop(const CollectiveContext& context, Start start_collective)
       : CollectiveHop(context), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
+  TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 
  private:
   Result<HopState> advance() override {

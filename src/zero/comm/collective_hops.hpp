@@ -9,6 +9,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -34,8 +35,6 @@ class OrderedHop : public swap::Hop {
   OrderedHop(Communicator& communicator, HopOrder& order) : communicator_(communicator), order_(order) {}
 
   Result<void> start() override { return ok(); }
-  /// Completed events of a stream do not wake the mover.
-  bool wakes_the_mover() const override { return false; }
   Result<swap::HopState> poll() final;
 
  protected:
@@ -60,6 +59,9 @@ class CollectiveHop : public OrderedHop {
       : OrderedHop(context.communicator, context.order), context_(context), number_(context.order.append()) {}
 
  protected:
+  /// Hop::poll_interval() while the collective runs: not every communicator wakes the mover when a peer arrives.
+  static constexpr TimePoint peer_poll_interval = std::chrono::microseconds(50);
+
   [[nodiscard]] bool is_head() const { return order_.is_head(number_); }
   [[nodiscard]] bool continues_after_failure() const override { return completed_; }
   /// Call when this hop's collective is complete: the next one may start.

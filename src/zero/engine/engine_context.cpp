@@ -54,6 +54,7 @@ Result<void> EngineContext::fail(const Error& error) {
   if (!failure) failure = error;
   communicator.abort(error);
   collective_order.fail(error);
+  internals.wake();  // for hops that wait for something else
   return error;
 }
 

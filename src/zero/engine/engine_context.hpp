@@ -80,7 +80,9 @@ struct EngineContext {
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   tiers::EventPool events{device};
   RangeFences fences;
-  tiers::StreamProgress copied_in, copied_out;  ///< of copy_in and copy_out; used by the mover
+  /// Of copy_in and copy_out; used by the mover. With an idle handler time is not the machine's.
+  tiers::StreamProgress copied_in{internals.has_threads() ? &Clock::steady() : nullptr};
+  tiers::StreamProgress copied_out{internals.has_threads() ? &Clock::steady() : nullptr};
   HopOrder collective_order;
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;

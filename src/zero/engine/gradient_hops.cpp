@@ -107,11 +107,13 @@ class CopyOutHop final : public OrderedHop {
 
   Result<void> copy_out() {
     PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
+    ByteCount copied;
     if (where_ == Incoming::accumulator || where_ == Incoming::buffer) {
       const HostSpan to = where_ == Incoming::accumulator ? accumulator() : incoming();
       PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to));
+      copied = to.size();
     }
-    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events));
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, copied));
     flat_.grad.copied_out = copied_.fence();
     return ok();
   }
@@ -153,7 +155,9 @@ class AccumulateHop final : public OrderedHop {
         copied_(copied),
         work_(std::move(work)) {}
 
-  bool wakes_the_mover() const override { return working_ && work_->wakes_the_mover(); }
+  TimePoint poll_interval() const override {
+    return working_ ? work_->poll_interval() : context_.copied_out.next_query();
+  }
 
  private:
   // Waits for copy and worker even after a failure, because they use the leases of the previous hop.

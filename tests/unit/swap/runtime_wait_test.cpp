@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -94,6 +95,32 @@ TEST(RuntimeWake, MakesTheMoverPollAMove) {
   RuntimeInternals(*runtime).wake();
 
   EXPECT_TRUE(RuntimeInternals(*runtime).wait_until([&] { return done; }));
+}
+
+TEST(RuntimeWake, DoesNotWakeThreadsThatWaitWhenAPollChangesNothing) {
+  class PolledHop final : public Hop {
+   public:
+    Result<void> start() override { return ok(); }
+    Result<HopState> poll() override { return ++polls_ < 200 ? HopState::pending : HopState::done; }
+    TimePoint poll_interval() const override { return std::chrono::microseconds(20); }
+
+   private:
+    int polls_ = 0;
+  };
+  auto runtime = Runtime::create({.host_budget = 2_MiB}).value();
+  bool done = false;
+  int evaluations = 0;
+  Move move;
+  move.then(std::make_unique<PolledHop>());
+  move.on_event = [&](HopState, const Result<void>&) { done = true; };
+  RuntimeInternals(*runtime).start(std::move(move));
+
+  RuntimeInternals(*runtime).wait_ignoring_stores([&] {
+    ++evaluations;
+    return done;
+  });
+
+  EXPECT_LT(evaluations, 20);
 }
 
 TEST(RuntimeExecutor, IsTheOneOfTheOptions) {

@@ -25,7 +25,7 @@ class ScriptedHop final : public Hop {
     Result<void> started;
     Result<HopState> state = HopState::pending;
     bool blocked = false;
-    bool wakes = true;
+    TimePoint poll_interval = forever;
   };
   explicit ScriptedHop(Script& script) : script_(script) {}
   ~ScriptedHop() override { script_.log->push_back(script_.name + " gone"); }
@@ -35,7 +35,7 @@ class ScriptedHop final : public Hop {
     return script_.started;
   }
   Result<HopState> poll() override { return script_.state; }
-  bool wakes_the_mover() const override { return script_.wakes; }
+  TimePoint poll_interval() const override { return script_.poll_interval; }
   bool is_blocked() const override { return script_.blocked; }
 
  private:
@@ -98,7 +98,7 @@ class TransferEngineTest : public testing::Test {
 
 TEST_F(TransferEngineTest, EndsAMoveWithoutHopsAtOnce) {
   begin(move_of({}));
-  EXPECT_FALSE(transfers_.needs_polling());
+  EXPECT_EQ(transfers_.poll_interval(), forever);
 
   EXPECT_TRUE(poll());
 
@@ -157,7 +157,7 @@ TEST_F(TransferEngineTest, EndsAMoveWithTheFirstErrorAndStartsNothingAfterIt) {
   EXPECT_EQ(transfers_.active(), 0u);
 }
 
-TEST_F(TransferEngineTest, ReportsBlockedMovesAndWhetherItNeedsPolling) {
+TEST_F(TransferEngineTest, ReportsBlockedMovesAndTheShortestIntervalOfItsHops) {
   ScriptedHop::Script waits{.name = "waits", .log = &log_, .blocked = true};
   ScriptedHop::Script works{.name = "works", .log = &log_};
   begin(move_of({&waits}));
@@ -165,9 +165,11 @@ TEST_F(TransferEngineTest, ReportsBlockedMovesAndWhetherItNeedsPolling) {
   poll();
   EXPECT_EQ(transfers_.active(), 2u);
   EXPECT_EQ(transfers_.blocked(), 1u);
-  EXPECT_FALSE(transfers_.needs_polling());
-  works.wakes = false;
-  EXPECT_TRUE(transfers_.needs_polling());
+  EXPECT_EQ(transfers_.poll_interval(), forever);
+  works.poll_interval = TimePoint(300);
+  EXPECT_EQ(transfers_.poll_interval(), TimePoint(300));
+  waits.poll_interval = TimePoint(200);
+  EXPECT_EQ(transfers_.poll_interval(), TimePoint(200));
   waits.state = works.state = HopState::done;
   poll();
 

@@ -3,9 +3,11 @@
 #include "kit/counting_device.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
+#include <penstock/tiers/io/sim_disk.hpp>
 
 #include <gtest/gtest.h>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,9 +19,24 @@ class StreamProgressTest : public testing::Test {
   /// A point after one more operation.
   StreamProgress::Point point() {
     stream_->handle().host_queue()->enqueue([] {});
-    return progress_.record(*stream_, pool_).value();
+    return progress_->record(*stream_, pool_, 1_MiB).value();
   }
-  bool has_passed(const StreamProgress::Point& point) { return progress_.has_passed(point).value(); }
+  /// The queries until the stream has passed a point that it reaches after `time`, each when next_query() says.
+  std::uint64_t queries_during(TimePoint time) {
+    const auto last = point();
+    const TimePoint end = clock_.now() + time;
+    const std::uint64_t before = queries();
+    while (clock_.now() < end) {
+      EXPECT_FALSE(has_passed(last));
+      EXPECT_FALSE(has_passed(last));  // without a query: it is not time
+      clock_.advance_to(clock_.now() + progress_->next_query());
+    }
+    late_ = clock_.now() - end;
+    run(2);
+    EXPECT_TRUE(has_passed(last));
+    return queries() - before;
+  }
+  bool has_passed(const StreamProgress::Point& point) { return progress_->has_passed(point).value(); }
   void run(int operations) {
     for (int i = 0; i < operations; ++i) ASSERT_TRUE(host_->run_one());
   }
@@ -30,7 +47,9 @@ class StreamProgressTest : public testing::Test {
   test::CountingDevice device_{std::unique_ptr<Device>(host_)};
   std::unique_ptr<Stream> stream_ = device_.create_stream().value();
   EventPool pool_{device_};
-  StreamProgress progress_;
+  SimClock clock_;
+  std::optional<StreamProgress> progress_{std::in_place, nullptr};
+  TimePoint late_{};
 };
 
 TEST_F(StreamProgressTest, QueriesOnlyTheFirstPointThatIsNotPassed) {
@@ -61,6 +80,59 @@ TEST_F(StreamProgressTest, QueriesForAPointWhoseOwnerIsGone) {
   EXPECT_FALSE(has_passed(third));
   run(2);
   EXPECT_TRUE(has_passed(third));
+}
+
+TEST_F(StreamProgressTest, NeedsNoQueryWithoutPoints) {
+  EXPECT_EQ(progress_->next_query(), forever);
+  const auto one = point();
+  EXPECT_EQ(progress_->next_query(), TimePoint::zero());
+}
+
+class PacedProgress : public StreamProgressTest {
+ protected:
+  PacedProgress() { progress_.emplace(&clock_); }
+};
+
+TEST_F(PacedProgress, NeedsFewQueriesOnceItKnowsTheRate) {
+  for (const TimePoint time : {std::chrono::microseconds(300), std::chrono::microseconds(4000)}) {
+    for (int copy = 0; copy < 30; ++copy) queries_during(time);
+    EXPECT_LE(queries_during(time), 5u);
+    EXPECT_LE(late_, time / 4);
+  }
+}
+
+// A copy whose stream waits for the trainer takes a thousand times as long as others.
+TEST_F(PacedProgress, IsNotMisledByACopyThatHadToWait) {
+  EXPECT_LE(queries_during(std::chrono::milliseconds(300)), 330u);
+
+  std::vector<TimePoint> late;
+  for (int copy = 0; copy < 60; ++copy) {
+    queries_during(std::chrono::microseconds(300));
+    late.push_back(late_);
+  }
+
+  EXPECT_LE(late.front(), std::chrono::milliseconds(5));
+  EXPECT_LE(late.back(), std::chrono::microseconds(75));
+}
+
+TEST_F(PacedProgress, RemembersTheRateBesidesACopyThatHadToWait) {
+  for (int copy = 0; copy < 30; ++copy) queries_during(std::chrono::microseconds(300));
+  queries_during(std::chrono::milliseconds(300));
+
+  queries_during(std::chrono::microseconds(300));
+
+  EXPECT_LE(late_, std::chrono::microseconds(75));
+}
+
+TEST_F(PacedProgress, LearnsNothingFromAPointThatHadPassedUnseen) {
+  for (int copy = 0; copy < 30; ++copy) queries_during(std::chrono::microseconds(1000));
+  const auto first = point(), second = point();
+  clock_.advance_to(clock_.now() + std::chrono::microseconds(1000));
+  run(2 * 2);
+  EXPECT_TRUE(has_passed(first));
+  EXPECT_TRUE(has_passed(second));  // at the same time
+
+  EXPECT_LE(queries_during(std::chrono::microseconds(1000)), 5u);
 }
 
 TEST_F(StreamProgressTest, FollowsAPointThatIsMoved) {
