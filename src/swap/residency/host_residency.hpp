@@ -129,9 +129,10 @@ class HostResidency {
   /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
   /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
   ///
-  /// If nobody acts, fails a request and returns true: after advance() the next one may starve too. Which one: the last
-  /// request without room in which a thread blocks that has an earlier grant, so that this thread continues and can
-  /// take the grant. If there is none, the first request that waits for room.
+  /// If nobody acts, ends the wait of a request and returns true: after advance() the next one may starve too. Which
+  /// one: the last request without room in which a thread blocks that has an earlier grant, so that this thread
+  /// continues and can take the grant. It fails, unless there is room for it and only for the requests before it there
+  /// is none. If there is no such request, the first one that waits for room fails.
   bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
@@ -184,6 +185,8 @@ class HostResidency {
   [[nodiscard]] Requests::iterator first_without_room();
   [[nodiscard]] Requests::iterator blocking_request(std::thread::id thread);
   [[nodiscard]] Requests::iterator request_to_fail(Requests::iterator starved);
+  void grant_loaded(tiers::TensorId tensor);
+  [[nodiscard]] Error no_room(const Request& request) const;
   void count_pending_use(tiers::TensorId tensor, int change);
   void refresh_after_trace_change(std::uint64_t revision_before);
   void after_lease(tiers::TensorId tensor);

@@ -23,8 +23,9 @@ void HostResidency::finish_load(TensorId tensor, const Result<void>& result) {
     store_.finish_load(tensor, true);
     store_.touch(tensor);
     update_policies(tensor);
-    if (!discard_if_unwanted(tensor)) move_off_retired_path(tensor);
-    return;
+    if (discard_if_unwanted(tensor)) return;
+    move_off_retired_path(tensor);
+    return grant_loaded(tensor);
   }
   load_failed(tensor, result.error());
 }

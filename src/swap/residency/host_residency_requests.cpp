@@ -3,6 +3,7 @@
 #include "tiers/store/tensor_slot.hpp"
 
 #include <algorithm>
+#include <set>
 
 // Requests of HostResidency: their order, their grants, and those that starve.
 
@@ -82,16 +83,30 @@ bool HostResidency::fail_starved_request() {
   }
   const auto failed = request_to_fail(starved);
   if (failed == requests_.end()) return false;
-  Error error =
-      budget_.too_small(padded_size(failed->tensor)).object(store_.description(failed->tensor).name);
-  for (const TensorId tensor : store_.tensors()) {
-    if (!store_.copy(tensor).leased()) continue;
-    error = std::move(error).note("leased  " + store_.description(tensor).name + " " +
-                                  to_string(store_.description(tensor).size));
-  }
-  finish(*failed, std::move(error));
+  const Decision decision = decide(*failed, /*may_reserve=*/failed != starved);
+  if (decision == Decision::waits) return true;
+  if (decision == Decision::waits_for_room) finish(*failed, no_room(*failed));
   requests_.erase(failed);
   return true;
+}
+
+Error HostResidency::no_room(const Request& request) const {
+  Error error = budget_.too_small(padded_size(request.tensor))
+                    .object(store_.description(request.tensor).name)
+                    .advice(
+                        "end leases, and poll() or cancel() requests that were granted, then repeat the "
+                        "call; or raise the budget");
+  std::set<TensorId> untaken;
+  for (const auto& [id, outcome] : outcomes_) {
+    if (outcome.result) untaken.insert(outcome.request.tensor);
+  }
+  for (const TensorId tensor : store_.tensors()) {
+    if (!store_.copy(tensor).leased()) continue;
+    const auto& description = store_.description(tensor);
+    error = std::move(error).note((untaken.contains(tensor) ? "granted, not polled  " : "leased  ") +
+                                  description.name + " " + to_string(description.size));
+  }
+  return error;
 }
 
 HostResidency::Requests::iterator HostResidency::first_without_room() {
@@ -134,11 +149,12 @@ bool HostResidency::has_excluding_request(std::thread::id thread, TensorId tenso
 }
 
 /// Takes back the grants of requests later than `id` that no caller has taken yet, and queues those requests again.
-/// Their caller may be waiting for request `id` first and would then never take them. True if there were any.
+/// Their caller may be waiting for request `id` first and would then never take them; a thread that blocks in its
+/// request takes it at once. True if there were any.
 bool HostResidency::take_back_grants_after(RequestId id) {
   bool any = false;
   for (auto outcome = outcomes_.upper_bound(id); outcome != outcomes_.end();) {
-    if (!outcome->second.result) {
+    if (!outcome->second.result || outcome->second.request.requester.blocks) {
       ++outcome;
       continue;
     }
@@ -193,6 +209,14 @@ HostResidency::Decision HostResidency::grant_resident(const Request& request) {
   }
   finish(request, ok());
   return Decision::granted;
+}
+
+/// A copy is granted to the request that it was loaded for before an earlier request may evict it.
+void HostResidency::grant_loaded(TensorId tensor) {
+  const auto request = std::find_if(requests_.begin(), requests_.end(), [&](const Request& waiting) {
+    return waiting.loading && waiting.tensor == tensor;
+  });
+  if (request != requests_.end() && grant_resident(*request) == Decision::granted) requests_.erase(request);
 }
 
 HostResidency::Decision HostResidency::grant_overwrite(const Request& request, tiers::Reservation range) {

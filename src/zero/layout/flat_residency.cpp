@@ -212,8 +212,8 @@ Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effec
   return true;
 }
 
-/// Drops every flat that is not leased. If a call fails, the next acquire() or begin_step() continues it, so that all
-/// ranks drop the same flats.
+/// Drops every flat that is not leased. If a call fails, the next acquire(), open_gradients() or begin_step() continues
+/// it, so that all ranks drop the same flats.
 Result<void> FlatResidency::drop_unleased(Effects& effects) {
   clearing_ = true;
   PENSTOCK_TRY(finish_gradients(effects));
@@ -249,9 +249,9 @@ Result<void> FlatResidency::drop_all(Effects& effects) {
   return ok();
 }
 
-Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
-  // All ranges first: none is in use when there is no room for one of them.
-  std::vector<std::pair<std::uint32_t, Reservation>> ranges;
+/// All ranges before any is used: there may be no room for one of them.
+Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t unit, Effects& effects) {
+  Ranges ranges;
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still uses its range until it is accumulated.
@@ -262,7 +262,19 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
     }
     ranges.emplace_back(flat, std::move(range));
   }
-  for (auto& [flat, range] : ranges) {
+  return ranges;
+}
+
+Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
+  if (clearing_) PENSTOCK_TRY(drop_unleased(effects));
+  auto ranges = reserve_gradients(unit, effects);
+  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && !gathered_.empty()) {
+    // As in gather_unit(): gathered flats may leave no gap that is long enough.
+    PENSTOCK_TRY(drop_unleased(effects));
+    ranges = reserve_gradients(unit, effects);
+  }
+  if (!ranges) return ranges.error();
+  for (auto& [flat, range] : *ranges) {
     places_[flat].gradient = std::move(range);
     if (auto opened = effects.open_gradient(flat); !opened) {
       places_[flat].gradient = {};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -124,6 +125,8 @@ class FlatResidency {
   Result<void> gather_needed(std::uint32_t unit, Effects& effects);
   Result<void> drop_unleased(Effects& effects);
   Result<void> gather_next(std::uint32_t unit, Effects& effects);
+  using Ranges = std::vector<std::pair<std::uint32_t, tiers::Reservation>>;  // by flat
+  Result<Ranges> reserve_gradients(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
   [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;

@@ -189,6 +189,42 @@ TEST_F(HostResidencyOfThreads, FailTheCallInWhichAThreadBlocksThatDoesNotTakeIts
   EXPECT_FALSE(residency.take(waiting));  // the thread can end the leases that it has taken now
 }
 
+TEST_F(HostResidencyOfThreads, GrantTheCallInWhichAThreadBlocksWhereOnlyARequestBeforeItLacksRoom) {
+  const RequestId granted = next(self());
+  const auto request = [&](TensorId tensor, Access access, bool blocks) {
+    const RequestId id = residency.request(tensor, access, Use::unrecorded, self(blocks));
+    residency.advance();
+    return id;
+  };
+  const RequestId waiting = request(add(48_KiB).value(), Access::overwrite, false);
+  const RequestId call = request(add(4_KiB).value(), Access::overwrite, true);
+
+  fail_starved_requests();
+
+  EXPECT_TRUE(residency.take(call).value());
+  EXPECT_TRUE(residency.take(granted).value());
+  EXPECT_FALSE(residency.take(waiting));
+}
+
+TEST_F(HostResidencyOfThreads, LoadForTheCallInWhichAThreadBlocksWhereOnlyARequestBeforeItLacksRoom) {
+  const TensorId small = stored(4_KiB, false);
+  const RequestId granted = next(self());
+  const RequestId waiting =
+      residency.request(add(48_KiB).value(), Access::overwrite, Use::unrecorded, self());
+  residency.advance();
+  const RequestId call = residency.request(small, Access::read, Use::unrecorded, self(/*blocks=*/true));
+  residency.advance();
+  ASSERT_TRUE(effects.empty());
+
+  EXPECT_TRUE(residency.fail_starved_request());
+
+  ASSERT_EQ(effects.size(), 1u);
+  finish(take_effect());
+  EXPECT_TRUE(residency.take(call).value());
+  EXPECT_TRUE(residency.take(granted).value());
+  EXPECT_FALSE(residency.take(waiting));
+}
+
 TEST_F(HostResidencyOfThreads, FailTheLastCallIfAllThreadsBlockThatHaveGrants) {
   const RequestId of_other = next(other()), own = next(self());
   const RequestId call = next(self(/*blocks=*/true)), last_call = next(other(/*blocks=*/true));
