@@ -77,11 +77,8 @@ Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficie
   constexpr const char* operation = "cuda_adam_step";
   PENSTOCK_TRY(check(tile));
   auto* flag = reinterpret_cast<BlockNumber*>(tile.first_non_finite_block.address());
-  {
-    const CurrentDevice current(device);
-    PENSTOCK_TRY(check_cuda(operation, current.status()));
-    PENSTOCK_TRY(check_cuda(operation, cudaMemsetAsync(flag, 0xff, sizeof(*flag), cuda_stream(stream))));
-  }
+  PENSTOCK_TRY(use_device(operation, device));
+  PENSTOCK_TRY(check_cuda(operation, cudaMemsetAsync(flag, 0xff, sizeof(*flag), cuda_stream(stream))));
   const std::uint64_t count = tile.gradient.count().value();
   return launch_on(operation, device, count, [&](unsigned grid) {
     with_device_elements(tile.gradient, [&](const auto* gradient) {

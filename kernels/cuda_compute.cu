@@ -68,6 +68,29 @@ __global__ void square_sums_kernel(const T* x, double* partials, std::uint64_t c
   }
 }
 
+/// Loads every kernel. CUDA would load each at its first launch, which then waits for the device (CUDA C++ Programming
+/// Guide, "Lazy Loading").
+Result<void> load_kernels() {
+  cudaError_t status = cudaSuccess;
+  const auto load = [&status](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  const auto each_element = [](const auto& body) {
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) with_device_elements({{}, dtype}, body);
+  };
+  each_element([&]<class X>(X*) {
+    load(scale_kernel<X>);
+    load(square_sums_kernel<X>);
+    each_element([&]<class Y>(Y*) {
+      load(cast_kernel<X, Y>);
+      load(accumulate_kernel<X, Y>);
+      load(mean_kernel<X, Y>);
+    });
+  });
+  return check_cuda("make_cuda_compute", status);
+}
+
 class CudaCompute final : public Compute {
  public:
   explicit CudaCompute(int device) : device_(device) {}
@@ -140,8 +163,7 @@ class CudaCompute final : public Compute {
  private:
   Result<void> copy(StreamHandle stream, DeviceSpan from, DeviceSpan to) {
     if (to.empty()) return ok();
-    const CurrentDevice current(device_);
-    PENSTOCK_TRY(check_cuda("CudaCompute::cast", current.status()));
+    PENSTOCK_TRY(use_device("CudaCompute::cast", device_));
     return check_cuda(
         "CudaCompute::cast",
         cudaMemcpyAsync(reinterpret_cast<void*>(to.address()), reinterpret_cast<const void*>(from.address()),
@@ -153,7 +175,9 @@ class CudaCompute final : public Compute {
 
 }  // namespace
 
-std::unique_ptr<Compute> make_cuda_compute(int device) {
+Result<std::unique_ptr<Compute>> make_cuda_compute(int device) {
+  PENSTOCK_TRY(use_device("make_cuda_compute", device));
+  PENSTOCK_TRY(load_kernels());
   return std::make_unique<CudaCompute>(device);
 }
 

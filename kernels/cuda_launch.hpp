@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/cuda/calls.hpp"
 #include "kernels/element.hpp"
 
 #include <penstock/base/result.hpp>
@@ -9,43 +10,13 @@
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 // Internal to the CUDA sources.
 namespace penstock::kernels {
 
-inline Result<void> check_cuda(const char* operation, cudaError_t status) {
-  if (status == cudaSuccess) return ok();
-  return Error(ErrorCode::io, operation).reason(std::string("CUDA: ") + cudaGetErrorString(status));
-}
-
 inline cudaStream_t cuda_stream(StreamHandle stream) {
   return static_cast<cudaStream_t>(stream.native());
 }
-
-/// Makes a device current for this thread; the destructor restores the former one.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    status_ = cudaGetDevice(&former_);
-    if (status_ == cudaSuccess && former_ != device) {
-      status_ = cudaSetDevice(device);
-      changed_ = status_ == cudaSuccess;
-    }
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-  ~CurrentDevice() {
-    if (changed_) cudaSetDevice(former_);
-  }
-
-  [[nodiscard]] cudaError_t status() const { return status_; }
-
- private:
-  int former_ = 0;
-  cudaError_t status_;
-  bool changed_ = false;
-};
 
 inline constexpr unsigned threads_per_block = 256;
 
@@ -60,8 +31,7 @@ inline unsigned grid_for(std::uint64_t threads) {
 template <class Launch>
 Result<void> launch_on(const char* operation, int device, std::uint64_t threads, Launch&& launch) {
   if (threads == 0) return ok();
-  const CurrentDevice current(device);
-  PENSTOCK_TRY(check_cuda(operation, current.status()));
+  PENSTOCK_TRY(use_device(operation, device));
   launch(grid_for(threads));
   return check_cuda(operation, cudaGetLastError());
 }

@@ -10,15 +10,30 @@ namespace penstock::zero {
 
 Result<Accelerator> make_cuda_accelerator(int ordinal) {
   PENSTOCK_TRY_ASSIGN(auto device, tiers::create_cuda_device(ordinal));
-  return Accelerator{.device = std::move(device), .compute = kernels::make_cuda_compute(ordinal)};
+  PENSTOCK_TRY_ASSIGN(auto compute, kernels::make_cuda_compute(ordinal));
+  return Accelerator{.device = std::move(device), .compute = std::move(compute)};
+}
+
+Result<std::unique_ptr<tiers::Stream>> wrap_cuda_stream(int ordinal, void* stream) {
+  return tiers::wrap_cuda_stream(ordinal, stream);
 }
 
 #else
 
-Result<Accelerator> make_cuda_accelerator(int) {
-  return Error::unsupported("make_cuda_accelerator")
+namespace {
+Error without_cuda(const char* operation) {
+  return Error::unsupported(operation)
       .reason("this build has no CUDA")
       .advice("install the CUDA toolkit and build with PENSTOCK_CUDA=ON");
+}
+}  // namespace
+
+Result<Accelerator> make_cuda_accelerator(int) {
+  return without_cuda("make_cuda_accelerator");
+}
+
+Result<std::unique_ptr<tiers::Stream>> wrap_cuda_stream(int, void*) {
+  return without_cuda("wrap_cuda_stream");
 }
 
 #endif

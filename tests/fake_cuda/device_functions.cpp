@@ -40,6 +40,7 @@ cudaError_t cudaSetDevice(int device) {
     if (device < 0 || static_cast<std::size_t>(device) >= runtime.devices.size())
       return cudaErrorInvalidDevice;
     runtime.set_current_device(device);
+    runtime.devices[static_cast<std::size_t>(device)].has_context = true;
     return cudaSuccess;
   });
 }
@@ -69,6 +70,8 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorInvalidDeviceFunction: return "invalid device function";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
+    case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
+    case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
     case cudaErrorHostMemoryAlreadyRegistered:

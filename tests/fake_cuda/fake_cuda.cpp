@@ -46,6 +46,22 @@ Live live() {
           .registrations = runtime.registrations.count()};
 }
 
+std::vector<int> contexts() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  std::vector<int> with;
+  for (std::size_t device = 0; device < runtime.devices.size(); ++device) {
+    if (runtime.devices[device].has_context) with.push_back(static_cast<int>(device));
+  }
+  return with;
+}
+
+std::uint64_t late_loads() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.late_loads;
+}
+
 void fail_call(std::string_view function, std::uint64_t nth, cudaError_t error) {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);

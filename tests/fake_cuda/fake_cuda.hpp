@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// A CUDA runtime for tests on machines without a GPU. A program that links `penstock_fake_cuda` gets these functions
 /// in place of NVIDIA's, under the same names; the library's objects are the same.
@@ -28,6 +29,8 @@
 /// - cudaFree waits for the device.
 /// - A call's error is the thread's last error until cudaGetLastError, cudaErrorNotReady too. After an error that
 ///   destroys the context, all calls for the device return it (Runtime API, cudaError_t).
+/// - cudaSetDevice creates the context of its device (Runtime API, cudaSetDevice), other calls that of the current one.
+/// - A kernel is loaded when it is first launched or asked about (Programming Guide, "Lazy Loading").
 /// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
 ///   event behavior" of multi-device systems).
 ///
@@ -72,6 +75,10 @@ struct Live {
   friend bool operator==(const Live&, const Live&) = default;
 };
 [[nodiscard]] Live live();
+/// The devices on which this process has a context, ascending.
+[[nodiscard]] std::vector<int> contexts();
+/// Launches of kernels that were not loaded before.
+[[nodiscard]] std::uint64_t late_loads();
 
 /// The `nth` call of `function` from now, counted from 1, does nothing and returns `error`. An error that destroys the
 /// context is from then on the result of all calls for the current device.

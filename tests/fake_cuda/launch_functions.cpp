@@ -122,6 +122,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
   return call("cudaLaunchKernel", [&](Runtime& runtime, auto&) {
     const auto found = registered().find(kernel);
     if (found == registered().end()) return cudaErrorInvalidDeviceFunction;
+    if (!runtime.loaded_kernels.contains(kernel)) ++runtime.late_loads;
     const auto stream = runtime.stream(handle);
     if (stream == nullptr || stream->device() != runtime.current_device())
       return cudaErrorInvalidResourceHandle;
@@ -137,6 +138,15 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
     auto launch = module_with(name).bind(name, {.blocks = grid.x, .threads = block.x}, arguments);
     runtime.append(stream,
                    [bound = std::move(launch), device = stream->device()] { return run(bound, device); });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* stub) {
+  return call("cudaFuncGetAttributes", [&](Runtime& runtime, auto&) {
+    if (!registered().contains(stub)) return cudaErrorInvalidDeviceFunction;
+    *attributes = {};
+    runtime.loaded_kernels.insert(stub);
     return cudaSuccess;
   });
 }

@@ -1,5 +1,6 @@
 #include "fake_cuda/runtime.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -75,14 +76,26 @@ void Runtime::restart(const Machine& wanted) {
   counts = {};
   failing_calls.clear();
   failing_kernel = 0;
+  loaded_kernels.clear();
+  late_loads = 0;
   start(wanted);
 }
+
+namespace {
+/// cudaSetDevice creates the context of its argument instead.
+bool creates_context(std::string_view function) {
+  constexpr std::string_view none[] = {"cudaGetDevice", "cudaGetDeviceCount", "cudaGetDeviceProperties",
+                                       "cudaSetDevice"};
+  return std::ranges::find(none, function) == std::end(none);
+}
+}  // namespace
 
 cudaError_t Runtime::enter(const char* function, std::unique_lock<std::mutex>& lock) {
   ++counts.calls[function];
   if (machine.driver != cudaSuccess) return machine.driver;
   if (devices.empty()) return cudaErrorNoDevice;
   Device& device = devices[static_cast<std::size_t>(current_device())];
+  device.has_context |= creates_context(function);
   if (device.lost != cudaSuccess) {
     // CUDA reports the error when the device accesses memory no more: the caller may free it.
     changed.wait(lock, [&] { return device.running == 0; });

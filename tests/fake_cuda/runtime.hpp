@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace penstock::test::fake_cuda {
@@ -68,6 +69,7 @@ class Runtime {
     std::shared_ptr<Stream> default_stream;
     cudaError_t lost = cudaSuccess;  ///< the error that destroyed the context
     int running = 0;                 ///< operations
+    bool has_context = false;
   };
 
   void restart(const Machine& machine);
@@ -103,8 +105,10 @@ class Runtime {
   std::map<cudaStream_t, std::shared_ptr<Stream>> handles;
   Counts counts;
   std::map<std::string, std::pair<std::uint64_t, cudaError_t>, std::less<>>
-      failing_calls;                 ///< calls left before it
-  std::uint64_t failing_kernel = 0;  ///< likewise; 0: none
+      failing_calls;                     ///< calls left before it
+  std::uint64_t failing_kernel = 0;      ///< likewise; 0: none
+  std::set<const void*> loaded_kernels;  ///< by their stubs
+  std::uint64_t late_loads = 0;          ///< of kernels that a launch had to load
   std::uintptr_t next_handle = 0x1000;
 
  private:

@@ -38,9 +38,17 @@ struct Accelerator {
 };
 /// Creates an accelerator that uses `memory` bytes of host memory as its device memory.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);
-/// Creates the accelerator of CUDA device number `ordinal`. Errors: unsupported, if this build has no CUDA or the
-/// machine has no such device.
+/// Creates the accelerator of CUDA device number `ordinal`, and loads its kernels. Calls of the rank leave this device
+/// current in the calling thread.
+///
+/// Errors: unsupported, if this build has no CUDA or no kernels for the device's compute capability, or with the
+/// driver's reason; invalid_argument, for a device that does not exist.
 [[nodiscard]] Result<Accelerator> make_cuda_accelerator(int ordinal);
+/// A Stream of CUDA device number `ordinal` for the caller's `stream`, a cudaStream_t, which outlives it; null is the
+/// device's default stream. Its destruction neither waits for the stream nor destroys it.
+///
+/// Errors: invalid_argument, for a stream of another device or a device that does not exist; unsupported, as above.
+[[nodiscard]] Result<std::unique_ptr<tiers::Stream>> wrap_cuda_stream(int ordinal, void* stream);
 
 /// Functions with which a test changes a rank's parts. Each may be empty.
 struct RankHooks {

@@ -1,5 +1,7 @@
 #include "tiers/device/cuda_device.hpp"
 
+#include "base/cuda/calls.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,33 +10,6 @@
 namespace penstock::tiers {
 
 namespace {
-
-Error cuda_error(const char* operation, cudaError_t code) {
-  (void)cudaGetLastError();  // clears the error, which the next call would return again
-  const bool memory = code == cudaErrorMemoryAllocation;
-  return Error(memory ? ErrorCode::budget_too_small : ErrorCode::io, operation)
-      .reason(std::string("CUDA: ") + cudaGetErrorString(code));
-}
-
-Result<void> check(const char* operation, cudaError_t code) {
-  if (code == cudaSuccess) return ok();
-  return cuda_error(operation, code);
-}
-
-/// Makes a device current during one call, and restores the previous one.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    (void)cudaGetDevice(&previous_);
-    if (previous_ != device) (void)cudaSetDevice(device);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-  ~CurrentDevice() { (void)cudaSetDevice(previous_); }
-
- private:
-  int previous_ = 0;
-};
 
 void* pointer(DeviceSpan span) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(span.address()));
@@ -53,10 +28,13 @@ ByteCount first_slab(const void* memory, ByteCount size) {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(cudaEvent_t event) : event_(event) {}
-  ~CudaEvent() override { (void)cudaEventDestroy(event_); }
+  CudaEvent(int device, cudaEvent_t event) : device_(device), event_(event) {}
+  ~CudaEvent() override {
+    if (use_device("Event::~Event", device_)) (void)cudaEventDestroy(event_);
+  }
 
   Result<bool> query() const override {
+    PENSTOCK_TRY(use_device("Event::query", device_));
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) {
       (void)cudaGetLastError();  // else the thread's next kernel launch would report it
@@ -66,35 +44,54 @@ class CudaEvent final : public Event {
     return true;
   }
   Result<void> synchronize() const override {
-    return check("Event::synchronize", cudaEventSynchronize(event_));
+    PENSTOCK_TRY(use_device("Event::synchronize", device_));
+    return check_cuda("Event::synchronize", cudaEventSynchronize(event_));
   }
   cudaEvent_t native() const { return event_; }
 
  private:
-  cudaEvent_t event_;
+  const int device_;
+  const cudaEvent_t event_;
 };
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(cudaStream_t stream) : stream_(stream) {}
+  /// `owned`: created here, and destroyed with this object.
+  CudaStream(int device, cudaStream_t stream, bool owned) : device_(device), stream_(stream), owned_(owned) {}
   ~CudaStream() override {
+    if (!owned_ || !use_device("Stream::~Stream", device_)) return;
     (void)cudaStreamSynchronize(stream_);
     (void)cudaStreamDestroy(stream_);
   }
 
   StreamHandle handle() override { return StreamHandle::from_native(stream_); }
   Result<void> record(Event& event) override {
-    return check("Stream::record", cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_));
+    PENSTOCK_TRY(use_device("Stream::record", device_));
+    return check_cuda("Stream::record", cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_));
   }
   Result<void> wait(const Event& event) override {
-    return check("Stream::wait",
-                 cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).native(), 0));
+    PENSTOCK_TRY(use_device("Stream::wait", device_));
+    return check_cuda("Stream::wait",
+                      cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).native(), 0));
   }
-  Result<void> synchronize() override { return check("Stream::synchronize", cudaStreamSynchronize(stream_)); }
+  Result<void> synchronize() override {
+    PENSTOCK_TRY(use_device("Stream::synchronize", device_));
+    return check_cuda("Stream::synchronize", cudaStreamSynchronize(stream_));
+  }
 
  private:
-  cudaStream_t stream_;
+  const int device_;
+  const cudaStream_t stream_;
+  const bool owned_;
 };
+
+Result<std::unique_ptr<CudaEvent>> create_event_of(int device) {
+  constexpr const char* operation = "CudaDevice::create_event";
+  PENSTOCK_TRY(use_device(operation, device));
+  cudaEvent_t event = nullptr;
+  PENSTOCK_TRY(check_cuda(operation, cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+  return std::make_unique<CudaEvent>(device, event);
+}
 
 class CudaDevice final : public Device {
  public:
@@ -103,36 +100,36 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
 
   Result<DeviceSpan> allocate(ByteCount size) override {
-    const CurrentDevice current(device_);
+    PENSTOCK_TRY(use_device("CudaDevice::allocate", device_));
     void* memory = nullptr;
     if (const cudaError_t code = cudaMalloc(&memory, size.value()); code != cudaSuccess) {
-      return cuda_error("CudaDevice::allocate", code)
-          .wanted(size)
-          .got(to_string(free_memory()) + " free")
-          .advice("lower the device budget");
+      return cuda_error("CudaDevice::allocate", code).wanted(size).got(to_string(free_memory()) + " free");
     }
     return DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(memory)), size);
   }
-  void release(DeviceSpan span) noexcept override { (void)cudaFree(pointer(span)); }
+  void release(DeviceSpan span) noexcept override {
+    if (use_device("CudaDevice::release", device_)) (void)cudaFree(pointer(span));
+  }
   ByteCount free_memory() const override {
-    const CurrentDevice current(device_);
     std::size_t free = 0, total = 0;
-    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return ByteCount();
+    if (!use_device("CudaDevice::free_memory", device_)) return ByteCount();
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return ByteCount();
+    }
     return ByteCount(free);
   }
 
   Result<std::unique_ptr<Stream>> create_stream() override {
-    const CurrentDevice current(device_);
+    constexpr const char* operation = "CudaDevice::create_stream";
+    PENSTOCK_TRY(use_device(operation, device_));
     cudaStream_t stream = nullptr;
-    PENSTOCK_TRY(
-        check("CudaDevice::create_stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
-    return std::make_unique<CudaStream>(stream);
+    PENSTOCK_TRY(check_cuda(operation, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    return std::make_unique<CudaStream>(device_, stream, /*owned=*/true);
   }
   Result<std::unique_ptr<Event>> create_event() override {
-    const CurrentDevice current(device_);
-    cudaEvent_t event = nullptr;
-    PENSTOCK_TRY(check("CudaDevice::create_event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
-    return std::make_unique<CudaEvent>(event);
+    PENSTOCK_TRY_ASSIGN(auto event, create_event_of(device_));
+    return event;
   }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
@@ -146,13 +143,14 @@ class CudaDevice final : public Device {
   }
   Result<void> fill_zero(StreamHandle stream, DeviceSpan span) override {
     if (span.empty()) return ok();
-    return check("CudaDevice::fill_zero",
-                 cudaMemsetAsync(pointer(span), 0, span.size().value(), native(stream)));
+    PENSTOCK_TRY(use_device("CudaDevice::fill_zero", device_));
+    return check_cuda("CudaDevice::fill_zero",
+                      cudaMemsetAsync(pointer(span), 0, span.size().value(), native(stream)));
   }
 
   // Portable: every device of the process can copy from it asynchronously.
   Result<void> pin(HostSpan memory) override {
-    const CurrentDevice current(device_);
+    PENSTOCK_TRY(use_device("CudaDevice::pin", device_));
     for (ByteCount at; at < memory.size();) {
       std::byte* const part = memory.data() + at.value();
       const ByteCount size = first_slab(part, memory.size() - at);
@@ -166,6 +164,7 @@ class CudaDevice final : public Device {
     return ok();
   }
   void unpin(HostSpan memory) noexcept override {
+    if (!use_device("CudaDevice::unpin", device_)) return;
     for (ByteCount at; at < memory.size();) {
       std::byte* const part = memory.data() + at.value();
       (void)cudaHostUnregister(part);
@@ -175,10 +174,11 @@ class CudaDevice final : public Device {
 
  private:
   /// CUDA refuses a copy of host memory that is not in one registration.
-  static Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from,
-                           ByteCount from_size, cudaMemcpyKind kind) {
+  Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from, ByteCount from_size,
+                    cudaMemcpyKind kind) {
     if (to_size != from_size)
       return Error::invalid_argument("CudaDevice::copy").wanted(from_size).got(to_size);
+    PENSTOCK_TRY(use_device("CudaDevice::copy", device_));
     for (ByteCount at; at < to_size;) {
       auto* const target = static_cast<std::byte*>(to) + at.value();
       const auto* const source = static_cast<const std::byte*>(from) + at.value();
@@ -186,8 +186,8 @@ class CudaDevice final : public Device {
       const ByteCount part = kind == cudaMemcpyDeviceToDevice ? left
                              : kind == cudaMemcpyHostToDevice ? first_slab(source, left)
                                                               : first_slab(target, left);
-      PENSTOCK_TRY(
-          check("CudaDevice::copy", cudaMemcpyAsync(target, source, part.value(), kind, native(stream))));
+      PENSTOCK_TRY(check_cuda("CudaDevice::copy",
+                              cudaMemcpyAsync(target, source, part.value(), kind, native(stream))));
       at += part;
     }
     return ok();
@@ -203,20 +203,36 @@ Result<int> cuda_device_count() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess) return count;
-  (void)cudaGetLastError();
-  return Error::unsupported("cuda_device_count").reason(cudaGetErrorString(code));
+  return cuda_error("cuda_device_count", code);
 }
 
-Result<std::unique_ptr<Device>> create_cuda_device(int device) {
+namespace {
+Result<void> check_device(const char* operation, int device) {
   PENSTOCK_TRY_ASSIGN(auto count, cuda_device_count());
-  if (device < 0 || device >= count) {
-    return Error::invalid_argument("create_cuda_device")
-        .object("device " + std::to_string(device))
-        .wanted("0 to " + std::to_string(count - 1));
-  }
+  if (device >= 0 && device < count) return ok();
+  return Error::invalid_argument(operation)
+      .object("device " + std::to_string(device))
+      .wanted("0 to " + std::to_string(count - 1));
+}
+}  // namespace
+
+Result<std::unique_ptr<Device>> create_cuda_device(int device) {
+  PENSTOCK_TRY(check_device("create_cuda_device", device));
   cudaDeviceProp properties{};
-  PENSTOCK_TRY(check("create_cuda_device", cudaGetDeviceProperties(&properties, device)));
+  PENSTOCK_TRY(check_cuda("create_cuda_device", cudaGetDeviceProperties(&properties, device)));
   return std::make_unique<CudaDevice>(device, properties.name);
+}
+
+Result<std::unique_ptr<Stream>> wrap_cuda_stream(int device, void* stream) {
+  constexpr const char* operation = "wrap_cuda_stream";
+  PENSTOCK_TRY(check_device(operation, device));
+  auto wrapped = std::make_unique<CudaStream>(device, static_cast<cudaStream_t>(stream), /*owned=*/false);
+  // A stream records only events of its own device.
+  PENSTOCK_TRY_ASSIGN(const auto event, create_event_of(device));
+  if (auto recorded = wrapped->record(*event); !recorded) {
+    return std::move(recorded).error().object("stream").wanted("one of device " + std::to_string(device));
+  }
+  return wrapped;
 }
 
 }  // namespace penstock::tiers

@@ -11,9 +11,13 @@ namespace penstock::tiers {
 /// Errors: unsupported, with the driver's reason, if there is no driver or no device.
 [[nodiscard]] Result<int> cuda_device_count();
 
-/// CUDA device number `device`: its own streams (non-blocking), events without timing, asynchronous copies.
+/// CUDA device number `device`: its own streams (non-blocking), events without timing, asynchronous copies. Its calls
+/// leave it current in the calling thread.
 ///
 /// Errors: unsupported, with the driver's reason; invalid_argument, for a device that does not exist.
 [[nodiscard]] Result<std::unique_ptr<Device>> create_cuda_device(int device);
+
+/// See zero::wrap_cuda_stream().
+[[nodiscard]] Result<std::unique_ptr<Stream>> wrap_cuda_stream(int device, void* stream);
 
 }  // namespace penstock::tiers

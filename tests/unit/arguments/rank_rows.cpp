@@ -194,6 +194,8 @@ void add_create_rows(BadArguments& bad) {
   for (const int ordinal : {-1, 4096, std::numeric_limits<int>::max()}) {
     bad("make_cuda_accelerator", "ordinal", std::to_string(ordinal),
         [=] { return refused(make_cuda_accelerator(ordinal), "", ErrorCode::unsupported); });
+    bad("wrap_cuda_stream", "ordinal", std::to_string(ordinal),
+        [=] { return refused(wrap_cuda_stream(ordinal, nullptr), "", ErrorCode::unsupported); });
   }
 }
 

@@ -52,11 +52,12 @@ class CudaKernels : public testing::Test {
   void SetUp() override {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device here";
+    cuda = kernels::make_cuda_compute(0).value();
   }
 
   DeferredQueue queue;
   StreamHandle host_stream = StreamHandle::of(queue), cuda_stream = StreamHandle::from_native(nullptr);
-  std::unique_ptr<Compute> host = kernels::make_host_compute(), cuda = kernels::make_cuda_compute(0);
+  std::unique_ptr<Compute> host = kernels::make_host_compute(), cuda;
 };
 
 TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {

@@ -30,22 +30,103 @@ TEST_F(CudaDeviceOnFake, IsUnsupportedWithTheDriversReason) {
   EXPECT_EQ(cuda_device_count().value(), 2);
 }
 
+/// On a thread whose current device is 0.
+template <class Call>
+void on_new_thread(const Call& call) {
+  std::async(std::launch::async, call).get();
+}
+
 TEST_F(CudaDeviceOnFake, WorksWhileAnotherDeviceIsCurrent) {
   restart({.devices = 2});
   auto second = device(1);
-  int current = -1;
-
   auto stream = second->create_stream().value();
   auto event = second->create_event().value();
   const DeviceSpan span = second->allocate(1_MiB).value();
+  std::vector<std::byte> host(1 << 20);
+  const HostSpan memory(host.data(), 1_MiB);
 
-  EXPECT_TRUE(second->fill_zero(stream->handle(), span));
-  EXPECT_TRUE(stream->record(*event));
-  EXPECT_TRUE(event->synchronize());
-  EXPECT_EQ(second->free_memory(), device(0)->free_memory() - 1_MiB);
-  second->release(span);
+  on_new_thread([&] { EXPECT_TRUE(second->pin(memory)); });
+  on_new_thread([&] { EXPECT_TRUE(second->fill_zero(stream->handle(), span)); });
+  on_new_thread([&] { EXPECT_TRUE(second->copy_to_host(stream->handle(), span, memory)); });
+  on_new_thread([&] { EXPECT_TRUE(stream->record(*event)); });
+  on_new_thread([&] { EXPECT_TRUE(stream->wait(*event)); });
+  on_new_thread([&] { EXPECT_TRUE(event->query()); });
+  on_new_thread([&] { EXPECT_TRUE(event->synchronize()); });
+  on_new_thread([&] { EXPECT_TRUE(stream->synchronize()); });
+  on_new_thread([&] { EXPECT_EQ(second->free_memory(), 1_GiB - 1_MiB); });
+  on_new_thread([&] { second->unpin(memory); });
+  on_new_thread([&] { second->release(span); });
+  on_new_thread([&] { stream.reset(); });
+  on_new_thread([&] { event.reset(); });
+
+  EXPECT_EQ(contexts(), std::vector<int>{1});
+}
+
+TEST_F(CudaDeviceOnFake, LeavesItsDeviceCurrent) {
+  restart({.devices = 2});
+  auto second = device(1);
+  int current = -1;
+  ASSERT_TRUE(second->create_event());
   EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 0);
+  EXPECT_EQ(current, 1);
+
+  const std::uint64_t before = count().of("cudaSetDevice");
+  ASSERT_TRUE(second->create_event());
+  EXPECT_EQ(count().of("cudaSetDevice"), before);
+}
+
+TEST_F(CudaDeviceOnFake, UsesAStreamOfTheCaller) {
+  auto cuda = device();
+  const DeviceSpan span = cuda->allocate(4_KiB).value();
+  for (const cudaStream_t native : {make_stream(), cudaStream_t{}, cudaStreamLegacy}) {
+    auto stream = wrap_cuda_stream(0, native).value();
+    auto event = cuda->create_event().value();
+    EXPECT_EQ(stream->handle().native(), native);
+
+    EXPECT_TRUE(cuda->fill_zero(stream->handle(), span));
+    EXPECT_TRUE(stream->record(*event));
+    EXPECT_TRUE(stream->synchronize());
+    EXPECT_TRUE(event->query().value());
+
+    const Gate gate(native);
+    stream.reset();  // must not wait
+  }
+  EXPECT_EQ(live().streams, 1u);
+  cuda->release(span);
+}
+
+TEST_F(CudaDeviceOnFake, RefusesAStreamOfAnotherDevice) {
+  restart({.devices = 2});
+  const cudaStream_t first = make_stream();
+
+  const Error error = wrap_cuda_stream(1, first).error();
+
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_NE(error.message().find("one of device 1"), std::string::npos) << error.message();
+  EXPECT_TRUE(wrap_cuda_stream(0, first));
+  EXPECT_EQ(wrap_cuda_stream(2, first).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(live().events, 0u);
+}
+
+TEST_F(CudaDeviceOnFake, SaysWhatToDoAboutAFailure) {
+  const struct {
+    cudaError_t failure;
+    ErrorCode code;
+    const char* word;
+  } failures[] = {{cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "device budget"},
+                  {cudaErrorECCUncorrectable, ErrorCode::io, "dmesg"},
+                  {cudaErrorLaunchFailure, ErrorCode::io, "compute-sanitizer"},
+                  {cudaErrorInvalidValue, ErrorCode::io, "CUDA: invalid argument"}};
+  for (const auto& [failure, code, word] : failures) {
+    restart();
+    auto cuda = device();
+    fail_call("cudaMalloc", 1, failure);
+
+    const Error error = cuda->allocate(1_MiB).error();
+
+    EXPECT_EQ(error.code(), code) << error.message();
+    EXPECT_NE(error.message().find(word), std::string::npos) << error.message();
+  }
 }
 
 TEST_F(CudaDeviceOnFake, LeavesNoErrorOfAnEventThatIsNotReadyForTheNextKernel) {
