@@ -34,7 +34,10 @@ Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradie
   PENSTOCK_TRY(check(is_finite_and_not_negative(config.epsilon), "epsilon", "finite and not negative",
                      config.epsilon));
   if (config.decay_mode > AdamDecay::decoupled) {
-    return Error::invalid_argument("adam_coefficients").object("decay_mode").got(unsigned(config.decay_mode));
+    return Error::invalid_argument("adam_coefficients")
+        .object("decay_mode")
+        .wanted("an enumerator")
+        .got(unsigned(config.decay_mode));
   }
   PENSTOCK_TRY(check(is_finite_and_not_negative(config.weight_decay), "weight_decay",
                      "finite and not negative", config.weight_decay));

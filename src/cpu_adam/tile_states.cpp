@@ -92,7 +92,7 @@ Result<void> restore_tile(const AdamStates& states, const AdamTile& tile, parall
 
 Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount first, std::span<float> values) {
   if (to_string(kind) == "unknown") {
-    return Error::invalid_argument("read_states").object("kind").got(unsigned(kind));
+    return Error::invalid_argument("read_states").object("kind").wanted("an enumerator").got(unsigned(kind));
   }
   const bool reads_parameter = kind == StateKind::master && shares_parameter(tile.format);
   PENSTOCK_TRY(reads_parameter ? detail::check_tile("read_states", tile)

@@ -118,7 +118,7 @@ Result<ByteCount> size_files(std::vector<PathOptions>& paths, ByteCount transfer
           .reason("the file is too short to keep its queue full")
           .object(path.directory.string())
           .wanted("at least " + to_exact_string(wanted > most / transfer / 2 ? most : transfer * wanted * 2))
-          .got(transfer * pieces);
+          .got(path.capacity);
     }
     path.capacity = transfer * pieces;
     memory += transfer * slots;
@@ -154,6 +154,7 @@ Result<BenchmarkSample> DiskBenchmark::run(BenchmarkPattern pattern, TimePoint d
   if (to_string(pattern) == "unknown") {
     return Error::invalid_argument("DiskBenchmark::run")
         .object("pattern")
+        .wanted("an enumerator")
         .got(static_cast<unsigned>(pattern));
   }
   return state_->run(pattern, duration);

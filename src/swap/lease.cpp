@@ -49,7 +49,7 @@ namespace {
 
 Result<void> check_enumerators(Access access, Use use) {
   const auto unknown = [](const char* name, unsigned number) {
-    return Error::invalid_argument("Runtime::request").object(name).reason("not an enumerator").got(number);
+    return Error::invalid_argument("Runtime::request").object(name).wanted("an enumerator").got(number);
   };
   if (access > Access::overwrite) return unknown("access", unsigned(access));
   if (use > Use::unrecorded) return unknown("use", unsigned(use));

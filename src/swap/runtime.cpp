@@ -30,10 +30,16 @@ Result<void> check_directories(const std::vector<PathOptions>& paths) {
 
 Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options) {
   if (options.pinning > tiers::Pinning::required) {
-    return Error::invalid_argument("Runtime::create").object("pinning").got(unsigned(options.pinning));
+    return Error::invalid_argument("Runtime::create")
+        .object("pinning")
+        .wanted("an enumerator")
+        .got(unsigned(options.pinning));
   }
   if (options.eviction > Eviction::planned) {
-    return Error::invalid_argument("Runtime::create").object("eviction").got(unsigned(options.eviction));
+    return Error::invalid_argument("Runtime::create")
+        .object("eviction")
+        .wanted("an enumerator")
+        .got(unsigned(options.eviction));
   }
   PENSTOCK_TRY(check_directories(options.paths));
   if (!options.paths.empty() && !options.swap_need.total.is_zero()) {

@@ -42,8 +42,11 @@ Result<void> check_options(const PathOptions& path) {
   if (path.deadline <= TimePoint::zero()) {
     return refused("deadline").wanted("a time above 0").got(std::to_string(path.deadline.count()) + " ns");
   }
-  if (path.direct_io > tiers::DirectIo::off) return refused("direct_io").got(unsigned(path.direct_io));
-  if (path.engine > tiers::EngineChoice::threads) return refused("engine").got(unsigned(path.engine));
+  constexpr const char* enumerator = "an enumerator";
+  if (path.direct_io > tiers::DirectIo::off)
+    return refused("direct_io").wanted(enumerator).got(unsigned(path.direct_io));
+  if (path.engine > tiers::EngineChoice::threads)
+    return refused("engine").wanted(enumerator).got(unsigned(path.engine));
   return ok();
 }
 

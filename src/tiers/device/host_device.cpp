@@ -57,10 +57,11 @@ Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
   const std::lock_guard lock(state_->mutex);
   if (size > state_->options.memory - state_->used) {
     return Error(ErrorCode::budget_too_small, "HostDevice::allocate")
+        .object("device memory")
         .wanted(size)
         .got(to_string(state_->options.memory - state_->used) + " of " + to_string(state_->options.memory) +
              " free")
-        .advice("raise the device budget");
+        .advice("raise HostDevice::Options::memory, which make_host_accelerator() sets");
   }
   // 2 MiB pages where the kernel gives them; contents are what a real device gives: anything.
   constexpr ByteCount page = 2_MiB;

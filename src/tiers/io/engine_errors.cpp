@@ -22,7 +22,9 @@ Error request_error(const char* operation, const std::string& engine, int errno_
         .advice("raise the limit on processes and threads (ulimit -u, pids.max of the container)");
   }
   // BlockFile has repeated such a request; explain() describes calls that are repeated more often.
-  if (errno_value == EINTR) return error;
+  if (errno_value == EINTR || errno_value == EAGAIN) {
+    return std::move(error).advice("check the file system and the kernel log (dmesg), then repeat the call");
+  }
   if (errno_value == ENOSPC) {
     // The file's space was reserved.
     return std::move(error).advice(

@@ -13,8 +13,8 @@ Error explain(Error error, int errno_value) {
     case EROFS: return std::move(error).advice("name a directory that this user may write to");
     case EEXIST: return std::move(error).advice("remove it, or choose another name");
     case ELOOP: return std::move(error).reason("a symbolic link, which is not followed");
-    case ENOENT:
-    case ENOTDIR: return std::move(error).advice("check the name; directories must exist");
+    case ENOENT: return std::move(error).advice("check the name; directories must exist");
+    case ENOTDIR: return std::move(error).advice("name a directory: a part of this path is a file");
     case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
     case EMFILE: return std::move(error).advice("raise the limit on open files of this process (ulimit -n)");
     case ENFILE: return std::move(error).advice("raise the limit on open files of the machine (fs.file-max)");
@@ -31,6 +31,7 @@ Error explain(Error error, int errno_value) {
     case EIO:
     case ENXIO:
     case ENODEV:
+    case ENOTCONN:
     case ESTALE:
     case ETIMEDOUT:
       return std::move(error).advice(
@@ -46,7 +47,9 @@ Error file_error(const char* operation, const std::string& object, int errno_val
 
 Error reserve_error(const char* operation, const std::filesystem::path& path, ByteCount size, int errno_value,
                     const Result<ByteCount>& free) {
-  Error error = file_error(operation, path.string(), errno_value).wanted(size);
+  Error error = file_error(operation, path.string(), errno_value);
+  if (errno_value != ENOSPC && errno_value != EDQUOT && errno_value != EFBIG) return error;
+  error = std::move(error).wanted(size);
   if (free) error = std::move(error).got(to_string(*free) + " free");
   return error;
 }

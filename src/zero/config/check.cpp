@@ -81,6 +81,14 @@ void check_offload(const Config& config, Violations& violations) {
     violations.push_back({{device, path}, "\"nvme\" needs nvme_path, a directory or a list of directories"});
     return false;
   };
+  const auto check_text = [&](const OffloadConfig& offload, std::string_view path) {
+    for (const std::filesystem::path& directory : offload.nvme_paths) {
+      if (directory.native().find('\0') == std::string::npos) continue;
+      violations.push_back({{path}, "wanted the name of a directory, got a text with a NUL character"});
+    }
+  };
+  check_text(config.offload_param, param_path);
+  check_text(config.offload_optimizer, optimizer_path);
   const bool given = check_given(config.offload_param, param_device, param_path) &
                      check_given(config.offload_optimizer, optimizer_device, optimizer_path);
   const bool both = config.offload_param.device == OffloadDevice::nvme &&

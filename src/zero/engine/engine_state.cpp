@@ -358,7 +358,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(gradients_.finish_reductions());
   const TimePoint waited = Clock::steady().now() - began;
   PENSTOCK_TRY(gradients_.check_complete());
-  PENSTOCK_TRY(residency_->drop_all(*this));  // the parameters change now
+  PENSTOCK_TRY(residency_->drop_all("Engine::step", *this));  // the parameters change now
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
   outcome.gradient_wait = waited;
@@ -379,7 +379,7 @@ Result<void> EngineState::finish_update() {
 Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
-  PENSTOCK_TRY(residency_->check_no_leases());
+  PENSTOCK_TRY(residency_->check_no_leases(operation));
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
   context_.interrupt(error);

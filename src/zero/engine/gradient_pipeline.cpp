@@ -54,7 +54,9 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
     }
     flat.grad.full = context_.at(range, flat.layout->length);
   } else {
-    PENSTOCK_TRY_ASSIGN(flat.grad.in_place, context_.runtime.acquire(flat.gradient, swap::Access::overwrite));
+    auto lease = context_.runtime.acquire(flat.gradient, swap::Access::overwrite);
+    if (!lease) return context_.fail_unless_retryable(lease.error());
+    flat.grad.in_place = std::move(*lease);
     flat.grad.full = context_.on_device(flat.grad.in_place.bytes(), flat.layout->length);
   }
   flat.grad.written.clear();

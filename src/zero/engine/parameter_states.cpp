@@ -71,8 +71,8 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   PENSTOCK_TRY(check_not_interrupted(operation));
   PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(between_steps(operation));
-  PENSTOCK_TRY(residency_->check_no_leases());
-  PENSTOCK_TRY(residency_->drop_all(*this));
+  PENSTOCK_TRY(residency_->check_no_leases(operation));
+  PENSTOCK_TRY(residency_->drop_all(operation, *this));
   initialized_ = false;
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
                            std::span<float> values) -> Result<void> {
@@ -119,9 +119,10 @@ Result<void> EngineState::read_states(const StateSink& sink) {
 }
 
 Result<std::string> EngineState::digest() {
-  PENSTOCK_TRY(ready("Engine::digest"));
+  constexpr const char* operation = "Engine::digest";
+  PENSTOCK_TRY(ready(operation));
   // Wait for gathers in flight: the exchange comes after them in the collective order.
-  PENSTOCK_TRY(residency_->drop_all(*this));
+  PENSTOCK_TRY(residency_->drop_all(operation, *this));
   ParameterDigest digest(options_.model);
   constexpr cpu_adam::StateKind masters = cpu_adam::StateKind::master;
   PENSTOCK_TRY(visit_states(std::span(&masters, 1),

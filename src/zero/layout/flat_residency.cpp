@@ -232,10 +232,10 @@ Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
   return ok();
 }
 
-Result<void> FlatResidency::check_no_leases() const {
+Result<void> FlatResidency::check_no_leases(const char* operation) const {
   for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
     if (places_[flat].leases == 0) continue;
-    return Error(ErrorCode::failed_state, "FlatResidency")
+    return Error(ErrorCode::failed_state, operation)
         .reason("a unit's lease is still held")
         .object(shards_.flats()[flat].name)
         .advice("end every UnitLease before step(), abandon_step(), digest(), initialize() and restore()");
@@ -243,8 +243,8 @@ Result<void> FlatResidency::check_no_leases() const {
   return ok();
 }
 
-Result<void> FlatResidency::drop_all(Effects& effects) {
-  PENSTOCK_TRY(check_no_leases());
+Result<void> FlatResidency::drop_all(const char* operation, Effects& effects) {
+  PENSTOCK_TRY(check_no_leases(operation));
   while (!gathered_.empty()) PENSTOCK_TRY(drop(*gathered_.begin(), effects));
   return ok();
 }
@@ -317,7 +317,7 @@ void FlatResidency::end_step() {
 }
 
 void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
-  PENSTOCK_CHECK(check_no_leases());
+  PENSTOCK_CHECK(check_no_leases("FlatResidency::abandon_step"));
   for (Place& place : places_) place = {.users = place.users};
   gathered_.clear();
   reducing_.clear();

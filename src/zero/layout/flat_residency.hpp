@@ -82,14 +82,14 @@ class FlatResidency {
 
   Result<void> finish_gradients(Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
-  Result<void> drop_all(Effects& effects);
+  Result<void> drop_all(const char* operation, Effects& effects);
   /// The order of acquires of this step predicts the next step's.
   void end_step();
   /// Frees all ranges without Effects and predicts `units` for the next step. Precondition: no unit is leased, and no
   /// operation uses the ranges.
   void abandon_step(std::vector<std::uint32_t> units);
   /// Errors: failed_state, naming a leased unit.
-  [[nodiscard]] Result<void> check_no_leases() const;
+  [[nodiscard]] Result<void> check_no_leases(const char* operation) const;
 
   /// Offsets of all ranges. Together with the order of use they determine every later decision.
   using Places = std::vector<std::uint64_t>;

@@ -28,7 +28,7 @@ std::vector<ParameterId> ModelLayout::parameters_of(std::uint32_t unit) const {
 }
 
 Result<void> ModelLayout::validate() const {
-  const auto invalid = [](std::string object, std::string reason) -> Result<void> {
+  const auto invalid = [](std::string object, std::string reason) -> Error {
     return Error::invalid_argument("ModelLayout::validate")
         .reason(std::move(reason))
         .object(std::move(object));
@@ -53,14 +53,19 @@ Result<void> ModelLayout::validate() const {
       if (parameter.count > unit_elements_max) return too_large(name, unit_elements_max, parameter.count);
       of_unit += parameter.count;
       if (of_unit > unit_elements_max) return too_large(unit.name, unit_elements_max, of_unit);
-      if (parameter.group >= groups.size()) return invalid(name, "its optimizer group does not exist");
+      if (parameter.group >= groups.size()) {
+        return invalid(name, "its optimizer group does not exist")
+            .wanted("a number below " + std::to_string(groups.size()))
+            .got(parameter.group);
+      }
     }
     of_model += of_unit;
     if (of_model > model_elements_max) return too_large("model", model_elements_max, of_model);
     std::set<ParameterId> seen;
     for (const ParameterId& shared : unit.shared) {
       if (shared.unit >= units.size() || shared.index >= units[shared.unit].parameters.size()) {
-        return invalid(unit.name, "a shared parameter does not exist");
+        return invalid(unit.name, "a shared parameter does not exist")
+            .got("unit " + std::to_string(shared.unit) + ", parameter " + std::to_string(shared.index));
       }
       if (shared.unit == u) return invalid(unit.name, "a unit cannot share a parameter with itself");
       if (!seen.insert(shared).second) return invalid(unit.name, "a parameter is shared twice");

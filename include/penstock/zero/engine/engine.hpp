@@ -170,7 +170,7 @@ class Engine {
   using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                std::uint64_t first, std::span<const float> values)>;
   /// Reads the masters and moments of this rank's shards, tile by tile. All ranks together pass each value of each
-  /// parameter once. The states belong to step completed_steps(). Not collective.
+  /// parameter once. The states belong to step completed_steps(), also in the middle of the next one. Not collective.
   Result<void> read_states(const StateSink& sink);
   /// Writes values [first, first + values.size()) of one state of `parameter`, at most 262144 of them, into `values`,
   /// which contains zeros. An error ends restore().
@@ -180,11 +180,12 @@ class Engine {
   /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
-  /// Errors: failed_state, while a UnitLease is held, and invalid_argument, for a step above 2^62 (nothing has changed
-  /// then); invalid_argument, naming the parameter, for a state that is not finite or a negative second moment; those
-  /// of `source` and of the tiers. The parameters have no values then, until restore() or initialize() succeeds.
+  /// Errors: failed_state, in the middle of a step and while a UnitLease is held, and invalid_argument, for a step
+  /// above 2^62 (nothing has changed then); invalid_argument, naming the parameter, for a state that is not finite or a
+  /// negative second moment; those of `source` and of the tiers. The parameters have no values then, until restore() or
+  /// initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
-  /// The number of the last step that updated the parameters; 0 after initialize().
+  /// The number of the last step that updates the parameters, from the end of its step() on; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
 
   struct StepOptions {
@@ -204,12 +205,12 @@ class Engine {
   ///
   /// Errors: invalid_argument, for zero micro-batches, a learning rate that is negative or not finite, and a unit that
   /// does not exist, is listed twice or cannot be listed alone;
-  /// failed_state, in the middle of a step. They change nothing.
+  /// failed_state, once a unit has been passed to gradients() or reduce(). They change nothing.
   Result<void> begin_step(const StepOptions& options);
   /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
   ///
   /// Errors: budget_too_small, naming the leases and the gradients that hold the device memory: end one, and repeat the
-  /// call; those of the tiers.
+  /// call; those of the tiers, and of finish_update().
   [[nodiscard]] Result<UnitLease> acquire(std::uint32_t unit, tiers::Stream& stream);
   /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Called again
   /// before reduce(), returns the same slots, and their contents are undefined again.
@@ -248,7 +249,8 @@ class Engine {
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.
   /// The parameters are those of the last step, and the next step can begin. The peers' current or next call returns
   /// `interrupted` with `cause`; then they call abandon_step() too. Waits until every rank has called it, and until
-  /// `stream` has executed the work that uses the engine's tensors.
+  /// `stream` has executed the work that uses the engine's tensors. Between two steps it changes nothing, and meets the
+  /// peers.
   ///
   /// Errors: failed_state, while a UnitLease is held (nothing has changed);
   /// peer_failed, when a peer leaves instead.

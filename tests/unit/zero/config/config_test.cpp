@@ -284,6 +284,15 @@ TEST(Config, ChecksItsDirectoriesOnlyWhenAsked) {
   EXPECT_TRUE(contains(pseudo.error().message(), "/proc is on a file system that creates no files"));
 }
 
+TEST(Config, RefusesADirectoryWhoseNameHasANul) {
+  const auto config = read(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/swap\u0000x"}}})");
+
+  ASSERT_FALSE(config);
+  EXPECT_TRUE(contains(config.error().message(), "offload_optimizer.nvme_path")) << config.error().message();
+  EXPECT_TRUE(contains(config.error().message(), "NUL character")) << config.error().message();
+}
+
 /// The message of check_paths() in a child, after `prepare`, for this directory of the optimizer's states and, if
 /// `for_both`, of the parameters.
 std::string path_refusal(const std::filesystem::path& directory, const std::function<bool()>& prepare,

@@ -55,7 +55,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
       for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
     }
     persist([&] { return residency.finish_gradients(recorder); });
-    persist([&] { return residency.drop_all(recorder); });
+    persist([&] { return residency.drop_all("test", recorder); });
     residency.end_step();
   }
   EXPECT_EQ(memory.free(), memory.size());
@@ -105,10 +105,10 @@ TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
   ASSERT_TRUE(residency.acquire(0, recorder));
   residency.lease(0);
 
-  EXPECT_EQ(residency.drop_all(recorder).error().code(), ErrorCode::failed_state);
+  EXPECT_EQ(residency.drop_all("test", recorder).error().code(), ErrorCode::failed_state);
   EXPECT_TRUE(residency.is_gathered(0));
   residency.release(0);
-  EXPECT_TRUE(residency.drop_all(recorder));
+  EXPECT_TRUE(residency.drop_all("test", recorder));
   EXPECT_FALSE(residency.is_gathered(0));
 }
 
@@ -169,7 +169,7 @@ Result<void> train_and_evaluate(const ShardLayout& shards, std::uint32_t units, 
     for (const std::uint32_t unit : forward) PENSTOCK_TRY(use(unit, false));
     for (std::uint32_t unit = units; unit-- > 0;) PENSTOCK_TRY(use(unit, true, !shuffled));
     PENSTOCK_TRY(residency.finish_gradients(recorder));
-    PENSTOCK_TRY(residency.drop_all(recorder));
+    PENSTOCK_TRY(residency.drop_all("test", recorder));
     residency.end_step();
     for (std::uint64_t i = 0; i < units; ++i) {
       PENSTOCK_TRY(use(static_cast<std::uint32_t>(step % 2 == 0 ? i : random.below(units)), false));
