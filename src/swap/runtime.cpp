@@ -167,11 +167,11 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     return outcome || state->closing || (failed = state->residency.take_store_error());
   });
   --state->waiting;
+  if (state->closing) state->changed.notify_all();  // ~Runtime waits for this
   if (!outcome) {
     // Before the lock is released, because the request could be granted then.
     state->residency.cancel(id, tensor, access);
     if (failed) return state->report_store_error(lock, std::move(failed)).error();
-    state->changed.notify_all();
     return Error(ErrorCode::failed_state, "Runtime::acquire").reason("the runtime was destroyed");
   }
   if (!*outcome) return outcome->error();
@@ -181,7 +181,6 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   }
   state->owned.push_back({tensor, access, self});
   const HostSpan payload = state->moves.payload(tensor);
-  if (state->closing) state->changed.notify_all();
   lock.unlock();
   state->wake();
   return Lease(state, tensor, access, payload, self);

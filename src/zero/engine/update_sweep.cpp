@@ -137,6 +137,7 @@ class UpdateSweep::TileHop final : public swap::Hop {
 
   Result<Progress> end_flat() {
     flat().updated = true;
+    context_.wake();  // a gather that waits for it may have been polled before this hop
     ++flat_;
     return go_to(Phase::flat);
   }

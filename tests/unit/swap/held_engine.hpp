@@ -57,8 +57,9 @@ class Gate {
   void wait_until_reaped(std::uint64_t count) {
     wait([&] { return reap_count_ >= count; });
   }
+  /// Until no engine exists.
   void wait_until_destroyed() {
-    wait([this] { return destroyed_; });
+    wait([this] { return engines_ == 0; });
   }
   [[nodiscard]] std::uint64_t submitted() {
     const std::lock_guard lock(mutex_);
@@ -91,7 +92,8 @@ class Gate {
   std::condition_variable changed_;
   std::optional<Call> held_;
   std::uint64_t passes_ = 0, held_count_ = 0, submit_count_ = 0, reap_count_ = 0;
-  bool withheld_ = false, woken_ = false, reaping_ = false, in_use_ = false, destroyed_ = false;
+  bool withheld_ = false, woken_ = false, reaping_ = false, in_use_ = false;
+  int engines_ = 0;
 };
 
 /// Wraps an engine whose calls a Gate holds, as the kernel does when it executes a request inside of a system call.
@@ -99,10 +101,12 @@ class Gate {
 class HeldEngine final : public tiers::IoEngine {
  public:
   HeldEngine(std::unique_ptr<tiers::IoEngine> engine, std::shared_ptr<Gate> gate, const Clock& clock)
-      : engine_(std::move(engine)), gate_(std::move(gate)), clock_(clock) {}
+      : engine_(std::move(engine)), gate_(std::move(gate)), clock_(clock) {
+    gate_->change([this] { ++gate_->engines_; });
+  }
   ~HeldEngine() override {
     engine_.reset();
-    gate_->change([this] { gate_->destroyed_ = true; });
+    gate_->change([this] { --gate_->engines_; });
   }
 
   std::size_t submit(std::span<const tiers::IoRequest> requests) noexcept override {

@@ -1,4 +1,5 @@
 // The kernel does not return from a system call of a path's driver.
+#include "unit/swap/create_patiently.hpp"
 #include "unit/swap/held_engine.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
@@ -23,7 +24,7 @@ using test::holds;
 using test::write;
 using tiers::TensorId;
 
-/// Paths on real files with a deadline of 64 ms, on a clock that stands still until the first path's engine is held.
+/// Paths on real files, on a clock that stands still until the first path's engine is held. Its deadline is 64 ms.
 class HungCall : public testing::Test {
  protected:
   void TearDown() override {
@@ -37,11 +38,11 @@ class HungCall : public testing::Test {
             .capacity = 1_MiB,
             .request_max = 16_KiB,
             .in_flight_max = 64_KiB,
-            .deadline = std::chrono::milliseconds(64),
             .clock = &clock_};
   }
   PathOptions held_path() {
     PathOptions held = path();
+    held.deadline = std::chrono::milliseconds(64);
     test::hold_engine(held, gate_);
     return held;
   }
@@ -65,7 +66,8 @@ class HungCall : public testing::Test {
 };
 
 TEST_F(HungCall, FailsTheLoadThatWaitsForItAndDoesNotKeepTheRuntime) {
-  auto runtime = Runtime::create({.host_budget = 64_KiB, .paths = {held_path()}}).value();
+  auto runtime = test::create_patiently(
+      [&] { return Runtime::create({.host_budget = 64_KiB, .paths = {held_path()}}); });
   const TensorId tensor = add(*runtime, 16_KiB);
   write(*runtime, tensor, 1);
   EXPECT_TRUE(runtime->flush());
@@ -86,7 +88,9 @@ TEST_F(HungCall, FailsTheLoadThatWaitsForItAndDoesNotKeepTheRuntime) {
 }
 
 TEST_F(HungCall, MovesStoresToAnotherPath) {
-  auto runtime = Runtime::create({.host_budget = 64_KiB, .paths = {held_path(), path()}}).value();
+  auto runtime = test::create_patiently([&] {
+    return Runtime::create({.host_budget = 64_KiB, .paths = {held_path(), path()}});
+  });
   std::vector<TensorId> tensors;
   for (int i = 0; i < 4; ++i) tensors.push_back(add(*runtime, 16_KiB));
   hang();
@@ -102,7 +106,8 @@ TEST_F(HungCall, MovesStoresToAnotherPath) {
 }
 
 TEST_F(HungCall, EndsABenchmark) {
-  auto benchmark = DiskBenchmark::create({.paths = {held_path()}, .transfer = 16_KiB}).value();
+  auto benchmark = test::create_patiently(
+      [&] { return DiskBenchmark::create({.paths = {held_path()}, .transfer = 16_KiB}); });
   hang();
 
   for (const ErrorCode code : {ErrorCode::deadline_exceeded, ErrorCode::failed_state}) {

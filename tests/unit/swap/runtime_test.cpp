@@ -1,3 +1,4 @@
+#include "unit/swap/create_patiently.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
 #include "kit/pattern.hpp"
@@ -166,17 +167,19 @@ TEST(Runtime, ReturnsFromAHangingRequestAndFromItsDestructor) {
                           +[] { return tiers::create_thread_pool_engine({}); }}) {
     if (!make()) continue;  // no io_uring here
     penstock::test::ScratchDirectory directory;
-    const auto make_engine = [&](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
+    const auto make_engine =
+        [make](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
       return std::make_unique<tiers::FaultEngine>(
           make().value(),
           tiers::FaultPlan{{.operation = tiers::IoOperation::read, .effect = tiers::Fault::Effect::hang}});
     };
-    auto runtime = Runtime::create({.host_budget = 1_MiB,
-                                    .paths = {{.directory = directory.path(),
-                                               .capacity = 4_MiB,
-                                               .deadline = std::chrono::milliseconds(20),
-                                               .make_engine = make_engine}}})
-                       .value();
+    const auto runtime = test::create_patiently([&] {
+      return Runtime::create({.host_budget = 1_MiB,
+                              .paths = {{.directory = directory.path(),
+                                         .capacity = 4_MiB,
+                                         .deadline = std::chrono::milliseconds(20),
+                                         .make_engine = make_engine}}});
+    });
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);
     write(*runtime, tensor, 1);
     ASSERT_TRUE(runtime->flush());

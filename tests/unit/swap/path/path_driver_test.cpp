@@ -4,6 +4,7 @@
 #include "tiers/io/running_time.hpp"
 #include "tiers/io/thread_pool_engine.hpp"
 #include "tiers/memory/host_arena.hpp"
+#include "unit/swap/create_patiently.hpp"
 #include "unit/swap/held_engine.hpp"
 
 #include "kit/scratch_directory.hpp"
@@ -217,7 +218,8 @@ TEST_F(PathDriverTest, IsWatchedOnlyWhileTransfersAreOutstanding) {
 /// Files whose last call never returns until release().
 class HungFiles final : public tiers::FileSystem {
  public:
-  std::latch release{1}, closed{1};
+  std::latch release{1};
+  std::atomic<int> closed = 0;
 
   Result<tiers::File> create_scratch(const std::filesystem::path& directory, ByteCount size,
                                      tiers::DirectIo direct) override {
@@ -240,7 +242,8 @@ class HungFiles final : public tiers::FileSystem {
   static Error none() { return Error::unsupported("HungFiles"); }
   void close(tiers::FileHandle) noexcept override {
     release.wait();
-    closed.count_down();
+    ++closed;
+    closed.notify_all();
   }
   Result<ByteCount> size(const tiers::File::Properties&) override { return none(); }
   Result<void> extend(const tiers::File::Properties&, ByteCount) override { return none(); }
@@ -258,20 +261,20 @@ TEST_P(PathClose, IsGivenUpAtTheDeadline) {
   HungFiles files;
   PathOptions options{.directory = "hung",
                       .capacity = 1_MiB,
-                      .deadline = std::chrono::milliseconds(20),
+                      .deadline = std::chrono::milliseconds(200),
                       .file_system = &files,
                       .make_engine = [](const tiers::File::Properties&) {
                         return tiers::create_thread_pool_engine({.threads = 1});
                       }};
-  auto path = Path::create(options).value();
+  auto path = test::create_patiently([&] { return Path::create(options); });
   if (GetParam()) path->start_driver([] {}).value();
 
   EXPECT_TRUE(path->stop_driver());  // the engine uses no buffer any more
   path.reset();
 
-  EXPECT_FALSE(files.closed.try_wait());
+  EXPECT_EQ(files.closed, 0);
   files.release.count_down();
-  files.closed.wait();
+  files.closed.wait(0);
 }
 
 // A thread of the engine may be about to use the handle, which would name another file.
@@ -285,14 +288,14 @@ TEST_P(PathClose, LeavesAFileOpenThatARequestMayStillUse) {
     return tiers::create_thread_pool_engine({.threads = 1});
   };
   test::hold_engine(options, gate);
-  auto path = Path::create(options).value();
+  auto path = test::create_patiently([&] { return Path::create(options); });
   if (GetParam()) path->start_driver([] {}).value();
 
   EXPECT_FALSE(path->stop_driver());
   path.reset();
   gate->wait_until_destroyed();
 
-  EXPECT_FALSE(files.closed.try_wait());
+  EXPECT_EQ(files.closed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, PathClose, testing::Bool(), [](const auto& with) {
@@ -304,7 +307,7 @@ TEST_F(PathDriverTest, DoesNotWaitForAnEngineThatDoesNotClose) {
       .directory = directory_.path(), .capacity = 1_MiB, .deadline = std::chrono::milliseconds(20)};
   const auto gate = std::make_shared<Gate>();
   test::hold_engine(options, gate);
-  auto path = Path::create(options).value();
+  auto path = test::create_patiently([&] { return Path::create(options); });
   path->start_driver([] {}).value();
   gate->hold(Gate::Call::close);
 
@@ -322,7 +325,7 @@ TEST_F(PathDriverTest, DoesNotNotifyOnceItsThreadWasAbandonedInACall) {
                       .clock = &clock_};
   const auto gate = std::make_shared<Gate>();
   test::hold_engine(options, gate);
-  auto path = Path::create(options).value();
+  auto path = test::create_patiently([&] { return Path::create(options); });
   path->start_driver([this] { ++notified_; }).value();
   gate->hold(Gate::Call::submit);
   path->post(
