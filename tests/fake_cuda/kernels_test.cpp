@@ -78,6 +78,39 @@ TEST_F(FakeCudaKernels, FaultWhereATestChooses) {
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
 }
 
+TEST_F(FakeCudaKernels, AreLoadedBeforeAnyIsLaunched) {
+  const auto compute = kernels::make_cuda_compute(0).value();
+  const StreamHandle stream = StreamHandle::from_native(make_stream());
+  const auto tensor = [](DType dtype) {
+    const DeviceAddress address{reinterpret_cast<std::uintptr_t>(allocate(64))};
+    return DeviceTensor{DeviceSpan(address, size_of(dtype) * 16), dtype};
+  };
+  const DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
+  for (const DType from : dtypes) {
+    const DeviceTensor x = tensor(from);
+    EXPECT_TRUE(compute->scale(stream, x, 1));
+    EXPECT_TRUE(compute->square_sums(stream, x, tensor(DType::fp32).bytes.subspan(ByteCount(), 8_B)));
+    for (const DType to : dtypes) {
+      const DeviceTensor y = tensor(to);
+      EXPECT_TRUE(compute->cast(stream, x, y));
+      EXPECT_TRUE(compute->accumulate(stream, x, y));
+      EXPECT_TRUE(compute->mean(stream, std::array{x}, y));
+    }
+  }
+
+  EXPECT_EQ(count().of("cudaLaunchKernel"), 2 * 3 + 2 * 9 + 6u);
+  EXPECT_EQ(late_loads(), 0u);
+}
+
+TEST_F(FakeCudaKernels, AreMissingInABuildForOtherDevices) {
+  fail_call("cudaFuncGetAttributes", 3, cudaErrorNoKernelImageForDevice);
+
+  const Error error = kernels::make_cuda_compute(0).error();
+
+  EXPECT_EQ(error.code(), ErrorCode::unsupported);
+  EXPECT_NE(error.message().find("CMAKE_CUDA_ARCHITECTURES"), std::string::npos) << error.message();
+}
+
 TEST_F(FakeCudaKernels, AreRefusedOnAStreamOfAnotherDevice) {
   restart({.devices = 2});
   const cudaStream_t stream = make_stream();
