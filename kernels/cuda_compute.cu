@@ -68,8 +68,8 @@ __global__ void square_sums_kernel(const T* x, double* partials, std::uint64_t c
   }
 }
 
-/// Loads every kernel. CUDA would load each at its first launch, which then waits for the device (CUDA C++ Programming
-/// Guide, "Lazy Loading").
+/// Loads every kernel of a Compute. CUDA would load each at its first launch, which then waits for the device (CUDA C++
+/// Programming Guide, "Lazy Loading").
 Result<void> load_kernels() {
   cudaError_t status = cudaSuccess;
   const auto load = [&status](auto* kernel) {

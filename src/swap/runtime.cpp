@@ -206,6 +206,7 @@ Result<void> Runtime::discard(TensorId tensor) {
     const std::lock_guard lock(state_->mutex);
     PENSTOCK_TRY(state_->check_unused("Runtime::discard", tensor));
     state_->residency.discard(tensor);
+    state_->advance();
   }
   state_->wake();
   return ok();

@@ -106,6 +106,7 @@ bool RuntimeState::poll() {
 
   {
     const std::lock_guard lock(mutex);
+    const std::uint64_t outcomes = residency.outcome_count();
     for (const MoveEvent& event : events) {
       if (event.state == HopState::done) transfers.end();
       event.on_event(event.state, event.result);
@@ -113,7 +114,8 @@ bool RuntimeState::poll() {
     advance();
     std::swap(starts, starting);
     moves.take_moves(starts);
-    moved |= !starts.empty();
+    // A hop may wait for an outcome, and was polled before.
+    moved |= !starts.empty() || residency.outcome_count() != outcomes;
     if (moved) changed.notify_all();
   }
   for (Move& move : starts) transfers.start(std::move(move));

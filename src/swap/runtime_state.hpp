@@ -108,6 +108,10 @@ void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& d
   if (done()) return;
   const TimePoint began = Clock::steady().now();
   if (options.idle_handler == nullptr) {
+    // This thread frees no memory while it waits: a request may starve now.
+    advance();
+    woken = true;
+    mover_wake.notify_one();
     changed.wait(lock, done);
   } else {
     while (!done()) {

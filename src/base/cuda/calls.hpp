@@ -28,6 +28,7 @@ inline CudaFailure cuda_failure(cudaError_t code) {
       return {ErrorCode::unsupported,
               "install a driver for this CUDA runtime or a newer one (nvidia-smi), or build with an older "
               "toolkit"};
+    case cudaErrorInvalidDeviceFunction:  // also "not compiled for the proper device architecture"
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
       return {ErrorCode::unsupported,

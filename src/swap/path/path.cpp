@@ -35,7 +35,10 @@ Result<void> check_options(const PathOptions& path) {
     return Error::invalid_argument("Path::create").object(name + (" of " + path.directory.string()));
   };
   if (path.directory.empty()) {
-    return Error::invalid_argument("Path::create").object("directory").wanted("that of a drive").got("\"\"");
+    return Error::invalid_argument("Path::create")
+        .object("directory")
+        .wanted("the name of a directory")
+        .got("\"\"");
   }
   if (path.clock == nullptr) return refused("clock").reason("it is null");
   if (path.file_system == nullptr) return refused("file_system").reason("it is null");

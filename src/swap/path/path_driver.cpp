@@ -235,12 +235,12 @@ bool PathDriver::close_engine() noexcept {
 
 /// Without a driver's thread.
 void PathDriver::close_file() noexcept {
-  const std::function<Result<void>()> close = [self = shared_from_this()]() -> Result<void> {
+  const std::function<Result<void>()> close_it = [self = shared_from_this()]() -> Result<void> {
     self->file_.reset();
     return ok();
   };
-  const auto closed = tiers::bounded_call<void>("Path::stop_driver", name_, deadline_, close);
-  if (!closed && closed.error().code() != ErrorCode::deadline_exceeded) (void)close();
+  const auto closed = tiers::bounded_call<void>("Path::stop_driver", name_, deadline_, close_it);
+  if (!closed && closed.error().code() != ErrorCode::deadline_exceeded) (void)close_it();
 }
 
 /// True when the engine has no request in flight any more, even if closing the file hangs.

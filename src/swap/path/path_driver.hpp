@@ -67,7 +67,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   [[nodiscard]] TimePoint watch_interval() const;
 
   /// For the thread that calls drive().
-  [[nodiscard]] TimePoint next_deadline() const { return file_->next_deadline(); }
+  [[nodiscard]] TimePoint next_deadline() const { return threaded_ ? forever : file_->next_deadline(); }
   [[nodiscard]] TimePoint cpu_time() const;
   [[nodiscard]] tiers::FileCounters counters() const;
 
@@ -115,7 +115,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   tiers::RunningTime watch_;  // of the thread that calls take_outcomes()
   std::uint64_t watched_call_ = 0;
   TimePoint watched_since_{};
-  std::optional<Error> stuck_;  // the first transfer that ended since a call does not return
+  std::optional<Error> stuck_;  // of the first transfer that ended because a call does not return
 
   std::mutex notify_mutex_;
   std::function<void()> notify_;

@@ -102,6 +102,8 @@ class HostResidency {
   /// Errors: budget_too_small, naming all leased tensors; invalid_argument, for reading a tensor that was never
   /// written; those of the load.
   [[nodiscard]] std::optional<Result<void>> take(RequestId id);
+  /// The outcomes that requests have got so far.
+  [[nodiscard]] std::uint64_t outcome_count() const { return outcome_count_; }
   /// Withdraws the request. If its lease was granted and not taken, the lease ends.
   void cancel(RequestId id, tiers::TensorId tensor, Access access);
   /// Ends a lease. A tensor with write_behind is stored, a transient one is dropped.
@@ -121,7 +123,8 @@ class HostResidency {
   /// Grants requests where possible, and starts loads and stores.
   void advance();
   /// Called when no transfer is in flight that could free memory. For the first request that waits for room, takes back
-  /// the later grants that were not taken. If that makes no room, the memory is free only after somebody acts:
+  /// the later grants that were not taken, except of threads that block in their request. If that makes no room, the
+  /// memory is free only after somebody acts:
   ///
   /// | Memory is held by | Who acts |
   /// |---|---|
@@ -129,10 +132,11 @@ class HostResidency {
   /// | an earlier grant of a thread that does not block, or of the mover | that thread: nothing fails |
   /// | an earlier grant of a thread that blocks in another request | nobody: until then it takes no other grant |
   ///
-  /// If nobody acts, ends the wait of a request and returns true: after advance() the next one may starve too. Which
-  /// one: the last request without room in which a thread blocks that has an earlier grant, so that this thread
-  /// continues and can take the grant. It fails, unless there is room for it and only for the requests before it there
-  /// is none. If there is no such request, the first one that waits for room fails.
+  /// If nobody acts, ends the wait of a request, or starts its load, and returns true: after advance() the next one may
+  /// starve too, unless a transfer is in flight now. Which one: the last request without room in which a thread blocks
+  /// that has an earlier grant, so that this thread continues and can take the grant. It fails, unless there is room
+  /// for it and only for the requests before it there is none. If there is no such request, the first one that waits
+  /// for room fails.
   bool fail_starved_request();
   /// Stops starting prefetches and evacuations.
   void stop();
@@ -251,7 +255,7 @@ class HostResidency {
   };
   std::optional<StoreError> store_error_;
   bool stopping_ = false;
-  std::uint64_t next_request_ = 0;
+  std::uint64_t next_request_ = 0, outcome_count_ = 0;
 };
 
 }  // namespace penstock::swap

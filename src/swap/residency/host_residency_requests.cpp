@@ -67,6 +67,7 @@ void HostResidency::end_untaken(const Request& granted) {
 
 void HostResidency::finish(const Request& request, Result<void> outcome) {
   outcomes_.emplace(request.id, Outcome{request, std::move(outcome)});
+  ++outcome_count_;
   count_pending_use(request.tensor, -1);
 }
 

@@ -268,7 +268,8 @@ Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t uni
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
   if (clearing_) PENSTOCK_TRY(drop_unleased(effects));
   auto ranges = reserve_gradients(unit, effects);
-  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && !gathered_.empty()) {
+  const bool one_budget = &budgets_.gathered == &budgets_.gradients;
+  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && one_budget) {
     // As in gather_unit(): gathered flats may leave no gap that is long enough.
     PENSTOCK_TRY(drop_unleased(effects));
     ranges = reserve_gradients(unit, effects);

@@ -2,11 +2,16 @@
 #include "swap/transfer/transfer_engine.hpp"
 #include "unit/swap/runtime_fixture.hpp"
 
+#include "kit/scratch_directory.hpp"
+
 #include <gtest/gtest.h>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 namespace penstock::swap {
 namespace {
@@ -121,6 +126,66 @@ TEST(RuntimeWake, DoesNotWakeThreadsThatWaitWhenAPollChangesNothing) {
   });
 
   EXPECT_LT(evaluations, 20);
+}
+
+/// Takes two leases that it requests together, as the copy of a gradient does.
+class TwoLeasesHop final : public Hop {
+ public:
+  TwoLeasesHop(RuntimeInternals runtime, TensorId first, TensorId second)
+      : runtime_(runtime), first_(first), second_(second) {}
+  Result<void> start() override {
+    pending_[0] = runtime_.request_for_mover(first_, Access::modify);
+    pending_[1] = runtime_.request_for_mover(second_, Access::overwrite, Use::unrecorded);
+    return ok();
+  }
+  bool is_blocked() const override { return true; }
+  Result<HopState> poll() override {
+    for (std::size_t i : {0u, 1u}) {
+      auto granted = pending_[i].poll();
+      if (!granted) continue;
+      PENSTOCK_TRY_ASSIGN(leases_[i], *std::move(granted));
+    }
+    return pending_[0].pending() || pending_[1].pending() ? HopState::pending : HopState::done;
+  }
+
+ private:
+  RuntimeInternals runtime_;
+  const TensorId first_, second_;
+  std::array<PendingLease, 2> pending_;
+  std::array<Lease, 2> leases_;
+};
+
+// The mover itself finds that the second request starves, after it has polled the hop.
+TEST(RuntimeWake, PollsAHopWhoseRequestHasFailedInThatPoll) {
+  const penstock::test::ScratchDirectory directory;
+  auto runtime =
+      Runtime::create({.host_budget = 4_MiB, .paths = {{.directory = directory.path(), .capacity = 16_MiB}}})
+          .value();
+  const auto add = [&](const char* name, std::uint32_t unit, tiers::TensorDescription with, bool on_disk) {
+    with.name = name;
+    with.key = {.unit = unit};
+    return runtime->add(with, on_disk).value();
+  };
+  const TensorId stored = add("stored", 1,
+                              {.size = 1_MiB, .write_behind = true, .retain = false, .sealed_in_pass = true},
+                              true),
+                 second = add("second", 2, {.size = 1_MiB, .transient = true}, false),
+                 large = add("large", 3, {.size = 2560_KiB, .transient = true}, false);
+  runtime->acquire(stored, Access::overwrite).value().end();
+  ASSERT_TRUE(runtime->flush());
+  const Lease held = runtime->acquire(large, Access::overwrite).value();
+  const RuntimeInternals internals(*runtime);
+  std::optional<ErrorCode> code;
+  Move move;
+  move.then(std::make_unique<TwoLeasesHop>(internals, stored, second));
+  move.on_event = [&](HopState, const Result<void>& result) {
+    code = result ? ErrorCode::io : result.error().code();
+  };
+  internals.start(std::move(move));
+
+  internals.wait_ignoring_stores([&] { return code.has_value(); });
+
+  EXPECT_EQ(code, ErrorCode::budget_too_small);
 }
 
 TEST(RuntimeExecutor, IsTheOneOfTheOptions) {
