@@ -109,13 +109,17 @@ void PathDriver::start_transfers() {
   }
 }
 
+Error PathDriver::refusal(const Command& command) const {
+  Error refused = Error(ErrorCode::failed_state, operation_name(command.operation))
+                      .reason("refused since the kernel did not return from a system call")
+                      .note("cause   " + stuck_->message());
+  return with_range(std::move(refused), name_, command);
+}
+
 void PathDriver::post(const Command& command) {
   std::unique_lock lock(mutex_);
   if (stuck_) {
-    Error refused = Error(ErrorCode::failed_state, operation_name(command.operation))
-                        .reason("refused since the kernel did not return from a system call")
-                        .note("cause   " + stuck_->message());
-    outcomes_.push_back({command.tag, command.operation, with_range(std::move(refused), name_, command)});
+    outcomes_.push_back({command.tag, command.operation, refusal(command)});
     lock.unlock();
     return notify();
   }
@@ -178,17 +182,17 @@ void PathDriver::watch() {
   }
 }
 
-/// The kernel may use the buffers of those that the file has taken when the call returns. The file takes no others.
+/// The kernel may use the buffers of the transfers that the file has taken, until the call returns: they end with
+/// deadline_exceeded. The file takes no others: those in the queue are refused, and their buffers are free.
 void PathDriver::end_all_transfers() {
   engine_.refuse();
+  stuck_ = tiers::call_overdue("Path::drive", deadline_).object(name_);
+  for (const std::uint32_t slot : queue_) end(slot, refusal(*slots_[slot]));
   queue_.clear();
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (!slots_[slot]) continue;
     const Command& command = *slots_[slot];
-    Error overdue =
-        with_range(tiers::call_overdue(operation_name(command.operation), deadline_), name_, command);
-    if (!stuck_) stuck_ = overdue;
-    end(slot, std::move(overdue));
+    end(slot, with_range(tiers::call_overdue(operation_name(command.operation), deadline_), name_, command));
   }
 }
 

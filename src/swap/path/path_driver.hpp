@@ -59,9 +59,9 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
 
   /// Queues a transfer or a flush, see Path::post().
   void post(const Command& command);
-  /// Moves the outcomes that have arrived to the end of `outcomes`. Ends all transfers with deadline_exceeded when the
-  /// thread has been in one call of the engine for longer than the deadline. For that, it must be called every
-  /// watch_interval().
+  /// Moves the outcomes that have arrived to the end of `outcomes`. Ends all transfers when the thread has been in one
+  /// call of the engine for longer than the deadline: those that the engine may have with deadline_exceeded, the others
+  /// with failed_state. For that, it must be called every watch_interval().
   void take_outcomes(std::vector<Finished>& outcomes);
   /// forever without transfers, without a thread and without a deadline.
   [[nodiscard]] TimePoint watch_interval() const;
@@ -87,6 +87,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   // With the lock held.
   [[nodiscard]] bool is_watched() const;
   void watch();
+  [[nodiscard]] Error refusal(const Command& command) const;
   void end_all_transfers();
   void end(std::uint32_t slot, Result<void> result);
   [[nodiscard]] std::uint32_t take_slot(const Command& command);
@@ -115,7 +116,7 @@ class PathDriver : public std::enable_shared_from_this<PathDriver> {
   tiers::RunningTime watch_;  // of the thread that calls take_outcomes()
   std::uint64_t watched_call_ = 0;
   TimePoint watched_since_{};
-  std::optional<Error> stuck_;  // of the first transfer that ended because a call does not return
+  std::optional<Error> stuck_;  // why all transfers have ended: a call does not return
 
   std::mutex notify_mutex_;
   std::function<void()> notify_;

@@ -6,38 +6,41 @@
 
 namespace penstock::tiers {
 
-Error explain(Error error, int errno_value) {
+const char* advice_for(int errno_value) {
   switch (errno_value) {
     case EACCES:
-    case EPERM:
-    case EROFS: return std::move(error).advice("name a directory that this user may write to");
-    case EEXIST: return std::move(error).advice("remove it, or choose another name");
-    case ELOOP: return std::move(error).reason("a symbolic link, which is not followed");
-    case ENOENT: return std::move(error).advice("check the name; directories must exist");
-    case ENOTDIR: return std::move(error).advice("name a directory: a part of this path is a file");
-    case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
-    case EMFILE: return std::move(error).advice("raise the limit on open files of this process (ulimit -n)");
-    case ENFILE: return std::move(error).advice("raise the limit on open files of the machine (fs.file-max)");
+    case EPERM: return "name a directory that this user may write to, or change its permissions";
+    case EROFS: return "name a directory on a file system that is not mounted read-only";
+    case EEXIST: return "remove it, or choose another name";
+    case ENOENT: return "check the name; directories must exist";
+    case ENOTDIR: return "name a directory: a part of this path is a file";
+    case EMFILE: return "raise the limit on open files of this process (ulimit -n)";
+    case ENFILE: return "raise the limit on open files of the machine (fs.file-max)";
     case ENOMEM:
-    case EAGAIN:
-      return std::move(error).advice("free memory, or raise the limits on it (memory.max, ulimit -l)");
+    case EAGAIN: return "free memory, or raise the limits on it (memory.max, ulimit -l)";
     case ENOSPC:
-    case EDQUOT: return std::move(error).advice("free space on that file system or name another directory");
-    case EFBIG:
-      return std::move(error).advice("raise the limit on file sizes (ulimit -f), or use another file system");
-    case EINTR:
-      return std::move(error).reason("interrupted by signals " + std::to_string(interruptions_max) +
-                                     " times in a row");
+    case EDQUOT: return "free space on that file system or name another directory";
+    case EFBIG: return "raise the limit on file sizes (ulimit -f), or use another file system";
     case EIO:
     case ENXIO:
     case ENODEV:
     case ENOTCONN:
     case ESTALE:
     case ETIMEDOUT:
-      return std::move(error).advice(
-          "check the kernel log (dmesg) and the drive (penstock doctor --path DIR), or name another "
-          "directory");
-    default: return error;
+      return "check the kernel log (dmesg) and the drive (penstock doctor --path DIR), or name another "
+             "directory";
+    default: return "";
+  }
+}
+
+Error explain(Error error, int errno_value) {
+  switch (errno_value) {
+    case ELOOP: return std::move(error).reason("a symbolic link, which is not followed");
+    case EXDEV: return std::move(error).reason("a file can be renamed within one file system only");
+    case EINTR:
+      return std::move(error).reason("interrupted by signals " + std::to_string(interruptions_max) +
+                                     " times in a row");
+    default: return std::move(error).advice(advice_for(errno_value));
   }
 }
 

@@ -7,6 +7,9 @@
 // The errors of file operations, the same for every file system: real, simulated and faulty.
 namespace penstock::tiers {
 
+/// What a user can do when a call on a file or directory fails with `errno_value`; empty if that is not known.
+[[nodiscard]] const char* advice_for(int errno_value);
+
 /// Adds what a user can do about `errno_value`, and the cause where the kernel's text does not name it.
 [[nodiscard]] Error explain(Error error, int errno_value);
 

@@ -2,10 +2,10 @@
 
 #include "base/duration_text.hpp"
 #include "tiers/io/bounded_call.hpp"
+#include "tiers/io/file_errors.hpp"
 
 #include <penstock/tiers/io/file_system.hpp>
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -22,17 +22,9 @@ struct Refusal {
   std::string why, advice;
 };
 
-const char* advice_for(int errno_value) {
-  switch (errno_value) {
-    case EIO: return "check the kernel log (dmesg) and the drive (penstock doctor --path DIR)";
-    case ENOSPC:
-    case EDQUOT: return "free space there, or name a directory on another drive";
-    default: return "name a directory that this user may write to, or change its permissions";
-  }
-}
-
 Refusal refusal(const std::string& what, int errno_value) {
-  return {what + ": " + std::strerror(errno_value), advice_for(errno_value)};
+  const std::string advice = tiers::advice_for(errno_value);
+  return {what + ": " + std::strerror(errno_value), advice.empty() ? "name another directory" : advice};
 }
 
 Refusal examine(const std::filesystem::path& directory) {

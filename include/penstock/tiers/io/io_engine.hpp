@@ -72,7 +72,8 @@ class IoEngine {
   [[nodiscard]] virtual std::size_t reap(std::span<IoCompletion> completions,
                                          TimePoint deadline) noexcept = 0;
 
-  /// Makes a blocked reap() return; if none is blocked, the next one returns without waiting.
+  /// Makes a blocked reap() return; if none is blocked, the next one returns without waiting. Must not wait for a call
+  /// of the driver's thread, because a call that the kernel does not return from would stop the caller too.
   virtual void wake() noexcept = 0;
 
   /// Announces a file and a memory range that requests will use, so that the engine may register them with the kernel.

@@ -98,9 +98,10 @@ TEST_F(PathDriverTest, EndsAllTransfersWhenItsThreadDoesNotReturnFromACall) {
   run_for(3 * step);
 
   ASSERT_EQ(outcomes_.size(), 2u);
+  // The kernel may still read the buffer of the write; the read has not reached it.
+  EXPECT_EQ(outcome(1).error().code(), ErrorCode::deadline_exceeded);
+  EXPECT_EQ(outcome(2).error().code(), ErrorCode::failed_state);
   for (const auto& one : outcomes_) {
-    ASSERT_FALSE(one.result);
-    EXPECT_EQ(one.result.error().code(), ErrorCode::deadline_exceeded);
     const std::string message = one.result.error().message();
     for (const std::string& word :
          {directory_.path().string(), std::string("system call"), std::string("try"),

@@ -6,6 +6,7 @@
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -336,6 +337,21 @@ TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist)
   EXPECT_TRUE(contains(failed, "try     check the kernel log (dmesg)")) << failed;
   EXPECT_TRUE(contains(missing, "does not exist")) << missing;
   EXPECT_TRUE(contains(missing, "try     create the directory")) << missing;
+}
+
+TEST(Config, AdvisesOnWhatPreventsAFileInADirectory) {
+  const test::ScratchDirectory directory;
+
+  const std::string limit = path_refusal(directory.path(), [] {
+    const rlimit none{3, 3};
+    return ::setrlimit(RLIMIT_NOFILE, &none) == 0;
+  });
+  const std::string read_only =
+      path_refusal(directory.path(), [] { return test::refuse_system_call(SYS_openat, EROFS); });
+
+  EXPECT_TRUE(contains(limit, "try     raise the limit on open files of this process")) << limit;
+  EXPECT_TRUE(contains(read_only, "try     name a directory on a file system that is not mounted"))
+      << read_only;
 }
 
 TEST(Config, ExaminesADirectoryOnceThatTwoKeysName) {
