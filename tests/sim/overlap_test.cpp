@@ -109,6 +109,16 @@ TEST_F(Overlap, HidesTheTransfersOfStatesOnDisk) {
   EXPECT_LE(measure_period(options), 1.05 * (units + units + 4));
 }
 
+// The disk needs twice as long as the device for a unit's states, and is idle in the backward but for the first tiles
+// of the next update.
+TEST_F(Overlap, ReadsTheFirstStatesOfAnUpdateDuringTheBackward) {
+  TimedRank::Options options = machine();
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 6;
+  options.task_takes = unit_takes / 8;
+  EXPECT_LE(measure_period(options), 1.05 * (units + units + 3));
+}
+
 TEST_F(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
   EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));
 }

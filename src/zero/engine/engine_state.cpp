@@ -316,6 +316,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tie
   PENSTOCK_TRY(check_unit("Engine::gradients", unit));
   PENSTOCK_TRY(gradients_.check_expected(unit));
   PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
+  if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
   return gradients_.slots(unit);

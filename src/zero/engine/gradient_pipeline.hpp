@@ -25,6 +25,10 @@ class GradientPipeline {
   /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced,
   /// or when units that share its parameters have still to reduce theirs of the last one.
   Result<void> check_expected(std::uint32_t unit) const;
+  /// Whether the unit's next gradient is that of the step's last micro-batch.
+  [[nodiscard]] bool is_last_micro_batch(std::uint32_t unit) const {
+    return units_[unit].written + 1 == micro_batches_;
+  }
   /// Whether slots() was called for the unit and its gradient is not reduced yet.
   [[nodiscard]] bool is_open(std::uint32_t unit) const { return units_[unit].open; }
   /// Assigns `range` to the full gradient and zeroes its padding on `stream`. Without a range, leases the gradient

@@ -48,7 +48,7 @@ class OffloadedOptimizer {
     std::uint64_t number = 0;  ///< the step number of the tiles after the update
     float gradient_factor = 1;
     std::vector<cpu_adam::AdamConfig> configs;  ///< by group
-    std::vector<bool> updates;                  ///< by flat: whether it has a gradient
+    std::vector<bool> updates;                  ///< by flat: whether it has a gradient; set by UpdateSweep
   };
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///

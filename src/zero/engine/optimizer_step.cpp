@@ -58,9 +58,9 @@ void OptimizerStep::start_update(double clip_factor) {
   for (const auto& group : context_.model.groups) {
     step.configs.push_back(adam_config(context_.config.optimizer, group.weight_decay, learning_rate_));
   }
-  for (const FlatState& flat : context_.flats) step.updates.push_back(!flat.grad.absent);
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads + plan_.tile_rereads_max,
+                         plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan_.update_shard_reads_max, plan_.shard_writes);
   update_.begin(std::move(step));
 }

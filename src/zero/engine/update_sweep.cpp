@@ -10,7 +10,8 @@ using swap::HopState;
 class UpdateSweep::TileHop final : public swap::Hop {
  public:
   explicit TileHop(UpdateSweep& sweep)
-      : context_(sweep.context_),
+      : sweep_(sweep),
+        context_(sweep.context_),
         optimizer_(sweep.optimizer_),
         step_(sweep.step_),
         stopping_(sweep.stopping_),
@@ -90,7 +91,7 @@ class UpdateSweep::TileHop final : public swap::Hop {
     const bool reads = optimizer_.reads_parameters();
     request(flat().shard, reads ? swap::Access::modify : swap::Access::overwrite,
             reads ? swap::Use::recorded : swap::Use::unrecorded);
-    const std::size_t next = next_updated(flat_ + 1);
+    const std::size_t next = sweep_.next_updated(flat_ + 1, step_.updates);
     if (reads && next < context_.flats.size()) (void)context_.runtime.prefetch(context_.flats[next].shard);
     return go_to(Phase::shard);
   }
@@ -112,7 +113,7 @@ class UpdateSweep::TileHop final : public swap::Hop {
     PENSTOCK_TRY(check_stopping());
     // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
     if (context_.internals.stores_pending() > optimizer_.options().tile_stores_max) return Progress::waits;
-    prefetch();
+    sweep_.prefetch(flat_, tile_, step_.updates);
     request(tile().tensor, swap::Access::modify,
             tile().on_disk ? swap::Use::recorded : swap::Use::unrecorded);
     return go_to(Phase::state);
@@ -142,33 +143,7 @@ class UpdateSweep::TileHop final : public swap::Hop {
     return go_to(Phase::flat);
   }
 
-  /// The first flat from number `flat` on that is updated in this step; their number if there is none.
-  [[nodiscard]] std::size_t next_updated(std::size_t flat) const {
-    while (flat < context_.flats.size() && !step_.updates[flat]) ++flat;
-    return flat;
-  }
-
-  /// Prefetches the current tile first; otherwise the later ones could take its memory.
-  void prefetch() const {
-    const auto prefetch_tile = [this](const TileState& tile) {
-      if (tile.on_disk) (void)context_.runtime.prefetch(tile.tensor);
-      return tile.on_disk;
-    };
-    prefetch_tile(tile());
-    std::size_t flat = flat_, tile = tile_;
-    std::uint32_t ahead = 0, limit = optimizer_.options().tiles_ahead;
-    while (ahead < limit) {
-      if (++tile == context_.flats[flat].tiles.size()) {
-        flat = next_updated(flat + 1);
-        if (flat == context_.flats.size()) return;
-        tile = 0;
-        limit = optimizer_.options().tiles_ahead_next_flats;
-        if (ahead >= limit) return;
-      }
-      if (prefetch_tile(context_.flats[flat].tiles[tile])) ++ahead;
-    }
-  }
-
+  const UpdateSweep& sweep_;
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   const OffloadedOptimizer::Step& step_;
@@ -193,9 +168,49 @@ Executor& UpdateSweep::executor() const {
 
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
+  step_.updates = flats_to_update();
+  has_read_ahead_ = false;
   began_ = Clock::steady().now();
   for (FlatState& flat : context_.flats) flat.updated = false;
   start();
+}
+
+std::vector<bool> UpdateSweep::flats_to_update() const {
+  std::vector<bool> updates;
+  for (const FlatState& flat : context_.flats) updates.push_back(!flat.grad.absent);
+  return updates;
+}
+
+std::size_t UpdateSweep::next_updated(std::size_t flat, const std::vector<bool>& updates) const {
+  while (flat < updates.size() && !updates[flat]) ++flat;
+  return flat;
+}
+
+/// The first tile first; otherwise the later ones could take its memory.
+void UpdateSweep::prefetch(std::size_t flat, std::size_t tile, const std::vector<bool>& updates) const {
+  const auto prefetch_tile = [this](const TileState& one) {
+    if (one.on_disk) (void)context_.runtime.prefetch(one.tensor);
+    return one.on_disk;
+  };
+  prefetch_tile(context_.flats[flat].tiles[tile]);
+  std::uint32_t ahead = 0, limit = optimizer_.options().tiles_ahead;
+  while (ahead < limit) {
+    if (++tile == context_.flats[flat].tiles.size()) {
+      flat = next_updated(flat + 1, updates);
+      if (flat == context_.flats.size()) return;
+      tile = 0;
+      limit = optimizer_.options().tiles_ahead_next_flats;
+      if (ahead >= limit) return;
+    }
+    if (prefetch_tile(context_.flats[flat].tiles[tile])) ++ahead;
+  }
+}
+
+void UpdateSweep::read_ahead() {
+  if (std::exchange(has_read_ahead_, true)) return;
+  const std::vector<bool> updates = flats_to_update();
+  const std::size_t first = next_updated(0, updates);
+  if (first < updates.size()) prefetch(first, 0, updates);
 }
 
 void UpdateSweep::resume() {

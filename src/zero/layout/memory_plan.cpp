@@ -204,8 +204,9 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
   plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
 }
 
-void predict_traffic(MemoryPlan& plan, const Config& config) {
+void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
+  plan.tile_rereads_max = std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + 1));
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
   plan.gradient_reads_max = plan.disk_gradients * 2;
@@ -246,7 +247,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     PENSTOCK_TRY_ASSIGN(plan.disk_tiles, disk_tile_bytes(plan, config, shards));
   }
   predict_held(plan, rank, need);
-  predict_traffic(plan, config);
+  predict_traffic(plan, config, rank);
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
   bound_by_budget(plan, rank);
   return plan;

@@ -107,7 +107,7 @@ std::string observe_plan(const Config& config) {
         plan->host_shards,  plan->host_gradients,  plan->host_tiles,      plan->host_incoming,
         plan->host_staging, plan->disk_shards,     plan->disk_gradients,  plan->disk_tiles,
         plan->tile_reads,   plan->tile_writes,     plan->shard_reads_max, plan->update_shard_reads_max,
-        plan->shard_writes}) {
+        plan->shard_writes, plan->tile_rereads_max}) {
     text << bytes.value() << ' ';
   }
   text << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '
