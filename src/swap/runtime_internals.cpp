@@ -1,7 +1,11 @@
 #include "swap/runtime_internals.hpp"
 
 #include "swap/runtime_state.hpp"
+#include "tiers/device/device_errors.hpp"
+#include "tiers/io/running_time.hpp"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace penstock::swap {
@@ -64,14 +68,23 @@ bool RuntimeInternals::store_failed() const {
   return state_.residency.store_failed();
 }
 
-Result<void> RuntimeInternals::wait_for(const tiers::Event& event) const {
+Result<void> RuntimeInternals::wait_for(const tiers::Event& event, const char* work,
+                                        TimePoint deadline) const {
+  constexpr TimePoint shortest = std::chrono::microseconds(50), longest = std::chrono::milliseconds(1);
   IdleHandler* const idle_handler = state_.options.idle_handler;
-  if (idle_handler == nullptr) return event.synchronize();
+  tiers::RunningTime waited(Clock::steady(), tiers::running_time_step(deadline));
+  const TimePoint began = waited.elapsed();
   while (true) {
-    auto passed = event.query();
-    if (!passed) return passed.error();
-    if (*passed) return ok();
-    if (!state_.poll()) idle_handler->idle();
+    PENSTOCK_TRY_ASSIGN(const bool passed, event.query());
+    if (passed) return ok();
+    if (idle_handler != nullptr) {
+      if (!state_.poll()) idle_handler->idle();
+      continue;
+    }
+    (void)waited.update();
+    const TimePoint so_far = waited.elapsed() - began;
+    if (so_far > deadline) return tiers::device_overdue("Engine", work, deadline);
+    std::this_thread::sleep_for(std::clamp(so_far / 4, shortest, longest));
   }
 }
 

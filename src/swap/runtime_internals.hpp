@@ -53,8 +53,10 @@ class RuntimeInternals {
   /// Whether the error of a failed write-behind is still to be returned. Called with the lock held, by the predicate of
   /// wait_until().
   [[nodiscard]] bool store_failed() const;
-  /// Blocks until the stream has passed the last record of `event`.
-  Result<void> wait_for(const tiers::Event& event) const;
+  /// Blocks until the stream has passed the last record of `event`; `work` is what it stands for, in messages.
+  ///
+  /// Errors: those of the device; deadline_exceeded, except with an idle handler.
+  Result<void> wait_for(const tiers::Event& event, const char* work, TimePoint deadline) const;
 
  private:
   RuntimeState& state_;

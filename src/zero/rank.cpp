@@ -88,7 +88,8 @@ Result<void> Rank::State::open() {
                                  .config = options.config,
                                  .model = options.model,
                                  .plan = plan,
-                                 .engine_number = options.engine_number};
+                                 .engine_number = options.engine_number,
+                                 .device_deadline = options.device_deadline};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
   PENSTOCK_TRY_ASSIGN(engine, Engine::create(std::move(engine_options)));
   return ok();

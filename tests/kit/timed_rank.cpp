@@ -96,7 +96,7 @@ void TimedRank::mark(TimePoint* at) {
 
 void TimedRank::finish() {
   stream_->record(*event_).value();
-  swap::RuntimeInternals(rank_->runtime()).wait_for(*event_).value();
+  swap::RuntimeInternals(rank_->runtime()).wait_for(*event_, "the trainer", forever).value();
 }
 
 void TimedRank::run_dry() {

@@ -91,7 +91,7 @@ Result<void> Trainer::train(RunResult& result) {
 
 Result<void> Trainer::finish_stream() {
   PENSTOCK_TRY(stream_->record(*done_));
-  return swap::RuntimeInternals(runtime_).wait_for(*done_);
+  return swap::RuntimeInternals(runtime_).wait_for(*done_, "the trainer", forever);
 }
 
 /// Repeats a call while it fails and the engine can continue.

@@ -10,6 +10,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -90,7 +91,8 @@ class Rank {
     /// penstock.threads; if that is 0, the cores of this machine divided by its ranks.
     parallel::Workers* workers = nullptr;
     RankHooks hooks = {};
-    std::uint32_t engine_number = 0;  ///< see Engine::Options
+    std::uint32_t engine_number = 0;                       ///< see Engine::Options
+    TimePoint device_deadline = std::chrono::minutes(30);  ///< see Engine::Options
   };
 
   /// If it fails, the collectives of the peers fail with the cause.

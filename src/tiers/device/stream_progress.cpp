@@ -1,13 +1,20 @@
 #include "tiers/device/stream_progress.hpp"
 
+#include "tiers/device/device_errors.hpp"
+
 #include <algorithm>
 
 namespace penstock::tiers {
 
 using std::chrono::microseconds;
 
+StreamProgress::StreamProgress(const Options& options) : options_(options) {
+  if (options.clock != nullptr) running_.emplace(*options.clock, running_time_step(options.deadline));
+}
+
 Result<StreamProgress::Point> StreamProgress::record(Stream& stream, EventPool& pool, ByteCount copied) {
   PENSTOCK_TRY_ASSIGN(auto fence, pool.record(stream));
+  if (waiting_.empty()) note_progress();
   waiting_.push_back(
       std::make_shared<Entry>(Entry{.fence = std::move(fence), .copied = copied, .recorded = now()}));
   return Point(waiting_.back(), passed_ + waiting_.size() - 1);
@@ -21,13 +28,31 @@ Result<bool> StreamProgress::has_passed(const Point& point) {
     last_query_ = now();
     ++queries_;
     PENSTOCK_TRY_ASSIGN(const bool passed, first.fence->query());
-    if (!passed) return false;
+    if (!passed) {
+      PENSTOCK_TRY(check_deadline());
+      return false;
+    }
     note_passed(first);
+    note_progress();
     waiting_.pop_front();
     ++passed_;
     queries_ = 0;
   }
   return true;
+}
+
+void StreamProgress::note_progress() {
+  if (!running_) return;
+  (void)running_->update();
+  progress_ = running_->elapsed();
+}
+
+Result<void> StreamProgress::check_deadline() {
+  if (!running_) return ok();
+  (void)running_->update();
+  hangs_ = hangs_ || running_->elapsed() - progress_ > options_.deadline;
+  if (hangs_) return device_overdue("StreamProgress::has_passed", options_.work, options_.deadline);
+  return ok();
 }
 
 /// Since when the stream has had nothing to do before this point.
@@ -47,7 +72,7 @@ void StreamProgress::note_passed(const Entry& first) {
 
 TimePoint StreamProgress::next_query() const {
   if (waiting_.empty()) return forever;
-  if (clock_ == nullptr) return TimePoint::zero();
+  if (options_.clock == nullptr) return TimePoint::zero();
   constexpr TimePoint shortest = microseconds(50), longest = microseconds(1000);
   constexpr double longest_expected = 5e6;  // ns
   const Entry& first = *waiting_.front();

@@ -1,12 +1,14 @@
 #pragma once
 
 #include "tiers/device/event_pool.hpp"
+#include "tiers/io/running_time.hpp"
 
 #include <penstock/base/time.hpp>
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace penstock::tiers {
@@ -19,6 +21,9 @@ namespace penstock::tiers {
 ///     …
 ///     PENSTOCK_TRY_ASSIGN(const bool done, progress.has_passed(copied));  // else again after next_query()
 ///
+/// With a clock, a stream that passes no point for the deadline hangs: has_passed() returns an error from then on, and
+/// the copies may still use their memory. Only time in which has_passed() is called counts.
+///
 /// Used by one thread at a time.
 class StreamProgress {
   struct Entry {
@@ -29,8 +34,12 @@ class StreamProgress {
   };
 
  public:
-  /// `clock` outlives it. Null: every call queries, where time is not the clock's.
-  explicit StreamProgress(const Clock* clock) : clock_(clock) {}
+  struct Options {
+    const Clock* clock = nullptr;  ///< outlives it. Null: every call queries, where time is not the clock's
+    TimePoint deadline = forever;
+    const char* work = "copies";  ///< what is enqueued on the stream, for messages
+  };
+  explicit StreamProgress(const Options& options);
 
   /// A fence of the stream. Move-only; destroyed by the thread that uses the progress.
   class Point {
@@ -64,16 +73,26 @@ class StreamProgress {
   [[nodiscard]] Result<Point> record(Stream& stream, EventPool& pool, ByteCount copied);
   /// Queries the event of the first point that the stream has not passed, if that is `point` or has no owner, and if
   /// next_query() is zero.
+  ///
+  /// Errors: those of the device; deadline_exceeded, if the stream hangs.
   [[nodiscard]] Result<bool> has_passed(const Point& point);
+  [[nodiscard]] bool hangs() const { return hangs_; }
   /// The time from now until has_passed() queries. forever if the stream has passed all points; zero without a clock.
   [[nodiscard]] TimePoint next_query() const;
 
  private:
-  [[nodiscard]] TimePoint now() const { return clock_ == nullptr ? TimePoint{} : clock_->now(); }
+  [[nodiscard]] TimePoint now() const {
+    return options_.clock == nullptr ? TimePoint{} : options_.clock->now();
+  }
+  void note_progress();
+  [[nodiscard]] Result<void> check_deadline();
   [[nodiscard]] TimePoint alone_since(const Entry& first) const;
   void note_passed(const Entry& first);
 
-  const Clock* const clock_;
+  const Options options_;
+  std::optional<RunningTime> running_;  // with a clock
+  TimePoint progress_{};  // when the last point was passed, or the first one recorded, in running time
+  bool hangs_ = false;
   std::deque<std::shared_ptr<Entry>> waiting_;
   std::uint64_t passed_ = 0;  // points
   TimePoint last_passed_{}, last_query_{};

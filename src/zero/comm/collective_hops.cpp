@@ -1,5 +1,7 @@
 #include "zero/comm/collective_hops.hpp"
 
+#include "base/abandon.hpp"
+
 #include <algorithm>
 
 namespace penstock::zero {
@@ -25,6 +27,9 @@ class GatherHop final : public CollectiveHop {
  public:
   GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
       : CollectiveHop(context), target_(std::move(target)), pending_(std::move(shard)) {}
+  ~GatherHop() override {
+    if (context_.copied_in.hangs()) abandon(std::move(shard_));
+  }
   bool is_blocked() const override {
     return phase_ == Phase::lease || (phase_ == Phase::order && !shard_.held() && !is_head());
   }

@@ -33,7 +33,7 @@ bool overlap(const Operand& x, std::uintptr_t address, ByteCount size) {
 }  // namespace
 
 CallerGradients::~CallerGradients() {
-  if (!staging_.empty()) context_.device.release(staging_);
+  if (!staging_.empty() && !context_.device_hangs()) context_.device.release(staging_);
 }
 
 Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const GradientSource> gradients,
@@ -50,7 +50,7 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
     needed = std::max(needed, staging_needed(parameters[i], gradients[i]));
   }
   if (needed <= staging_.size()) return ok();
-  PENSTOCK_TRY(context_.finish(stream));
+  PENSTOCK_TRY(context_.finish(stream, "the trainer's stream"));
   if (!staging_.empty()) context_.device.release(std::exchange(staging_, DeviceSpan()));
   auto allocated = context_.device.allocate(needed);
   if (!allocated) {

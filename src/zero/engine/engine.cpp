@@ -1,3 +1,4 @@
+#include "base/duration_text.hpp"
 #include "zero/engine/engine_state.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 
@@ -54,6 +55,12 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
   if (options.workers == nullptr) return missing("workers");
+  if (options.device_deadline <= TimePoint::zero()) {
+    return Error::invalid_argument("Engine::create")
+        .object("device_deadline")
+        .wanted("more than 0")
+        .got(duration_text(options.device_deadline));
+  }
   Communicator& communicator = *options.communicator;
   std::shared_ptr<EngineState> state;
   const auto open = [&]() -> Result<void> {

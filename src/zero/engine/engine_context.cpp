@@ -1,5 +1,7 @@
 #include "zero/engine/engine_context.hpp"
 
+#include "base/abandon.hpp"
+
 #include <utility>
 
 namespace penstock::zero {
@@ -69,16 +71,37 @@ Result<void> EngineContext::recover(tiers::Stream& trainer) {
   collective_order.reset();
   accumulation_order.reset();
   PENSTOCK_TRY(run(make_recovery_hop(collectives())));
-  for (auto* stream : {&trainer, copy_in.get(), communication.get(), copy_out.get()}) {
-    if (auto finished = finish(*stream); !finished) return fail(finished.error());
-  }
+  PENSTOCK_TRY(finish(trainer, "the trainer's stream"));
+  PENSTOCK_TRY(finish_streams());
   interruption.reset();
   return ok();
 }
 
-Result<void> EngineContext::finish(tiers::Stream& stream) {
-  PENSTOCK_TRY_ASSIGN(const auto fence, events.record(stream));
-  return internals.wait_for(*fence);
+Result<void> EngineContext::wait_for(const tiers::Event& event, const char* work) {
+  auto passed = internals.wait_for(event, work, device_deadline);
+  if (passed) return ok();
+  wait_hangs = wait_hangs || passed.error().code() == ErrorCode::deadline_exceeded;
+  return fail(passed.error());
+}
+
+Result<void> EngineContext::finish(tiers::Stream& stream, const char* work) {
+  const auto fence = events.record(stream);
+  if (!fence) return fail(fence.error());
+  return wait_for(**fence, work);
+}
+
+Result<void> EngineContext::finish_streams() {
+  PENSTOCK_TRY(finish(*copy_in, "copies to the device"));
+  PENSTOCK_TRY(finish(*communication, "collectives"));
+  return finish(*copy_out, "copies to host memory");
+}
+
+void EngineContext::abandon_device() {
+  for (auto* stream : {&copy_in, &communication, &copy_out}) abandon(std::move(*stream));
+  for (FlatState& flat : flats) {
+    abandon(std::move(flat.gathered.in_place));
+    abandon(std::move(flat.grad.in_place));
+  }
 }
 
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {

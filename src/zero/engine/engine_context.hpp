@@ -24,12 +24,13 @@ namespace penstock::zero {
 /// Used by the trainer's thread; the mover uses the streams, the orders and the communicator.
 struct EngineContext {
   EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, const Config& settings,
-                const ModelLayout& layout)
+                const ModelLayout& layout, TimePoint time_limit)
       : runtime(on),
         device(with),
         communicator(group),
         config(settings),
         model(layout),
+        device_deadline(time_limit),
         shards(layout, group.size()) {}
 
   /// Creates streams, events and device memory. Errors: those of the device.
@@ -63,8 +64,19 @@ struct EngineContext {
   /// After interrupt(), and when no move is in flight: waits until every rank has called it, and until no stream of
   /// this rank, the trainer's included, or of a peer uses this rank's device memory. An error fails the engine.
   Result<void> recover(tiers::Stream& trainer);
-  /// Blocks until the stream has executed everything that is enqueued. Does not block the mover, nor an idle handler.
-  Result<void> finish(tiers::Stream& stream);
+  /// Blocks until the device has passed `event`, which stands for `work`, as RuntimeInternals::wait_for(). An error
+  /// fails the engine.
+  Result<void> wait_for(const tiers::Event& event, const char* work);
+  /// Blocks until the stream, whose operations are `work`, has executed everything that is enqueued. Does not block the
+  /// mover, nor an idle handler. An error fails the engine.
+  Result<void> finish(tiers::Stream& stream, const char* work);
+  /// The same for all streams of the engine.
+  Result<void> finish_streams();
+  /// Whether a stream has made no progress for the deadline, so that it may use memory of this rank for ever. Call when
+  /// no move is in flight.
+  [[nodiscard]] bool device_hangs() const { return wait_hangs || copied_in.hangs() || copied_out.hangs(); }
+  /// Gives up what a device that hangs may use for ever: streams, and the leases of flats. Its memory is not released.
+  void abandon_device();
 
   swap::Runtime& runtime;
   const swap::RuntimeInternals internals{runtime};
@@ -72,6 +84,7 @@ struct EngineContext {
   Communicator& communicator;
   const Config& config;
   const ModelLayout& model;
+  const TimePoint device_deadline;
   const ShardLayout shards;
   std::uint64_t completed_steps = 0;
 
@@ -81,8 +94,8 @@ struct EngineContext {
   tiers::EventPool events{device};
   RangeFences fences;
   /// Of copy_in and copy_out; used by the mover. With an idle handler time is not the machine's.
-  tiers::StreamProgress copied_in{internals.has_threads() ? &Clock::steady() : nullptr};
-  tiers::StreamProgress copied_out{internals.has_threads() ? &Clock::steady() : nullptr};
+  tiers::StreamProgress copied_in{progress_of("copies to the device")};
+  tiers::StreamProgress copied_out{progress_of("copies to host memory")};
   HopOrder collective_order;
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;
@@ -92,8 +105,14 @@ struct EngineContext {
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
   std::optional<Error> interruption;  ///< until recover()
+  bool wait_hangs = false;            ///< a wait of the trainer's thread has reached the deadline
 
  private:
+  [[nodiscard]] tiers::StreamProgress::Options progress_of(const char* work) const {
+    return {.clock = internals.has_threads() ? &Clock::steady() : nullptr,
+            .deadline = device_deadline,
+            .work = work};
+  }
   Result<void> run(std::unique_ptr<swap::Hop> collective);
 };
 

@@ -11,7 +11,8 @@ namespace penstock::zero {
 
 EngineState::EngineState(Options options)
     : options_(std::move(options)),
-      context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model),
+      context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model,
+               options_.device_deadline),
       gathers_(context_),
       gradients_(context_),
       caller_gradients_(context_, *options_.compute),
@@ -49,13 +50,15 @@ EngineState::~EngineState() {
   }
   // After an aborted collective a peer's stream may still read this rank's memory.
   if (context_.communication) context_.communicator.retire(*context_.communication);
-  // Do not block on a stream: it may wait for a peer's stream, which an idle handler must be able to run.
-  for (auto* stream : {context_.copy_in.get(), context_.communication.get(), context_.copy_out.get()}) {
-    if (stream != nullptr) (void)context_.finish(*stream);  // if it fails, nothing is in flight
-  }
+  // An error of the device that is not its deadline means that nothing is in flight. Does not block on a stream: it may
+  // wait for a peer's stream, which an idle handler must be able to run.
+  if (!context_.device_hangs() && context_.copy_out) (void)context_.finish_streams();
+  const bool hangs = context_.device_hangs();
+  if (hangs) context_.abandon_device();
   residency_.reset();
   context_.flats.clear();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
+  if (hangs) return;
   if (!context_.device_memory.empty()) context_.device.release(context_.device_memory);
   if (pinned_) context_.device.unpin(runtime.host_memory());
 }

@@ -78,7 +78,7 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
 Result<void> GatherPipeline::end_lease(FlatState& flat) {
   PENSTOCK_TRY(wait_for_gather(flat));
   if (const auto last_use = std::exchange(flat.gathered.last_use, nullptr)) {
-    if (auto used = context_.internals.wait_for(*last_use); !used) return context_.fail(used.error());
+    PENSTOCK_TRY(context_.wait_for(*last_use, "the trainer's use of a unit's parameters"));
   }
   flat.gathered.in_place.end();
   return ok();
@@ -93,10 +93,7 @@ Result<void> GatherPipeline::finish_use(FlatState& flat, const tiers::Reservatio
   }
   // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
   PENSTOCK_TRY(wait_for_gather(flat));
-  if (auto passed = context_.internals.wait_for(*flat.gathered.gathered); !passed) {
-    return context_.fail(passed.error());
-  }
-  return ok();
+  return context_.wait_for(*flat.gathered.gathered, "collectives");
 }
 
 Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tiers::Stream& stream) {

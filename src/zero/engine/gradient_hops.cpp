@@ -1,5 +1,7 @@
 #include "zero/engine/gradient_hops.hpp"
 
+#include "base/abandon.hpp"
+
 #include <penstock/base/compute.hpp>
 #include "kernels/host_gradient.hpp"
 
@@ -39,6 +41,11 @@ class CopyOutHop final : public OrderedHop {
         context.runtime.announce(flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify);
   }
 
+  ~CopyOutHop() override {
+    if (!context_.copied_out.hangs()) return;
+    abandon(std::move(accumulator_));
+    abandon(std::move(incoming_));
+  }
   bool is_blocked() const override { return !leased_; }
 
   [[nodiscard]] HostSpan accumulator() const {

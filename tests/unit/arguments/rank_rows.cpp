@@ -138,6 +138,8 @@ void add_engine_create_rows(BadArguments& bad) {
   with("config", "of another plan", [](Options& o) { o.config.penstock.tiles_in_flight = 7; });
   with("model", "none", [](Options& o) { o.model = {}; });
   with("plan", "a default one", [](Options& o) { o.plan = {}; });
+  with("device_deadline", "0", [](Options& o) { o.device_deadline = {}; });
+  with("device_deadline", "negative", [](Options& o) { o.device_deadline = TimePoint(-1); });
   with("plan.host_budget", "larger than the runtime",
        [](Options& o) { o.plan.host_budget = ByteCount(most); });
 }
@@ -151,6 +153,7 @@ void add_create_rows(BadArguments& bad) {
     });
   };
   using Options = Rank::Options;
+  with("device_deadline", "0", [](Options& o) { o.device_deadline = {}; });
   with("config", "wrong", [](Options& o) { o.config.gradient_clipping = nan; });
   with("model", "a default one", [](Options& o) { o.model = {}; });
   const std::vector<RankIdentity> identities = {

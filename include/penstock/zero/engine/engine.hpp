@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/base/compute.hpp>
+#include <penstock/base/time.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
@@ -10,6 +11,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -147,11 +149,15 @@ class Engine {
     MemoryPlan plan = {};  ///< from plan_memory(); the runtime was created from it too
     std::uint32_t engine_number =
         0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
+    /// A stream that makes no progress for longer fails the engine with deadline_exceeded. The memory that the device
+    /// may still use is then never used again, in any tier, and the destructor does not wait for it.
+    TimePoint device_deadline = std::chrono::minutes(30);
   };
 
   /// Reserves the memory and the disk space of all tensors in the tiers that the plan assigns.
   ///
-  /// Errors: invalid_config, for the configuration; invalid_argument, for the layout; budget_too_small, for the device;
+  /// Errors: invalid_config, for the configuration; invalid_argument, for the layout, and for a deadline that is not
+  /// above 0; budget_too_small, for the device;
   /// no_space, when the swap files are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   /// Waits for operations in flight. Precondition: the caller's streams have executed all work that uses the engine's

@@ -48,7 +48,7 @@ class StreamProgressTest : public testing::Test {
   std::unique_ptr<Stream> stream_ = device_.create_stream().value();
   EventPool pool_{device_};
   SimClock clock_;
-  std::optional<StreamProgress> progress_{std::in_place, nullptr};
+  std::optional<StreamProgress> progress_{std::in_place, StreamProgress::Options{}};
   TimePoint late_{};
 };
 
@@ -90,7 +90,19 @@ TEST_F(StreamProgressTest, NeedsNoQueryWithoutPoints) {
 
 class PacedProgress : public StreamProgressTest {
  protected:
-  PacedProgress() { progress_.emplace(&clock_); }
+  PacedProgress() {
+    progress_.emplace(StreamProgress::Options{.clock = &clock_, .deadline = deadline, .work = "test copies"});
+  }
+  static constexpr TimePoint deadline = std::chrono::seconds(64), step = std::chrono::seconds(1);
+  /// Queries for `time`, in steps that count in full.
+  Result<bool> query_for(const StreamProgress::Point& point, TimePoint time) {
+    for (TimePoint passed{}; passed < time; passed += step) {
+      clock_.advance_to(clock_.now() + step);
+      PENSTOCK_TRY_ASSIGN(const bool has, progress_->has_passed(point));
+      if (has) return true;
+    }
+    return false;
+  }
 };
 
 TEST_F(PacedProgress, NeedsFewQueriesOnceItKnowsTheRate) {
@@ -133,6 +145,38 @@ TEST_F(PacedProgress, LearnsNothingFromAPointThatHadPassedUnseen) {
   EXPECT_TRUE(has_passed(second));  // at the same time
 
   EXPECT_LE(queries_during(std::chrono::microseconds(1000)), 5u);
+}
+
+TEST_F(PacedProgress, FailsWhenTheStreamPassesNothingForTheDeadline) {
+  const auto first = point(), second = point();
+  ASSERT_FALSE(query_for(first, deadline).value());
+  EXPECT_FALSE(progress_->hangs());
+
+  const auto late = query_for(first, 2 * step);
+
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), ErrorCode::deadline_exceeded);
+  EXPECT_NE(late.error().message().find("test copies"), std::string::npos) << late.error().message();
+  EXPECT_NE(late.error().message().find("none in 64 s"), std::string::npos) << late.error().message();
+  EXPECT_TRUE(progress_->hangs());
+}
+
+TEST_F(PacedProgress, EndlesslyWaitsForAStreamThatPassesOnePointAfterTheOther) {
+  for (int copy = 0; copy < 10; ++copy) {
+    const auto one = point();
+    ASSERT_FALSE(query_for(one, deadline / 2).value());
+    run(2);
+    ASSERT_TRUE(query_for(one, 2 * step).value());
+  }
+  EXPECT_FALSE(progress_->hangs());
+}
+
+TEST_F(PacedProgress, DoesNotCountTimeInWhichItWasNotAsked) {
+  const auto one = point();
+  ASSERT_FALSE(query_for(one, step).value());
+  clock_.advance_to(clock_.now() + deadline * 10);  // a stopped process
+
+  EXPECT_FALSE(query_for(one, deadline / 2).value());
 }
 
 TEST_F(StreamProgressTest, FollowsAPointThatIsMoved) {
