@@ -6,6 +6,7 @@
 #include "zero/engine/flat_state.hpp"
 #include "zero/engine/range_fences.hpp"
 
+#include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
@@ -23,11 +24,12 @@ namespace penstock::zero {
 /// The state that the parts of one rank's engine share: runtime, device, communicator, flats, and the engine's failure.
 /// Used by the trainer's thread; the mover uses the streams, the orders and the communicator.
 struct EngineContext {
-  EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, const Config& settings,
-                const ModelLayout& layout, TimePoint time_limit)
+  EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, parallel::Workers& threads,
+                const Config& settings, const ModelLayout& layout, TimePoint time_limit)
       : runtime(on),
         device(with),
         communicator(group),
+        workers(threads),
         config(settings),
         model(layout),
         device_deadline(time_limit),
@@ -82,6 +84,7 @@ struct EngineContext {
   const swap::RuntimeInternals internals{runtime};
   tiers::Device& device;
   Communicator& communicator;
+  parallel::Workers& workers;
   const Config& config;
   const ModelLayout& model;
   const TimePoint device_deadline;

@@ -11,8 +11,8 @@ namespace penstock::zero {
 
 EngineState::EngineState(Options options)
     : options_(std::move(options)),
-      context_(*options_.runtime, *options_.device, *options_.communicator, options_.config, options_.model,
-               options_.device_deadline),
+      context_(*options_.runtime, *options_.device, *options_.communicator, *options_.workers,
+               options_.config, options_.model, options_.device_deadline),
       gathers_(context_),
       gradients_(context_),
       caller_gradients_(context_, *options_.compute),

@@ -3,7 +3,7 @@
 #include "base/abandon.hpp"
 
 #include <penstock/base/compute.hpp>
-#include "kernels/host_gradient.hpp"
+#include "zero/engine/accumulate_shard.hpp"
 
 namespace penstock::zero {
 
@@ -135,21 +135,17 @@ class CopyOutHop final : public OrderedHop {
   tiers::StreamProgress::Point copied_;
 };
 
-/// Runs on a worker. Uses the leases of `copied`, which exists as long as its move.
-Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how, const Config& config) {
-  const DType accumulator_dtype = config.grad_accum_dtype;
-  const HostSpan accumulator = copied.accumulator();
-  if (!copied.incoming().empty()) {
-    PENSTOCK_TRY(kernels::accumulate_gradient(
-        {.incoming = copied.incoming(),
-         .incoming_dtype = config.dtype,
-         .accumulator = accumulator,
-         .accumulator_dtype = accumulator_dtype},
-        how.first ? kernels::GradientWrite::overwrite : kernels::GradientWrite::accumulate));
-  }
-  if (!how.last) return ok();
-  flat.grad.square_partials.resize(ceil_divide(flat.layout->shard.value(), Compute::square_sum_block));
-  return kernels::square_sums(accumulator, accumulator_dtype, flat.grad.square_partials);
+/// Runs on a worker, with the help of the others. Uses the leases of `copied`, which exists as long as its move.
+Result<void> accumulate(const CopyOutHop& copied, FlatState& flat, Accumulation how, const Config& config,
+                        parallel::Workers& workers) {
+  std::vector<double>& partials = flat.grad.square_partials;
+  partials.resize(how.last ? ceil_divide(flat.layout->shard.value(), Compute::square_sum_block) : 0);
+  return accumulate_shard({.incoming = copied.incoming(),
+                           .incoming_dtype = config.dtype,
+                           .accumulator = copied.accumulator(),
+                           .accumulator_dtype = config.grad_accum_dtype},
+                          how.first ? kernels::GradientWrite::overwrite : kernels::GradientWrite::accumulate,
+                          partials, workers);
 }
 
 /// Waits for the copy, then runs `work` on a worker. Is an OrderedHop because that aborts the communicator when it
@@ -197,9 +193,10 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
                                     context.signature(CollectiveSignature::Subject::gradients, flat),
                                     *flat.grad.written_event, *flat.grad.reduced));
   move.then(std::move(copy_out));
-  auto work = swap::make_work_hop(
-      context.internals.executor(), context.wake,
-      [&copied, &flat, how, &config = context.config] { return accumulate(copied, flat, how, config); });
+  auto work =
+      swap::make_work_hop(context.internals.executor(), context.wake, [&copied, &flat, how, &context] {
+        return accumulate(copied, flat, how, context.config, context.workers);
+      });
   move.then(std::make_unique<AccumulateHop>(context, copied, std::move(work)));
   return move;
 }

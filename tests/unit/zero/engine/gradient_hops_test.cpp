@@ -60,7 +60,7 @@ struct GradientMove : testing::Test {
   void open(ByteCount accumulator) {
     config.dtype = DType::bf16;
     config.grad_accum_dtype = DType::fp32;
-    context.emplace(*runtime, *accelerator.device, *communicator, config, model, forever);
+    context.emplace(*runtime, *accelerator.device, *communicator, workers, config, model, forever);
     context->open(64_KiB).value();
     flat = &context->flats[0];
     flat->grad.full = {context->device_memory.subspan({}, flat_bytes), DType::bf16};
@@ -103,6 +103,7 @@ struct GradientMove : testing::Test {
       swap::Runtime::create({.host_budget = 2_MiB, .idle_handler = &peer}).value();
   std::unique_ptr<Communicator> communicator =
       group->join(0, *accelerator.device, *accelerator.compute).value();
+  parallel::Workers workers = parallel::Workers::create({}).value();
   Config config;
   ModelLayout model = one_unit();
   std::optional<EngineContext> context;
