@@ -4,8 +4,11 @@
 #include <charconv>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -144,25 +147,63 @@ void apply_group(const fs::path& root, const fs::path& directory, const Version&
   least = {.available = available, .allowed = *allowed, .file = (directory / version.limit).string()};
 }
 
-MemoryLimit machine_limit(const fs::path& root) {
-  MemoryLimit machine{.available = unlimited, .allowed = unlimited, .file = "/proc/meminfo"};
+using MemoryInfo = std::map<std::string, ByteCount, std::less<>>;
+
+MemoryInfo read_meminfo(const fs::path& root) {
+  MemoryInfo info;
   std::ifstream lines(root / "proc/meminfo");
   for (std::string line; std::getline(lines, line);) {
     std::string_view value = line;
     const std::string_view name = take_word(value, ':');
     const auto kib = number(value);
-    if (!kib || *kib > unlimited.value() / 1024) continue;
-    if (name == "MemTotal") machine.allowed = ByteCount(*kib * 1024);
-    if (name == "MemAvailable") machine.available = ByteCount(*kib * 1024);
+    if (kib && *kib <= unlimited.value() / 1024) info.emplace(name, ByteCount(*kib * 1024));
   }
+  return info;
+}
+
+std::optional<ByteCount> find(const MemoryInfo& info, std::string_view name) {
+  const auto found = info.find(name);
+  return found == info.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// What kernels before 3.14 and some sandboxes do not add up: free memory and droppable page cache. None if they do not
+/// report even that.
+std::optional<ByteCount> free_memory(const MemoryInfo& info) {
+  auto free = find(info, "MemFree");
+  if (!free) return std::nullopt;
+  const ByteCount cached = find(info, "Cached").value_or(ByteCount());
+  const ByteCount shared = find(info, "Shmem").value_or(ByteCount());  // counted as cached, but not droppable
+  return *free + (cached - std::min(cached, shared));
+}
+
+MemoryLimit machine_limit(const MemoryInfo& info) {
+  MemoryLimit machine{.available = unlimited, .allowed = unlimited, .file = "/proc/meminfo"};
+  if (const auto total = find(info, "MemTotal")) machine.allowed = *total;
+  auto available = find(info, "MemAvailable");
+  if (!available) available = free_memory(info);
+  if (available) machine.available = *available;
   machine.allowed = std::max(machine.allowed, machine.available);
   return machine;
+}
+
+/// With vm.overcommit_memory 2 the kernel refuses allocations beyond CommitLimit, whether memory is free or not.
+void apply_commit_limit(const fs::path& root, const MemoryInfo& info, MemoryLimit& least) {
+  const auto allowed = find(info, "CommitLimit"), used = find(info, "Committed_AS");
+  const auto policy = read_bytes(root / "proc/sys/vm/overcommit_memory");
+  if (policy != ByteCount(2) || !allowed || !used) return;
+  const ByteCount available = *allowed - std::min(*allowed, *used);
+  if (available >= least.available) return;
+  least = {.available = available,
+           .allowed = *allowed,
+           .file = "CommitLimit of /proc/meminfo (vm.overcommit_memory is 2)"};
 }
 
 }  // namespace
 
 MemoryLimit memory_limit(const fs::path& root) {
-  MemoryLimit least = machine_limit(root);
+  const MemoryInfo info = read_meminfo(root);
+  MemoryLimit least = machine_limit(info);
+  apply_commit_limit(root, info, least);
   for (const auto& [version, top, directory] : mounted_hierarchies(root)) {
     const auto group = own_group(root, version);
     if (!group) continue;

@@ -13,12 +13,13 @@ namespace penstock::tiers {
 struct MemoryLimit {
   ByteCount available;  ///< can still be allocated
   ByteCount allowed;    ///< what `file` allows all processes together; the machine's memory for /proc/meminfo
-  std::string file;     ///< sets the limit: /proc/meminfo or a file of a control group
+  std::string file;     ///< sets the limit: /proc/meminfo, or a file of a control group
 
   [[nodiscard]] ByteCount used() const { return allowed - std::min(allowed, available); }
 };
 
-/// The smallest of MemAvailable and the rest of the limits of this process's memory control group and of all groups
+/// The smallest of the machine's available memory (MemAvailable, or free memory and page cache where the kernel does not
+/// report that), the rest of its commit limit where the kernel enforces that, and the rest of the limits of this process's memory control group and of all groups
 /// above it, version 1 and 2. Page cache that the kernel can drop is not used up. A limit that cannot be read or is not
 /// a number counts as none. Reads the files below `root`, which a test may replace. Blocks.
 ///

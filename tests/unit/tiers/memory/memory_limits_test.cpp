@@ -57,6 +57,30 @@ TEST_F(MemoryLimits, AreTheMachinesWithoutControlGroups) {
   expect_machine();
 }
 
+TEST_F(MemoryLimits, AreFreeMemoryAndPageCacheWithoutMemAvailable) {
+  write("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 8388608 kB\nCached: 6291456 kB\nShmem: 2097152 kB\n");
+  EXPECT_EQ(limit().available, 12_GiB);
+  EXPECT_EQ(limit().allowed, 64_GiB);
+
+  write("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 8388608 kB\nShmem: 2097152 kB\n");
+  EXPECT_EQ(limit().available, 8_GiB);
+}
+
+TEST_F(MemoryLimits, AreTheCommitLimitWhereTheKernelEnforcesIt) {
+  const std::string info =
+      "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\nCommitLimit: 33554432 kB\nCommitted_AS: 25165824 kB\n";
+  for (const char* policy : {"0\n", "1\n", "rubbish", ""}) {
+    write("proc/meminfo", info);
+    write("proc/sys/vm/overcommit_memory", policy);
+    expect_machine();
+  }
+  write("proc/sys/vm/overcommit_memory", "2\n");
+
+  EXPECT_EQ(limit().available, 8_GiB);
+  EXPECT_EQ(limit().allowed, 32_GiB);
+  EXPECT_NE(limit().file.find("vm.overcommit_memory"), std::string::npos);
+}
+
 TEST_F(MemoryLimits, AreThoseOfTheProcesssOwnGroup) {
   be_in_v2("/train/job 7");
   limit_v2("/train/job 7", "1073741824", "268435456");
