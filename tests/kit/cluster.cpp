@@ -82,12 +82,18 @@ class SimulatedRank final : public swap::IdleHandler {
     Accelerator made = make_host_accelerator(memory);
     auto device = std::make_unique<HostDevice>(
         HostDevice::Options{.memory = memory + options_.device_memory_of_trainer,
-                            .mode = options_.seed ? HostDevice::Mode::deferred : HostDevice::Mode::eager,
+                            .mode = stream_mode(),
                             .seed = options_.seed.value_or(0) * 31 + number_,
-                            .location = options_.device_memory});
+                            .location = options_.device_memory,
+                            .speeds = options_.streams.value_or(HostDevice::Speeds{})});
     device_ = device.get();
     made.device = std::move(device);
     return made;
+  }
+
+  HostDevice::Mode stream_mode() const {
+    if (options_.seed) return HostDevice::Mode::deferred;
+    return options_.streams ? HostDevice::Mode::threaded : HostDevice::Mode::eager;
   }
 
   /// Sets the options of the runtime's paths. With a seed, replaces them with simulated disks, which this thread

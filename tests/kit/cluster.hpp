@@ -48,6 +48,8 @@ struct RunOptions {
   /// real disk.
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;  ///< workers of a rank
+  /// If set, without a seed: each stream of a rank's HostDevice is a thread, whose operations take time.
+  std::optional<tiers::HostDevice::Speeds> streams;
   /// The ranks' device, if it is no HostDevice; without a seed, and with gradients of the engine.
   std::optional<TestAccelerator> accelerator;
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;

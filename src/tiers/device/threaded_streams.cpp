@@ -13,6 +13,16 @@ namespace penstock::tiers {
 
 namespace {
 
+/// What the threads of all devices' streams share: a stream may wait for an event of another device.
+struct AllStreams {
+  std::mutex mutex;
+  std::condition_variable changed;  // a queue, or how far a stream is
+};
+AllStreams& all_streams() {
+  static AllStreams& all = *new AllStreams;  // never destroyed: streams may outlive static objects
+  return all;
+}
+
 /// What the threads of a device's streams share.
 class ThreadedStreams final : public HostStreams {
  public:
@@ -20,14 +30,14 @@ class ThreadedStreams final : public HostStreams {
 
   Result<std::unique_ptr<Stream>> create_stream() override;
   Result<void> wait_for(const EventRecord& record) override {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return record.passed.load(); });
+    std::unique_lock lock(all_.mutex);
+    all_.changed.wait(lock, [&] { return record.passed.load(); });
     return ok();
   }
 
   void finish() override {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return pending == 0; });
+    std::unique_lock lock(all_.mutex);
+    all_.changed.wait(lock, [this] { return pending == 0; });
   }
 
   /// Runs an operation, and uses its resource for as long as it takes.
@@ -39,11 +49,10 @@ class ThreadedStreams final : public HostStreams {
     std::this_thread::sleep_until(ends);
   }
 
-  std::mutex mutex;
-  std::condition_variable changed;  // a queue, or how far a stream is
-  std::uint64_t pending = 0;        // operations that have not run, of all streams
+  std::uint64_t pending = 0;  // operations that have not run, of all streams of the device
 
  private:
+  AllStreams& all_ = all_streams();
   const HostDevice::Speeds speeds_;
   std::array<std::mutex, 3> resources_;
 };
@@ -54,10 +63,10 @@ class ThreadedStream final : public HostStream {
       : HostStream(speeds), streams_(std::move(streams)) {}
   ~ThreadedStream() override {
     {
-      const std::lock_guard lock(streams_->mutex);
+      const std::lock_guard lock(all_.mutex);
       closing_ = true;
     }
-    streams_->changed.notify_all();
+    all_.changed.notify_all();
     if (thread_.joinable()) thread_.join();
   }
   Result<void> start() {
@@ -66,27 +75,27 @@ class ThreadedStream final : public HostStream {
   }
 
   Result<void> synchronize() override {
-    std::unique_lock lock(streams_->mutex);
-    streams_->changed.wait(lock, [this] { return operations_.empty(); });
+    std::unique_lock lock(all_.mutex);
+    all_.changed.wait(lock, [this] { return operations_.empty(); });
     return ok();
   }
 
  private:
   void push(StreamOperation operation) override {
     {
-      const std::lock_guard lock(streams_->mutex);
+      const std::lock_guard lock(all_.mutex);
       operations_.push_back(std::move(operation));
       ++streams_->pending;
     }
-    streams_->changed.notify_all();
+    all_.changed.notify_all();
   }
 
   /// The stream's thread: runs all operations before it ends.
   void run() {
-    std::unique_lock lock(streams_->mutex);
+    std::unique_lock lock(all_.mutex);
     while (true) {
-      streams_->changed.wait(
-          lock, [this] { return operations_.empty() ? closing_ : operations_.front().may_run(); });
+      all_.changed.wait(lock,
+                        [this] { return operations_.empty() ? closing_ : operations_.front().may_run(); });
       if (operations_.empty()) return;
       const StreamOperation head = std::move(operations_.front());
       lock.unlock();
@@ -94,10 +103,11 @@ class ThreadedStream final : public HostStream {
       lock.lock();
       operations_.pop_front();  // now, so that an empty queue means that everything has run
       --streams_->pending;
-      streams_->changed.notify_all();
+      all_.changed.notify_all();
     }
   }
 
+  AllStreams& all_ = all_streams();
   std::shared_ptr<ThreadedStreams> streams_;
   std::deque<StreamOperation> operations_;  // the head may be running
   bool closing_ = false;
