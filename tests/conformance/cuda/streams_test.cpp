@@ -13,6 +13,7 @@ TEST_F(CudaStreams, RunTheirOperationsInOrder) {
   constexpr std::size_t large = 8 << 20;  // a copy that runs for a while
   unsigned* const device = allocate(large);
   unsigned* const other = allocate(large);
+  Hold hold(stream);  // so that all are enqueued when the first runs
   for (unsigned i = 0; i < rounds; ++i) {
     ASSERT_EQ(cudaMemsetAsync(device, 0xff, large, stream), cudaSuccess);
     write(device + large / sizeof(unsigned) - 1, i, stream);
@@ -20,6 +21,7 @@ TEST_F(CudaStreams, RunTheirOperationsInOrder) {
     copy_out(results.words() + i, other + large / sizeof(unsigned) - 1, stream);
   }
 
+  hold.release();
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
 
   for (unsigned i = 0; i < rounds; ++i) EXPECT_EQ(results.words()[i], i);
