@@ -46,6 +46,7 @@ class Hold {
   ~Hold() {
     release();
     if (later_.joinable()) later_.join();
+    const std::lock_guard lock(state_->mutex);
     EXPECT_FALSE(state_->expired) << "a call or an operation waited for a stream that was held";
   }
 

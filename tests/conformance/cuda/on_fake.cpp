@@ -1,17 +1,24 @@
 #include "fake_cuda/fake_cuda.hpp"
 #include "runtime_under_test.hpp"
 
+#include <gtest/gtest.h>
 #include <algorithm>
 #include <utility>
 
 namespace penstock::test::cuda_semantics {
 
 namespace {
-const bool started = [] {
-  fake_cuda::restart({.devices = 2});
-  fake_cuda::add_kernels(PENSTOCK_SEMANTICS_PTX);
-  return true;
-}();
+
+class FakeMachine : public testing::Environment {
+  void SetUp() override {
+    fake_cuda::restart({.devices = 2});
+    fake_cuda::add_kernels(PENSTOCK_SEMANTICS_PTX);
+  }
+  void TearDown() override { hide_devices(); }
+};
+[[maybe_unused]] const testing::Environment* const machine =
+    testing::AddGlobalTestEnvironment(new FakeMachine);
+
 }  // namespace
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> function) {
