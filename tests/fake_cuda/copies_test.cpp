@@ -17,15 +17,17 @@ class FakeCudaCopies : public FakeCuda {
   static cudaError_t to_device(std::byte* to, const std::vector<std::byte>& from, cudaStream_t stream) {
     return cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream);
   }
-  /// Makes a call that may wait for the stream.
-  template <class Call>
-  void while_held(const Call& call) const {
+  /// Runs `calls` while the stream is held, but not for long, because they may wait for the stream.
+  template <class Calls>
+  void while_held(const Calls& calls) const {
     Gate gate(stream);
-    const auto opened = std::async(std::launch::async, [&gate] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::promise<void> done;
+    const auto opened = std::async(std::launch::async, [&] {
+      (void)done.get_future().wait_for(std::chrono::milliseconds(20));
       gate.open();
     });
-    call();
+    calls();
+    done.set_value();
   }
 
   cudaStream_t stream = nullptr;
@@ -116,6 +118,7 @@ TEST_F(FakeCudaCopies, AreRefusedAcrossTheEdgeOfARegistration) {
   EXPECT_EQ(copy(0, 300), cudaErrorInvalidValue);
   ASSERT_EQ(cudaHostRegister(host.data() + 200, 100, 0), cudaSuccess);
   EXPECT_EQ(copy(100, 200), cudaErrorInvalidValue) << "two registrations that touch are two";
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
 }
 
 TEST_F(FakeCudaCopies, AreRefusedOutsideOfAnAllocation) {
