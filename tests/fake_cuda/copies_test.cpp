@@ -1,5 +1,9 @@
 #include "fake_cuda/fixture.hpp"
 
+#include <chrono>
+#include <set>
+#include <thread>
+
 namespace penstock::test::fake_cuda {
 namespace {
 
@@ -12,6 +16,18 @@ class FakeCudaCopies : public FakeCuda {
   }
   static cudaError_t to_device(std::byte* to, const std::vector<std::byte>& from, cudaStream_t stream) {
     return cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream);
+  }
+  /// Runs `calls` while the stream is held, but not for long, because they may wait for the stream.
+  template <class Calls>
+  void while_held(const Calls& calls) const {
+    Gate gate(stream);
+    std::promise<void> done;
+    const auto opened = std::async(std::launch::async, [&] {
+      (void)done.get_future().wait_for(std::chrono::milliseconds(20));
+      gate.open();
+    });
+    calls();
+    done.set_value();
   }
 
   cudaStream_t stream = nullptr;
@@ -63,6 +79,29 @@ TEST_F(FakeCudaCopies, WriteRegisteredMemoryWhenTheyRunAndPageableMemoryBeforeTh
   EXPECT_EQ(registered[99], std::byte{7});
 }
 
+TEST_F(FakeCudaCopies, UsePageableMemoryDuringTheCallOrLaterAsTheSeedChooses) {
+  std::set<int> read, written;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    restart({.seed = seed});
+    stream = make_stream();
+    std::vector<std::byte> from(100, std::byte{1}), to(100);
+    std::byte* const device = allocate(100);
+    while_held([&] {
+      ASSERT_EQ(to_device(device, from, stream), cudaSuccess);
+      from.assign(100, std::byte{2});
+    });
+    read.insert(first_byte(stream, device));
+    while_held([&] {
+      ASSERT_EQ(cudaMemcpyAsync(to.data(), device, 100, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+      written.insert(static_cast<int>(to[99]) == 0 ? 0 : 1);
+    });
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+
+  EXPECT_EQ(read, (std::set<int>{1, 2}));
+  EXPECT_EQ(written, (std::set<int>{0, 1}));
+}
+
 TEST_F(FakeCudaCopies, AreRefusedAcrossTheEdgeOfARegistration) {
   std::vector<std::byte> host(300);
   std::byte* const device = allocate(300);
@@ -79,6 +118,7 @@ TEST_F(FakeCudaCopies, AreRefusedAcrossTheEdgeOfARegistration) {
   EXPECT_EQ(copy(0, 300), cudaErrorInvalidValue);
   ASSERT_EQ(cudaHostRegister(host.data() + 200, 100, 0), cudaSuccess);
   EXPECT_EQ(copy(100, 200), cudaErrorInvalidValue) << "two registrations that touch are two";
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
 }
 
 TEST_F(FakeCudaCopies, AreRefusedOutsideOfAnAllocation) {

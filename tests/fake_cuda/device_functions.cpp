@@ -1,9 +1,22 @@
 // Devices, errors and memory of the CUDA runtime.
 #include "fake_cuda/runtime.hpp"
 
+#include <sys/uio.h>
+#include <unistd.h>
 #include <cstring>
 
 using namespace penstock::test::fake_cuda;
+
+namespace {
+
+/// Whether a byte of host memory can be read.
+bool is_readable(const std::byte* address) {
+  std::byte byte{};
+  const iovec to{&byte, 1}, from{const_cast<std::byte*>(address), 1};
+  return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -118,7 +131,8 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaHostRegister(void* address, std::size_t size, unsigned) {
   return call("cudaHostRegister", [&](Runtime& runtime, auto&) {
-    if (address == nullptr || size == 0 || runtime.memory.reserves(address)) return cudaErrorInvalidValue;
+    const auto* const first = static_cast<const std::byte*>(address);
+    if (size == 0 || !is_readable(first) || !is_readable(first + size - 1)) return cudaErrorInvalidValue;
     return runtime.registrations.add(address, size) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -22,17 +23,21 @@
 ///   was never recorded is no wait (Runtime API, cudaStreamWaitEvent, cudaEventRecord).
 /// - Device addresses are memory that no host code can access. Kernels are interpreted from their PTX; an access
 ///   outside of the device's allocations is cudaErrorIllegalAddress.
-/// - Copies of registered host memory run when the stream gets there. Those of pageable memory to the device read it
-///   before the call returns, those to pageable memory have completed then (Runtime API, "API synchronization
-///   behavior": asynchronous). A range that is not in one registration entirely, nor outside of all, is
-///   cudaErrorInvalidValue (Driver API, cuMemcpyAsync).
+/// - Copies of registered host memory run when the stream gets there. Those of pageable memory may do so too, or read
+///   it before the call returns, or have completed then: a seed chooses. Without one they have read it, or completed
+///   (Runtime API, "API synchronization behavior": asynchronous). A range that is partly registered is
+///   cudaErrorInvalidValue (Driver API, cuMemcpyAsync); one across two registrations is too, which CUDA does not say.
 /// - cudaFree waits for the device.
-/// - A call's error is the thread's last error until cudaGetLastError, cudaErrorNotReady too. After an error that
-///   destroys the context, all calls for the device return it (Runtime API, cudaError_t).
+/// - A call's error is the thread's last error until cudaGetLastError. cudaErrorNotReady is too, although it "is not
+///   actually an error", because it may be. After an error that destroys the context, all calls for the device return
+///   it (Runtime API, cudaError_t).
 /// - cudaSetDevice creates the context of its device (Runtime API, cudaSetDevice), other calls that of the current one.
-/// - A kernel is loaded when it is first launched or asked about (Programming Guide, "Lazy Loading").
+/// - A kernel is loaded when it is first launched or asked about (Programming Guide, "Lazy Loading"). One without PTX
+///   is cudaErrorNoKernelImageForDevice.
 /// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
 ///   event behavior" of multi-device systems).
+///
+/// tests/conformance/cuda asserts these rules, with this runtime and, on a GPU, with NVIDIA's.
 ///
 /// Not modelled: graphs, events with times, peer access, managed memory, stream-ordered allocation, dynamic shared
 /// memory, and the functions that the library does not call, which do not link.
@@ -45,13 +50,17 @@ struct Machine {
   std::size_t memory = std::size_t{1} << 30;  ///< bytes of each device
   /// What every call returns, such as cudaErrorInsufficientDriver. Without devices it is cudaErrorNoDevice.
   cudaError_t driver = cudaSuccess;
-  /// Chooses pauses between the operations of a stream, and the streams that are slow. Without one there are none.
+  /// Chooses pauses between the operations of a stream, the streams that are slow, and when copies of pageable memory
+  /// use it. Without one there are no pauses.
   std::optional<std::uint64_t> seed;
 };
 
 /// Waits for all streams, forgets everything, and starts with these devices. Handles and addresses of before are not
 /// used again. A program that never calls it has one device. No other thread is in a CUDA call.
 void restart(const Machine& machine = {});
+
+/// Adds the kernels of a PTX file to those of the library, for the rest of the process.
+void add_kernels(const std::filesystem::path& ptx);
 
 /// The numbers of calls since restart(), of those too that failed.
 struct Counts {

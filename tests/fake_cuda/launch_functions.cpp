@@ -19,18 +19,30 @@ std::map<const void*, std::string>& registered() {
   return *names;
 }
 
-const PtxModule& module_with(const std::string& kernel) {
-  static const auto* const modules = [] {
-    auto* const loaded = new std::vector<std::unique_ptr<PtxModule>>;
-    std::istringstream files(PENSTOCK_KERNELS_PTX);
-    for (std::string file; std::getline(files, file, ':');)
-      loaded->push_back(std::make_unique<PtxModule>(file));
-    return loaded;
+/// Code for kernels. Guarded by Runtime::mutex; files are read when a kernel is first looked for.
+struct Code {
+  std::vector<std::filesystem::path> unread;
+  std::vector<std::unique_ptr<PtxModule>> modules;
+};
+Code& code() {
+  static auto* const all = [] {
+    auto* const files = new Code;
+    std::istringstream names(PENSTOCK_KERNELS_PTX);
+    for (std::string name; std::getline(names, name, ':');) files->unread.emplace_back(name);
+    return files;
   }();
-  for (const auto& module : *modules) {
-    if (module->has(kernel)) return *module;
+  return *all;
+}
+
+/// Null if there is no code for it.
+const PtxModule* module_with(const std::string& kernel) {
+  Code& all = code();
+  for (const auto& file : all.unread) all.modules.push_back(std::make_unique<PtxModule>(file));
+  all.unread.clear();
+  for (const auto& module : all.modules) {
+    if (module->has(kernel)) return module.get();
   }
-  throw std::runtime_error("fake CUDA: no PTX of " + kernel);
+  return nullptr;
 }
 
 /// The memory of one device, for one kernel; its allocations are those at the time when it starts.
@@ -79,6 +91,11 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 }  // namespace
+
+void penstock::test::fake_cuda::add_kernels(const std::filesystem::path& ptx) {
+  const std::lock_guard lock(Runtime::instance().mutex);
+  code().unread.push_back(ptx);
+}
 
 // Declared in headers that only nvcc includes.
 extern "C" {
@@ -135,7 +152,9 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
       return cudaSuccess;
     }
     const std::string name = PtxModule::name_in_cpp(found->second);
-    auto launch = module_with(name).bind(name, {.blocks = grid.x, .threads = block.x}, arguments);
+    const PtxModule* const module = module_with(name);
+    if (module == nullptr) return cudaErrorNoKernelImageForDevice;
+    auto launch = module->bind(name, {.blocks = grid.x, .threads = block.x}, arguments);
     runtime.append(stream,
                    [bound = std::move(launch), device = stream->device()] { return run(bound, device); });
     return cudaSuccess;
@@ -144,7 +163,9 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* stub) {
   return call("cudaFuncGetAttributes", [&](Runtime& runtime, auto&) {
-    if (!registered().contains(stub)) return cudaErrorInvalidDeviceFunction;
+    const auto found = registered().find(stub);
+    if (found == registered().end()) return cudaErrorInvalidDeviceFunction;
+    if (module_with(PtxModule::name_in_cpp(found->second)) == nullptr) return cudaErrorNoKernelImageForDevice;
     *attributes = {};
     runtime.loaded_kernels.insert(stub);
     return cudaSuccess;

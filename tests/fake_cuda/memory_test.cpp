@@ -1,4 +1,7 @@
 #include "fake_cuda/fixture.hpp"
+#include "kit/guard_pages.hpp"
+
+#include <penstock/base/units.hpp>
 
 namespace penstock::test::fake_cuda {
 namespace {
@@ -72,6 +75,18 @@ TEST_F(FakeCudaMemory, OfTheHostIsRegisteredOnce) {
   EXPECT_EQ(cudaHostUnregister(begin + 1), cudaErrorHostMemoryNotRegistered);
   EXPECT_EQ(cudaHostUnregister(begin), cudaSuccess);
   EXPECT_EQ(cudaHostUnregister(begin), cudaErrorHostMemoryNotRegistered);
+}
+
+TEST_F(FakeCudaMemory, OfTheHostThatDoesNotExistIsNotRegistered) {
+  const GuardedBytes bytes(4_KiB);
+  std::byte* const begin = bytes.span().data();
+
+  EXPECT_EQ(cudaHostRegister(begin, 4097, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostRegister(begin - 8192, 4096, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostRegister(allocate(1), 1, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostRegister(nullptr, 1, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostRegister(begin, 4096, 0), cudaSuccess);
+  EXPECT_EQ(cudaHostUnregister(begin), cudaSuccess);
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ Runtime::Runtime() {
 
 void Runtime::start(const Machine& wanted) {
   machine = wanted;
+  random.reset();
+  if (machine.seed) random.emplace(*machine.seed);
   for (int device = 0; device < machine.devices; ++device) {
     devices.push_back({.default_stream = create_stream(device, /*blocking=*/true)});
   }

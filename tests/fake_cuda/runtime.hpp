@@ -98,6 +98,7 @@ class Runtime {
   std::mutex mutex;
   std::condition_variable changed;
   Machine machine;
+  std::optional<SeededRandom> random;  ///< of the machine's seed
   std::vector<Device> devices;
   DeviceMemory memory;
   HostRegistrations registrations;

@@ -33,7 +33,16 @@ Side side(const Runtime& runtime, const void* address, std::size_t size, bool on
           .kind = runtime.registrations.kind(address, size)};
 }
 
-/// Runtime API, "API synchronization behavior", asynchronous: what is pageable is staged, or waited for.
+/// When a copy of pageable memory uses it. CUDA may do any of these (Runtime API, "API synchronization behavior").
+enum class PageableCopy : std::uint8_t {
+  staged,        ///< reads the source during the call; has written the target when the call returns
+  synchronous,   ///< the copy has run when the call returns
+  asynchronous,  ///< as with registered memory
+};
+PageableCopy choose_pageable_copy(Runtime& runtime) {
+  return runtime.random ? static_cast<PageableCopy>(runtime.random->below(3)) : PageableCopy::staged;
+}
+
 cudaError_t copy(Runtime& runtime, std::unique_lock<std::mutex>& lock, void* to, const void* from,
                  std::size_t size, cudaMemcpyKind kind, cudaStream_t handle) {
   const auto stream = runtime.stream(handle);
@@ -45,13 +54,17 @@ cudaError_t copy(Runtime& runtime, std::unique_lock<std::mutex>& lock, void* to,
   const Side source = side(runtime, from, size, from_device), target = side(runtime, to, size, to_device);
   if (!source.valid() || !target.valid()) return cudaErrorInvalidValue;
 
+  const bool pageable = source.pageable() || target.pageable();
+  const PageableCopy how = pageable ? choose_pageable_copy(runtime) : PageableCopy::asynchronous;
+  const bool stage = source.pageable() && how == PageableCopy::staged;
   std::vector<std::byte> staged;
-  if (source.pageable()) staged.assign(source.bytes, source.bytes + size);
-  const Point copied = runtime.append(stream, [source, target, size, bytes = std::move(staged)] {
-    std::memmove(target.bytes, source.pageable() ? bytes.data() : source.bytes, size);
+  if (stage) staged.assign(source.bytes, source.bytes + size);
+  const Point copied = runtime.append(stream, [source, target, size, stage, bytes = std::move(staged)] {
+    std::memmove(target.bytes, stage ? bytes.data() : source.bytes, size);
     return cudaSuccess;
   });
-  return target.pageable() ? runtime.wait(lock, copied) : cudaSuccess;
+  const bool waits = how == PageableCopy::synchronous || (how == PageableCopy::staged && target.pageable());
+  return waits ? runtime.wait(lock, copied) : cudaSuccess;
 }
 
 /// The device and last record of an event; null if the handle is none.

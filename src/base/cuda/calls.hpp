@@ -72,6 +72,11 @@ inline Result<void> check_cuda(const char* operation, cudaError_t code) {
   return cuda_error(operation, code);
 }
 
+/// For a call whose failure changes nothing here. Clears the thread's last CUDA error, as cuda_error() does.
+inline void ignore_cuda(cudaError_t code) {
+  if (code != cudaSuccess) (void)cudaGetLastError();
+}
+
 /// Makes `device` the calling thread's current device and leaves it so: a thread of the library uses one device, and to
 /// make another one current, even the one before, creates a context there (CUDA Runtime API, cudaSetDevice).
 inline Result<void> use_device(const char* operation, int device) {

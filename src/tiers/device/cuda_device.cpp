@@ -30,14 +30,14 @@ class CudaEvent final : public Event {
  public:
   CudaEvent(int device, cudaEvent_t event) : device_(device), event_(event) {}
   ~CudaEvent() override {
-    if (use_device("Event::~Event", device_)) (void)cudaEventDestroy(event_);
+    if (use_device("Event::~Event", device_)) ignore_cuda(cudaEventDestroy(event_));
   }
 
   Result<bool> query() const override {
     PENSTOCK_TRY(use_device("Event::query", device_));
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // else the thread's next kernel launch would report it
+      ignore_cuda(code);
       return false;
     }
     if (code != cudaSuccess) return cuda_error("Event::query", code);
@@ -60,8 +60,8 @@ class CudaStream final : public Stream {
   CudaStream(int device, cudaStream_t stream, bool owned) : device_(device), stream_(stream), owned_(owned) {}
   ~CudaStream() override {
     if (!owned_ || !use_device("Stream::~Stream", device_)) return;
-    (void)cudaStreamSynchronize(stream_);
-    (void)cudaStreamDestroy(stream_);
+    ignore_cuda(cudaStreamSynchronize(stream_));
+    ignore_cuda(cudaStreamDestroy(stream_));
   }
 
   StreamHandle handle() override { return StreamHandle::from_native(stream_); }
@@ -108,16 +108,14 @@ class CudaDevice final : public Device {
     return DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(memory)), size);
   }
   void release(DeviceSpan span) noexcept override {
-    if (use_device("CudaDevice::release", device_)) (void)cudaFree(pointer(span));
+    if (use_device("CudaDevice::release", device_)) ignore_cuda(cudaFree(pointer(span)));
   }
   ByteCount free_memory() const override {
     std::size_t free = 0, total = 0;
     if (!use_device("CudaDevice::free_memory", device_)) return ByteCount();
-    if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
-      (void)cudaGetLastError();
-      return ByteCount();
-    }
-    return ByteCount(free);
+    const cudaError_t code = cudaMemGetInfo(&free, &total);
+    ignore_cuda(code);
+    return code == cudaSuccess ? ByteCount(free) : ByteCount();
   }
 
   Result<std::unique_ptr<Stream>> create_stream() override {
@@ -167,13 +165,13 @@ class CudaDevice final : public Device {
     if (!use_device("CudaDevice::unpin", device_)) return;
     for (ByteCount at; at < memory.size();) {
       std::byte* const part = memory.data() + at.value();
-      (void)cudaHostUnregister(part);
+      ignore_cuda(cudaHostUnregister(part));
       at += first_slab(part, memory.size() - at);
     }
   }
 
  private:
-  /// CUDA refuses a copy of host memory that is not in one registration.
+  /// CUDA refuses copies of host memory that is partly registered, and may refuse those across two registrations.
   Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from, ByteCount from_size,
                     cudaMemcpyKind kind) {
     if (to_size != from_size)

@@ -141,6 +141,30 @@ TEST_F(CudaDeviceOnFake, LeavesNoErrorOfAnEventThatIsNotReadyForTheNextKernel) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+TEST_F(CudaDeviceOnFake, LeavesNoErrorOfACallThatItIgnoresForTheNextKernel) {
+  for (const char* const function : {"cudaEventDestroy", "cudaFree", "cudaHostUnregister", "cudaMemGetInfo",
+                                     "cudaStreamDestroy", "cudaStreamSynchronize"}) {
+    restart();
+    {
+      auto cuda = device();
+      auto stream = cuda->create_stream().value();
+      auto event = cuda->create_event().value();
+      std::vector<std::byte> memory(4096);
+      const HostSpan host{std::span(memory)};
+      ASSERT_TRUE(cuda->pin(host));
+      const DeviceSpan span = cuda->allocate(4_KiB).value();
+      fail_call(function, 1, cudaErrorInvalidValue);
+
+      (void)cuda->free_memory();
+      cuda->unpin(host);
+      cuda->release(span);
+    }
+
+    EXPECT_EQ(count().of(function), 1u);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << function;
+  }
+}
+
 /// Address space; only the pages that are used exist.
 class Mapping {
  public:
