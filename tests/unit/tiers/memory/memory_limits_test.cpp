@@ -58,7 +58,8 @@ TEST_F(MemoryLimits, AreTheMachinesWithoutControlGroups) {
 }
 
 TEST_F(MemoryLimits, AreFreeMemoryAndPageCacheWithoutMemAvailable) {
-  write("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 8388608 kB\nCached: 6291456 kB\nShmem: 2097152 kB\n");
+  write("proc/meminfo",
+        "MemTotal: 67108864 kB\nMemFree: 8388608 kB\nCached: 6291456 kB\nShmem: 2097152 kB\n");
   EXPECT_EQ(limit().available, 12_GiB);
   EXPECT_EQ(limit().allowed, 64_GiB);
 
@@ -68,7 +69,8 @@ TEST_F(MemoryLimits, AreFreeMemoryAndPageCacheWithoutMemAvailable) {
 
 TEST_F(MemoryLimits, AreTheCommitLimitWhereTheKernelEnforcesIt) {
   const std::string info =
-      "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\nCommitLimit: 33554432 kB\nCommitted_AS: 25165824 kB\n";
+      "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\nCommitLimit: 33554432 kB\nCommitted_AS: 25165824 "
+      "kB\n";
   for (const char* policy : {"0\n", "1\n", "rubbish", ""}) {
     write("proc/meminfo", info);
     write("proc/sys/vm/overcommit_memory", policy);
