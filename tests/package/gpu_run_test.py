@@ -62,7 +62,9 @@ class GpuRun(unittest.TestCase):
         return self.run_parts([Part("tests", "all", seconds, parts.tests, needs_gpu=False)], programs)
 
     def test_passes_where_every_test_of_every_program_passes(self):
-        status, report, table, _ = self.run_tests({"a_test": googletest("passed", "passed"), "b_test": googletest("passed")})
+        programs = {"a_test": googletest("passed", "passed"), "b_test": googletest("passed")}
+
+        status, report, table, _ = self.run_tests(programs)
 
         self.assertEqual((status, report["result"], report["parts"][0]["result"]), (0, "passed", "passed"))
         self.assertEqual(report["parts"][0]["figures"]["passed"], {"a_test": 2, "b_test": 1})
@@ -83,7 +85,8 @@ class GpuRun(unittest.TestCase):
         failures = report["parts"][0]["failures"]
         for said in ("skips_test: 1 of 2 tests skipped: Suite.Test1", "fails_test: 1 of 2 tests failed: Suite.Test0",
                      "empty_test has no tests", "dies_test ended with 3",
-                     "rubbish_test ended with 0 and wrote no test report", "half_a_report_test ended with 0 and wrote no"):
+                     "rubbish_test ended with 0 and wrote no test report",
+                     "half_a_report_test ended with 0 and wrote no"):
             self.assertTrue(any(one.startswith(said) for one in failures), f"{said} in {failures}")
             self.assertIn(said, table)
         self.assertEqual(len(failures), 6, failures)
@@ -91,9 +94,14 @@ class GpuRun(unittest.TestCase):
 
     def test_ends_a_program_and_its_children_at_the_limit_and_runs_the_next_part(self):
         marker = self.folder / "child"
-        programs = {"hangs_test": shell(f"echo begun; (sleep 2; touch {marker}) & sleep 60"), "good_test": googletest("passed")}
-        hanging = Part("hangs", "", 0.5, lambda one: one.run_tests(one.bundle.program("hangs_test")), needs_gpu=False)
-        good = Part("good", "", 20, lambda one: ("fine", {"n": one.run_tests(one.bundle.program("good_test"))}), needs_gpu=False)
+        programs = {"hangs_test": shell(f"echo begun; (sleep 2; touch {marker}) & sleep 60"),
+                    "good_test": googletest("passed")}
+
+        def run_program(name):
+            return lambda one: ("fine", {"n": one.run_tests(one.bundle.program(name))})
+
+        hanging = Part("hangs", "", 0.5, run_program("hangs_test"), needs_gpu=False)
+        good = Part("good", "", 20, run_program("good_test"), needs_gpu=False)
 
         began = time.monotonic()
         status, report, _, log = self.run_parts([hanging, good], programs)
@@ -111,7 +119,8 @@ class GpuRun(unittest.TestCase):
             raise session.Unavailable("no such tool")
 
         status, report, table, _ = self.run_parts(
-            [Part("refused", "", 5, refused, needs_gpu=False), Part("defect", "", 5, lambda _: {}["key"], needs_gpu=False)], {})
+            [Part("refused", "", 5, refused, needs_gpu=False),
+             Part("defect", "", 5, lambda _: {}["key"], needs_gpu=False)], {})
 
         self.assertEqual([row["result"] for row in report["parts"]], ["unavailable", "failed"])
         self.assertEqual(status, 1)

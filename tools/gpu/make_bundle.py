@@ -66,7 +66,8 @@ def make(build, folder):
     shutil.copyfile(ROOT / "examples/gpt/ds_config.json", folder / "data/ds_config.json")
     documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     (folder / "data/text.txt").write_text("".join(document.read_text() for document in documents))
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout
+    describe = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True).stdout
     (folder / "manifest.json").write_text(json.dumps({
         "commit": commit.strip() or "unknown",
         "tests": [program.name for program in tests],
@@ -82,7 +83,8 @@ def main():
     build, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     make(build, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder} holds {size / 2**20:.1f} MiB: {' '.join(sorted(path.name for path in (folder / 'bin').iterdir()))}, "
+    programs = sorted(path.name for path in (folder / "bin").iterdir())
+    print(f"{folder} holds {size / 2**20:.1f} MiB: {' '.join(programs)}, "
           f"and {len(list((folder / 'lib').iterdir()))} libraries")
     if size > SIZE_MAX:
         sys.exit(f"error: {folder} holds {size / 2**20:.1f} MiB, and at most {SIZE_MAX >> 20} MiB can be carried")

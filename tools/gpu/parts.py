@@ -1,4 +1,4 @@
-"""The parts of the GPU run, in the order in which its time is worth most. A new part is a function and a row of PARTS."""
+"""The parts of the GPU run, in the order in which its time is worth most. A new one is a function and a row of PARTS."""
 import glob
 import os
 import pathlib
@@ -43,10 +43,11 @@ def facts(session):
         "tools": {tool: shutil.which(tool) for tool in ("nvcc", "compute-sanitizer", "ncu", "cmake", "ninja")},
         "doctor": findings,
     }
+    thp = figures["transparent_hugepage"]["enabled"]
     return (f"{gpu['name']}, driver {gpu['driver_version']}, PCIe {gpu['pcie.link.gen.current']} of "
             f"{gpu['pcie.link.gen.max']} x{gpu['pcie.link.width.current']}, {figures['cores']} cores, "
             f"{memory_bytes() / 2**30:.0f} GiB, {figures['file_system']} with "
-            f"{figures['disk_free_bytes'] / 2**30:.0f} GiB free, THP {figures['transparent_hugepage']['enabled']}"), figures
+            f"{figures['disk_free_bytes'] / 2**30:.0f} GiB free, THP {thp}"), figures
 
 
 def resolve_libraries(session, program):
@@ -80,8 +81,8 @@ def check(session):
     for folder, names in sorted(places.items()):
         session.write(f"libraries from {folder}: {' '.join(names)}\n")
     of_bundle = sum(name in bundle.libraries for name in libraries)
-    return (f"{len(bundle.tests)} test programs and {len(bundle.tools)} tools start; {of_bundle} libraries from the bundle, "
-            f"{len(libraries) - of_bundle} of this machine"), {"libraries": libraries, "training": trained}
+    return (f"{len(bundle.tests)} test programs and {len(bundle.tools)} tools start; {of_bundle} libraries from the "
+            f"bundle, {len(libraries) - of_bundle} of this machine"), {"libraries": libraries, "training": trained}
 
 
 def tests(session):
@@ -95,16 +96,17 @@ def tests(session):
 
 
 def find_sanitizer():
-    found = shutil.which("compute-sanitizer") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
-    if not found:
+    found = [shutil.which("compute-sanitizer"), *glob.glob("/usr/local/cuda*/bin/compute-sanitizer")]
+    if not any(found):
         raise Unavailable("compute-sanitizer is not installed")
-    return found
+    return next(filter(None, found))
 
 
 def sanitizer_summary(output):
-    if re.search(r"Device not supported|Unable to find injection library|not supported on this", output.out + output.err):
+    text = output.out + output.err
+    if re.search(r"Device not supported|Unable to find injection library|not supported on this", text):
         raise Unavailable("compute-sanitizer refuses this device")
-    found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (.+)", output.out + output.err)
+    found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (.+)", text)
     if not found:
         raise Failed(f"compute-sanitizer printed no summary and ended with {output.status}: {output.error()}")
     return found[1]
@@ -135,7 +137,8 @@ def copies(session):
 
 def kernels(session):
     figures = session.succeed_json([session.bundle.program("cuda_bandwidth"), "--json", "--only", "kernels"])
-    return ", ".join(f"{row['name']} {row['gb_per_s']:.0f} GB/s ({row['to_copy']:.2f})" for row in figures["kernels"]), figures
+    return ", ".join(f"{row['name']} {row['gb_per_s']:.0f} GB/s ({row['to_copy']:.2f})"
+                     for row in figures["kernels"]), figures
 
 
 def training_command(session, arguments):

@@ -66,7 +66,8 @@ def mounts(bundle, root):
 def run_in_root(bundle, root):
     copy_system(bundle, root)
     (root / "tmp").mkdir()
-    lines = [f"mount --rbind {shlex.quote(str(source))} {shlex.quote(str(target))}" for source, target in mounts(bundle, root)]
+    lines = [f"mount --rbind {shlex.quote(str(source))} {shlex.quote(str(target))}"
+             for source, target in mounts(bundle, root)]
     python = pathlib.Path(sys.executable).resolve()
     lines.append(f"exec chroot {shlex.quote(str(root))} {shlex.quote(str(python))} -B /penstock/tools/gpu/run.py "
                  "--output /tmp/report check")
@@ -82,10 +83,12 @@ def main():
     if not 2 <= len(sys.argv) <= 3 or sys.argv[2:] not in ([], ["--accept-refusal"]):
         sys.exit(__doc__)
     bundle = Bundle(sys.argv[1])
-    probe = subprocess.run([*UNSHARE, "sh", "-ec", "mount --bind /tmp /tmp; chroot / true"], capture_output=True, text=True)
+    probe = subprocess.run([*UNSHARE, "sh", "-ec", "mount --bind /tmp /tmp; chroot / true"], capture_output=True,
+                           text=True)
     if probe.returncode != 0:
-        print(f"skipped: this machine refuses unshare, mount or chroot: {probe.stderr.strip()}\n  try     root, a machine that "
-              "allows them, or --accept-refusal, which leaves it open whether the bundle is complete")
+        print(f"skipped: this machine refuses unshare, mount or chroot: {probe.stderr.strip()}\n"
+              "  try     root, a machine that allows them, or --accept-refusal, which leaves it open whether the bundle "
+              "is complete")
         return 0 if sys.argv[2:] else CANNOT_PROVE
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as root:
         return run_in_root(bundle, pathlib.Path(root))

@@ -98,7 +98,7 @@ class Session:
             raise Failed(f"{pathlib.Path(command[0]).name} printed no JSON: {error}") from error
 
     def run_tests(self, program, seconds=None):
-        """Runs a GoogleTest program and returns the number of tests that passed. One that fails or is skipped is a failure."""
+        """Runs a GoogleTest program and returns how many tests passed. One that fails or is skipped is a failure."""
         name, report = pathlib.Path(program).name, self.scratch / "tests.json"
         report.unlink(missing_ok=True)
         output = self.run([program, f"--gtest_output=json:{report}"], seconds)
@@ -106,7 +106,8 @@ class Session:
             cases = [(f"{suite['name']}.{case['name']}", case["result"], bool(case.get("failures")))
                      for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Failed(f"{name} ended with {output.status} and wrote no test report: {output.error()}") from error
+            text = f"{name} ended with {output.status} and wrote no test report: {output.error()}"
+            raise Failed(text) from error
         failed = [case for case, _, has_failed in cases if has_failed]
         skipped = [case for case, result, _ in cases if result != "COMPLETED"]
         for what, names in (("failed", failed), ("skipped", skipped)):
