@@ -21,7 +21,7 @@ ROWS = {
 VENDORS = {
     r"liburing\.h": {"src/tiers/io"},
     r"libaio\.h": {"src/tiers/io"},
-    r"cuda_runtime(_api)?\.h": {"kernels", "src/base/cuda", "src/tiers/device", "examples/gpt", "tests"},
+    r"cuda_runtime(_api)?\.h": {"kernels", "src/base/cuda", "src/tiers/device", "examples/gpt", "bench/cuda_bandwidth", "tests"},
     r"nccl\.h": {"src/zero/comm"},
     r"mpi\.h": {"src/zero/comm"},
     r"json/.*": {"src/zero/config", "tests", "tools", "bench"},

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "rows.hpp"
+
+#include <vector>
+
+namespace penstock::bench {
+
+struct KernelOptions {
+  ElementCount elements;
+  int launches = 1;  ///< in one measurement
+  int rounds = 1;
+};
+
+/// Measures the library's kernels on CUDA device 0 and, first, a copy on the device. Throws BadResult.
+std::vector<KernelRow> measure_kernels(const KernelOptions& options);
+
+}  // namespace penstock::bench

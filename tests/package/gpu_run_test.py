@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Tests the GPU run on fake programs: gpu_run_test.py ROOT"""
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1))
+sys.path.insert(0, str(ROOT / "tools/gpu"))
+
+import bundle  # noqa: E402
+import parts  # noqa: E402
+import runner  # noqa: E402
+import session  # noqa: E402
+from runner import Part  # noqa: E402
+
+
+def googletest(*results, status=0):
+    """A program that reports these results of its tests as GoogleTest does: passed, failed or skipped."""
+    cases = [{"name": f"Test{i}", "result": "SKIPPED" if result == "skipped" else "COMPLETED",
+              **({"failures": [{"failure": "bad"}]} if result == "failed" else {})} for i, result in enumerate(results)]
+    report = json.dumps({"testsuites": [{"name": "Suite", "testsuite": cases}] if cases else []})
+    return f"""#!{sys.executable}
+import pathlib, sys
+pathlib.Path(sys.argv[1].partition("json:")[2]).write_text({report!r})
+sys.exit({status})
+"""
+
+
+def shell(text):
+    return "#!/bin/sh\n" + textwrap.dedent(text)
+
+
+class GpuRun(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+
+    def run_parts(self, the_parts, programs, *arguments):
+        """Returns the exit status, the report, the table and the log of a run of the bundle with these programs."""
+        (self.folder / "bundle/bin").mkdir(parents=True, exist_ok=True)
+        for name, text in programs.items():
+            path = self.folder / "bundle/bin" / name
+            path.write_text(text)
+            path.chmod(0o755)
+        (self.folder / "bundle/manifest.json").write_text(json.dumps(
+            {"commit": "c", "tests": list(programs), "tools": [], "libraries": {}, "cuda_libraries": []}))
+        table = io.StringIO()
+        with contextlib.redirect_stdout(table), contextlib.redirect_stderr(io.StringIO()):
+            status = runner.main(the_parts, ["--bundle-folder", str(self.folder / "bundle"), "--output",
+                                             str(self.folder / "out"), *arguments])
+        report = json.loads((self.folder / "out/gpu.json").read_text())
+        return status, report, table.getvalue(), (self.folder / "out/gpu.log").read_text()
+
+    def run_tests(self, programs, seconds=20):
+        return self.run_parts([Part("tests", "all", seconds, parts.tests, needs_gpu=False)], programs)
+
+    def test_passes_where_every_test_of_every_program_passes(self):
+        programs = {"a_test": googletest("passed", "passed"), "b_test": googletest("passed")}
+
+        status, report, table, _ = self.run_tests(programs)
+
+        self.assertEqual((status, report["result"], report["parts"][0]["result"]), (0, "passed", "passed"))
+        self.assertEqual(report["parts"][0]["figures"]["passed"], {"a_test": 2, "b_test": 1})
+        self.assertIn("3 tests of 2 programs passed", table)
+
+    def test_fails_for_each_program_that_did_not_pass_all_tests_and_runs_the_others(self):
+        status, report, table, log = self.run_tests({
+            "skips_test": googletest("passed", "skipped"),
+            "fails_test": googletest("failed", "passed", status=1),
+            "empty_test": googletest(),
+            "dies_test": googletest("passed", status=3),
+            "rubbish_test": shell(r"printf '\377\376{]'; exit 0"),
+            "half_a_report_test": shell("echo '{\"testsuites\": [' >${1#*json:}"),
+            "good_test": googletest("passed")})
+
+        self.assertEqual((status, report["result"]), (1, "failed"))
+        self.assertEqual(report["parts"][0]["figures"]["passed"]["good_test"], 1)
+        failures = report["parts"][0]["failures"]
+        for said in ("skips_test: 1 of 2 tests skipped: Suite.Test1", "fails_test: 1 of 2 tests failed: Suite.Test0",
+                     "empty_test has no tests", "dies_test ended with 3",
+                     "rubbish_test ended with 0 and wrote no test report",
+                     "half_a_report_test ended with 0 and wrote no"):
+            self.assertTrue(any(one.startswith(said) for one in failures), f"{said} in {failures}")
+            self.assertIn(said, table)
+        self.assertEqual(len(failures), 6, failures)
+        self.assertIn("{]", log)
+
+    def test_ends_a_program_and_its_children_at_the_limit_and_runs_the_next_part(self):
+        marker = self.folder / "child"
+        programs = {"hangs_test": shell(f"echo begun; (sleep 2; touch {marker}) & sleep 60"),
+                    "good_test": googletest("passed")}
+
+        def run_program(name):
+            return lambda one: ("fine", {"n": one.run_tests(one.bundle.program(name))})
+
+        hanging = Part("hangs", "", 0.5, run_program("hangs_test"), needs_gpu=False)
+        good = Part("good", "", 20, run_program("good_test"), needs_gpu=False)
+
+        began = time.monotonic()
+        status, report, _, log = self.run_parts([hanging, good], programs)
+
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual([row["result"] for row in report["parts"]], ["failed", "passed"])
+        self.assertEqual(report["parts"][0]["failures"], ["hangs_test did not end within 0.5 s"])
+        self.assertEqual((status, report["parts"][1]["figures"]), (1, {"n": 1}))
+        self.assertIn("begun", log)
+        time.sleep(2.5)
+        self.assertFalse(marker.exists())
+
+    def test_reports_a_defect_of_a_part_and_what_a_machine_refuses(self):
+        def refused(_):
+            raise session.Unavailable("no such tool")
+
+        status, report, table, _ = self.run_parts(
+            [Part("refused", "", 5, refused, needs_gpu=False),
+             Part("defect", "", 5, lambda _: {}["key"], needs_gpu=False)], {})
+
+        self.assertEqual([row["result"] for row in report["parts"]], ["unavailable", "failed"])
+        self.assertEqual(status, 1)
+        self.assertIn("no such tool", table)
+        self.assertIn("KeyError: 'key'", table)
+
+    def test_does_not_start_parts_after_the_limit_of_the_run(self):
+        slow = Part("slow", "", 60, lambda one: one.run(["sleep", "30"]), needs_gpu=False)
+
+        status, report, _, _ = self.run_parts([slow, Part("late", "", 60, parts.tests, needs_gpu=False)], {},
+                                              "--seconds", "0.3")
+
+        self.assertEqual([row["result"] for row in report["parts"]], ["failed", "not run"])
+        self.assertIn("sleep did not end within 0.", report["parts"][0]["headline"])
+        self.assertEqual(status, 1)
+
+    def test_runs_the_chosen_parts_in_the_given_order(self):
+        made = [Part(name, "", 5, lambda _: ("done", {}), needs_gpu=False) for name in ("a", "b", "c")]
+
+        status, report, _, _ = self.run_parts(made, {}, "c", "a")
+
+        self.assertEqual(([row["name"] for row in report["parts"]], status), (["c", "a"], 0))
+
+    def test_finds_cuda_libraries_of_the_toolkit_and_of_python_packages(self):
+        toolkit, package = self.folder / "cuda-13/lib64", self.folder / "site/nvidia/cu13/lib"
+        for folder in (toolkit, package):
+            folder.mkdir(parents=True)
+        (package / "libcublas.so.13").touch()
+        places = {"folders": [self.folder / "cuda*/lib64"], "packages": [self.folder / "site"]}
+
+        self.assertEqual(bundle.find_cuda_library("libcublas.so.13", **places), package)
+        (toolkit / "libcublas.so.13").touch()
+        self.assertEqual(bundle.find_cuda_library("libcublas.so.13", **places), toolkit)
+        self.assertIsNone(bundle.find_cuda_library("libcublas.so.12", **places))
+
+    def test_reads_the_rates_and_the_digest_of_a_training_and_requires_its_check(self):
+        def trained(verdict):
+            return shell(f"""
+                echo 'step 1/1  loss 5.5  2.00 k tok/s  read 0.00 GB'
+                echo 'optimizer updates moved 1.00 GB in 0.5 s: 2.00 GB/s, 90 % of the limit'
+                echo 'step 1/1  loss 5.5  4.00 k tok/s  read 0.00 GB'
+                echo 'check {verdict}: on disk 12ab, in memory 12ab'
+                """)
+        demo = [Part("demo", "", 5, parts.demo, needs_gpu=False)]
+
+        _, report, table, _ = self.run_parts(demo, {"gpt_train": trained("passed")})
+        _, unchecked, _, _ = self.run_parts(demo, {"gpt_train": trained("FAILED")})
+
+        self.assertIn("digests equal; 2.00 k tok/s on disk, 4.00 in memory", table)
+        self.assertEqual(report["parts"][0]["figures"]["digest"], "12ab")
+        self.assertIn("not that its check passed", unchecked["parts"][0]["headline"])
+
+    def test_a_sanitizer_that_refuses_the_device_is_unavailable_and_one_that_finds_errors_fails(self):
+        def output(text):
+            return session.Output(0, text, "")
+
+        with self.assertRaisesRegex(session.Unavailable, "refuses this device"):
+            parts.sanitizer_summary(output("========= Error: Device not supported\n"))
+        with self.assertRaisesRegex(session.Failed, "printed no summary"):
+            parts.sanitizer_summary(output("rubbish"))
+        self.assertEqual(parts.sanitizer_summary(output("========= ERROR SUMMARY: 2 errors\n")), "2 errors")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,69 @@
+"""The folder that make_bundle.py makes: programs, their shared libraries, and what they read.
+
+    bin/             test programs and tools, stripped
+    lib/             their shared libraries, without those of glibc, libstdc++ and CUDA
+    data/            a configuration and a text for the example
+    manifest.json    the commit, and the names of all of these
+"""
+import glob
+import json
+import os
+import pathlib
+import site
+import sys
+
+# Every machine with a C++ program has these; they must not be mixed with those of another machine.
+SYSTEM_LIBRARIES = {
+    "linux-vdso.so.1", "ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
+    "libstdc++.so.6", "libgcc_s.so.1",
+}
+
+# The toolkit, then PyPI's packages (nvidia-cublas).
+CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib"]
+
+
+def is_cuda_library(name):
+    return name.startswith(("libcuda", "libcublas", "libnv"))
+
+
+def site_packages():
+    return [pathlib.Path(one) for one in [*sys.path, *site.getsitepackages()] if one]
+
+
+def find_cuda_library(name, folders=None, packages=None):
+    """Returns the folder that holds the library `name`, or None."""
+    for pattern in CUDA_FOLDERS if folders is None else folders:
+        for folder in sorted(glob.glob(str(pattern)), reverse=True):
+            if (pathlib.Path(folder) / name).exists():
+                return pathlib.Path(folder)
+    for package in site_packages() if packages is None else packages:
+        for path in sorted(package.glob(f"nvidia/*/lib/{name}")):
+            return path.parent
+    return None
+
+
+class Bundle:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder).resolve()
+        try:
+            manifest = json.loads((self.folder / "manifest.json").read_text())
+            self.commit = manifest["commit"]
+            self.tests = manifest["tests"]
+            self.tools = manifest["tools"]
+            self.libraries = manifest["libraries"]
+            self.cuda_libraries = manifest["cuda_libraries"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"error: {folder} is no bundle: {error}\n  try     scripts/gpu --bundle, which makes one")
+
+    def program(self, name):
+        return self.folder / "bin" / name
+
+    def data(self, name):
+        return self.folder / "data" / name
+
+    def environment(self):
+        """Of the bundle's programs: their libraries are found before all others."""
+        folders = [str(self.folder / "lib")]
+        folders += {str(folder) for folder in map(find_cuda_library, self.cuda_libraries) if folder}
+        folders += [one for one in [os.environ.get("LD_LIBRARY_PATH")] if one]
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
