@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(ROOT / "tools/gpu"))
@@ -69,6 +70,14 @@ class GpuRun(unittest.TestCase):
         self.assertEqual((status, report["result"], report["parts"][0]["result"]), (0, "passed", "passed"))
         self.assertEqual(report["parts"][0]["figures"]["passed"], {"a_test": 2, "b_test": 1})
         self.assertIn("3 tests of 2 programs passed", table)
+
+    def test_leaves_out_what_needs_two_gpus_where_there_is_one(self):
+        says = googletest("passed") + "print(sys.argv[2:])\n"
+        says = says.replace("sys.exit(0)\n", "")
+        for gpus, filtered in ((1, True), (2, False)):
+            with self.subTest(gpus=gpus), unittest.mock.patch.object(runner, "gpu_count", return_value=gpus):
+                status, _, table, log = self.run_tests({"a_test": says})
+                self.assertEqual((status, "CudaTwoDevices" in log, "two GPUs" in table), (0, filtered, filtered))
 
     def test_fails_for_each_program_that_did_not_pass_all_tests_and_runs_the_others(self):
         status, report, table, log = self.run_tests({

@@ -58,11 +58,11 @@ def print_table(report):
     print(f"{report['result']}; all figures: {report['file']}, all output: {report['log']}", flush=True)
 
 
-def has_gpu():
+def gpu_count():
     try:
-        return subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.startswith(b"GPU ")
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.count(b"GPU ")
     except OSError:
-        return False
+        return 0
 
 
 def parse(parts, argv):
@@ -89,7 +89,7 @@ def main(parts, argv=None):
             print(f"{part.name:<10} at most {part.seconds:>4.0f} s  {part.summary}")
         return 0
     bundle = Bundle(arguments.bundle_folder)
-    if any(part.needs_gpu for part in arguments.chosen) and not has_gpu():
+    if any(part.needs_gpu for part in arguments.chosen) and gpu_count() == 0:
         print("error: no GPU on this machine (nvidia-smi lists none); run scripts/test instead", file=sys.stderr)
         return 1
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -97,11 +97,11 @@ class Session:
         except ValueError as error:
             raise Failed(f"{pathlib.Path(command[0]).name} printed no JSON: {error}") from error
 
-    def run_tests(self, program, seconds=None):
+    def run_tests(self, program, *arguments, seconds=None):
         """Runs a GoogleTest program and returns how many tests passed. One that fails or is skipped is a failure."""
         name, report = pathlib.Path(program).name, self.scratch / "tests.json"
         report.unlink(missing_ok=True)
-        output = self.run([program, f"--gtest_output=json:{report}"], seconds)
+        output = self.run([program, f"--gtest_output=json:{report}", *arguments], seconds)
         try:
             cases = [(f"{suite['name']}.{case['name']}", case["result"], bool(case.get("failures")))
                      for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
