@@ -129,6 +129,20 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   });
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  return call("cudaPointerGetAttributes", [&](Runtime& runtime, auto&) {
+    if (attributes == nullptr || address == nullptr) return cudaErrorInvalidValue;
+    *attributes = {};
+    attributes->type = cudaMemoryTypeUnregistered;
+    if (runtime.memory.reserves(address)) {
+      attributes->type = cudaMemoryTypeDevice;
+    } else if (runtime.registrations.kind(address, 1) == HostRegistrations::Kind::registered) {
+      attributes->type = cudaMemoryTypeHost;
+    }
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaHostRegister(void* address, std::size_t size, unsigned) {
   return call("cudaHostRegister", [&](Runtime& runtime, auto&) {
     const auto* const first = static_cast<const std::byte*>(address);

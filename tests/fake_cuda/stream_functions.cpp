@@ -77,6 +77,19 @@ std::pair<int, Point>* find_event(Runtime& runtime, cudaEvent_t handle) {
 
 extern "C" {
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* argument) {
+  return call("cudaLaunchHostFunc", [&](Runtime& runtime, auto&) {
+    const auto stream = runtime.stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (function == nullptr) return cudaErrorInvalidValue;
+    runtime.append(stream, [function, argument] {
+      function(argument);
+      return cudaSuccess;
+    });
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {
   return call("cudaStreamCreateWithFlags", [&](Runtime& runtime, auto&) {
     if (handle == nullptr || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;

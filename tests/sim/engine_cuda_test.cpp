@@ -93,6 +93,28 @@ TEST_P(EngineOnCudaRanks, ReusesMemoryInEveryOrderOfTheStreams) {
   }
 }
 
+TEST_P(EngineOnCudaRanks, GivesTheSameBitsFromPageableMemoryInEveryOrderOfTheStreams) {
+  RunOptions options = run_options(GetParam(), {none, nvme});
+  const std::string host = train(options).digest;
+  ASSERT_FALSE(host.empty());
+  options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
+  options.accelerator = cuda();
+  for (std::uint64_t seed = 200; seed < 205; ++seed) {
+    fake_cuda::restart({.seed = seed});
+    options.before_step = [](std::uint32_t, std::uint32_t, swap::Runtime& runtime) {
+      cudaPointerAttributes attributes{};
+      EXPECT_EQ(cudaPointerGetAttributes(&attributes, runtime.host_memory().data()), cudaSuccess);
+      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+    };
+
+    const RunResult result = train(options);
+
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.digest, host) << "seed " << seed;
+    EXPECT_GT(fake_cuda::count().of("cudaLaunchHostFunc"), 0u);
+  }
+}
+
 TEST_F(EngineOnCuda, AllocatesOnceAndWaitsForNoDeviceWhileItTrains) {
   RunOptions options = run_options(/*ranks=*/1, {none, none});
   options.steps = 3;

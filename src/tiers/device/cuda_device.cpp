@@ -1,6 +1,7 @@
 #include "tiers/device/cuda_device.hpp"
 
 #include "base/cuda/calls.hpp"
+#include "tiers/device/cuda_staging.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -95,7 +96,7 @@ Result<std::unique_ptr<CudaEvent>> create_event_of(int device) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int device, std::string name) : device_(device), name_(std::move(name)) {}
+  CudaDevice(int device, std::string name) : device_(device), name_(std::move(name)), staging_(device) {}
 
   std::string name() const override { return name_; }
 
@@ -131,9 +132,18 @@ class CudaDevice final : public Device {
   }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
+    PENSTOCK_TRY_ASSIGN(const bool staged, is_staged(from.data(), from.size()));
+    if (staged && from.size() == to.size()) {
+      return staging_.to_device(native(stream), from.data(), static_cast<std::byte*>(pointer(to)), to.size());
+    }
     return copy(stream, pointer(to), to.size(), from.data(), from.size(), cudaMemcpyHostToDevice);
   }
   Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override {
+    PENSTOCK_TRY_ASSIGN(const bool staged, is_staged(to.data(), to.size()));
+    if (staged && from.size() == to.size()) {
+      return staging_.to_host(native(stream), static_cast<const std::byte*>(pointer(from)), to.data(),
+                              to.size());
+    }
     return copy(stream, to.data(), to.size(), pointer(from), from.size(), cudaMemcpyDeviceToHost);
   }
   Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override {
@@ -171,6 +181,12 @@ class CudaDevice final : public Device {
   }
 
  private:
+  [[nodiscard]] Result<bool> is_staged(const std::byte* host, ByteCount size) const {
+    if (host == nullptr || size.is_zero()) return false;
+    PENSTOCK_TRY(use_device("CudaDevice::copy", device_));
+    return CudaStaging::is_pageable(host);
+  }
+
   /// CUDA refuses copies of host memory that is partly registered, and may refuse those across two registrations.
   Result<void> copy(StreamHandle stream, void* to, ByteCount to_size, const void* from, ByteCount from_size,
                     cudaMemcpyKind kind) {
@@ -193,6 +209,7 @@ class CudaDevice final : public Device {
 
   const int device_;
   const std::string name_;
+  CudaStaging staging_;
 };
 
 }  // namespace

@@ -100,6 +100,25 @@ TEST_F(CudaMemory, OfTheHostIsRegisteredOnce) {
   host.register_pages(3, 1);  // neighbours are no part of it
 }
 
+TEST_F(CudaMemory, OfTheHostIsKnownToCudaWhileItIsRegistered) {
+  const auto type_of = [](const void* address) {
+    cudaPointerAttributes attributes{};
+    EXPECT_EQ(read(cudaPointerGetAttributes(&attributes, address)), cudaSuccess);
+    return attributes.type;
+  };
+  Pages host(3);
+  EXPECT_EQ(type_of(host.page(1)), cudaMemoryTypeUnregistered);
+  ASSERT_EQ(register_range(host.page(1), Pages::page_size()), cudaSuccess);
+
+  EXPECT_EQ(type_of(host.page(0)), cudaMemoryTypeUnregistered);
+  EXPECT_EQ(type_of(host.page(1)), cudaMemoryTypeHost);
+  EXPECT_EQ(type_of(host.page(1) + Pages::page_size() - 1), cudaMemoryTypeHost);
+  EXPECT_EQ(type_of(host.page(2)), cudaMemoryTypeUnregistered);
+  EXPECT_EQ(type_of(allocate()), cudaMemoryTypeDevice);
+  ASSERT_EQ(cudaHostUnregister(host.page(1)), cudaSuccess);
+  EXPECT_EQ(type_of(host.page(1)), cudaMemoryTypeUnregistered);
+}
+
 TEST_F(CudaMemory, OfTheHostIsUnregisteredByItsFirstAddress) {
   Pages host(2);
   ASSERT_EQ(register_range(host.page(0), host.size()), cudaSuccess);
