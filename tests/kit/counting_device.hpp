@@ -78,10 +78,6 @@ class CountingDevice final : public tiers::Device {
       ++calls_->queries;
       return event_->query();
     }
-    Result<void> synchronize() const override {
-      ++calls_->synchronizations;
-      return event_->synchronize();
-    }
     [[nodiscard]] tiers::Event& counted() const { return *event_; }
 
    private:

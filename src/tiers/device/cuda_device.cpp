@@ -44,10 +44,6 @@ class CudaEvent final : public Event {
     if (code != cudaSuccess) return cuda_error("Event::query", code);
     return true;
   }
-  Result<void> synchronize() const override {
-    PENSTOCK_TRY(use_device("Event::synchronize", device_));
-    return check_cuda("Event::synchronize", cudaEventSynchronize(event_));
-  }
   cudaEvent_t native() const { return event_; }
 
  private:

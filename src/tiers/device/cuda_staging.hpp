@@ -11,8 +11,8 @@
 namespace penstock::tiers {
 
 /// Copies between a device and pageable host memory, through pinned slots: a function that CUDA runs on a thread of its
-/// own, in the stream's order, copies between slot and memory. CUDA's own copies of pageable memory may block the caller
-/// until the stream gets there, and the caller is the mover.
+/// own, in the stream's order, copies between slot and memory. CUDA's own copies of pageable memory may block the
+/// caller until the stream gets there, and the caller is the mover.
 ///
 /// Slower than copies of registered memory, because each byte is copied twice. The slots are allocated by the first
 /// copy. Safe from any thread.

@@ -10,8 +10,8 @@ namespace penstock::tiers {
 
 namespace {
 
-Error never_ready(const char* operation) {
-  return Error(ErrorCode::failed_state, operation)
+Error never_ready() {
+  return Error(ErrorCode::failed_state, "Stream::synchronize")
       .reason("no operation can run: the stream waits for an event that will not be recorded");
 }
 
@@ -38,13 +38,6 @@ class DeferredStreams final : public HostStreams {
         random_(options.seed) {}
 
   Result<std::unique_ptr<Stream>> create_stream() override;
-  Result<void> wait_for(const EventRecord& record) override {
-    while (!record.passed.load()) {
-      if (!run_next()) return never_ready("Event::synchronize");
-    }
-    return ok();
-  }
-
   bool run_one() override { return run_until(now()); }
   void finish() override {
     while (run_next()) {
@@ -138,7 +131,7 @@ class DeferredStream final : public HostStream {
 
   Result<void> synchronize() override {
     while (!queue_.operations.empty()) {
-      if (!streams_->run_next()) return never_ready("Stream::synchronize");
+      if (!streams_->run_next()) return never_ready();
     }
     return ok();
   }

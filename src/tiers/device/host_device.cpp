@@ -97,7 +97,7 @@ Result<std::unique_ptr<Stream>> HostDevice::create_stream() {
   return state_->streams->create_stream();
 }
 Result<std::unique_ptr<Event>> HostDevice::create_event() {
-  return make_host_event(state_->streams);
+  return make_host_event();
 }
 
 HostSpan HostDevice::bytes(DeviceSpan span) {

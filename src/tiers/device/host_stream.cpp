@@ -11,16 +11,9 @@ namespace {
 
 class HostEvent final : public Event {
  public:
-  explicit HostEvent(std::shared_ptr<HostStreams> streams) : streams_(std::move(streams)) {}
-
   Result<bool> query() const override {
     const auto record = last_record();
     return record == nullptr || record->passed.load();
-  }
-  Result<void> synchronize() const override {
-    const auto record = last_record();
-    if (record == nullptr) return ok();
-    return streams_->wait_for(*record);
   }
   /// Null if it was never recorded.
   std::shared_ptr<EventRecord> last_record() const {
@@ -34,7 +27,6 @@ class HostEvent final : public Event {
   }
 
  private:
-  std::shared_ptr<HostStreams> streams_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<EventRecord> last_;
 };
@@ -77,7 +69,6 @@ class EagerStream final : public HostStream {
 class EagerStreams final : public HostStreams {
  public:
   Result<std::unique_ptr<Stream>> create_stream() override { return std::make_unique<EagerStream>(); }
-  Result<void> wait_for(const EventRecord&) override { return ok(); }
 };
 
 }  // namespace
@@ -108,8 +99,8 @@ std::shared_ptr<HostStreams> make_eager_streams() {
   return std::make_shared<EagerStreams>();
 }
 
-std::unique_ptr<Event> make_host_event(std::shared_ptr<HostStreams> streams) {
-  return std::make_unique<HostEvent>(std::move(streams));
+std::unique_ptr<Event> make_host_event() {
+  return std::make_unique<HostEvent>();
 }
 
 }  // namespace penstock::tiers

@@ -41,8 +41,7 @@ class HostStream : public Stream, public HostQueue {
   const HostDevice::Speeds speeds_;
 };
 
-/// Runs the operations of one device's streams. Streams and events share it, so that they may be destroyed after the
-/// device.
+/// Runs the operations of one device's streams, which share it, so that they may be destroyed after the device.
 class HostStreams : public std::enable_shared_from_this<HostStreams> {
  public:
   HostStreams() = default;
@@ -51,8 +50,6 @@ class HostStreams : public std::enable_shared_from_this<HostStreams> {
   virtual ~HostStreams() = default;
 
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
-  /// Blocks until the streams have passed `record`. Errors: failed_state, when that can never be.
-  virtual Result<void> wait_for(const EventRecord& record) = 0;
   /// See HostDevice.
   virtual bool run_one() { return false; }
   /// Runs the operations that were not run yet, as far as their events allow. Streams may outlive it.
@@ -64,6 +61,6 @@ class HostStreams : public std::enable_shared_from_this<HostStreams> {
 [[nodiscard]] std::shared_ptr<HostStreams> make_deferred_streams(const HostDevice::Options& options);
 [[nodiscard]] std::shared_ptr<HostStreams> make_threaded_streams(const HostDevice::Speeds& speeds);
 
-[[nodiscard]] std::unique_ptr<Event> make_host_event(std::shared_ptr<HostStreams> streams);
+[[nodiscard]] std::unique_ptr<Event> make_host_event();
 
 }  // namespace penstock::tiers

@@ -29,12 +29,6 @@ class ThreadedStreams final : public HostStreams {
   explicit ThreadedStreams(const HostDevice::Speeds& speeds) : speeds_(speeds) {}
 
   Result<std::unique_ptr<Stream>> create_stream() override;
-  Result<void> wait_for(const EventRecord& record) override {
-    std::unique_lock lock(all_.mutex);
-    all_.changed.wait(lock, [&] { return record.passed.load(); });
-    return ok();
-  }
-
   void finish() override {
     std::unique_lock lock(all_.mutex);
     all_.changed.wait(lock, [this] { return pending == 0; });

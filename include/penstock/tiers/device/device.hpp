@@ -30,7 +30,7 @@ class Stream {
   virtual Result<void> synchronize() = 0;
 };
 
-/// A point in a stream. Any thread may call query() and synchronize().
+/// A point in a stream. Any thread may call query().
 class Event {
  public:
   Event() = default;
@@ -40,7 +40,6 @@ class Event {
 
   /// True once the stream has passed the last record, or if there is none. Does not block.
   [[nodiscard]] virtual Result<bool> query() const = 0;
-  virtual Result<void> synchronize() const = 0;
 };
 
 /// Where a device's memory is.
@@ -58,7 +57,7 @@ enum class DeviceMemory : std::uint8_t {
 ///     PENSTOCK_TRY(stream->synchronize());
 ///     device.release(buffer);
 ///
-/// Safe from any thread. Only synchronize() and allocate() block.
+/// Safe from any thread. Only Stream::synchronize() and allocate() block.
 class Device {
  public:
   Device() = default;
