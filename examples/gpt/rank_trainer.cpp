@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace gpt {
 
@@ -30,6 +31,22 @@ class OnDevice final : public DeviceAllocator {
 double seconds(TimePoint time) {
   return std::chrono::duration<double>(time).count();
 }
+
+/// Adds the time since its creation, or the last end(), to a phase.
+class PhaseTimer {
+ public:
+  explicit PhaseTimer(const swap::Runtime& runtime) : runtime_(runtime) {}
+
+  void end(StepReport& report, double StepReport::Phases::*phase) {
+    const TimePoint now = Clock::steady().now(), stalled = runtime_.stall_time();
+    report.took.*phase += seconds(now - std::exchange(began_, now));
+    report.stalled.*phase += seconds(stalled - std::exchange(stalled_, stalled));
+  }
+
+ private:
+  const swap::Runtime& runtime_;
+  TimePoint began_ = Clock::steady().now(), stalled_ = runtime_.stall_time();
+};
 
 /// Linear warm-up, then linear decay to zero.
 float learning_rate(const TrainingConfig& training, float height, std::uint32_t step) {
@@ -109,24 +126,25 @@ Result<void> RankTrainer::open() {
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
   StepReport report;
-  const TimePoint stalled_before = rank_->runtime().stall_time();
   PENSTOCK_TRY(rank_->engine().begin_step(
       {.micro_batches = options_.training.micro_batches,
        .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
   for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
-    auto loss = micro_batch(step, micro);
+    auto loss = micro_batch(step, micro, report);
     if (!loss) return loss.error();
     report.loss += *loss / options_.training.micro_batches;
   }
+  PhaseTimer timer(rank_->runtime());
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
   report.outcome = *outcome;
-  report.stall_seconds = seconds(rank_->runtime().stall_time() - stalled_before);
+  timer.end(report, &StepReport::Phases::step);
   report.messages = rank_->runtime().take_messages();
   return report;
 }
 
-Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro) {
+Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, StepReport& report) {
+  PhaseTimer timer(rank_->runtime());
   options_.text->batch(options_.training.data_seed, {step, micro, options_.rank},
                        {options_.training.sequences, options_.model.context}, tokens_, targets_);
   const StreamHandle stream = stream_->handle();
@@ -142,6 +160,7 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro)
     if (!weights) return weights.error();
     PENSTOCK_TRY(model_->forward(stream, unit, weights->parameters(), *activations_));
   }
+  timer.end(report, &StepReport::Phases::forward);
   for (std::uint32_t unit = units; unit-- > 0;) {
     auto weights = rank_->engine().acquire(unit, *stream_);
     if (!weights) return weights.error();
@@ -157,7 +176,9 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro)
     weights->end();
     PENSTOCK_TRY(rank_->engine().reduce(std::move(*room), *stream_));
   }
-  return read_loss();
+  auto loss = read_loss();
+  timer.end(report, &StepReport::Phases::backward);
+  return loss;
 }
 
 Result<double> RankTrainer::read_loss() {

@@ -19,9 +19,16 @@ namespace gpt {
 
 /// The loss and the times of one rank's step.
 struct StepReport {
+  /// Seconds by phase of the step, of all micro-batches.
+  struct Phases {
+    double forward = 0, backward = 0, step = 0;
+    [[nodiscard]] double sum() const { return forward + backward + step; }
+  };
+
   double loss = 0;  ///< mean of this rank's micro-batches
   penstock::zero::StepOutcome outcome;
-  double stall_seconds = 0;           ///< time that this rank's trainer thread waited for data
+  Phases took;                        ///< of the trainer's thread, which on a GPU only enqueues
+  Phases stalled;                     ///< what it waited for data
   std::vector<std::string> messages;  ///< reports of failing paths
 };
 
@@ -44,6 +51,8 @@ class RankTrainer {
   ~RankTrainer();
 
   [[nodiscard]] penstock::Result<StepReport> step(std::uint32_t step);
+  /// Waits until the last step has updated all parameters.
+  [[nodiscard]] penstock::Result<void> finish_update() { return rank_->engine().finish_update(); }
   [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
 
   [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
@@ -55,7 +64,7 @@ class RankTrainer {
   explicit RankTrainer(const Options& options) : options_(options) {}
   penstock::Result<void> open();
   /// Runs forward and backward of one micro-batch. Returns its mean loss.
-  penstock::Result<double> micro_batch(std::uint32_t step, std::uint32_t micro_batch);
+  penstock::Result<double> micro_batch(std::uint32_t step, std::uint32_t micro_batch, StepReport& report);
   penstock::Result<double> read_loss();
 
   Options options_;

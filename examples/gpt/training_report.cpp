@@ -65,7 +65,7 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
   double loss = 0, stall = 0, update = 0;  // of the step before, which ran beside this one
   for (const StepReport& report : reports) {
     loss += report.loss / training_.ranks;
-    stall += report.stall_seconds / training_.ranks;
+    stall += report.stalled.sum() / training_.ranks;
     update = std::max(update, seconds(report.outcome.previous_update));
   }
   losses_.push_back(loss);

@@ -1,0 +1,232 @@
+// zero3_step: measures a training step of the example with its states on disk, against the same step with everything
+// in memory and against the disk alone, in turns. Two floors: the longer of the two, and that of the phases: the longer
+// of forward and disk, plus the backward, because no parameter may be updated before the norm of all gradients is
+// known.
+#include "gpt/rank_trainer.hpp"
+#include "measure/io_deadline.hpp"
+#include "measure/machine.hpp"
+#include "measure/run_main.hpp"
+#include "measure/statistics.hpp"
+#include "measure/storage_device.hpp"
+
+#include <penstock/base/time.hpp>
+#include <penstock/swap/disk_benchmark.hpp>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace penstock::bench {
+namespace {
+
+using gpt::RankTrainer;
+using gpt::StepReport;
+using measure::median;
+
+struct Arguments {
+  gpt::ModelConfig model{.layers = 4, .width = 512, .heads = 8, .context = 64};
+  gpt::TrainingConfig training{.ranks = 1, .micro_batches = 1, .sequences = 8};
+  std::filesystem::path path = ".";
+  TimePoint io_deadline = std::chrono::seconds(60);
+  std::uint32_t host_mib = 0, steps = 4, rounds = 5;
+};
+
+Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
+  PENSTOCK_TRY_ASSIGN(auto config, zero::Config::from_text(R"({
+    "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"},
+    "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 6e-4, "betas": [0.9, 0.95]}},
+    "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+  })",
+                                                           "zero3_step", /*world_size=*/1));
+  if (!on_disk) return config;
+  for (zero::OffloadConfig* const offload : {&config.offload_param, &config.offload_optimizer}) {
+    offload->device = zero::OffloadDevice::nvme;
+    offload->nvme_paths = {arguments.path};
+  }
+  config.penstock.host_budget = ByteCount(std::uint64_t{arguments.host_mib} << 20);
+  config.penstock.io_deadline_seconds = static_cast<std::uint32_t>(std::max<std::int64_t>(
+      1, std::chrono::duration_cast<std::chrono::seconds>(arguments.io_deadline).count()));
+  return config;
+}
+
+/// Seconds and bytes of a step, the means of one turn.
+struct Turn {
+  double seconds = 0;
+  StepReport::Phases took, stalled;
+  double read = 0, written = 0;
+};
+
+void add(StepReport::Phases& sum, const StepReport::Phases& phases, double weight) {
+  sum.forward += phases.forward * weight;
+  sum.backward += phases.backward * weight;
+  sum.step += phases.step * weight;
+}
+
+/// A model that is trained in turns with another.
+class Contestant {
+ public:
+  static Result<Contestant> create(const Arguments& arguments, const gpt::Text& text, bool on_disk) {
+    PENSTOCK_TRY_ASSIGN(const auto config, configuration(arguments, on_disk));
+    PENSTOCK_TRY_ASSIGN(auto trainer, RankTrainer::create({.model = arguments.model,
+                                                           .training = arguments.training,
+                                                           .config = config,
+                                                           .text = &text,
+                                                           .group = zero::InProcessGroup::create(1).value(),
+                                                           .make_device = gpt::on_host(arguments.model)}));
+    return Contestant(std::move(trainer));
+  }
+
+  /// Steps that follow each other: the first of them, which is not timed, begins the update that runs beside the next
+  /// one's forward; that of the last one is not waited for in the time.
+  Result<Turn> take(std::uint32_t steps) {
+    PENSTOCK_TRY(trainer_->step(step_++));
+    Turn turn;
+    const auto before = trainer_->runtime().ledger().traffic();
+    const TimePoint began = Clock::steady().now();
+    for (std::uint32_t i = 0; i < steps; ++i) {
+      PENSTOCK_TRY_ASSIGN(const StepReport report, trainer_->step(step_++));
+      add(turn.took, report.took, 1.0 / steps);
+      add(turn.stalled, report.stalled, 1.0 / steps);
+    }
+    turn.seconds = std::chrono::duration<double>(Clock::steady().now() - began).count() / steps;
+    const auto after = trainer_->runtime().ledger().traffic();
+    turn.read = static_cast<double>((after.read - before.read).value()) / steps;
+    turn.written = static_cast<double>((after.written - before.written).value()) / steps;
+    PENSTOCK_TRY(trainer_->finish_update());
+    return turn;
+  }
+  [[nodiscard]] swap::Runtime& runtime() { return trainer_->runtime(); }
+
+ private:
+  explicit Contestant(std::unique_ptr<RankTrainer> trainer) : trainer_(std::move(trainer)) {}
+  std::unique_ptr<RankTrainer> trainer_;
+  std::uint32_t step_ = 0;
+};
+
+struct Series {
+  std::vector<double> memory, disk, disk_alone, to_longer, to_phases, stall;
+};
+
+Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Contestant& memory,
+                           Contestant& disk, swap::DiskBenchmark& load, Series& series) {
+  const auto limit_now = [&load]() -> Result<double> {
+    PENSTOCK_TRY_ASSIGN(const auto run,
+                        load.run(swap::BenchmarkPattern::mixed, std::chrono::milliseconds(600)));
+    return run.bytes_per_second();
+  };
+  std::array<Turn, 2> turns;  // in memory, on disk; the first one rotates
+  PENSTOCK_TRY_ASSIGN(const double before, limit_now());
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const bool on_disk = (i + round) % 2 == 1;
+    PENSTOCK_TRY_ASSIGN(turns[on_disk ? 1 : 0], (on_disk ? disk : memory).take(arguments.steps));
+  }
+  PENSTOCK_TRY_ASSIGN(const double after, limit_now());
+  if (round == 0) return ok();
+  const auto& [in_memory, on_disk] = turns;
+  const double alone = (on_disk.read + on_disk.written) / ((before + after) / 2);
+  const double longer = std::max(in_memory.seconds, alone);
+  const double phases =
+      in_memory.seconds + std::max(alone - in_memory.took.forward, 0.0);  // in one step after the other
+  series.memory.push_back(in_memory.seconds);
+  series.disk.push_back(on_disk.seconds);
+  series.disk_alone.push_back(alone);
+  series.to_longer.push_back(on_disk.seconds / longer);
+  series.to_phases.push_back(on_disk.seconds / phases);
+  series.stall.push_back(on_disk.stalled.sum() / on_disk.seconds);
+  const auto bytes = [](double count) { return to_string(ByteCount(static_cast<std::uint64_t>(count))); };
+  fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}\n",
+             round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer,
+             on_disk.seconds / phases, on_disk.stalled.forward, on_disk.stalled.backward,
+             on_disk.stalled.step, bytes(on_disk.read), bytes(on_disk.written));
+  return ok();
+}
+
+Result<void> run(const Arguments& arguments) {
+  const measure::Machine machine = measure::describe_machine();
+  PENSTOCK_TRY_ASSIGN(const auto storage, measure::describe_storage(arguments.path, arguments.io_deadline));
+  fmt::print("{}, {} cores, load {:.1f}; {}\n", machine.cpu, machine.cores, machine.load,
+             measure::to_string(storage));
+  if (storage.virtual_because) fmt::print("note: {}\n", *storage.virtual_because);
+  if (storage.cached_because) {
+    fmt::print("note: the figures measure the page cache, not a disk: {}\n", *storage.cached_because);
+  }
+  PENSTOCK_TRY_ASSIGN(const gpt::Text text, gpt::Text::load({}, arguments.model.context));
+  PENSTOCK_TRY_ASSIGN(auto memory, Contestant::create(arguments, text, /*on_disk=*/false));
+  PENSTOCK_TRY_ASSIGN(auto disk, Contestant::create(arguments, text, /*on_disk=*/true));
+  PENSTOCK_TRY_ASSIGN(
+      auto load,
+      swap::DiskBenchmark::create(
+          {.paths = {{.directory = arguments.path, .capacity = 1_GiB, .deadline = arguments.io_deadline}}}));
+  const swap::PathReport path = disk.runtime().paths().front();
+  fmt::print("engine {}, direct I/O {}\n{} parameters, {} tokens a step, host memory of the run on disk {}\n",
+             path.engine, path.file.direct ? "yes" : "NO",
+             to_string(gpt::ModelDescription(arguments.model).element_count()),
+             arguments.training.micro_batches * arguments.training.sequences * arguments.model.context,
+             to_string(disk.runtime().host_memory().size()));
+  fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}\n", "", "in memory", "disk alone", "on disk",
+             "to the floor of", "stall of the run on disk, s", "traffic of a step");
+  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}\n", "round", "s a step",
+             "s a step", "s a step", "longer", "phases", "forward", "backward", "step", "read", "written");
+  Series series;
+  for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
+    PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, series));
+  }
+  fmt::print(
+      "{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}   spread {:.0f} %; stalled {:.0f} % of the time\n",
+      "median", median(series.memory), median(series.disk_alone), median(series.disk),
+      median(series.to_longer), median(series.to_phases), 100 * measure::spread(series.to_phases),
+      100 * median(series.stall));
+  return ok();
+}
+
+int main_body(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("A training step with its states on disk, against everything in memory and the disk alone");
+  app.add_option("--path", arguments.path, "swap directory")->capture_default_str();
+  measure::add_io_deadline(app, arguments.io_deadline);
+  app.add_option("--layers", arguments.model.layers, "blocks of the model")->capture_default_str();
+  app.add_option("--width", arguments.model.width, "its width")->capture_default_str();
+  app.add_option("--heads", arguments.model.heads, "its attention heads")->capture_default_str();
+  app.add_option("--context", arguments.model.context, "tokens of a sequence")->capture_default_str();
+  app.add_option("--sequences", arguments.training.sequences, "sequences of a micro-batch")
+      ->capture_default_str();
+  app.add_option("--micro-batches", arguments.training.micro_batches, "micro-batches of a step")
+      ->capture_default_str();
+  app.add_option("--host-mib", arguments.host_mib, "host budget of the run on disk in MiB; 0: as planned")
+      ->capture_default_str();
+  app.add_option("--steps", arguments.steps, "timed steps of a turn")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", arguments.rounds, "timed rounds")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  // The rates of the schedule do not matter, but the steps must not run out.
+  arguments.training.steps = (arguments.steps + 1) * (arguments.rounds + 1) + 1;
+  for (auto valid : {arguments.model.validate(), arguments.training.validate()}) {
+    if (valid) continue;
+    fmt::print(stderr, "error: {}\n", valid.error().message());
+    return 2;
+  }
+  if (const auto done = run(arguments); !done) {
+    fmt::print(stderr, "error: {}\n", done.error().message());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  return penstock::measure::run_main([&] { return penstock::bench::main_body(argc, argv); });
+}
