@@ -21,6 +21,18 @@ struct ModelConfig {
   [[nodiscard]] penstock::Result<void> validate() const;
 };
 
+/// Shapes of models, by their number of parameters.
+struct ModelPreset {
+  const char* name;
+  ModelConfig model;
+};
+inline constexpr ModelPreset model_presets[] = {
+    {"30m", {.layers = 4, .width = 768, .heads = 12, .context = 128}},
+    {"124m", {.layers = 16, .width = 800, .heads = 10, .context = 1024}},
+    {"1b", {.layers = 20, .width = 2048, .heads = 16, .context = 1024}},
+    {"7b", {.layers = 35, .width = 4096, .heads = 32, .context = 1024}},
+};
+
 /// The demonstration's hyperparameters, found with gpt_plain on two cores.
 struct TrainingConfig {
   std::uint32_t ranks = 2;

@@ -113,7 +113,7 @@ Result<void> RankTrainer::open() {
   auto activations = Activations::allocate(options_.model, options_.training.sequences, allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
-  const std::size_t rows = activations_->tokens.size().value();
+  const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;
   tokens_.resize(rows);
   targets_.resize(rows);
   losses_.resize(rows);
@@ -130,29 +130,32 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
       {.micro_batches = options_.training.micro_batches,
        .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
   for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
-    auto loss = micro_batch(step, micro, report);
-    if (!loss) return loss.error();
-    report.loss += *loss / options_.training.micro_batches;
+    PENSTOCK_TRY(micro_batch(step, micro, report));
   }
   PhaseTimer timer(rank_->runtime());
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
   report.outcome = *outcome;
+  auto loss = read_loss();
+  if (!loss) return loss.error();
+  report.loss = *loss;
   timer.end(report, &StepReport::Phases::step);
   report.messages = rank_->runtime().take_messages();
   return report;
 }
 
-Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, StepReport& report) {
+Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, StepReport& report) {
   PhaseTimer timer(rank_->runtime());
+  // Each micro-batch has its own host memory, because its copies run when the stream gets there.
+  const std::size_t rows = activations_->tokens.size().value();
+  const auto of_micro_batch = [&](auto& all) { return std::span(all).subspan(micro * rows, rows); };
+  const std::span<std::uint8_t> tokens = of_micro_batch(tokens_), targets = of_micro_batch(targets_);
   options_.text->batch(options_.training.data_seed, {step, micro, options_.rank},
-                       {options_.training.sequences, options_.model.context}, tokens_, targets_);
+                       {options_.training.sequences, options_.model.context}, tokens, targets);
   const StreamHandle stream = stream_->handle();
   tiers::Device& device = rank_->device();
-  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(tokens_)),
-                                     activations_->tokens));
-  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(std::span<const std::uint8_t>(targets_)),
-                                     activations_->targets));
+  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(tokens), activations_->tokens));
+  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(targets), activations_->targets));
 
   const auto units = static_cast<std::uint32_t>(model_->description().units().size());
   for (std::uint32_t unit = 0; unit < units; ++unit) {
@@ -176,14 +179,13 @@ Result<double> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro,
     weights->end();
     PENSTOCK_TRY(rank_->engine().reduce(std::move(*room), *stream_));
   }
-  auto loss = read_loss();
+  PENSTOCK_TRY(device.copy_to_host(stream, activations_->losses.bytes, HostSpan(of_micro_batch(losses_))));
   timer.end(report, &StepReport::Phases::backward);
-  return loss;
+  return ok();
 }
 
+/// Waits for the stream, once a step: a device that waits for its trainer in between is idle.
 Result<double> RankTrainer::read_loss() {
-  PENSTOCK_TRY(rank_->device().copy_to_host(stream_->handle(), activations_->losses.bytes,
-                                            HostSpan(std::span(losses_))));
   PENSTOCK_TRY(stream_->synchronize());
   PENSTOCK_TRY(ops_->status());
   double sum = 0;

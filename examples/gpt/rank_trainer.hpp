@@ -63,8 +63,9 @@ class RankTrainer {
  private:
   explicit RankTrainer(const Options& options) : options_(options) {}
   penstock::Result<void> open();
-  /// Runs forward and backward of one micro-batch. Returns its mean loss.
-  penstock::Result<double> micro_batch(std::uint32_t step, std::uint32_t micro_batch, StepReport& report);
+  /// Enqueues forward and backward of one micro-batch.
+  penstock::Result<void> micro_batch(std::uint32_t step, std::uint32_t micro_batch, StepReport& report);
+  /// The mean loss of the step's micro-batches.
   penstock::Result<double> read_loss();
 
   Options options_;
@@ -73,7 +74,7 @@ class RankTrainer {
   std::unique_ptr<penstock::tiers::Stream> stream_;
   std::optional<Model> model_;
   std::optional<Activations> activations_;
-  std::vector<std::uint8_t> tokens_, targets_;
+  std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;
 };
 

@@ -12,10 +12,15 @@
 #include <CLI/CLI.hpp>
 
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace gpt {
 namespace {
@@ -174,6 +179,41 @@ int run(const Arguments& arguments) {
   return equal ? 0 : 1;
 }
 
+/// The options of the model's shape: a preset, and members that are given beside it.
+class ShapeOptions {
+ public:
+  ShapeOptions(CLI::App& app, ModelConfig& model) : model_(model) {
+    app.add_option("--preset", preset_, "the model's shape, by its parameters; the next four change it")
+        ->check([](const std::string& name) { return find(name) ? "" : "one of 30m, 124m, 1b, 7b"; });
+    const auto add = [&](const char* name, std::uint32_t ModelConfig::*member, const char* help) {
+      members_.emplace_back(app.add_option(name, model.*member, help)->capture_default_str(), member);
+    };
+    add("--layers", &ModelConfig::layers, "blocks");
+    add("--width", &ModelConfig::width, "model width");
+    add("--heads", &ModelConfig::heads, "attention heads");
+    add("--context", &ModelConfig::context, "tokens per sequence");
+  }
+  /// Sets the members that were not given. Call after parsing.
+  void apply_preset() {
+    const ModelPreset* const preset = find(preset_);
+    if (preset == nullptr) return;
+    for (const auto& [option, member] : members_) {
+      if (option->count() == 0) model_.*member = preset->model.*member;
+    }
+  }
+
+ private:
+  static const ModelPreset* find(const std::string& name) {
+    const auto found = std::find_if(std::begin(model_presets), std::end(model_presets),
+                                    [&](const ModelPreset& preset) { return preset.name == name; });
+    return found == std::end(model_presets) ? nullptr : found;
+  }
+
+  ModelConfig& model_;
+  std::string preset_;
+  std::vector<std::pair<CLI::Option*, std::uint32_t ModelConfig::*>> members_;
+};
+
 int main_body(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
@@ -184,10 +224,7 @@ int main_body(int argc, char** argv) {
   app.add_option("--nvme-path", arguments.nvme_paths,
                  "swap directories, instead of those of the configuration")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--layers", arguments.model.layers, "blocks")->capture_default_str();
-  app.add_option("--width", arguments.model.width, "model width")->capture_default_str();
-  app.add_option("--heads", arguments.model.heads, "attention heads")->capture_default_str();
-  app.add_option("--context", arguments.model.context, "tokens per sequence")->capture_default_str();
+  ShapeOptions shape(app, arguments.model);
   app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
@@ -203,6 +240,7 @@ int main_body(int argc, char** argv) {
     std::fprintf(stderr, "error: %s (--help lists the options)\n", error.what());
     return 2;
   }
+  shape.apply_preset();
   arguments.training.data_seed = arguments.model.seed;
   note_stop_signals();
   return run(arguments);

@@ -194,6 +194,18 @@ TEST_F(GptTrain, RefusesATextThatIsMissingOrEmpty) {
   expect_refused(train(arguments() + " --text " + empty), 2, {"empty"});
 }
 
+TEST_F(GptTrain, TakesFromAPresetWhatIsNotGiven) {
+  std::string without_context = arguments();
+  without_context.erase(without_context.find("--context 32"), std::string("--context 32").size());
+
+  const Outcome outcome = train("--preset 1b " + without_context);
+
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  // A context of 1024 tokens, for 2 ranks with 2 micro-batches each.
+  EXPECT_NE(outcome.output.find("2 ranks, 4096 tokens a step"), std::string::npos) << outcome.output;
+  expect_refused(train(arguments() + " --preset 8b"), 2, {"--preset", "one of 30m, 124m, 1b, 7b"});
+}
+
 TEST_F(GptTrain, RefusesSizesThatNoMachineHas) {
   expect_refused(train(arguments() + " --width 1000000"), 2, {"width", "1 to 65536"});
   expect_refused(train(arguments() + " --layers 4294967295"), 2, {"layers", "1 to 4096"});

@@ -6,6 +6,10 @@
 
 #include <bit>
 #include <cmath>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace gpt {
 namespace {
@@ -35,6 +39,18 @@ TEST(ModelDescription, CountsTheDemonstrationsParameters) {
 
   EXPECT_EQ(model.element_count().value(), 4u * (12 * 768 * 768 + 13 * 768) + 384 * 768 + 2 * 768);
   EXPECT_EQ(model.scratch_count().value(), 4u * 768 * 768);
+}
+
+TEST(ModelDescription, CountsAsManyParametersAsEachPresetIsNamedAfter) {
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"30m", 30e6}, {"124m", 124e6}, {"1b", 1e9}, {"7b", 7e9}};
+  ASSERT_EQ(std::size(model_presets), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(model_presets[i].name, expected[i].first);
+    EXPECT_TRUE(model_presets[i].model.validate());
+    const auto count = static_cast<double>(ModelDescription(model_presets[i].model).element_count().value());
+    EXPECT_NEAR(count / expected[i].second, 1, 0.05) << expected[i].first;
+  }
 }
 
 TEST(ModelDescription, DecaysMatricesAndEmbeddingsOnly) {
