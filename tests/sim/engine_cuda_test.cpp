@@ -55,7 +55,7 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
   ASSERT_FALSE(host.error) << host.error->message();
   std::uint64_t seed = 0;
   for (const Offload offload : {Offload{none, none}, {nvme, none}, {none, nvme}, {nvme, nvme}}) {
-    for (int order = 0; order < 5; ++order) {
+    for (int order = 0; order < 25; ++order) {
       SCOPED_TRACE("seed " + std::to_string(++seed));
       fake_cuda::restart({.seed = seed});
       RunOptions options = run_options(ranks, offload);
@@ -211,6 +211,37 @@ TEST_F(EngineOnCuda, ReportsAKernelThatFaults) {
     ASSERT_TRUE(result.error);
     EXPECT_NE(result.error->message().find("illegal memory access"), std::string::npos)
         << result.error->message();
+  }
+}
+
+// Each of the calls that a step makes, of either rank, and either kind of failure: of the call, and of the device.
+TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
+  const struct {
+    cudaError_t error;
+    std::string words, advice;
+  } failures[] = {{cudaErrorECCUncorrectable, "uncorrectable ECC error", "dmesg"},
+                  {cudaErrorLaunchFailure, "unspecified launch failure", "compute-sanitizer"},
+                  {cudaErrorInvalidValue, "invalid argument", ""}};
+  for (const auto& [error, words, advice] : failures) {
+    for (const char* const function :
+         {"cudaMemcpyAsync", "cudaMemsetAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
+      for (const std::uint64_t nth : {1u, 4u}) {
+        SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth) + ", " + words);
+        fake_cuda::restart({.seed = nth});
+        RunOptions options = run_options(GetParam(), {none, nvme});
+        options.accelerator = cuda();
+        options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime&) {
+          if (step == 1 && rank == 0) fake_cuda::fail_call(function, nth, error);
+        };
+
+        const RunResult result = train(options);
+
+        ASSERT_TRUE(result.error);
+        const std::string message = result.error->message();
+        EXPECT_NE(message.find(words), std::string::npos) << message;
+        EXPECT_NE(message.find(advice), std::string::npos) << message;
+      }
+    }
   }
 }
 
