@@ -50,6 +50,14 @@ Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t r
                                ", on rank " + std::to_string(rank) + ", and what was trained before");
 }
 
+int fail(const Error& error, const char* what) {
+  std::fprintf(stderr, "error: %s: %s\n", what, error.message().c_str());
+  return error.code() == ErrorCode::invalid_config || error.code() == ErrorCode::budget_too_small ||
+                 error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::not_found
+             ? 2
+             : 1;
+}
+
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
   const std::uint32_t ranks = arguments.training.ranks;
@@ -108,16 +116,14 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
     arrived.arrive_and_drop();
   });
   if (!ran) run.error = ran.error();
+  if (run.error && run.error->code() == ErrorCode::deadline_exceeded && arguments.cuda) {
+    // A device that makes no progress would keep the destructors of streams and buffers on it waiting for ever.
+    const int status = fail(*run.error, "training failed");
+    std::fflush(nullptr);
+    ::_exit(status);
+  }
   if (!run.error) report.end(trainers, run.digest);
   return run;
-}
-
-int fail(const Error& error, const char* what) {
-  std::fprintf(stderr, "error: %s: %s\n", what, error.message().c_str());
-  return error.code() == ErrorCode::invalid_config || error.code() == ErrorCode::budget_too_small ||
-                 error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::not_found
-             ? 2
-             : 1;
 }
 
 /// The exit status of a program that a signal ended, as a shell reports it.

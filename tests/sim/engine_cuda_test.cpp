@@ -32,9 +32,8 @@ TestAccelerator cuda() {
   return {.make = [](ByteCount) { return make_cuda_accelerator(0); },
           .enqueue =
               [](StreamHandle stream, std::function<void()> operation) {
-                EXPECT_EQ(
-                    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.native()), std::move(operation)),
-                    cudaSuccess);
+                // An error of the device concerns the engine too, which returns it.
+                (void)fake_cuda::enqueue(static_cast<cudaStream_t>(stream.native()), std::move(operation));
               },
           .bytes =
               [](DeviceSpan span) {
@@ -132,6 +131,27 @@ TEST_F(EngineOnCuda, AllocatesOnceAndWaitsForNoDeviceWhileItTrains) {
   EXPECT_EQ(step.allocations() + step.stream_creations() + step.device_synchronizations(), 0u);
 }
 
+/// Fails a call to create a stream, event or range of device memory.
+TEST_F(EngineOnCuda, EndsWhereItCannotBeCreated) {
+  for (const char* const function : {"cudaStreamCreateWithFlags", "cudaEventCreateWithFlags", "cudaMalloc"}) {
+    for (std::uint64_t nth = 1; nth <= 4; ++nth) {
+      SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth));
+      fake_cuda::restart();
+      Rank::Options options{.config = run_options(1, {none, none}).config,
+                            .model = deep_model(),
+                            .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); }};
+      fake_cuda::fail_call(function, nth, cudaErrorMemoryAllocation);
+
+      const auto rank = Rank::create(std::move(options));
+
+      if (fake_cuda::count().of(function) < nth) continue;  // it needs fewer
+      ASSERT_FALSE(rank);
+      EXPECT_EQ(rank.error().code(), ErrorCode::budget_too_small) << rank.error().message();
+      EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+    }
+  }
+}
+
 /// A rank on CUDA whose trainer's stream stops until release().
 class EngineOnHungCuda : public EngineOnCuda {
  protected:
@@ -223,13 +243,16 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
                   {cudaErrorLaunchFailure, "unspecified launch failure", "compute-sanitizer"},
                   {cudaErrorInvalidValue, "invalid argument", ""}};
   for (const auto& [error, words, advice] : failures) {
-    for (const char* const function :
-         {"cudaMemcpyAsync", "cudaMemsetAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
+    for (const char* const function : {"cudaMemcpyAsync", "cudaMemsetAsync", "cudaEventRecord",
+                                       "cudaStreamWaitEvent", "cudaEventQuery", "cudaLaunchHostFunc"}) {
       for (const std::uint64_t nth : {1u, 4u}) {
         SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth) + ", " + words);
         fake_cuda::restart({.seed = nth});
         RunOptions options = run_options(GetParam(), {none, nvme});
         options.accelerator = cuda();
+        if (function == std::string("cudaLaunchHostFunc")) {
+          options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
+        }
         options.before_step = [&](std::uint32_t step, std::uint32_t rank, swap::Runtime&) {
           if (step == 1 && rank == 0) fake_cuda::fail_call(function, nth, error);
         };

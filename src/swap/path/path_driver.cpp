@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <time.h>
 #include <iterator>
+#include <set>
 #include <utility>
 
 namespace penstock::swap {
@@ -187,13 +188,15 @@ void PathDriver::watch() {
 void PathDriver::end_all_transfers() {
   engine_.refuse();
   stuck_ = tiers::call_overdue("Path::drive", deadline_).object(name_);
-  for (const std::uint32_t slot : queue_) end(slot, refusal(*slots_[slot]));
+  const std::set<std::uint32_t> waiting(queue_.begin(), queue_.end());
   queue_.clear();
+  // The cause comes first: the path is retired with the first error.
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!slots_[slot]) continue;
+    if (!slots_[slot] || waiting.contains(slot)) continue;
     const Command& command = *slots_[slot];
     end(slot, with_range(tiers::call_overdue(operation_name(command.operation), deadline_), name_, command));
   }
+  for (const std::uint32_t slot : waiting) end(slot, refusal(*slots_[slot]));
 }
 
 bool PathDriver::stop() {

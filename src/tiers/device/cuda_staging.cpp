@@ -4,15 +4,21 @@
 
 #include <sys/mman.h>
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 namespace penstock::tiers {
 
 namespace {
 
 constexpr const char* operation = "CudaDevice::copy";
+
+/// Host functions of all devices that run now.
+std::atomic<int> running{0};
 
 /// A copy between a slot and pageable memory, for cudaLaunchHostFunc.
 struct HostCopy {
@@ -24,25 +30,34 @@ struct HostCopy {
 Result<void> enqueue_host_copy(cudaStream_t stream, std::byte* to, const std::byte* from, ByteCount size) {
   auto copy = std::make_unique<HostCopy>(HostCopy{to, from, size.value()});
   const auto run = [](void* argument) {
+    ++running;
     const std::unique_ptr<HostCopy> owned(static_cast<HostCopy*>(argument));
     std::memcpy(owned->to, owned->from, owned->size);
+    --running;
   };
   PENSTOCK_TRY(check_cuda(operation, cudaLaunchHostFunc(stream, run, copy.get())));
   (void)copy.release();  // the function deletes it
   return ok();
 }
 
+/// False also for an event that cannot be queried.
+bool has_passed(cudaEvent_t event) {
+  const cudaError_t passed = cudaEventQuery(event);
+  ignore_cuda(passed);
+  return passed == cudaSuccess;
+}
+
 }  // namespace
 
 CudaStaging::~CudaStaging() {
-  if (!use_device("CudaDevice::~CudaDevice", device_)) return;
+  const bool usable = use_device("CudaDevice::~CudaDevice", device_).has_value();
   for (Ring* const ring : {&in_, &out_}) {
     for (Slot& slot : ring->slots) {
-      if (slot.used == nullptr) continue;
-      const cudaError_t used = cudaEventQuery(slot.used);
-      ignore_cuda(used);
-      if (used != cudaErrorNotReady) close(slot);
+      if (slot.used != nullptr && usable && has_passed(slot.used)) close(slot);
     }
+  }
+  for (int waited = 0; running > 0 && waited < 1000; ++waited) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -72,15 +87,30 @@ void CudaStaging::close(Slot& slot) {
   slot = {};
 }
 
+/// One that no stream uses any more, else the one used longest ago.
+CudaStaging::Slot& CudaStaging::choose(Ring& ring) {
+  const std::size_t count = ring.slots.size();
+  std::size_t chosen = ring.next;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t candidate = (ring.next + i) % count;
+    if (!has_passed(ring.slots[candidate].used)) continue;
+    chosen = candidate;
+    break;
+  }
+  ring.next = (chosen + 1) % count;
+  return ring.slots[chosen];
+}
+
 /// Calls `copy_part(slot, begin, count)`, which enqueues a part, for one slot after the other. A stream waits until the
 /// slot's last use is over: that was enqueued before, so that streams never wait for each other in a circle.
 template <class Copy>
 Result<void> CudaStaging::copy(Ring& ring, cudaStream_t stream, ByteCount size, const Copy& copy_part) {
   const std::lock_guard lock(ring.mutex);
-  for (ByteCount begin; begin < size; begin += slot_bytes) {
-    Slot& slot = ring.slots[ring.next];
+  for (Slot& slot : ring.slots) {  // all before the first part: a copy should not fail in its middle
     if (slot.bytes == nullptr) PENSTOCK_TRY(open(slot));
-    ring.next = (ring.next + 1) % ring.slots.size();
+  }
+  for (ByteCount begin; begin < size; begin += slot_bytes) {
+    Slot& slot = choose(ring);
     PENSTOCK_TRY(check_cuda(operation, cudaStreamWaitEvent(stream, slot.used, 0)));
     const auto copied = copy_part(slot.bytes, begin.value(), std::min(slot_bytes, size - begin));
     // Also after an error: a part of it may be enqueued.

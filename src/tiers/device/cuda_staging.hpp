@@ -14,14 +14,16 @@ namespace penstock::tiers {
 /// own, in the stream's order, copies between slot and memory. CUDA's own copies of pageable memory may block the
 /// caller until the stream gets there, and the caller is the mover.
 ///
-/// Slower than copies of registered memory, because each byte is copied twice. The slots are allocated by the first
-/// copy. Safe from any thread.
+/// Slower than copies of registered memory, because each byte is copied twice. The slots of a direction are allocated by
+/// its first copy. A copy that fails may have been enqueued in part. CUDA may still block the caller of a copy of
+/// hundreds of slots, whose parts fill the stream's queue. Safe from any thread.
 class CudaStaging {
  public:
   explicit CudaStaging(int device) : device_(device) {}
   CudaStaging(const CudaStaging&) = delete;
   CudaStaging& operator=(const CudaStaging&) = delete;
-  /// Slots that a stream still uses are never freed.
+  /// Slots that a stream may still use are never freed. Waits for host functions that run now: after an error of the
+  /// device nothing else does.
   ~CudaStaging();
 
   /// Whether the address is of host memory that CUDA does not know.
@@ -36,15 +38,16 @@ class CudaStaging {
     std::byte* bytes = nullptr;
     cudaEvent_t used = nullptr;  // after its last use
   };
-  /// The slots of one direction, used in turn: copies to the device must not wait for copies that wait for kernels.
+  /// The slots of one direction: copies to the device must not wait for copies that wait for kernels.
   struct Ring {
     std::array<Slot, 4> slots;
-    std::size_t next = 0;
+    std::size_t next = 0;  // the one used longest ago
     std::mutex mutex;
   };
 
   static Result<void> open(Slot& slot);
   static void close(Slot& slot);
+  static Slot& choose(Ring& ring);
   template <class Copy>
   Result<void> copy(Ring& ring, cudaStream_t stream, ByteCount size, const Copy& copy_part);
 

@@ -28,7 +28,7 @@ class GatherHop final : public CollectiveHop {
   GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
       : CollectiveHop(context), target_(std::move(target)), pending_(std::move(shard)) {}
   ~GatherHop() override {
-    if (context_.copied_in.hangs()) abandon(std::move(shard_));
+    if (context_.copied_in.hangs() || copy_ == Copy::unknown) abandon(std::move(shard_));
   }
   bool is_blocked() const override {
     return phase_ == Phase::lease || (phase_ == Phase::order && !shard_.held() && !is_head());
@@ -40,6 +40,8 @@ class GatherHop final : public CollectiveHop {
 
  private:
   enum class Phase : std::uint8_t { lease, order, gather, finish };
+  /// unknown: perhaps enqueued, and when it ends cannot be told.
+  enum class Copy : std::uint8_t { none, enqueued, unknown };
 
   Result<HopState> advance() override {
     PENSTOCK_TRY(end_lease_once_copied());
@@ -75,7 +77,7 @@ class GatherHop final : public CollectiveHop {
   }
 
   [[nodiscard]] bool copies_in_flight() const override {
-    if (!shard_.held() || phase_ == Phase::lease) return false;
+    if (!shard_.held() || copy_ != Copy::enqueued) return false;
     const auto copied = context_.copied_in.has_passed(copied_);
     return copied && !*copied;  // after an error of the device nothing is in flight
   }
@@ -83,7 +85,7 @@ class GatherHop final : public CollectiveHop {
   /// The lease ends here and not after the all-gather. Otherwise a gather that waits for its turn could hold the memory
   /// that the gather at the head needs.
   Result<void> end_lease_once_copied() {
-    if (!shard_.held()) return ok();
+    if (!shard_.held() || copy_ != Copy::enqueued) return ok();
     PENSTOCK_TRY_ASSIGN(const bool copied, context_.copied_in.has_passed(copied_));
     if (copied) shard_.end();
     return ok();
@@ -92,11 +94,14 @@ class GatherHop final : public CollectiveHop {
   Result<void> copy_in() {
     for (const auto& fence : target_.writable) PENSTOCK_TRY(context_.copy_in.wait(*fence));
     target_.writable.clear();
-    PENSTOCK_TRY(
-        context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes));
+    const auto copied =
+        context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes);
+    // Also after an error: a part of the copy may be enqueued.
+    copy_ = Copy::unknown;
     PENSTOCK_TRY_ASSIGN(copied_,
                         context_.copied_in.record(context_.copy_in, context_.events, shard_.bytes().size()));
-    return ok();
+    copy_ = Copy::enqueued;
+    return copied;
   }
 
   GatherTarget target_;
@@ -104,6 +109,7 @@ class GatherHop final : public CollectiveHop {
   swap::Lease shard_;
   tiers::StreamProgress::Point copied_;
   Phase phase_ = Phase::lease;
+  Copy copy_ = Copy::none;
 };
 
 class ReduceScatterHop final : public CollectiveHop {

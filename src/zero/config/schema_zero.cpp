@@ -15,8 +15,7 @@ constexpr Field optimizer = field<&Draft::config, &Config::offload_optimizer, me
 
 constexpr std::string_view pinned =
     "a rank's host memory is pinned if this is true in an offload block in use; if not, CUDA copies pass "
-    "through "
-    "32 MiB of pinned memory";
+    "through 32 MiB of pinned memory";
 constexpr std::string_view whole_flats = "a unit is gathered and reduced as a whole, in place";
 constexpr std::string_view planned = "residency and prefetches are decided from the first step's trace";
 constexpr std::string_view tiles = "the optimizer's state moves in tiles, see penstock.tile_elements";

@@ -91,9 +91,19 @@ Result<void> EngineContext::finish(tiers::Stream& stream, const char* work) {
 }
 
 Result<void> EngineContext::finish_streams() {
-  PENSTOCK_TRY(finish(*copy_in, "copies to the device"));
-  PENSTOCK_TRY(finish(*communication, "collectives"));
-  return finish(*copy_out, "copies to host memory");
+  struct Named {
+    tiers::Stream* stream;
+    const char* work;
+  };
+  Result<void> all = ok();
+  for (const auto& [stream, work] :
+       {Named{copy_in.get(), "copies to the device"}, Named{communication.get(), "collectives"},
+        Named{copy_out.get(), "copies to host memory"}}) {
+    if (stream == nullptr || wait_hangs) continue;
+    auto finished = finish(*stream, work);
+    if (all && !finished) all = std::move(finished);
+  }
+  return all;
 }
 
 void EngineContext::abandon_device() {

@@ -72,7 +72,8 @@ struct EngineContext {
   /// Blocks until the stream, whose operations are `work`, has executed everything that is enqueued. Does not block the
   /// mover, nor an idle handler. An error fails the engine.
   Result<void> finish(tiers::Stream& stream, const char* work);
-  /// The same for all streams of the engine.
+  /// The same for each stream of the engine that was created; returns the first error. Waits for no other stream once
+  /// one has reached the deadline.
   Result<void> finish_streams();
   /// Whether a stream has made no progress for the deadline, so that it may use memory of this rank for ever. Call when
   /// no move is in flight.

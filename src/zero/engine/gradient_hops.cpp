@@ -42,7 +42,7 @@ class CopyOutHop final : public OrderedHop {
   }
 
   ~CopyOutHop() override {
-    if (!context_.copied_out.hangs()) return;
+    if (!context_.copied_out.hangs() && copy_ != Copy::unknown) return;
     abandon(std::move(accumulator_));
     abandon(std::move(incoming_));
   }
@@ -69,7 +69,15 @@ class CopyOutHop final : public OrderedHop {
   }
 
  private:
+  /// unknown: perhaps enqueued, and when it ends cannot be told.
+  enum class Copy : std::uint8_t { none, enqueued, unknown };
+
   [[nodiscard]] bool continues_after_failure() const override { return leased_; }
+  [[nodiscard]] bool copies_in_flight() const override {
+    if (copy_ != Copy::enqueued) return false;
+    const auto copied = context_.copied_out.has_passed(copied_);
+    return copied && !*copied;
+  }
 
   Result<HopState> advance() override {
     PENSTOCK_TRY(take_leases());
@@ -114,15 +122,19 @@ class CopyOutHop final : public OrderedHop {
 
   Result<void> copy_out() {
     PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
-    ByteCount copied;
+    Result<void> copied = ok();
+    ByteCount bytes;
     if (where_ == Incoming::accumulator || where_ == Incoming::buffer) {
       const HostSpan to = where_ == Incoming::accumulator ? accumulator() : incoming();
-      PENSTOCK_TRY(context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to));
-      copied = to.size();
+      copied = context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to);
+      bytes = to.size();
     }
-    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, copied));
+    // Also after an error: a part of the copy may be enqueued.
+    copy_ = Copy::unknown;
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, bytes));
+    copy_ = Copy::enqueued;
     flat_.grad.copied_out = copied_.fence();
-    return ok();
+    return copied;
   }
 
   EngineContext& context_;
@@ -133,6 +145,7 @@ class CopyOutHop final : public OrderedHop {
   swap::PendingLease pending_accumulator_, pending_incoming_;
   swap::Lease accumulator_, incoming_;
   tiers::StreamProgress::Point copied_;
+  Copy copy_ = Copy::none;
 };
 
 /// Runs on a worker, with the help of the others. Uses the leases of `copied`, which exists as long as its move.

@@ -13,7 +13,7 @@ namespace penstock::tiers {
 struct MemoryLimit {
   ByteCount available;  ///< can still be allocated
   ByteCount allowed;    ///< what `file` allows all processes together; the machine's memory for /proc/meminfo
-  std::string file;     ///< sets the limit: /proc/meminfo, or a file of a control group
+  std::string file;     ///< sets the limit: /proc/meminfo, its commit limit, or a file of a control group
 
   [[nodiscard]] ByteCount used() const { return allowed - std::min(allowed, available); }
 };

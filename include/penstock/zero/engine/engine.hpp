@@ -149,8 +149,9 @@ class Engine {
     MemoryPlan plan = {};  ///< from plan_memory(); the runtime was created from it too
     std::uint32_t engine_number =
         0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
-    /// A stream that makes no progress for longer fails the engine with deadline_exceeded. The memory that the device
-    /// may still use is then never used again, in any tier, and the destructor does not wait for it.
+    /// Copies that make no progress for longer, and waits of a call for a stream, fail the engine with
+    /// deadline_exceeded. Longer than all that the trainer enqueues ahead takes. The memory that the device may still
+    /// use is then never used again, in any tier, and the destructor does not wait for it.
     TimePoint device_deadline = std::chrono::minutes(30);
   };
 
@@ -161,7 +162,7 @@ class Engine {
   /// no_space, when the swap files are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   /// Waits for operations in flight. Precondition: the caller's streams have executed all work that uses the engine's
-  /// tensors.
+  /// tensors, unless the device has reached Options::device_deadline.
   ~Engine();
 
   /// Writes initial values [first, first + values.size()) of `parameter` into `values`, which contains zeros. Called
