@@ -59,7 +59,8 @@ struct Machine {
 /// used again. A program that never calls it has one device. No other thread is in a CUDA call.
 void restart(const Machine& machine = {});
 
-/// Adds the kernels of a PTX file to those of the library, for the rest of the process.
+/// Adds the kernels of a PTX file to those of the library, for the rest of the process. They may use fused and
+/// approximate arithmetic (ptx::Arithmetic), which the library's may not.
 void add_kernels(const std::filesystem::path& ptx);
 
 /// The numbers of calls since restart(), of those too that failed.
