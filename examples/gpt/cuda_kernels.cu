@@ -242,6 +242,19 @@ __global__ void cross_entropy_backward_kernel(std::uint32_t columns, const float
 
 }  // namespace
 
+cudaError_t load_kernels() {
+  cudaError_t error = cudaSuccess;
+  const auto load = [&error](auto*... kernels) {
+    cudaFuncAttributes attributes{};
+    ((error = error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, kernels)), ...);
+  };
+  load(widen_bf16_kernel, store_bf16_kernel, store_fp32_kernel, add_bias_kernel, column_sums_kernel,
+       layer_norm_kernel, layer_norm_parameters_kernel, layer_norm_backward_kernel, causal_softmax_kernel,
+       causal_softmax_backward_kernel, gelu_kernel, gelu_backward_kernel, embed_kernel, embed_backward_kernel,
+       positions_backward_kernel, cross_entropy_kernel, cross_entropy_backward_kernel);
+  return error;
+}
+
 void widen_bf16(cudaStream_t stream, const void* from, float* to, std::size_t count) {
   widen_bf16_kernel<<<blocks_for(count), block_size, 0, stream>>>(static_cast<const __nv_bfloat16*>(from), to,
                                                                   count);

@@ -11,6 +11,10 @@
 /// functions of host_kernels.hpp, where the formulas are documented.
 namespace gpt::cuda {
 
+/// Loads all kernels for the current device. CUDA would load each at its first launch, which then waits for the device
+/// (CUDA C++ Programming Guide, "Lazy Loading").
+[[nodiscard]] cudaError_t load_kernels();
+
 void widen_bf16(cudaStream_t stream, const void* from, float* to, std::size_t count);
 void store_bf16(cudaStream_t stream, const float* from, void* to, std::size_t count, GradientWrite write);
 void store_fp32(cudaStream_t stream, const float* from, float* to, std::size_t count, GradientWrite write);

@@ -1,6 +1,7 @@
 #include "gpt/cuda_ops.hpp"
 
 #include "gpt/cuda_kernels.hpp"
+#include "gpt/device_memory.hpp"
 
 #include <penstock/base/check.hpp>
 
@@ -15,6 +16,7 @@ namespace gpt {
 
 namespace {
 
+using penstock::ByteCount;
 using penstock::DType;
 using penstock::Error;
 using penstock::ErrorCode;
@@ -232,18 +234,19 @@ class CudaOps final : public Ops {
   template <class Operation>
   void run(const char* name, StreamHandle stream, Operation operation) {
     if (failure_) return;
-    operation_ = name;
     const auto on = static_cast<cudaStream_t>(stream.native());
     check(cublasSetStream(handle_, on));
     operation(on);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) fail(cudaGetErrorString(error));
+    // cuBLAS does not name the error of an operation that was enqueued before; CUDA does.
+    const cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess && cublas_ == CUBLAS_STATUS_SUCCESS) return;
+    failure_ = Error(ErrorCode::failed_state, name)
+                   .reason(error != cudaSuccess ? std::string("CUDA: ") + cudaGetErrorString(error)
+                                                : std::string("cuBLAS: ") + cublasGetStatusString(cublas_));
   }
 
   void check(cublasStatus_t status) {
-    if (status != CUBLAS_STATUS_SUCCESS) fail(cublasGetStatusString(status));
-  }
-  void fail(const char* reason) {
-    if (!failure_) failure_ = Error(ErrorCode::failed_state, operation_).reason(reason);
+    if (cublas_ == CUBLAS_STATUS_SUCCESS) cublas_ = status;
   }
 
   float* scratch(std::size_t first, std::size_t length) const {
@@ -281,18 +284,39 @@ class CudaOps final : public Ops {
 
   cublasHandle_t handle_;
   DeviceBuffer scratch_;
-  const char* operation_ = "";
+  cublasStatus_t cublas_ = CUBLAS_STATUS_SUCCESS;  // the first that is not success
   std::optional<Error> failure_;
 };
 
+/// An error of make_cuda_ops. Clears the thread's last CUDA error, which the next check of a launch would return again.
+Error refused(cudaError_t error) {
+  (void)cudaGetLastError();
+  const bool memory = error == cudaErrorMemoryAllocation;
+  return Error(memory ? ErrorCode::budget_too_small : ErrorCode::unsupported, "make_cuda_ops")
+      .reason(std::string("CUDA: ") + cudaGetErrorString(error));
+}
+
+Result<DeviceBuffer> allocate(ByteCount size) {
+  void* bytes = nullptr;
+  if (const cudaError_t error = cudaMalloc(&bytes, size.value()); error != cudaSuccess) {
+    return refused(error).object("scratch").wanted(size);
+  }
+  const auto address = penstock::DeviceAddress(reinterpret_cast<std::uintptr_t>(bytes));
+  return DeviceBuffer{.bytes = {address, size}, .owner = {bytes, [](void* memory) { cudaFree(memory); }}};
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Ops>> make_cuda_ops(DeviceBuffer scratch) {
+Result<std::unique_ptr<Ops>> make_cuda_ops(ByteCount scratch) {
+  PENSTOCK_TRY_ASSIGN(auto buffer, allocate(scratch));
+  if (const cudaError_t error = cuda::load_kernels(); error != cudaSuccess) return refused(error);
   cublasHandle_t handle = nullptr;
   if (const cublasStatus_t status = cublasCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
-    return Error::unsupported("make_cuda_ops").reason(cublasGetStatusString(status));
+    const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+    return Error(memory ? ErrorCode::budget_too_small : ErrorCode::unsupported, "make_cuda_ops")
+        .reason(std::string("cuBLAS: ") + cublasGetStatusString(status));
   }
-  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(handle, std::move(scratch)));
+  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(handle, std::move(buffer)));
 }
 
 }  // namespace gpt

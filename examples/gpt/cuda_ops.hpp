@@ -1,6 +1,5 @@
 #pragma once
 
-#include "gpt/device_memory.hpp"
 #include "gpt/ops.hpp"
 
 #include <memory>
@@ -10,10 +9,11 @@ namespace gpt {
 /// Creates the Ops of the current CUDA device: cuBLAS in fp32 and the example's own kernels, launched on the
 /// cudaStream_t in stream.native(). No atomics, so the bits are the same in every run.
 ///
-/// `scratch` is device memory for the fp32 copy of one parameter. The Ops keep it alive; destroy them only after the
-/// enqueued work has finished.
+/// Allocates `scratch` bytes of device memory, for the fp32 copy of one parameter, and loads all kernels: later both
+/// could wait for the device. Destroy the Ops only after the enqueued work has finished.
 ///
-/// Errors: unsupported, when cuBLAS finds no device to run on.
-[[nodiscard]] penstock::Result<std::unique_ptr<Ops>> make_cuda_ops(DeviceBuffer scratch);
+/// Errors: budget_too_small, if the device has less memory; unsupported, if there is no device that cuBLAS can use, or
+/// this build has no code for it.
+[[nodiscard]] penstock::Result<std::unique_ptr<Ops>> make_cuda_ops(penstock::ByteCount scratch);
 
 }  // namespace gpt

@@ -15,22 +15,19 @@ using penstock::Result;
 
 namespace {
 
-/// The fp32 scratch of the model's arithmetic, kept alive by the device.
-Result<DeviceBuffer> allocate_scratch(const ModelConfig& model, penstock::tiers::Device& device) {
-  PENSTOCK_TRY_ASSIGN(auto size, bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
-  PENSTOCK_TRY_ASSIGN(auto span, device.allocate(size));
-  return DeviceBuffer{span, nullptr};
+/// Of the fp32 scratch of the model's arithmetic.
+Result<ByteCount> scratch_size(const ModelConfig& model) {
+  return bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
 }
 
 }  // namespace
 
 MakeDevice on_host(const ModelConfig& model) {
   return [model](ByteCount budget) -> Result<RankDevice> {
-    PENSTOCK_TRY_ASSIGN(auto scratch_size,
-                        bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32));
-    RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + scratch_size)};
-    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.accelerator.device));
-    made.ops = make_host_ops(scratch);
+    PENSTOCK_TRY_ASSIGN(const ByteCount size, scratch_size(model));
+    RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + size)};
+    PENSTOCK_TRY_ASSIGN(const auto scratch, made.accelerator.device->allocate(size));
+    made.ops = make_host_ops({scratch, nullptr});  // the device keeps it alive
     return made;
   };
 }
@@ -40,8 +37,8 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
     PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(0));
     RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
-    PENSTOCK_TRY_ASSIGN(auto scratch, allocate_scratch(model, *made.accelerator.device));
-    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(scratch));
+    PENSTOCK_TRY_ASSIGN(const ByteCount size, scratch_size(model));
+    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(size));
 #endif
     return made;
   };

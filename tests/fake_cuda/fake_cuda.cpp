@@ -62,6 +62,12 @@ std::uint64_t late_loads() {
   return runtime.late_loads;
 }
 
+std::uint64_t default_stream_operations() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.default_stream_operations;
+}
+
 void fail_call(std::string_view function, std::uint64_t nth, cudaError_t error) {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);

@@ -37,10 +37,14 @@
 /// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
 ///   event behavior" of multi-device systems).
 ///
+/// `penstock_fake_cublas` adds the cuBLAS functions that the GPT example calls: a product runs when its stream gets
+/// there, cublasDestroy waits for the device, and handles, sizes and leading dimensions are refused as the section
+/// cublas<t>gemmStridedBatched of the cuBLAS documentation says.
+///
 /// tests/conformance/cuda asserts these rules, with this runtime and, on a GPU, with NVIDIA's.
 ///
 /// Not modelled: graphs, events with times, peer access, managed memory, stream-ordered allocation, dynamic shared
-/// memory, and the functions that the library does not call, which do not link.
+/// memory, how cuBLAS orders a sum, and the functions that library and example do not call, which do not link.
 ///
 /// The CUDA functions, count() and enqueue() are safe from any thread.
 namespace penstock::test::fake_cuda {
@@ -59,7 +63,8 @@ struct Machine {
 /// used again. A program that never calls it has one device. No other thread is in a CUDA call.
 void restart(const Machine& machine = {});
 
-/// Adds the kernels of a PTX file to those of the library, for the rest of the process.
+/// Adds the kernels of a PTX file to those of the library, for the rest of the process. They may use fused and
+/// approximate arithmetic (ptx::Arithmetic), which the library's may not.
 void add_kernels(const std::filesystem::path& ptx);
 
 /// The numbers of calls since restart(), of those too that failed.
@@ -88,6 +93,8 @@ struct Live {
 [[nodiscard]] std::vector<int> contexts();
 /// Launches of kernels that were not loaded before.
 [[nodiscard]] std::uint64_t late_loads();
+/// Operations on the default streams of all devices.
+[[nodiscard]] std::uint64_t default_stream_operations();
 
 /// The `nth` call of `function` from now, counted from 1, does nothing and returns `error`. An error that destroys the
 /// context is from then on the result of all calls for the current device.

@@ -12,6 +12,7 @@ using namespace penstock::test::fake_cuda;
 namespace {
 
 using penstock::test::PtxModule;
+using penstock::test::ptx::Arithmetic;
 
 /// The kernels of the program, by the address of their stubs. Not destroyed: constructors of any file register some.
 std::map<const void*, std::string>& registered() {
@@ -21,14 +22,15 @@ std::map<const void*, std::string>& registered() {
 
 /// Code for kernels. Guarded by Runtime::mutex; files are read when a kernel is first looked for.
 struct Code {
-  std::vector<std::filesystem::path> unread;
+  std::vector<std::pair<std::filesystem::path, Arithmetic>> unread;
   std::vector<std::unique_ptr<PtxModule>> modules;
 };
 Code& code() {
   static auto* const all = [] {
     auto* const files = new Code;
     std::istringstream names(PENSTOCK_KERNELS_PTX);
-    for (std::string name; std::getline(names, name, ':');) files->unread.emplace_back(name);
+    for (std::string name; std::getline(names, name, ':');)
+      files->unread.emplace_back(name, Arithmetic::exact);
     return files;
   }();
   return *all;
@@ -37,7 +39,9 @@ Code& code() {
 /// Null if there is no code for it.
 const PtxModule* module_with(const std::string& kernel) {
   Code& all = code();
-  for (const auto& file : all.unread) all.modules.push_back(std::make_unique<PtxModule>(file));
+  for (const auto& [file, arithmetic] : all.unread) {
+    all.modules.push_back(std::make_unique<PtxModule>(file, arithmetic));
+  }
   all.unread.clear();
   for (const auto& module : all.modules) {
     if (module->has(kernel)) return module.get();
@@ -94,7 +98,7 @@ thread_local std::vector<Configuration> configurations;
 
 void penstock::test::fake_cuda::add_kernels(const std::filesystem::path& ptx) {
   const std::lock_guard lock(Runtime::instance().mutex);
-  code().unread.push_back(ptx);
+  code().unread.emplace_back(ptx, Arithmetic::approximate);
 }
 
 // Declared in headers that only nvcc includes.

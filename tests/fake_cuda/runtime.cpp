@@ -80,6 +80,7 @@ void Runtime::restart(const Machine& wanted) {
   failing_kernel = 0;
   loaded_kernels.clear();
   late_loads = 0;
+  default_stream_operations = 0;
   start(wanted);
 }
 
@@ -167,6 +168,7 @@ Point Runtime::append(const std::shared_ptr<Stream>& stream, Stream::Operation r
                       std::vector<Point> after) {
   const auto& first = devices[static_cast<std::size_t>(stream->device())].default_stream;
   if (stream == first) {
+    ++default_stream_operations;
     for (const Running& other : running_) {
       if (other.stream == stream || other.stream->device() != stream->device() || !other.stream->blocking())
         continue;

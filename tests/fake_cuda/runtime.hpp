@@ -110,6 +110,7 @@ class Runtime {
   std::uint64_t failing_kernel = 0;      ///< likewise; 0: none
   std::set<const void*> loaded_kernels;  ///< by their stubs
   std::uint64_t late_loads = 0;          ///< of kernels that a launch had to load
+  std::uint64_t default_stream_operations = 0;
   std::uintptr_t next_handle = 0x1000;
 
  private:

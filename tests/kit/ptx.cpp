@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <regex>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 
@@ -25,6 +26,7 @@ using u64 = std::uint64_t;
 
 struct Instruction {
   ptx::Action act;
+  ptx::Group group;
   Operands operands;
   std::size_t guard;  // a predicate; without one it is true
   bool negated;
@@ -39,10 +41,13 @@ std::runtime_error unknown(const std::string& what) {
 /// Decodes a kernel: names of registers, labels and parameters become numbers.
 class Decoder {
  public:
-  explicit Decoder(const std::map<std::string, std::size_t>& labels) : labels_(labels) {
+  Decoder(const std::map<std::string, std::size_t>& labels, ptx::Arithmetic arithmetic)
+      : labels_(labels), arithmetic_(arithmetic) {
     for (const std::string_view name : built_in) (void)number_of(std::string(name));
   }
 
+  /// A name that stands for an address in shared memory.
+  void add_variable(const std::string& name, u64 address) { registers_[number_of(name)] = address; }
   /// The register of a parameter, whose name stands for its address.
   [[nodiscard]] std::size_t add_parameter(const std::string& name) { return number_of(name); }
   [[nodiscard]] Instruction decode(const std::string& line) {
@@ -52,9 +57,10 @@ class Decoder {
     if (!std::regex_match(line, match, form)) throw unknown(line);
     const std::string operands = match.str(4);
     const char* const shape = operands.starts_with('{') ? " {}" : operands.ends_with('}') ? " ,{}" : "";
-    const ptx::Operation& operation = ptx::operation(match.str(3) + shape);
-    if (operation.act == nullptr && match[2].matched) throw unknown(line);
+    const ptx::Operation& operation = ptx::operation(match.str(3) + shape, arithmetic_);
+    if (operation.group != ptx::Group::thread && match[2].matched) throw unknown(line);
     Instruction instruction{.act = operation.act,
+                            .group = operation.group,
                             .operands = {},
                             .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
                             .negated = match.length(1) > 0};
@@ -91,13 +97,14 @@ class Decoder {
   }
 
   const std::map<std::string, std::size_t>& labels_;
+  const ptx::Arithmetic arithmetic_;
   std::map<std::string, std::size_t> numbers_;
   std::vector<u64> registers_;
 };
 
 /// shfl.sync.down by all threads of a warp: each gets the value of the thread a given number of lanes above, within its
 /// segment.
-void exchange(std::vector<Thread>& warp, const Operands& o) {
+void exchange(std::span<Thread> warp, const Operands& o) {
   std::vector<u32> values;
   for (const Thread& thread : warp) values.push_back(thread.get<u32>(o[2]));
   for (std::size_t lane = 0; lane < warp.size(); ++lane) {
@@ -109,23 +116,42 @@ void exchange(std::vector<Thread>& warp, const Operands& o) {
   }
 }
 
-/// Runs one thread after the other, to its end or to the next shuffle.
-void run_warp(std::vector<Thread>& warp, const std::vector<Instruction>& program) {
+/// The instruction that all `threads` have reached.
+std::size_t common_instruction(std::span<const Thread> threads) {
+  const std::size_t here = threads.front().next;
+  if (!std::ranges::all_of(threads, [&](const Thread& thread) { return thread.next == here; })) {
+    throw std::runtime_error("PTX: not all threads take part in a shuffle or a barrier");
+  }
+  return here;
+}
+
+/// Runs one thread after the other, to its end or to the next barrier.
+void run_warp(std::span<Thread> warp, const std::vector<Instruction>& program) {
   while (true) {
     for (Thread& thread : warp) {
-      while (thread.next < program.size() && program[thread.next].act != nullptr) {
+      while (thread.next < program.size() && program[thread.next].group == ptx::Group::thread) {
         const Instruction& instruction = program[thread.next++];
         if ((thread.registers[instruction.guard] != 0) == instruction.negated) continue;
         instruction.act(thread, instruction.operands);
       }
     }
-    const std::size_t here = warp.front().next;
-    if (!std::ranges::all_of(warp, [&](const Thread& thread) { return thread.next == here; })) {
-      throw std::runtime_error("PTX: not all threads of a warp take part in a shuffle");
-    }
-    if (here >= program.size()) return;
+    const std::size_t here = common_instruction(warp);
+    if (here >= program.size() || program[here].group == ptx::Group::block) return;
     exchange(warp, program[here].operands);
     for (Thread& thread : warp) ++thread.next;
+  }
+}
+
+/// Runs one warp after the other, from barrier to barrier.
+void run_block(std::span<Thread> block, const std::vector<Instruction>& program, ptx::SharedMemory& shared) {
+  constexpr std::size_t warp_size = 32;
+  while (true) {
+    for (std::size_t first = 0; first < block.size(); first += warp_size) {
+      run_warp(block.subspan(first, std::min(warp_size, block.size() - first)), program);
+    }
+    if (common_instruction(block) >= program.size()) return;
+    shared.pass_barrier();
+    for (Thread& thread : block) ++thread.next;
   }
 }
 
@@ -138,23 +164,31 @@ struct PtxModule::Program {
   std::vector<std::size_t> parameters;  ///< the register of each
 };
 
-PtxModule::PtxModule(const std::filesystem::path& path) {
+PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmetic)
+    : arithmetic_(arithmetic) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
   const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"),
       parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
-      instruction(R"(\s+([@a-z][^;]*);)"), ignored(R"(\s*([(){}]|\.reg\s.*|//.*)?)");
+      instruction(R"(\s+(?:\{\s*)?([@a-z][^;]*);\}?)"),  // in braces if it is inline assembly
+      shared(R"(\s*\.shared\s+\.align\s+\d+\s+\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?;)"),
+      ignored(R"(\s*([(){}]|\.reg\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
+  const auto size = [&match] {  // of a parameter or variable: bits, name, elements of an array
+    return std::stoull(match.str(1)) / 8 * (match[3].matched ? std::stoull(match.str(3)) : 1);
+  };
   for (std::string line; std::getline(file, line);) {
-    if (std::regex_match(line, match, entry)) {
+    if (std::regex_match(line, match, shared)) {
+      constexpr std::size_t alignment = 16;
+      shared_[match.str(2)] = shared_size_;
+      shared_size_ += (size() + alignment - 1) / alignment * alignment;
+    } else if (std::regex_match(line, match, entry)) {
       kernel = &kernels_[name_in_cpp(match.str(1))];
     } else if (kernel == nullptr) {
       continue;
     } else if (std::regex_match(line, match, parameter)) {
-      const std::size_t size =
-          std::stoull(match.str(1)) / 8 * (match[3].matched ? std::stoull(match.str(3)) : 1);
-      kernel->parameters.push_back({match.str(2), size});
+      kernel->parameters.push_back({match.str(2), size()});
     } else if (std::regex_match(line, match, label)) {
       kernel->labels[match.str(1)] = kernel->lines.size();
     } else if (std::regex_match(line, match, instruction)) {
@@ -191,7 +225,7 @@ PtxModule::Launch PtxModule::bind(const std::string& name, Grid grid, const void
     const auto* const bytes = static_cast<const std::byte*>(*arguments++);
     values.emplace_back(bytes, bytes + size);
   }
-  return [&kernel, grid, copied = std::move(values)](const ptx::Memory& memory) {
+  return [this, &kernel, grid, copied = std::move(values)](const ptx::Memory& memory) {
     run(kernel, grid, copied, memory);
   };
 }
@@ -212,10 +246,11 @@ void PtxModule::run_on_host(const std::string& name, Grid grid, const std::vecto
 }
 
 void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& arguments,
-                    const ptx::Memory& memory) {
+                    const ptx::Memory& memory) const {
   std::call_once(kernel.decoded, [&] {
-    Decoder decoder(kernel.labels);
+    Decoder decoder(kernel.labels, arithmetic_);
     auto program = std::make_shared<Program>();
+    for (const auto& [variable, address] : shared_) decoder.add_variable(variable, address);
     for (const auto& [parameter, size] : kernel.parameters) {
       program->parameters.push_back(decoder.add_parameter(parameter));
     }
@@ -228,16 +263,18 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
     initial.registers[kernel.program->parameters[i]] = reinterpret_cast<std::uintptr_t>(arguments[i].data());
   }
 
-  constexpr std::uint32_t warp_size = 32;
+  ptx::SharedMemory shared(shared_size_);
+  initial.shared = &shared;
+  std::vector<Thread> threads(grid.threads);
   for (std::uint32_t block = 0; block < grid.blocks; ++block) {
-    for (std::uint32_t first = 0; first < grid.threads; first += warp_size) {
-      std::vector<Thread> warp(std::min(warp_size, grid.threads - first), initial);
-      for (std::uint32_t i = 0; i < warp.size(); ++i) {
-        std::ranges::copy(std::array<u64, built_in.size()>{block, grid.blocks, first + i, grid.threads},
-                          warp[i].registers.begin());
-      }
-      run_warp(warp, kernel.program->instructions);
+    for (std::uint32_t i = 0; i < grid.threads; ++i) {
+      threads[i] = initial;
+      threads[i].number = i;
+      std::ranges::copy(std::array<u64, built_in.size()>{block, grid.blocks, i, grid.threads},
+                        threads[i].registers.begin());
     }
+    shared.begin_block();
+    run_block(threads, kernel.program->instructions, shared);
   }
 }
 

@@ -18,14 +18,15 @@
 
 namespace penstock::test {
 
-/// An interpreter of kernels compiled to PTX. Runs them on the CPU, one thread after the other, and implements the part
-/// of the "PTX ISA" that our kernels use; threads exchange data only in shuffles. A kernel is decoded once.
+/// An interpreter of kernels compiled to PTX. Runs them on the CPU, one thread after the other, each to the next
+/// shuffle or barrier, and implements the part of the "PTX ISA" that our kernels use. A kernel is decoded once.
 ///
-/// Throws std::runtime_error for an unknown kernel or instruction, naming it, and if not all threads of a warp reach a
-/// shuffle. Safe from any thread.
+/// Throws std::runtime_error for an unknown kernel or instruction, naming it, if not all threads of a warp reach a
+/// shuffle or not all of a block a barrier, and for accesses to shared memory that a barrier should separate. Safe from
+/// any thread.
 class PtxModule {
  public:
-  explicit PtxModule(const std::filesystem::path& file);
+  explicit PtxModule(const std::filesystem::path& file, ptx::Arithmetic arithmetic = ptx::Arithmetic::exact);
 
   struct Grid {
     std::uint32_t blocks, threads;
@@ -64,9 +65,13 @@ class PtxModule {
   }
   [[nodiscard]] const Kernel& find(const std::string& kernel) const;
   void run_on_host(const std::string& kernel, Grid grid, const std::vector<Bytes>& arguments) const;
-  static void run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& arguments,
-                  const ptx::Memory& memory);
+  void run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& arguments,
+           const ptx::Memory& memory) const;
 
+  const ptx::Arithmetic arithmetic_;
+  std::map<std::string, std::uint64_t>
+      shared_;  // variables in shared memory and their addresses, of all kernels
+  std::size_t shared_size_ = 0;
   std::map<std::string, Kernel> kernels_;  // by what they are called in C++
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string_view>
@@ -53,6 +54,17 @@ void store(Thread& t, const Operands& o) {
   const T value = t.get<T>(o[1]);
   std::memcpy(t.global(o[0], sizeof value), &value, sizeof value);
 }
+template <class T>
+void load_shared(Thread& t, const Operands& o) {
+  T value;
+  std::memcpy(&value, t.shared_read(o[1], sizeof value), sizeof value);
+  t.set(o[0], value);
+}
+template <class T>
+void store_shared(Thread& t, const Operands& o) {
+  const T value = t.get<T>(o[1]);
+  std::memcpy(t.shared_write(o[0], sizeof value), &value, sizeof value);
+}
 template <class T, std::size_t count>
 void load_parameter_vector(Thread& t, const Operands& o) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -68,6 +80,9 @@ void unpack(Thread& t, const Operands& o) {
 }
 void pack(Thread& t, const Operands& o) {
   t.set(o[0], u64{t.get<u32>(o[2])} << 32 | t.get<u32>(o[1]));
+}
+void pack_halves(Thread& t, const Operands& o) {
+  t.set(o[0], u32{t.get<u16>(o[2])} << 16 | t.get<u16>(o[1]));
 }
 void branch(Thread& t, const Operands& o) {
   t.next = o[0].number;
@@ -116,8 +131,57 @@ void multiply_wide(Thread& t, const Operands& o) {
   t.set(o[0], static_cast<To>(To{t.get<From>(o[1])} * To{t.get<From>(o[2])}));
 }
 
-// Floating-point instructions only with .rn and without .ftz and .approx, which round once to nearest even and are not
-// fused. A kernel compiled to others would not have the CPU's bits, and is refused here.
+/// A signed value fills a register of any width.
+void load_parameter_s8(Thread& t, const Operands& o) {
+  std::int8_t value = 0;
+  std::memcpy(&value, t.parameter(o[1]), sizeof value);
+  t.set(o[0], std::int64_t{value});
+}
+
+/// With one NaN, the other value.
+constexpr auto maximum = [](float a, float b) { return std::fmax(a, b); };
+constexpr auto minimum = [](float a, float b) { return std::fmin(a, b); };
+/// Into [0, 1]; 0 for NaN.
+constexpr auto saturate = [](float a) { return std::fmin(std::fmax(a, 0.0f), 1.0f); };
+constexpr auto reciprocal = [](float a) { return 1.0f / a; };
+/// Subnormal operands and results become 0.
+constexpr auto flush = [](float a) {
+  return std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a;
+};
+constexpr auto power_of_two = [](float a) {
+  return flush(static_cast<float>(std::exp2(static_cast<double>(flush(a)))));
+};
+
+void fused(Thread& t, const Operands& o) {
+  t.set(o[0], std::fma(t.get<float>(o[1]), t.get<float>(o[2]), t.get<float>(o[3])));
+}
+/// Rounded down. The product is exact in double, and so is `low`, what rounding the sum to double left out.
+void fused_down(Thread& t, const Operands& o) {
+  const double product = double{t.get<float>(o[1])} * double{t.get<float>(o[2])}, addend = t.get<float>(o[3]);
+  const double sum = product + addend, part = sum - product;
+  const double low = (product - (sum - part)) + (addend - part);
+  const auto nearest = static_cast<float>(sum);
+  const bool above = double{nearest} > sum || (double{nearest} == sum && low < 0);
+  t.set(o[0], above ? std::nextafter(nearest, -std::numeric_limits<float>::infinity()) : nearest);
+}
+/// To nearest even; a NaN becomes the one of PTX.
+void round_to_bf16(Thread& t, const Operands& o) {
+  const u32 bits = t.get<u32>(o[1]);
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  t.set(o[0], static_cast<u16>(is_nan ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+}
+
+// Of Arithmetic::approximate alone.
+const std::map<std::string_view, Operation> approximate_operations = {
+    {"add.f32", {binary<float, std::plus<>{}>, 3}},
+    {"cvt.sat.f32.f32", {unary<float, saturate>, 2}},
+    {"ex2.approx.ftz.f32", {unary<float, power_of_two>, 2}},
+    {"fma.rm.f32", {fused_down, 4}},
+    {"fma.rn.f32", {fused, 4}},
+    {"mul.f32", {binary<float, std::multiplies<>{}>, 3}},
+    {"sub.f32", {binary<float, std::minus<>{}>, 3}},
+};
+
 const std::map<std::string_view, Operation> operations = {
     {"add.rn.f32", {binary<float, std::plus<>{}>, 3}},
     {"add.rn.f64", {binary<double, std::plus<>{}>, 3}},
@@ -127,51 +191,77 @@ const std::map<std::string_view, Operation> operations = {
     {"and.b32", {binary<u32, std::bit_and<>{}>, 3}},
     {"and.b64", {binary<u64, std::bit_and<>{}>, 3}},
     {"atom.global.min.u64", {atomic_min, 3}},
+    {"bar.sync", {nullptr, 1, Group::block}},
     {"bra", {branch, 1}},
     {"bra.uni", {branch, 1}},
     {"cvt.f64.f32", {unary<float, convert<float, double>>, 2}},
+    {"cvt.rn.bf16.f32", {round_to_bf16, 2}},
+    {"cvt.rn.f32.s32", {unary<std::int32_t, convert<std::int32_t, float>>, 2}},
     {"cvt.rn.f32.u16", {unary<u16, convert<u16, float>>, 2}},
+    {"cvt.rn.f32.u32", {unary<u32, convert<u32, float>>, 2}},
     {"cvt.u32.u16", {unary<u16, convert<u16, u32>>, 2}},
+    {"cvt.u32.u64", {unary<u64, convert<u64, u32>>, 2}},
     {"cvt.u64.u32", {unary<u32, convert<u32, u64>>, 2}},
     {"cvta.to.global.u64", {copy<u64>, 2}},
     {"div.rn.f32", {binary<float, std::divides<>{}>, 3}},
+    {"div.u32", {binary<u32, std::divides<>{}>, 3}},
+    {"div.u64", {binary<u64, std::divides<>{}>, 3}},
     {"ld.global.f32", {load<float>, 2}},
     {"ld.global.u16", {load<u16>, 2}},
     {"ld.global.u32", {load<u32>, 2}},
+    {"ld.global.u8", {load<u8>, 2}},
     {"ld.param.f32", {load_parameter<float>, 2}},
+    {"ld.param.s8", {load_parameter_s8, 2}},
     {"ld.param.u32", {load_parameter<u32>, 2}},
     {"ld.param.u64", {load_parameter<u64>, 2}},
     {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
+    {"ld.shared.f32", {load_shared<float>, 2}},
+    {"max.f32", {binary<float, maximum>, 3}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
+    {"min.f32", {binary<float, minimum>, 3}},
     {"min.u64", {binary<u64, least<u64>>, 3}},
     {"mov.b32", {copy<u32>, 2}},
+    {"mov.b32 ,{}", {pack_halves, 3}},
     {"mov.b64", {copy<u64>, 2}},
-    {"mov.b64 {}", {unpack, 3}},
     {"mov.b64 ,{}", {pack, 3}},
+    {"mov.b64 {}", {unpack, 3}},
+    {"mov.f32", {copy<u32>, 2}},
     {"mov.f64", {copy<u64>, 2}},
     {"mov.u32", {copy<u32>, 2}},
+    {"mov.u64", {copy<u64>, 2}},
+    {"mul.lo.s32", {binary<u32, std::multiplies<>{}>, 3}},
     {"mul.lo.s64", {binary<u64, std::multiplies<>{}>, 3}},
     {"mul.rn.f32", {binary<float, std::multiplies<>{}>, 3}},
     {"mul.rn.f64", {binary<double, std::multiplies<>{}>, 3}},
     {"mul.wide.u16", {multiply_wide<u16, u32>, 3}},
     {"mul.wide.u32", {multiply_wide<u32, u64>, 3}},
+    {"neg.f32", {unary<float, std::negate<>{}>, 2}},
+    {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
     {"or.b32", {binary<u32, std::bit_or<>{}>, 3}},
     {"or.b64", {binary<u64, std::bit_or<>{}>, 3}},
     {"or.pred", {binary<u64, std::bit_or<>{}>, 3}},
     {"prmt.b32", {permute, 4}},
+    {"rcp.rn.f32", {unary<float, reciprocal>, 2}},
+    {"rem.u32", {binary<u32, std::modulus<>{}>, 3}},
+    {"rem.u64", {binary<u64, std::modulus<>{}>, 3}},
     {"ret", {end, 0}},
     {"selp.b32", {select<u32>, 4}},
     {"selp.f32", {select<float>, 4}},
+    {"setp.eq.f32", {setp<float, std::equal_to<>{}>, 3}},
     {"setp.eq.s16", {setp<u16, std::equal_to<>{}>, 3}},
     {"setp.eq.s32", {setp<u32, std::equal_to<>{}>, 3}},
+    {"setp.eq.s64", {setp<u64, std::equal_to<>{}>, 3}},
+    {"setp.ge.u32", {setp<u32, std::greater_equal<>{}>, 3}},
     {"setp.ge.u64", {setp<u64, std::greater_equal<>{}>, 3}},
     {"setp.gt.u16", {setp<u16, std::greater<>{}>, 3}},
     {"setp.gt.u32", {setp<u32, std::greater<>{}>, 3}},
+    {"setp.lt.f32", {setp<float, std::less<>{}>, 3}},
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
     {"setp.lt.u32", {setp<u32, std::less<>{}>, 3}},
     {"setp.lt.u64", {setp<u64, std::less<>{}>, 3}},
     {"setp.ne.s32", {setp<u32, std::not_equal_to<>{}>, 3}},
-    {"shfl.sync.down.b32", {nullptr, 6}},
+    {"setp.ne.s64", {setp<u64, std::not_equal_to<>{}>, 3}},
+    {"shfl.sync.down.b32", {nullptr, 6, Group::warp}},
     {"shl.b32", {shift<u32, shift_left<u32>>, 3}},
     {"shl.b64", {shift<u64, shift_left<u64>>, 3}},
     {"shr.u32", {shift<u32, shift_right<u32>>, 3}},
@@ -181,16 +271,21 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.f64", {store<double>, 2}},
     {"st.global.u16", {store<u16>, 2}},
     {"st.global.u32", {store<u32>, 2}},
+    {"st.shared.f32", {store_shared<float>, 2}},
+    {"st.shared.u32", {store_shared<u32>, 2}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},
 };
 
 }  // namespace
 
-const Operation& operation(const std::string& name) {
-  const auto found = operations.find(name);
-  if (found == operations.end()) throw std::runtime_error("PTX: unknown here: " + name);
-  return found->second;
+const Operation& operation(const std::string& name, Arithmetic arithmetic) {
+  if (const auto found = operations.find(name); found != operations.end()) return found->second;
+  if (const auto found = approximate_operations.find(name); found != approximate_operations.end()) {
+    if (arithmetic == Arithmetic::approximate) return found->second;
+    throw std::runtime_error("PTX: not rounded once to nearest even: " + name);
+  }
+  throw std::runtime_error("PTX: unknown here: " + name);
 }
 
 }  // namespace penstock::test::ptx

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "kit/ptx_shared_memory.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,6 @@ class Memory {
   [[nodiscard]] virtual std::byte* at(std::uint64_t address, std::size_t size) const = 0;
 };
 
-struct IllegalAccess : std::runtime_error {
-  IllegalAccess() : std::runtime_error("PTX: an access outside of the kernel's memory") {}
-};
-
 /// A register; in brackets, the address in the register plus an offset in bytes.
 struct Operand {
   std::size_t number = 0;
@@ -37,6 +34,8 @@ struct Thread {
   std::vector<std::uint64_t> registers;
   std::size_t next = 0;  // instruction
   const Memory* memory = nullptr;
+  SharedMemory* shared = nullptr;
+  std::uint32_t number = 0;  // in its block
 
   template <class T>
   [[nodiscard]] T get(const Operand& operand) const {
@@ -52,6 +51,12 @@ struct Thread {
   [[nodiscard]] std::byte* global(const Operand& operand, std::size_t size) const {
     return memory->at(registers[operand.number] + operand.offset, size);
   }
+  [[nodiscard]] const std::byte* shared_read(const Operand& operand, std::size_t size) const {
+    return shared->read(registers[operand.number] + operand.offset, size, number);
+  }
+  [[nodiscard]] std::byte* shared_write(const Operand& operand, std::size_t size) const {
+    return shared->write(registers[operand.number] + operand.offset, size, number);
+  }
   /// Parameters are host memory.
   [[nodiscard]] const std::byte* parameter(const Operand& operand) const {
     return reinterpret_cast<const std::byte*>(registers[operand.number] + operand.offset);
@@ -61,15 +66,33 @@ struct Thread {
 using Operands = std::vector<Operand>;
 using Action = void (*)(Thread&, const Operands&);
 
+/// The threads that execute an instruction together.
+enum class Group : std::uint8_t {
+  thread,
+  warp,   ///< a shuffle
+  block,  ///< a barrier
+};
+
 struct Operation {
-  Action act;  ///< null for a shuffle, which all threads of a warp execute together
+  Action act;  ///< null if threads execute it together
   std::size_t operands;
+  Group group = Group::thread;
+};
+
+/// Which floating-point instructions a kernel may contain.
+enum class Arithmetic : std::uint8_t {
+  /// Only those with .rn and without .ftz and .approx, which round once to nearest even and are not fused. A kernel
+  /// compiled to others would not have the CPU's bits, and is refused.
+  exact,
+  /// Also those without .rn, which a GPU may fuse and which round once here; fused ones; and those with .approx, which
+  /// are rounded from double here, so that a GPU's results differ in the last bits.
+  approximate,
 };
 
 /// The operation of an instruction by its name, followed by " {}" if the first operand is a vector and by " ,{}" if the
 /// last one is.
 ///
-/// Throws std::runtime_error for a name that is not known here.
-[[nodiscard]] const Operation& operation(const std::string& name);
+/// Throws std::runtime_error for a name that is not known here, or not with this arithmetic.
+[[nodiscard]] const Operation& operation(const std::string& name, Arithmetic arithmetic);
 
 }  // namespace penstock::test::ptx

@@ -14,9 +14,9 @@ namespace penstock::tiers {
 /// own, in the stream's order, copies between slot and memory. CUDA's own copies of pageable memory may block the
 /// caller until the stream gets there, and the caller is the mover.
 ///
-/// Slower than copies of registered memory, because each byte is copied twice. The slots of a direction are allocated by
-/// its first copy. A copy that fails may have been enqueued in part. CUDA may still block the caller of a copy of
-/// hundreds of slots, whose parts fill the stream's queue. Safe from any thread.
+/// Slower than copies of registered memory, because each byte is copied twice. The first copy of a direction allocates
+/// its slots. A copy that fails may have been enqueued in part. CUDA may still block the caller of a copy of hundreds
+/// of slots, whose parts fill the stream's queue. Safe from any thread.
 class CudaStaging {
  public:
   explicit CudaStaging(int device) : device_(device) {}

@@ -50,8 +50,8 @@ EngineState::~EngineState() {
   }
   // After an aborted collective a peer's stream may still read this rank's memory.
   if (context_.communication) context_.communicator.retire(*context_.communication);
-  // A stream whose end cannot be recorded has failed, and runs nothing any more. Does not block on a stream: it may wait
-  // for a peer's stream, which an idle handler must be able to run.
+  // A stream whose end cannot be recorded has failed, and runs nothing any more. Does not block on a stream: it may
+  // wait for a peer's stream, which an idle handler must be able to run.
   if (!context_.device_hangs()) (void)context_.finish_streams();
   const bool hangs = context_.device_hangs();
   if (hangs) context_.abandon_device();

@@ -1,4 +1,5 @@
 #include "gpt/cuda_ops.hpp"
+#include "gpt/device_memory.hpp"
 #include "gpt_backend.hpp"
 
 #include <cuda_runtime_api.h>
@@ -28,7 +29,7 @@ class CudaBackend final : public Backend {
  public:
   CudaBackend() {
     EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-    ops_ = make_cuda_ops(allocator_.allocate(penstock::ByteCount(scratch_elements * 4)).value()).value();
+    ops_ = make_cuda_ops(penstock::ByteCount(scratch_elements * 4)).value();
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
@@ -40,18 +41,19 @@ class CudaBackend final : public Backend {
   StreamHandle stream() override { return StreamHandle::from_native(stream_); }
   DeviceAllocator& allocator() override { return allocator_; }
   void write(std::span<const std::byte> bytes, DeviceSpan to) override {
-    copy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to.address())), bytes.data(), bytes.size());
+    copy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to.address())), bytes.data(), bytes.size(),
+         cudaMemcpyHostToDevice);
   }
   std::vector<std::byte> read(DeviceSpan from) override {
     std::vector<std::byte> bytes(from.size().value());
     copy(bytes.data(), reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from.address())),
-         bytes.size());
+         bytes.size(), cudaMemcpyDeviceToHost);
     return bytes;
   }
 
  private:
-  void copy(void* to, const void* from, std::size_t size) {
-    EXPECT_EQ(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream_), cudaSuccess);
+  void copy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+    EXPECT_EQ(cudaMemcpyAsync(to, from, size, kind, stream_), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   }
 

@@ -1,0 +1,208 @@
+// The demonstration's training on a CUDA device, on a fake CUDA runtime whose streams run in an order that a seed
+// chooses.
+#include "fake_cuda/fake_cuda.hpp"
+#include "gpt/rank_device.hpp"
+#include "gpt/rank_threads.hpp"
+#include "gpt/rank_trainer.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+namespace {
+
+namespace fake_cuda = penstock::test::fake_cuda;
+using penstock::Error;
+using penstock::ErrorCode;
+using penstock::Result;
+using penstock::zero::OffloadDevice;
+
+constexpr ModelConfig model{.layers = 2, .width = 8, .heads = 2, .context = 6};
+
+struct Outcome {
+  std::optional<Error> error;  // of a rank that failed first
+  std::string digest;
+  std::vector<double> losses;  // of rank 0, by step
+};
+
+class GptOnCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(directory_.path() / "text") << "the quick brown fox jumps over the lazy dog; "
+                                                 "pack my box with five dozen liquor jugs";
+    text_.emplace(Text::load(directory_.path() / "text", model.context).value());
+  }
+  void TearDown() override { fake_cuda::restart(); }
+
+  /// A training whose states and parameters are all on one tier.
+  Outcome train(std::uint32_t ranks, OffloadDevice tier, const MakeDevice& make_device = on_cuda(model)) {
+    const TrainingConfig training{.ranks = ranks, .micro_batches = 2, .sequences = 2, .steps = steps_};
+    auto config = penstock::zero::Config::from_text(R"({"train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2, "bf16": {"enabled": true}})",
+                                                    "test", ranks)
+                      .value();
+    config.offload_param.device = config.offload_optimizer.device = tier;
+    config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {directory_.path()};
+    auto group = penstock::zero::InProcessGroup::create(ranks).value();
+    Outcome outcome;
+    std::mutex mutex;
+    const auto run = [&](std::uint32_t rank) -> Result<void> {
+      PENSTOCK_TRY_ASSIGN(auto trainer, RankTrainer::create({.model = model,
+                                                             .training = training,
+                                                             .config = config,
+                                                             .text = &*text_,
+                                                             .group = group,
+                                                             .rank = rank,
+                                                             .make_device = make_device}));
+      for (std::uint32_t step = 0; step < steps_; ++step) {
+        if (before_step_) before_step_(step);
+        PENSTOCK_TRY_ASSIGN(const auto report, trainer->step(step));
+        if (rank == 0) outcome.losses.push_back(report.loss);
+      }
+      PENSTOCK_TRY_ASSIGN(auto digest, trainer->digest());
+      if (rank == 0) outcome.digest = digest;
+      return penstock::ok();
+    };
+    const auto started = run_ranks(ranks, [&](std::uint32_t rank) {
+      const auto done = run(rank);
+      if (done) return;
+      group->abort(rank, done.error());
+      const std::lock_guard lock(mutex);
+      if (!outcome.error || outcome.error->code() == ErrorCode::peer_failed) outcome.error = done.error();
+    });
+    EXPECT_TRUE(started);
+    return outcome;
+  }
+
+  std::uint32_t steps_ = 3;
+  std::function<void(std::uint32_t)> before_step_;
+  penstock::test::ScratchDirectory directory_;
+  std::optional<Text> text_;
+};
+class GptOnCudaRanks : public GptOnCuda, public testing::WithParamInterface<std::uint32_t> {};
+
+TEST_P(GptOnCudaRanks, GivesTheSameBitsOnDiskAndInMemoryInEveryOrderOfTheStreams) {
+  const Outcome host = train(GetParam(), OffloadDevice::none, on_host(model));
+  ASSERT_FALSE(host.error) << host.error->message();
+  fake_cuda::restart();
+  const Outcome wanted = train(GetParam(), OffloadDevice::none);
+  ASSERT_FALSE(wanted.error) << wanted.error->message();
+  for (std::uint32_t step = 0; step < steps_; ++step) {
+    EXPECT_NEAR(wanted.losses[step], host.losses[step], 1e-5) << "step " << step;
+  }
+
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    fake_cuda::restart({.seed = seed});
+
+    const Outcome outcome = train(GetParam(), seed % 2 == 0 ? OffloadDevice::none : OffloadDevice::nvme);
+
+    ASSERT_FALSE(outcome.error) << outcome.error->message();
+    EXPECT_EQ(outcome.digest, wanted.digest);
+    EXPECT_EQ(outcome.losses, wanted.losses);
+    EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+  }
+}
+
+TEST_F(GptOnCuda, AllocatesNothingAndWaitsForNoDeviceInAStep) {
+  steps_ = 4;
+  for (const OffloadDevice tier : {OffloadDevice::none, OffloadDevice::nvme}) {
+    fake_cuda::restart();
+    fake_cuda::Counts before, after;
+    // The first steps register the memory through which tokens are copied.
+    before_step_ = [&](std::uint32_t step) { (step <= 2 ? before : after) = fake_cuda::count(); };
+
+    ASSERT_FALSE(train(/*ranks=*/1, tier).error);
+
+    const fake_cuda::Counts step = after - before;
+    EXPECT_GT(step.of("cudaLaunchKernel"), 0u);
+    EXPECT_GT(step.of("cublasSgemmStridedBatched"), 0u);
+    EXPECT_EQ(step.allocations() + step.stream_creations() + step.of("cudaHostRegister"), 0u);
+    EXPECT_EQ(step.device_synchronizations() + step.of("cudaMemcpy"), 0u);
+    EXPECT_EQ(step.of("cudaStreamSynchronize"), 1u) << "for the losses";
+    EXPECT_EQ(fake_cuda::late_loads(), 0u);
+    EXPECT_EQ(fake_cuda::default_stream_operations(), 0u);
+  }
+}
+
+TEST_F(GptOnCuda, ReportsAKernelThatFaults) {
+  for (const std::uint64_t kernel : {1u, 60u, 300u}) {
+    fake_cuda::restart({.seed = kernel});
+    fake_cuda::fail_kernel(kernel);
+
+    const Outcome outcome = train(/*ranks=*/1, OffloadDevice::none);
+
+    ASSERT_TRUE(outcome.error);
+    EXPECT_NE(outcome.error->message().find("illegal memory access"), std::string::npos)
+        << outcome.error->message();
+  }
+}
+
+TEST_F(GptOnCuda, ReportsAProductThatCannotBeEnqueued) {
+  fake_cuda::fail_call("cublasSgemmStridedBatched", 40, cudaErrorLaunchOutOfResources);
+
+  const Outcome outcome = train(/*ranks=*/1, OffloadDevice::none);
+
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->code(), ErrorCode::failed_state);
+  EXPECT_NE(outcome.error->message().find("failed to launch"), std::string::npos) << outcome.error->message();
+}
+
+TEST_F(GptOnCuda, NamesTheFaultOfAKernelWhenAProductCannotBeEnqueuedAfterIt) {
+  const auto device = on_cuda(model)(penstock::ByteCount()).value();
+  const auto stream = device.accelerator.device->create_stream().value();
+  const DeviceSpan memory = device.accelerator.device->allocate(penstock::ByteCount(64)).value();
+  const DeviceTensor x = DeviceTensor{memory, penstock::DType::fp32};
+  fake_cuda::fail_kernel(1);
+  device.ops->add(stream->handle(), x, x);
+  EXPECT_FALSE(stream->synchronize());
+
+  device.ops->matmul(stream->handle(), {1, 1, 1}, x, x, x);
+
+  ASSERT_FALSE(device.ops->status());
+  EXPECT_NE(device.ops->status().error().message().find("illegal memory access"), std::string::npos)
+      << device.ops->status().error().message();
+}
+
+/// A call of make_cuda_ops that fails, and the reason that the error gives.
+struct Refused {
+  const char* function;
+  cudaError_t error;
+  ErrorCode code;
+  const char* reason;
+};
+
+TEST_F(GptOnCuda, FailsToStartWithATypedError) {
+  // The second allocation is that of cuBLAS. The third kernel is one of the example's.
+  const std::pair<std::uint64_t, Refused> cases[] = {
+      {1, {"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "out of memory"}},
+      {2, {"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "cuBLAS"}},
+      {2, {"cudaMalloc", cudaErrorUnknown, ErrorCode::unsupported, "cuBLAS"}},
+      {40,
+       {"cudaFuncGetAttributes", cudaErrorNoKernelImageForDevice, ErrorCode::unsupported,
+        "no kernel image"}}};
+  for (const auto& [nth, refused] : cases) {
+    fake_cuda::restart();
+    fake_cuda::fail_call(refused.function, nth, refused.error);
+
+    const auto made = on_cuda(model)(penstock::ByteCount());
+
+    ASSERT_FALSE(made) << refused.reason;
+    EXPECT_EQ(made.error().code(), refused.code) << made.error().message();
+    EXPECT_NE(made.error().message().find(refused.reason), std::string::npos) << made.error().message();
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+    EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GptOnCudaRanks, testing::Values(1u, 2u));
+
+}  // namespace
+}  // namespace gpt

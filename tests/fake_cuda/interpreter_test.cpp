@@ -1,0 +1,123 @@
+#include "kit/ptx.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <gtest/gtest.h>
+#include <cfenv>
+#include <cmath>
+#include <numeric>
+
+namespace penstock::test {
+namespace {
+
+const PtxModule& module() {
+  static const PtxModule read(PENSTOCK_INTERPRETER_PTX, ptx::Arithmetic::approximate);
+  return read;
+}
+
+std::vector<float> numbers(std::size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), 0.0f);
+  return values;
+}
+
+std::string error_of(const std::string& kernel, std::vector<float> values, std::uint32_t blocks = 1) {
+  try {
+    module().launch(kernel, {.blocks = blocks, .threads = static_cast<std::uint32_t>(values.size())},
+                    values.data());
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(PtxInterpreter, RunsAllThreadsOfABlockToABarrierBeforeAnyGoesOn) {
+  std::vector<float> values = numbers(64);
+
+  module().launch("reverse_kernel<true>", {.blocks = 1, .threads = 64}, values.data());
+
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(63 - i));
+}
+
+TEST(PtxInterpreter, FindsAMissingBarrier) {
+  const auto error = [](const char* missing) {
+    return error_of("broadcast_kernel<(Missing)" + std::string(missing) + ">", numbers(64));
+  };
+
+  EXPECT_EQ(error("0"), "PTX: no barrier between a thread's write of shared memory and another's read");
+  EXPECT_EQ(error("1"), "PTX: no barrier between a thread's use of shared memory and another's write");
+  EXPECT_EQ(error("2"), "PTX: no barrier between a thread's use of shared memory and another's write");
+  EXPECT_EQ(error("3"), "none");
+}
+
+TEST(PtxInterpreter, FindsAReadOfSharedMemoryThatTheBlockHasNotWritten) {
+  EXPECT_EQ(error_of("copy_kernel", numbers(64)), "none");
+  EXPECT_NE(error_of("copy_kernel", numbers(64), /*blocks=*/2).find("never written"), std::string::npos);
+}
+
+TEST(PtxInterpreter, RefusesABarrierThatNotAllThreadsReach) {
+  std::vector<float> values = numbers(64);
+  const auto reached_by = [&](std::uint32_t threads) {
+    module().launch("barrier_kernel", {.blocks = 1, .threads = 64}, values.data(), threads);
+  };
+
+  EXPECT_NO_THROW(reached_by(64));
+  EXPECT_THROW(reached_by(32), std::runtime_error);
+  EXPECT_THROW(reached_by(63), std::runtime_error);
+}
+
+TEST(PtxInterpreter, RefusesFusedAndApproximateInstructionsWhereBitsMustBeThoseOfTheCpu) {
+  const PtxModule exact(PENSTOCK_INTERPRETER_PTX);
+  std::vector<float> x = numbers(1), y = x, z = x;
+  const PtxModule::Grid one{.blocks = 1, .threads = 1};
+
+  EXPECT_THROW(exact.launch("multiply_add_kernel", one, x.data(), y.data(), z.data()), std::runtime_error);
+  EXPECT_THROW(exact.launch("exponential_kernel", one, x.data(), y.data()), std::runtime_error);
+  EXPECT_NO_THROW(module().launch("exponential_kernel", one, x.data(), y.data()));
+}
+
+TEST(PtxInterpreter, ComputesExponentialsAndLogarithmsToTwoUnitsInTheLastPlace) {
+  const auto units = [](double wanted) { return std::ldexp(1.0, std::ilogb(wanted) - 23); };
+  std::vector<float> x(1000), y(1000), z(1000);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = -87.0f + 0.175f * static_cast<float>(i);
+  const PtxModule::Grid all{.blocks = 1, .threads = 1000};
+
+  module().launch("exponential_kernel", all, x.data(), y.data());
+  module().launch("logarithm_kernel", all, y.data(), z.data());
+
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double power = std::exp(double{x[i]}), back = std::log(double{y[i]});
+    EXPECT_NEAR(y[i], power, 2 * units(power)) << "exp(" << x[i] << ")";
+    EXPECT_NEAR(z[i], back, 2 * units(back)) << "log(" << y[i] << ")";
+  }
+}
+
+TEST(PtxInterpreter, RoundsAFusedMultiplicationOnceAsItsModeSays) {
+  SeededRandom choices(5);
+  std::vector<float> x(512), y(512), z(512);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = choices.symmetric();
+    y[i] = choices.symmetric();
+    // Sums that cancel, sums of far exponents, and exact ones.
+    z[i] = i % 4 == 0   ? -x[i] * y[i]
+           : i % 4 == 1 ? 0x1p30f * choices.symmetric()
+           : i % 4 == 2 ? 0.0f
+                        : choices.symmetric();
+  }
+  std::vector<float> nearest = z, down = z;
+  const PtxModule::Grid all{.blocks = 1, .threads = 512};
+
+  module().launch("multiply_add_kernel", all, x.data(), y.data(), nearest.data());
+  module().launch("multiply_add_down_kernel", all, x.data(), y.data(), down.data());
+
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(nearest[i], std::fma(x[i], y[i], z[i])) << i;
+    std::fesetround(FE_DOWNWARD);
+    volatile float a = x[i], b = y[i], c = z[i];
+    volatile float wanted = std::fma(a, b, c);
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(down[i], wanted) << i;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test
