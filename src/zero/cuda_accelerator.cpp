@@ -1,4 +1,5 @@
 // In a file of its own: only programs that use it link the CUDA runtime.
+#include "cpu_adam/cuda_device_adam.hpp"
 #include "kernels/cuda_compute.hpp"
 #include "tiers/device/cuda_device.hpp"
 
@@ -11,7 +12,9 @@ namespace penstock::zero {
 Result<Accelerator> make_cuda_accelerator(int ordinal) {
   PENSTOCK_TRY_ASSIGN(auto device, tiers::create_cuda_device(ordinal));
   PENSTOCK_TRY_ASSIGN(auto compute, kernels::make_cuda_compute(ordinal));
-  return Accelerator{.device = std::move(device), .compute = std::move(compute)};
+  return Accelerator{.device = std::move(device),
+                     .compute = std::move(compute),
+                     .adam = cpu_adam::make_cuda_device_adam(ordinal)};
 }
 
 Result<std::unique_ptr<tiers::Stream>> wrap_cuda_stream(int ordinal, void* stream) {

@@ -1,3 +1,4 @@
+#include "cpu_adam/host_device_adam.hpp"
 #include "kernels/host_compute.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
@@ -7,7 +8,8 @@ namespace penstock::zero {
 
 Accelerator make_host_accelerator(ByteCount memory) {
   return {.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{.memory = memory}),
-          .compute = kernels::make_host_compute()};
+          .compute = kernels::make_host_compute(),
+          .adam = cpu_adam::make_host_device_adam()};
 }
 
 }  // namespace penstock::zero

@@ -83,6 +83,7 @@ Result<void> Rank::State::open() {
   Engine::Options engine_options{.runtime = runtime.get(),
                                  .device = accelerator.device.get(),
                                  .compute = accelerator.compute.get(),
+                                 .adam = accelerator.adam.get(),
                                  .communicator = communicator.get(),
                                  .workers = workers,
                                  .config = options.config,

@@ -114,6 +114,40 @@ TEST_P(EngineOnCudaRanks, GivesTheSameBitsFromPageableMemoryInEveryOrderOfTheStr
   }
 }
 
+/// Tiles pass through the device: all of them, or those for which it is free.
+void update_on_device(Config& config, bool all) {
+  config.cpu_update_ratio = all ? 0.0f : 1.0f;
+  config.penstock.update_split = all ? UpdateSplit::ratio : UpdateSplit::automatic;
+}
+
+TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStreams) {
+  std::uint64_t seed = 300;
+  for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split}) {
+    for (const Offload offload : {Offload{none, none}, {nvme, nvme}}) {
+      RunOptions options = run_options(GetParam(), offload);
+      options.config.penstock.state_format = format;
+      options.config.penstock.host_budget = smallest_host_budget(options);
+      const RunResult by_cpu = train(options);
+      ASSERT_FALSE(by_cpu.error) << by_cpu.error->message();
+      options.accelerator = cuda();
+      for (const bool all : {true, false}) {
+        SCOPED_TRACE("seed " + std::to_string(++seed));
+        fake_cuda::restart({.seed = seed});
+        update_on_device(options.config, all);
+        options.config.penstock.host_budget = smallest_host_budget(options);
+
+        const RunResult result = train(options);
+
+        ASSERT_FALSE(result.error) << result.error->message();
+        EXPECT_EQ(result.digest, by_cpu.digest);
+        EXPECT_EQ(result.parameters, by_cpu.parameters);
+        EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+        EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+      }
+    }
+  }
+}
+
 TEST_F(EngineOnCuda, AllocatesOnceAndWaitsForNoDeviceWhileItTrains) {
   RunOptions options = run_options(/*ranks=*/1, {none, none});
   options.steps = 3;
@@ -218,6 +252,51 @@ TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfCopiesToHostMemory) {
   expect_given_up(refused.error(), "copies to host memory");
 }
 
+/// Once told to, keeps the device from getting past the next update of a tile.
+class HangingAdam final : public cpu_adam::DeviceAdam {
+ public:
+  HangingAdam(cpu_adam::DeviceAdam& adam, std::function<void()> hang) : adam_(adam), hang_(std::move(hang)) {}
+  Result<void> step(StreamHandle stream, const cpu_adam::AdamConfig& config, std::uint64_t step, float factor,
+                    const cpu_adam::DeviceAdamTile& tile) override {
+    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.native()), hang_);
+    return adam_.step(stream, config, step, factor, tile);
+  }
+
+ private:
+  cpu_adam::DeviceAdam& adam_;
+  const std::function<void()> hang_;
+};
+
+TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfAnUpdate) {
+  std::unique_ptr<HangingAdam> hanging;
+  Config config = run_options(1, {none, nvme}).config;
+  config.offload_optimizer.nvme_paths = {testing::TempDir()};
+  update_on_device(config, /*all=*/true);
+  rank_.reset();
+  rank_ = Rank::create({.config = config,
+                        .model = deep_model(),
+                        .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); },
+                        .hooks = {.engine_options =
+                                      [&](Engine::Options& options) {
+                                        hanging = std::make_unique<HangingAdam>(*options.adam,
+                                                                                [this] { released_.wait(); });
+                                        options.adam = hanging.get();
+                                      }},
+                        .device_deadline = std::chrono::milliseconds(300)})
+              .value();
+  engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
+  engine().begin_step({.micro_batches = 1}).value();
+  for (auto unit = static_cast<std::uint32_t>(deep_model().units.size()); unit-- > 0;) {
+    engine().reduce(engine().gradients(unit, *stream_).value(), *stream_).value();
+  }
+  ASSERT_EQ(engine().step().value().kind, StepOutcome::Kind::updated);
+
+  const auto refused = engine().finish_update();
+
+  ASSERT_FALSE(refused);
+  expect_given_up(refused.error(), "copies to host memory");
+}
+
 // A rank that is alone launches no kernel.
 TEST_F(EngineOnCuda, ReportsAKernelThatFaults) {
   for (const std::uint64_t kernel : {1u, 3u}) {
@@ -265,6 +344,33 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
         EXPECT_NE(message.find(advice), std::string::npos) << message;
       }
     }
+  }
+}
+
+// A call of the update, among others: a tile may be updated in part, so that the engine cannot go on.
+TEST_F(EngineOnCuda, FailsForGoodWhereACallOfAnUpdateFails) {
+  for (const char* const function :
+       {"cudaMemcpyAsync", "cudaMemsetAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaLaunchKernel"}) {
+    std::uint64_t failed = 0;
+    for (std::uint64_t nth = 1; nth <= 33; nth += 4) {
+      SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth));
+      fake_cuda::restart({.seed = nth});
+      RunOptions options = run_options(/*ranks=*/1, {none, nvme});
+      update_on_device(options.config, /*all=*/true);
+      options.accelerator = cuda();
+      options.attempts = 3;
+      options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
+        if (step == 1) fake_cuda::fail_call(function, nth, cudaErrorInvalidValue);
+      };
+
+      const RunResult result = train(options);
+
+      if (!result.error) break;  // it makes fewer calls
+      ++failed;
+      EXPECT_NE(result.error->message().find("invalid argument"), std::string::npos)
+          << result.error->message();
+    }
+    EXPECT_GT(failed, 0u) << function;
   }
 }
 

@@ -119,6 +119,71 @@ TEST_F(Overlap, ReadsTheFirstStatesOfAnUpdateDuringTheBackward) {
   EXPECT_LE(measure_period(options), 1.05 * (units + units + 3));
 }
 
+/// Of ten units of eight tiles, which the device updates. The link takes a unit's states and gradients, 14 bytes an
+/// element, in half of the time of its arithmetic, in each direction.
+TimedRank::Options with_device_updates() {
+  TimedRank::Options options = machine();
+  options.config.cpu_update_ratio = 0;
+  options.config.penstock.tile_elements = ElementCount(unit_elements / 8);
+  options.speeds.copy_to_device = options.speeds.copy_to_host = unit_bytes_per_second * 14;
+  return options;
+}
+
+/// Units' milliseconds from the verdict of the fourth step until its parameters are updated.
+double measure_update(const TimedRank::Options& options) {
+  TimedRank rank(options);
+  for (int step = 0; step < 3; ++step) Overlap::measure_step(rank);
+  rank.run_dry();
+  Overlap::measure_step(rank);
+  const TimePoint verdict = rank.now();
+  rank.engine().finish_update().value();
+  return in_units(rank.now() - verdict);
+}
+
+constexpr double half_a_unit = 0.5, tile_takes = half_a_unit / 8;
+
+TEST_F(Overlap, HidesAnUpdateOnTheDevice) {
+  EXPECT_LE(measure_period(with_device_updates()), 1.05 * (units + units + 3));
+}
+
+TEST_F(Overlap, StreamsTilesThroughTheDeviceAtTheSpeedOfTheLink) {
+  EXPECT_LE(measure_update(with_device_updates()), (units * half_a_unit + 2 * tile_takes) / 0.95);
+}
+
+TEST_F(Overlap, StreamsShortFlatsThroughTheDeviceAtTheSpeedOfTheLink) {
+  TimedRank::Options options = with_device_updates();
+  options.config.penstock.tile_elements = {};  // a tile is a unit's whole shard
+  EXPECT_LE(measure_update(options), (units * half_a_unit + 2 * half_a_unit) / 0.95);
+}
+
+// A kernel takes as long as a tile's transfer in one direction.
+TEST_F(Overlap, HidesTheKernelsOfAnUpdateOnTheDevice) {
+  TimedRank::Options options = with_device_updates();
+  options.speeds.compute = options.speeds.copy_to_device * (12 + 12 + 2 + 2) / 14;
+  EXPECT_LE(measure_update(options), (units * half_a_unit + 3 * tile_takes) / 0.95);
+}
+
+// The disk reads and writes a unit's states in the time of its arithmetic.
+TEST_F(Overlap, StreamsTilesFromDiskThroughTheDeviceAtTheSpeedOfTheDisk) {
+  TimedRank::Options options = with_device_updates();
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 12;
+  EXPECT_LE(measure_update(options), units / 0.95);
+}
+
+// Alone the CPU needs a unit's time for each unit, and the device half of it: together a third.
+TEST_F(Overlap, LetsTheProcessorThatIsFreeUpdateTheNextTile) {
+  TimedRank::Options options = with_device_updates();
+  options.task_takes = unit_takes / 8;
+  const double by_device = measure_update(options);
+  options.config.cpu_update_ratio = 1;
+  const double by_cpu = measure_update(options);
+  options.config.penstock.update_split = UpdateSplit::automatic;
+  const double by_both = measure_update(options);
+  EXPECT_GE(by_cpu, units * 1.0);
+  EXPECT_LE(by_both, (1 / (1 / by_cpu + 1 / by_device)) / 0.95);
+}
+
 TEST_F(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
   EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));
 }

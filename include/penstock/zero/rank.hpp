@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/base/compute.hpp>
+#include <penstock/cpu_adam/device_adam.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
@@ -32,10 +33,11 @@ struct RankIdentity {
   [[nodiscard]] Result<void> validate() const;
 };
 
-/// The accelerator of one rank: memory, streams and elementwise operations.
+/// The accelerator of one rank: memory, streams, elementwise operations, and the optimizer.
 struct Accelerator {
   std::unique_ptr<tiers::Device> device;
   std::unique_ptr<Compute> compute;
+  std::unique_ptr<cpu_adam::DeviceAdam> adam;  ///< null: the CPU updates all tiles
 };
 /// Creates an accelerator that uses `memory` bytes of host memory as its device memory.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);

@@ -111,6 +111,13 @@ void check_offload(const Config& config, Violations& violations) {
   one_for_each("penstock.path_nodes", config.penstock.path_nodes.size());
 }
 
+void check_update(const Config& config, Violations& violations) {
+  if (config.penstock.update_split != UpdateSplit::automatic || config.cpu_update_ratio == 1.0f) return;
+  violations.push_back({{"penstock.update_split", "zero_optimization.offload_optimizer.ratio"},
+                        "automatic lets the processors take tiles as they get free, and takes no ratio; "
+                        "leave out one of them"});
+}
+
 }  // namespace
 
 std::vector<Violation> check(const Config& config) {
@@ -124,6 +131,7 @@ std::vector<Violation> check(const Config& config) {
   check_precision(config, violations);
   check_optimizer(draft, violations);
   check_offload(config, violations);
+  check_update(config, violations);
   return violations;
 }
 

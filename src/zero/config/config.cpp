@@ -86,6 +86,14 @@ std::string_view to_string(Integrity integrity) {
   return "unknown";
 }
 
+std::string_view to_string(UpdateSplit split) {
+  switch (split) {
+    case UpdateSplit::ratio: return "ratio";
+    case UpdateSplit::automatic: return "automatic";
+  }
+  return "unknown";
+}
+
 Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {
   if (world_size == 0)
     return Error::invalid_argument("Config::from_text").object("world_size").wanted("at least 1").got(0u);

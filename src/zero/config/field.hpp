@@ -31,6 +31,8 @@ inline constexpr std::array enumerators<OffloadDevice>{OffloadDevice::none, Offl
 template <>
 inline constexpr std::array enumerators<Integrity>{Integrity::off, Integrity::checksum};
 template <>
+inline constexpr std::array enumerators<UpdateSplit>{UpdateSplit::ratio, UpdateSplit::automatic};
+template <>
 inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};
 template <>
 inline constexpr std::array enumerators<swap::Eviction>{swap::Eviction::lru, swap::Eviction::planned};

@@ -133,6 +133,13 @@ constexpr Key keys[] = {
      .choices = "fp32|split|split_bf16|split_q8",
      .field = own<&PenstockConfig::state_format>,
      .read_by = plan},
+    {.path = "penstock.update_split",
+     .kind = text,
+     .help = "who updates a tile: the CPU or the device as offload_optimizer.ratio says, or the one that is "
+             "free first",
+     .choices = "ratio|automatic",
+     .field = own<&PenstockConfig::update_split>,
+     .read_by = plan},
     {.path = "penstock.threads",
      .kind = count,
      .help = "workers of a rank; 0: cores / ranks of the machine",

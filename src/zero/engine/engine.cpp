@@ -55,6 +55,12 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
   if (options.workers == nullptr) return missing("workers");
+  if (options.plan.update.device_slots > 0 && options.adam == nullptr) {
+    return Error::unsupported("Engine::create")
+        .object("adam")
+        .reason("the plan has tiles that the device updates, and the accelerator has no optimizer")
+        .advice("pass a DeviceAdam, or set offload_optimizer.ratio to 1 and penstock.update_split to ratio");
+  }
   if (options.device_deadline <= TimePoint::zero()) {
     return Error::invalid_argument("Engine::create")
         .object("device_deadline")

@@ -126,7 +126,8 @@ Result<void> EngineContext::check_update() {
   if (!stopped) return ok();
   update_stopped = true;
   const ErrorCode code = stopped->code();
-  if (code == ErrorCode::corrupted || code == ErrorCode::non_finite) return fail(*stopped);
+  const bool damaged = update_damaged || code == ErrorCode::corrupted || code == ErrorCode::non_finite;
+  if (damaged) return fail(*stopped);
   return fail_unless_retryable(*stopped);
 }
 

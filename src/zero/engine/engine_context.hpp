@@ -106,6 +106,7 @@ struct EngineContext {
   std::vector<FlatState> flats;
   MoveProgress update;          ///< of the last step's parameters, by UpdateSweep
   bool update_stopped = false;  ///< by an error that check_update() has returned
+  bool update_damaged = false;  ///< that error may have left a tile half updated; set by the mover
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
   std::optional<Error> interruption;  ///< until recover()

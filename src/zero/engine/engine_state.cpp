@@ -26,7 +26,7 @@ EngineState::EngineState(Options options)
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
-      update_(context_, optimizer_),
+      update_(context_, optimizer_, options_.plan.update, options_.adam),
       step_(context_, update_, options_.plan) {
   context_.shares_memory = options_.plan.shares_memory;
   gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
@@ -54,7 +54,11 @@ EngineState::~EngineState() {
   // wait for a peer's stream, which an idle handler must be able to run.
   if (!context_.device_hangs()) (void)context_.finish_streams();
   const bool hangs = context_.device_hangs();
-  if (hangs) context_.abandon_device();
+  if (hangs) {
+    context_.abandon_device();
+    update_.abandon_device();
+  }
+  update_.close();
   residency_.reset();
   context_.flats.clear();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
@@ -67,8 +71,7 @@ Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
   PENSTOCK_TRY(context_.open(options_.plan.device_budget));
-  PENSTOCK_TRY(update_.open());
-  device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_budget,
+  device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
   leases_ =
       std::make_unique<tiers::MemoryBudget>(tiers::Tier::host, options_.plan.host_leases, leases_ledger_,
@@ -81,12 +84,37 @@ Result<void> EngineState::open() {
   if (config.pins_host_memory()) {
     const auto pinned = context_.device.pin(context_.runtime.host_memory());
     pinned_ = pinned.has_value();
-    if (!pinned_) notes = "host memory is not pinned for the device: " + pinned.error().message();
+    if (!pinned_) add_note("host memory is not pinned for the device: " + pinned.error().message());
   }
   std::uint64_t tile_number = 0;
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_tensors(f, tile_number));
   predict();
-  return ok();
+  return open_update();
+}
+
+Result<void> EngineState::open_update() {
+  const MemoryPlan& plan = options_.plan;
+  if (plan.update.device_slots == 0) {
+    const Config& config = options_.config;
+    const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
+    if (asked && plan.shares_memory) add_note("the CPU updates all tiles: the rank has no other device");
+    return update_.open({}, {});
+  }
+  PENSTOCK_TRY_ASSIGN(
+      const auto results,
+      context_.runtime.add({.name = "results of the device's updates",
+                            .key = {.owner = options_.engine_number, .role = tiers::Purpose::scratch},
+                            .purpose = tiers::Purpose::scratch,
+                            .size = UpdateSlot::result * plan.update.device_slots},
+                           false));
+  tensors_.push_back(results);
+  const ByteCount memory = plan.update.device_bytes();
+  return update_.open(context_.device_memory.subspan(plan.device_flats(), memory), results);
+}
+
+void EngineState::add_note(std::string note) {
+  if (!notes.empty()) notes += "; ";
+  notes += note;
 }
 
 Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
@@ -137,7 +165,8 @@ Result<void> EngineState::add_tensors(std::uint32_t index, std::uint64_t& tile_n
     TileState tile{.range = range,
                    .first_element = (std::uint64_t{index} << 40) +
                                     (layout.shard * context_.communicator.rank() + range.begin).value(),
-                   .on_disk = !plan.in_host(tile_number)};
+                   .on_disk = !plan.in_host(tile_number),
+                   .on_device = plan.updated_on_device(tile_number)};
     ++tile_number;
     PENSTOCK_TRY(add(tile.tensor, layout, range,
                      {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
@@ -161,6 +190,7 @@ void EngineState::predict() {
   const MemoryPlan& plan = options_.plan;
   ledger.predict(Tier::device, Purpose::gathered_flat, plan.device_gathered);
   ledger.predict(Tier::device, Purpose::full_gradient, plan.device_gradients);
+  ledger.predict(Tier::device, Purpose::optimizer_tile, plan.update.device_bytes());
   ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);

@@ -66,6 +66,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> add_tensors(std::uint32_t index, std::uint64_t& tile_number);
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
+  Result<void> open_update();
+  void add_note(std::string note);
   void predict();
   /// Adds the disk traffic of `count` micro-batches to the ledger's prediction.
   void predict_micro_batches(std::uint32_t count);

@@ -22,6 +22,7 @@ struct TileState {
   std::uint64_t first_element =
       0;  ///< its number among all elements of the model: flat × 2^40 + position in the flat
   bool on_disk = false;
+  bool on_device = false;  ///< MemoryPlan::updated_on_device()
 };
 
 /// Progress of a move for the trainer's thread. The mover sets it under the runtime's lock.

@@ -47,6 +47,10 @@ class CopyOutHop final : public OrderedHop {
     abandon(std::move(incoming_));
   }
   bool is_blocked() const override { return !leased_; }
+  /// Only a hop that has failed is polled after its copy is enqueued.
+  TimePoint poll_interval() const override {
+    return copy_ == Copy::enqueued ? context_.copied_out.next_query() : forever;
+  }
 
   [[nodiscard]] HostSpan accumulator() const {
     return where_ == Incoming::in_place ? flat_.grad.in_place.bytes() : accumulator_.bytes();

@@ -3,6 +3,7 @@
 #include "zero/engine/block_seal.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 namespace penstock::zero {
 
@@ -113,24 +114,50 @@ void OffloadedOptimizer::advance(const FlatState& flat, std::uint64_t step) cons
 Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
                                              const Step& step) const {
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
-  const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
   PENSTOCK_TRY_ASSIGN(
       const auto outcome,
       cpu_adam::adam_step(step.configs[flat.layout->group], step.number, step.gradient_factor,
                           view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()),
                           {.workers = options_.workers,
-                           .observer = check ? &seal : nullptr,
+                           .observer = has_checksums(tile) ? &seal : nullptr,
                            .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
-  if (outcome.first_non_finite_block) {
-    return Error(ErrorCode::non_finite, "OffloadedOptimizer::update_tile")
-        .reason("a master weight or a second moment has become non-finite")
-        .object(options_.runtime->name(tile.tensor) + ", block " +
-                std::to_string(*outcome.first_non_finite_block))
-        .advice("lower the learning rate, or clip gradients");
-  }
+  if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
   internals().blocks(tile.tensor).stamp(step.number);
   return ok();
+}
+
+Error OffloadedOptimizer::non_finite(const TileState& tile, std::uint64_t block) const {
+  return Error(ErrorCode::non_finite, "OffloadedOptimizer")
+      .reason("a master weight or a second moment has become non-finite")
+      .object(options_.runtime->name(tile.tensor) + ", block " + std::to_string(block))
+      .advice("lower the learning rate, or clip gradients");
+}
+
+Result<void> OffloadedOptimizer::verify(const TileState& tile, ConstHostSpan state) const {
+  if (!has_checksums(tile)) return ok();
+  const tiers::BlockTable& blocks = internals().blocks(tile.tensor);
+  std::atomic<std::size_t> first_mismatch{blocks.block_count()};
+  options_.workers->parallel_blocks(blocks.block_count(), [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      if (blocks.verify(i, blocks.block(state, i))) continue;
+      std::size_t known = first_mismatch;
+      while (i < known && !first_mismatch.compare_exchange_weak(known, i)) {
+      }
+    }
+  });
+  if (first_mismatch == blocks.block_count()) return ok();
+  return internals().corrupted(tile.tensor, first_mismatch);
+}
+
+void OffloadedOptimizer::seal(const TileState& tile, ConstHostSpan state, const Step& step) const {
+  tiers::BlockTable& blocks = internals().blocks(tile.tensor);
+  if (has_checksums(tile)) {
+    options_.workers->parallel_blocks(blocks.block_count(), [&](std::size_t first, std::size_t last) {
+      for (std::size_t i = first; i < last; ++i) blocks.seal(i, blocks.block(state, i), step.number);
+    });
+  }
+  blocks.stamp(step.number);
 }
 
 Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
@@ -150,7 +177,7 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
       PENSTOCK_TRY_ASSIGN(auto lease,
                           runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded));
       const tiers::BlockTable& blocks = internals().blocks(tile.tensor);
-      const bool check = tile.on_disk && options_.integrity == Integrity::checksum;
+      const bool check = has_checksums(tile);
       for (std::size_t i = 0; i < blocks.block_count(); ++i) {
         if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease.bytes()), i))) {
           return internals().corrupted(tile.tensor, i);

@@ -14,11 +14,12 @@
 
 namespace penstock::zero {
 
-/// The optimizer states of one rank in tiles, updated on the CPU. One pass unscales, clips, runs Adam and writes the
-/// 16-bit parameter. Each block of a tile that is kept on disk is verified before its update and sealed after it.
+/// The optimizer states of one rank in tiles. One pass unscales, clips, runs Adam and writes the 16-bit parameter; here
+/// on the CPU, by DeviceUpdate on the device. Each block of a tile that is kept on disk is verified before its update
+/// and sealed after it.
 ///
 /// restore() and visit_states() are used by the trainer's thread, and block; the other members by the mover and, for
-/// update_tile(), a worker, one at a time.
+/// update_tile(), verify() and seal(), a worker, one at a time.
 class OffloadedOptimizer {
  public:
   struct Options {
@@ -55,6 +56,21 @@ class OffloadedOptimizer {
   /// Errors: corrupted and non_finite, naming the tile, which is then updated in part.
   Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
                            const Step& step) const;
+  /// For a tile that the device updates: whether the blocks are those that were sealed, if they are from disk.
+  ///
+  /// Errors: corrupted, naming the tile.
+  Result<void> verify(const TileState& tile, ConstHostSpan state) const;
+  /// After the update: seals the blocks, if they go to disk, and records the tile's step.
+  void seal(const TileState& tile, ConstHostSpan state, const Step& step) const;
+  /// Whether verify() and seal() compute checksums.
+  [[nodiscard]] bool has_checksums(const TileState& tile) const {
+    return tile.on_disk && options_.integrity == Integrity::checksum;
+  }
+  /// The error of a tile with a master or a second moment that is not finite in `block`.
+  [[nodiscard]] Error non_finite(const TileState& tile, std::uint64_t block) const;
+  /// The tile with its parts of the flat's shard and gradient.
+  [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
+                                        ConstHostSpan gradient) const;
   /// Records that the flat, which has no gradient, is of step `step` too.
   void advance(const FlatState& flat, std::uint64_t step) const;
   [[nodiscard]] bool is_at(const TileState& tile, std::uint64_t step) const;
@@ -77,8 +93,6 @@ class OffloadedOptimizer {
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);
-  [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
-                                        ConstHostSpan gradient) const;
 
   Options options_;
 };

@@ -1,61 +1,217 @@
 #include "zero/engine/update_sweep.hpp"
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 namespace penstock::zero {
 
 using swap::HopState;
 
-/// The hop of the move. Between two polls it waits for a lease, for the disk to take tiles, or for a worker.
-class UpdateSweep::TileHop final : public swap::Hop {
+/// The tiles of one flat, and which of them an update has begun.
+class UpdateSweep::FlatTiles {
  public:
-  explicit TileHop(UpdateSweep& sweep)
-      : sweep_(sweep),
-        context_(sweep.context_),
-        optimizer_(sweep.optimizer_),
-        step_(sweep.step_),
-        stopping_(sweep.stopping_),
-        executor_(sweep.executor()) {}
+  FlatTiles(FlatState& flat, UpdateSplit split) : flat_(&flat), split_(split) {}
 
-  Result<void> start() override { return ok(); }
-  bool is_blocked() const override { return phase_ != Phase::work; }
-
-  Result<HopState> poll() override {
-    while (true) {
-      PENSTOCK_TRY_ASSIGN(const Progress progress, advance());
-      if (progress == Progress::waits) return HopState::pending;
-      if (progress == Progress::over) return HopState::done;
+  [[nodiscard]] FlatState& flat() const { return *flat_; }
+  /// The first tile from number `from` on that has not begun; their number if there is none.
+  [[nodiscard]] std::size_t first_not_begun(std::size_t from) const {
+    while (from < flat_->tiles.size() && begun(from)) ++from;
+    return from;
+  }
+  /// The next tile for the processor, which then has begun; null if there is none. Skips those for which `skips(tile)`.
+  template <class Skips>
+  [[nodiscard]] const TileState* next(Processor processor, const Skips& skips) {
+    std::size_t& cursor = cursors_[cursor_of(processor)];
+    for (; cursor < flat_->tiles.size(); ++cursor) {
+      const TileState& tile = flat_->tiles[cursor];
+      if (cursor_of(tile) != cursor_of(processor) || skips(tile)) continue;
+      ++cursor;
+      return &tile;
     }
+    return nullptr;
   }
 
  private:
-  enum class Phase : std::uint8_t { flat, gradient, shard, tile, state, work };
-  enum class Progress : std::uint8_t { goes_on, waits, over };
+  // With UpdateSplit::automatic the processors share a cursor.
+  [[nodiscard]] std::size_t cursor_of(Processor processor) const {
+    return split_ == UpdateSplit::ratio && processor == Processor::device ? 1 : 0;
+  }
+  [[nodiscard]] std::size_t cursor_of(const TileState& tile) const {
+    return cursor_of(tile.on_device ? Processor::device : Processor::cpu);
+  }
+  [[nodiscard]] bool begun(std::size_t tile) const { return tile < cursors_[cursor_of(flat_->tiles[tile])]; }
 
-  [[nodiscard]] FlatState& flat() const { return context_.flats[flat_]; }
-  [[nodiscard]] TileState& tile() const { return flat().tiles[tile_]; }
+  FlatState* flat_;
+  UpdateSplit split_;
+  std::array<std::size_t, 2> cursors_{};
+};
 
-  Result<Progress> advance() {
-    switch (phase_) {
-      case Phase::flat: return begin_flat();
-      case Phase::gradient: return take(flat().open_gradient, [this] { return request_shard(); });
-      case Phase::shard: return take(flat().open_shard, [this] { return begin_tiles(); });
-      case Phase::tile: return begin_tile();
-      case Phase::state: return take(state_, [this] { return begin_work(); });
-      case Phase::work: return finish_work();
+/// The hop of the move. Between two polls it waits for a lease, for the disk to take tiles, or for a tile's update.
+class UpdateSweep::SweepHop final : public swap::Hop {
+ public:
+  explicit SweepHop(UpdateSweep& sweep)
+      : sweep_(sweep), context_(sweep.context_), optimizer_(sweep.optimizer_), step_(sweep.step_) {}
+  ~SweepHop() override {
+    for (const auto& lane : sweep_.lanes_) lane->end();
+  }
+
+  Result<void> start() override { return ok(); }
+
+  bool is_blocked() const override {
+    return std::all_of(sweep_.lanes_.begin(), sweep_.lanes_.end(),
+                       [](const auto& lane) { return lane->idle() || lane->waits_for_lease(); });
+  }
+  TimePoint poll_interval() const override {
+    TimePoint interval = forever;
+    for (const auto& lane : sweep_.lanes_) interval = std::min(interval, lane->poll_interval());
+    return interval;
+  }
+
+  Result<HopState> poll() override {
+    bool advanced = true;
+    while (advanced) {
+      advanced = poll_lanes();
+      if (failure_) {
+        stop_waiting();
+        if (is_busy()) return HopState::pending;
+        return *failure_;
+      }
+      const auto further = advance();
+      if (!further) {
+        failure_ = further.error();
+        advanced = true;
+      } else {
+        advanced = advanced || *further;
+      }
     }
-    return Progress::over;
+    return open_.empty() && next_flat_ == context_.flats.size() ? HopState::done : HopState::pending;
   }
 
-  Progress go_to(Phase phase) {
-    phase_ = phase;
-    return Progress::goes_on;
+ private:
+  enum class Opening : std::uint8_t { none, gradient, shard };
+
+  [[nodiscard]] bool is_busy() const {
+    return std::any_of(sweep_.lanes_.begin(), sweep_.lanes_.end(),
+                       [](const auto& lane) { return !lane->idle(); });
   }
 
-  /// What the move waits for may never come: memory of a tile that the disk refuses.
-  [[nodiscard]] Result<void> check_stopping() const {
-    if (!stopping_) return ok();
-    return Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed");
+  /// True if a tile is updated, or has failed.
+  bool poll_lanes() {
+    bool any = false;
+    for (const auto& lane : sweep_.lanes_) {
+      if (lane->idle()) continue;
+      const auto updated = lane->poll();
+      if (updated && !*updated) continue;
+      if (!updated) note_failure(*lane, updated.error());
+      lane->end();
+      any = true;
+    }
+    return any;
+  }
+
+  void note_failure(const TileLane& lane, const Error& error) {
+    if (lane.processor() == Processor::device && !lane.waits_for_lease()) context_.update_damaged = true;
+    if (!failure_) failure_ = error;
+  }
+
+  /// After an error: what the move waits for may never come, such as memory of a tile that the disk refuses.
+  void stop_waiting() {
+    pending_ = {};
+    for (const auto& lane : sweep_.lanes_) {
+      if (lane->waits_for_lease()) lane->end();
+    }
+  }
+
+  Result<bool> advance() {
+    if (sweep_.stopping_) {
+      return Error(ErrorCode::failed_state, "Engine::~Engine").reason("the engine was destroyed");
+    }
+    PENSTOCK_TRY(close_flats());
+    bool any = begin_tiles();
+    PENSTOCK_TRY_ASSIGN(const bool opened, open_flat());
+    return any || opened;
+  }
+
+  /// Gives each idle lane a tile. True if any got one.
+  bool begin_tiles() {
+    bool any = false;
+    for (const auto& lane : sweep_.lanes_) {
+      // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
+      if (context_.internals.stores_pending() > optimizer_.options().tile_stores_max) break;
+      if (!lane->idle()) continue;
+      for (FlatTiles& tiles : open_) {
+        if (begin_tile(*lane, tiles)) {
+          any = true;
+          break;
+        }
+      }
+    }
+    return any;
+  }
+
+  bool begin_tile(TileLane& lane, FlatTiles& tiles) {
+    const TileState* const tile = tiles.next(
+        lane.processor(), [this](const TileState& one) { return optimizer_.is_at(one, step_.number); });
+    if (tile == nullptr) return false;
+    // The tile first; otherwise the later ones could take its memory.
+    if (tile->on_disk) (void)context_.runtime.prefetch(tile->tensor);
+    sweep_.prefetch(open_, next_flat_, step_.updates, 0);
+    lane.begin(tiles.flat(), *tile, step_);
+    return true;
+  }
+
+  /// Ends the flats whose tiles are all updated.
+  Result<void> close_flats() {
+    for (auto tiles = open_.begin(); tiles != open_.end();) {
+      FlatState& flat = tiles->flat();
+      if (!optimizer_.is_at(flat, step_.number)) {
+        ++tiles;
+        continue;
+      }
+      context_.internals.blocks(flat.shard).stamp(step_.number);
+      flat.open_gradient.end();
+      flat.open_shard.end();
+      tiles = open_.erase(tiles);
+      PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+      end(flat);
+    }
+    return ok();
+  }
+
+  void end(FlatState& flat) {
+    flat.updated = true;
+    context_.wake();  // a gather that waits for it may have been polled before this hop
+  }
+
+  /// Leases gradient and shard of the next flat. True if it got further.
+  Result<bool> open_flat() {
+    switch (opening_) {
+      case Opening::none: return begin_flat();
+      case Opening::gradient: return take(next_flat().open_gradient, [this] { return request_shard(); });
+      case Opening::shard: return take(next_flat().open_shard, [this] { return finish_opening(); });
+    }
+    return false;
+  }
+
+  [[nodiscard]] FlatState& next_flat() const { return context_.flats[next_flat_]; }
+
+  Result<bool> begin_flat() {
+    if (next_flat_ == context_.flats.size() || open_.size() >= sweep_.plan_.flats) return false;
+    FlatState& flat = next_flat();
+    if (!step_.updates[next_flat_]) optimizer_.advance(flat, step_.number);
+    if (flat.updated || optimizer_.is_at(flat, step_.number)) {
+      end(flat);
+      ++next_flat_;
+      return true;
+    }
+    // The leases are kept after an error, so that the part already written is not lost.
+    if (flat.open_shard.held()) return finish_opening();
+    PENSTOCK_TRY(optimizer_.check_same_step(flat));
+    request(flat.gradient, swap::Access::read, swap::Use::recorded);
+    opening_ = Opening::gradient;
+    return true;
   }
 
   void request(tiers::TensorId tensor, swap::Access access, swap::Use use) {
@@ -64,106 +220,55 @@ class UpdateSweep::TileHop final : public swap::Hop {
 
   /// Takes the lease that was requested, then calls `next`.
   template <class Next>
-  Result<Progress> take(swap::Lease& lease, const Next& next) {
+  Result<bool> take(swap::Lease& lease, const Next& next) {
     auto answer = pending_.poll();
-    if (!answer) {
-      PENSTOCK_TRY(check_stopping());
-      return Progress::waits;
-    }
+    if (!answer) return false;
     PENSTOCK_TRY_ASSIGN(lease, *std::move(answer));
     return next();
   }
 
-  Result<Progress> begin_flat() {
-    if (flat_ == context_.flats.size()) return Progress::over;
-    if (!step_.updates[flat_]) optimizer_.advance(flat(), step_.number);
-    if (flat().updated || optimizer_.is_at(flat(), step_.number)) return end_flat();
-    // The leases are kept after an error, so that the part already written is not lost.
-    if (flat().open_shard.held()) return begin_tiles();
-    PENSTOCK_TRY(optimizer_.check_same_step(flat()));
-    request(flat().gradient, swap::Access::read, swap::Use::recorded);
-    return go_to(Phase::gradient);
-  }
-
-  Result<Progress> request_shard() {
+  Result<bool> request_shard() {
     // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an
     // overwrite needs no prefetch.
     const bool reads = optimizer_.reads_parameters();
-    request(flat().shard, reads ? swap::Access::modify : swap::Access::overwrite,
+    request(next_flat().shard, reads ? swap::Access::modify : swap::Access::overwrite,
             reads ? swap::Use::recorded : swap::Use::unrecorded);
-    const std::size_t next = sweep_.next_updated(flat_ + 1, step_.updates);
-    if (reads && next < context_.flats.size()) (void)context_.runtime.prefetch(context_.flats[next].shard);
-    return go_to(Phase::shard);
+    const std::size_t after = sweep_.next_updated(next_flat_ + 1, step_.updates);
+    if (reads && after < context_.flats.size()) (void)context_.runtime.prefetch(context_.flats[after].shard);
+    opening_ = Opening::shard;
+    return true;
   }
 
-  Result<Progress> begin_tiles() {
-    tile_ = 0;
-    return go_to(Phase::tile);
+  Result<bool> finish_opening() {
+    open_.emplace_back(next_flat(), sweep_.plan_.split);
+    ++next_flat_;
+    opening_ = Opening::none;
+    return true;
   }
 
-  Result<Progress> begin_tile() {
-    while (tile_ < flat().tiles.size() && optimizer_.is_at(tile(), step_.number)) ++tile_;
-    if (tile_ == flat().tiles.size()) {
-      context_.internals.blocks(flat().shard).stamp(step_.number);
-      flat().open_gradient.end();
-      flat().open_shard.end();
-      PENSTOCK_TRY(context_.runtime.discard(flat().gradient));
-      return end_flat();
-    }
-    PENSTOCK_TRY(check_stopping());
-    // More tiles in flight than the disk needs would only evict each other from the CPU's cache.
-    if (context_.internals.stores_pending() > optimizer_.options().tile_stores_max) return Progress::waits;
-    sweep_.prefetch(flat_, tile_, step_.updates);
-    request(tile().tensor, swap::Access::modify,
-            tile().on_disk ? swap::Use::recorded : swap::Use::unrecorded);
-    return go_to(Phase::state);
-  }
-
-  Result<Progress> begin_work() {
-    work_ = swap::make_work_hop(executor_, context_.wake, [this] {
-      return optimizer_.update_tile(flat(), tile(), state_.bytes(), step_);
-    });
-    PENSTOCK_TRY(work_->start());
-    return go_to(Phase::work);
-  }
-
-  Result<Progress> finish_work() {
-    auto state = work_->poll();
-    if (state && *state == HopState::pending) return Progress::waits;
-    work_.reset();
-    state_.end();
-    if (!state) return state.error();
-    return go_to(Phase::tile);
-  }
-
-  Result<Progress> end_flat() {
-    flat().updated = true;
-    context_.wake();  // a gather that waits for it may have been polled before this hop
-    ++flat_;
-    return go_to(Phase::flat);
-  }
-
-  const UpdateSweep& sweep_;
+  UpdateSweep& sweep_;
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
   const OffloadedOptimizer::Step& step_;
-  const std::atomic<bool>& stopping_;
-  Executor& executor_;
-  Phase phase_ = Phase::flat;
-  std::size_t flat_ = 0, tile_ = 0;
+  std::deque<FlatTiles> open_;  // whose leases are held, in order
+  std::size_t next_flat_ = 0;   // to be opened, or being opened
+  Opening opening_ = Opening::none;
   swap::PendingLease pending_;
-  swap::Lease state_;
-  std::unique_ptr<swap::Hop> work_;
+  std::optional<Error> failure_;
 };
 
-Result<void> UpdateSweep::open() {
-  if (!context_.internals.has_threads()) return ok();
-  PENSTOCK_TRY_ASSIGN(thread_, parallel::TaskThread::create("penstock-update"));
+Result<void> UpdateSweep::open(DeviceSpan memory, tiers::TensorId results) {
+  if (context_.internals.has_threads()) {
+    PENSTOCK_TRY_ASSIGN(thread_, parallel::TaskThread::create("penstock-update"));
+  }
+  if (plan_.device_slots > 0) PENSTOCK_TRY(device_.open(plan_.device_slots, memory, results));
+  Executor& executor = thread_ ? *thread_ : context_.internals.executor();
+  const auto add_lane = [&](DeviceUpdate* device, std::size_t slot) {
+    lanes_.push_back(std::make_unique<TileLane>(context_, optimizer_, executor, device, slot));
+  };
+  if (plan_.by_cpu) add_lane(nullptr, 0);
+  for (std::uint32_t slot = 0; slot < plan_.device_slots; ++slot) add_lane(&device_, slot);
   return ok();
-}
-
-Executor& UpdateSweep::executor() const {
-  return thread_ ? *thread_ : context_.internals.executor();
 }
 
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
@@ -186,23 +291,23 @@ std::size_t UpdateSweep::next_updated(std::size_t flat, const std::vector<bool>&
   return flat;
 }
 
-/// The first tile first; otherwise the later ones could take its memory.
-void UpdateSweep::prefetch(std::size_t flat, std::size_t tile, const std::vector<bool>& updates) const {
-  const auto prefetch_tile = [this](const TileState& one) {
-    if (one.on_disk) (void)context_.runtime.prefetch(one.tensor);
-    return one.on_disk;
-  };
-  prefetch_tile(context_.flats[flat].tiles[tile]);
-  std::uint32_t ahead = 0, limit = optimizer_.options().tiles_ahead;
-  while (ahead < limit) {
-    if (++tile == context_.flats[flat].tiles.size()) {
-      flat = next_updated(flat + 1, updates);
-      if (flat == context_.flats.size()) return;
-      tile = 0;
-      limit = optimizer_.options().tiles_ahead_next_flats;
-      if (ahead >= limit) return;
+void UpdateSweep::prefetch(const std::deque<FlatTiles>& open, std::size_t next,
+                           const std::vector<bool>& updates, std::uint32_t more) const {
+  std::uint32_t ahead = 0;
+  const auto prefetch_tiles = [&](const FlatTiles& tiles, std::uint32_t limit) {
+    const std::vector<TileState>& all = tiles.flat().tiles;
+    for (std::size_t i = tiles.first_not_begun(0); i < all.size() && ahead < limit;
+         i = tiles.first_not_begun(i + 1)) {
+      if (!all[i].on_disk) continue;
+      (void)context_.runtime.prefetch(all[i].tensor);
+      ++ahead;
     }
-    if (prefetch_tile(context_.flats[flat].tiles[tile])) ++ahead;
+  };
+  for (const FlatTiles& tiles : open) prefetch_tiles(tiles, optimizer_.options().tiles_ahead + more);
+  const std::uint32_t limit = optimizer_.options().tiles_ahead_next_flats + more;
+  for (next = next_updated(next, updates); next < context_.flats.size() && ahead < limit;
+       next = next_updated(next + 1, updates)) {
+    prefetch_tiles(FlatTiles(context_.flats[next], plan_.split), limit);
   }
 }
 
@@ -210,7 +315,10 @@ void UpdateSweep::read_ahead() {
   if (std::exchange(has_read_ahead_, true)) return;
   const std::vector<bool> updates = flats_to_update();
   const std::size_t first = next_updated(0, updates);
-  if (first < updates.size()) prefetch(first, 0, updates);
+  // The first tiles are to be begun at once, by all lanes.
+  if (first < updates.size()) {
+    prefetch({FlatTiles(context_.flats[first], plan_.split)}, first + 1, updates, plan_.tiles());
+  }
 }
 
 void UpdateSweep::resume() {
@@ -227,7 +335,7 @@ void UpdateSweep::stop() {
 void UpdateSweep::start() {
   context_.update = MoveProgress::begun();
   swap::Move move;
-  move.then(std::make_unique<TileHop>(*this));
+  move.then(std::make_unique<SweepHop>(*this));
   move.on_event = [this](HopState state, const Result<void>& result) {
     context_.update.report(state, result);
     duration_ = Clock::steady().now() - began_;

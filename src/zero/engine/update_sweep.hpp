@@ -1,31 +1,40 @@
 #pragma once
 
 #include "parallel/task_thread.hpp"
+#include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
+#include "zero/engine/tile_lane.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <vector>
 
 namespace penstock::zero {
 
-/// The update of a step's parameters, beside the trainer: a move that leases one tile after the other, in the order in
-/// which the next forward needs the parameters, and updates each with all workers. EngineContext::update has its
+/// The update of a step's parameters, beside the trainer: a move that updates tiles, in the order in which the next
+/// forward needs the parameters, by the CPU with all its workers, on the device, or both. EngineContext::update has its
 /// progress, FlatState::updated that of each flat.
 ///
-/// An error stops the update between two tiles. resume() continues with the first tile that is not updated: each tile's
-/// step is recorded.
+/// An error stops the update once no tile is being updated. resume() continues with the first tile that is not updated:
+/// each tile's step is recorded.
 ///
 /// Used by the trainer's thread.
 class UpdateSweep {
  public:
-  UpdateSweep(EngineContext& context, OffloadedOptimizer& optimizer)
-      : context_(context), optimizer_(optimizer) {}
+  UpdateSweep(EngineContext& context, OffloadedOptimizer& optimizer, const MemoryPlan::Update& plan,
+              cpu_adam::DeviceAdam* adam)
+      : context_(context), optimizer_(optimizer), plan_(plan), device_(context, adam) {}
 
-  /// Starts the thread that updates tiles. With an idle handler the runtime's executor does.
+  /// Starts the thread that updates tiles. With an idle handler the runtime's executor does. The device updates its
+  /// part in `memory`; `results` is as for DeviceUpdate::open().
   ///
-  /// Errors: no_space, where the thread cannot be started.
-  Result<void> open();
+  /// Errors: no_space, where the thread cannot be started; those of DeviceUpdate::open().
+  Result<void> open(DeviceSpan memory, tiers::TensorId results);
   /// Starts to update the flats that have a gradient. Precondition: the last update is complete, no flat is gathered,
   /// and no gradient is being accumulated.
   void begin(OffloadedOptimizer::Step step);
@@ -39,27 +48,35 @@ class UpdateSweep {
   /// Ends the update before its next tile, for the engine's destructor: also while it waits for a lease.
   /// EngineContext::update then becomes done.
   void stop();
+  /// Ends the use of memory and tensors. Precondition: no update runs.
+  void close() { device_.close(); }
+  /// Keeps what a device that hangs may use for ever.
+  void abandon_device() { device_.abandon(); }
 
  private:
-  class TileHop;
+  class SweepHop;
+  class FlatTiles;
 
   void start();
   /// By flat: whether it has a gradient in the step in progress.
   [[nodiscard]] std::vector<bool> flats_to_update() const;
   /// The first flat from number `flat` on that `updates` names; their number if there is none.
   [[nodiscard]] std::size_t next_updated(std::size_t flat, const std::vector<bool>& updates) const;
-  /// Prefetches tile number `tile` of flat number `flat`, and the next ones as far as the plan allows. Safe from any
-  /// thread.
-  void prefetch(std::size_t flat, std::size_t tile, const std::vector<bool>& updates) const;
-  [[nodiscard]] Executor& executor() const;
+  /// Prefetches tiles of `open` that have not begun, then those of the flats from number `next` on: as many as the plan
+  /// allows ahead of those that have begun, and `more`. Safe from any thread.
+  void prefetch(const std::deque<FlatTiles>& open, std::size_t next, const std::vector<bool>& updates,
+                std::uint32_t more) const;
 
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
+  const MemoryPlan::Update& plan_;
+  DeviceUpdate device_;
+  std::unique_ptr<parallel::TaskThread> thread_;
+  std::vector<std::unique_ptr<TileLane>> lanes_;
   OffloadedOptimizer::Step step_;
   TimePoint began_{0}, duration_{0};
   bool has_read_ahead_ = false;
   std::atomic<bool> stopping_{false};
-  std::unique_ptr<parallel::TaskThread> thread_;
 };
 
 }  // namespace penstock::zero

@@ -127,7 +127,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
          parameters});
   }
   if (optimizer_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight));
+    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight, /*updating=*/1));
     estimate.traffic.push_back({Purpose::optimizer_tile, states, states});
   }
   std::stable_sort(estimate.lines.begin(), estimate.lines.end(), [](const auto& a, const auto& b) {

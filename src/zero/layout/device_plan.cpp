@@ -3,6 +3,7 @@
 #include "zero/layout/padded.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace penstock::zero {
 
@@ -88,18 +89,20 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   const auto rehearse = [&](ByteCount budget) {
     return rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, budget);
   };
+  const ByteCount slots = plan.update.device_bytes();
   const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
   const ByteCount need = gradients_need(shards, bytes, config.dtype) +
                          (in_place.parameters ? ByteCount() : gathered_need(bytes));
-  plan.device_minimum = need;
-  auto peaks = rehearse(need);
-  while (!peaks) peaks = rehearse(plan.device_minimum += growth(need));
+  ByteCount flats = need;
+  auto peaks = rehearse(flats);
+  while (!peaks) peaks = rehearse(flats += growth(need));
 
-  plan.device_budget = plan.device_minimum;
+  plan.device_budget = plan.device_minimum = flats + slots;
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
-          .reason("the device budget is too small for two gathered units and their gradients")
+          .reason("the device budget is too small for two gathered units and their gradients" +
+                  std::string(slots.is_zero() ? "" : ", and the tiles that the device updates"))
           .where("penstock.device_budget")
           .wanted("at least " + to_exact_string(plan.device_minimum))
           .got(given)
@@ -108,7 +111,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();
     const ByteCount rest = std::max(given - std::min(given, leases), plan.device_minimum);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
-    if (auto more = rehearse(rest)) peaks = more, plan.device_budget = rest;
+    if (auto more = rehearse(rest - slots)) peaks = more, plan.device_budget = rest;
   }
   plan.device_gathered = peaks->gathered;
   plan.device_gradients = peaks->gradients;

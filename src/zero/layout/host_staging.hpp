@@ -40,10 +40,10 @@ inline ByteCount lease_gap(const StreamedSizes& largest) {
   return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming});
 }
 
-/// Maximum number of tiles in memory: prefetched, being updated (1), being written, and one more that is allocated
-/// before the oldest write has completed. Example: 4 in flight need 4 + 1 + 4 + 1 = 10.
-constexpr std::uint64_t tile_ring(std::uint32_t tiles_in_flight) {
-  return 2 * std::uint64_t{tiles_in_flight} + 2;
+/// Maximum number of tiles in memory: prefetched, being updated, being written, and one more that is allocated before
+/// the oldest write has completed. Example: 4 in flight and 1 being updated need 4 + 1 + 4 + 1 = 10.
+constexpr std::uint64_t tile_ring(std::uint32_t tiles_in_flight, std::uint32_t updating) {
+  return 2 * std::uint64_t{tiles_in_flight} + updating + 1;
 }
 
 }  // namespace penstock::zero

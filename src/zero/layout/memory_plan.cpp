@@ -3,10 +3,12 @@
 #include "zero/layout/padded.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 #include "zero/layout/tiles.hpp"
+#include "zero/layout/update_slot.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::zero {
 
@@ -33,6 +35,7 @@ Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_
 struct RankBytes {
   ByteCount shards, gradients, tiles;
   ByteCount largest_shard, largest_gradient, largest_tile;
+  ElementCount longest_tile;
   std::uint64_t tile_count = 0;
 };
 
@@ -55,10 +58,33 @@ Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
       PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, range));
       rank.tiles += tile;
       rank.largest_tile = std::max(rank.largest_tile, tile);
+      rank.longest_tile = std::max(rank.longest_tile, range.count);
       ++rank.tile_count;
     }
   }
   return rank;
+}
+
+/// Tiles that pass through the device at a time: one is copied in, one is updated, one is copied out, and one is
+/// verified or sealed.
+constexpr std::uint32_t device_slots_max = 4;
+
+/// Sets plan.update but for the number of flats.
+Result<void> plan_update(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
+  plan.update.split = config.penstock.update_split;
+  if (plan.shares_memory) return ok();  // the device is the CPU
+  const auto of_cpu =
+      static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
+  plan.update.tiles_on_device =
+      plan.update.split == UpdateSplit::automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles);
+  plan.update.by_cpu =
+      plan.update.split == UpdateSplit::automatic || plan.update.tiles_on_device < plan.tiles;
+  if (plan.update.tiles_on_device == 0) return ok();
+  PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(config, rank.longest_tile));
+  plan.update.slot = round_up(slot.size, extent_alignment);
+  plan.update.device_slots =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, plan.update.tiles_on_device));
+  return ok();
 }
 
 /// The needs of host memory that do not depend on the budget.
@@ -89,10 +115,11 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   }
   if (need.tiles_on_disk) {
     need.streamed.tile = rank.largest_tile;
-    need.ring = rank.largest_tile * tile_ring(config.penstock.tiles_in_flight);
+    need.ring = rank.largest_tile * tile_ring(config.penstock.tiles_in_flight, plan.update.tiles());
   } else {
     need.resident += rank.tiles;
   }
+  need.resident += round_up(UpdateSlot::result * plan.update.device_slots, extent_alignment);
   return need;
 }
 
@@ -143,18 +170,32 @@ void plan_read_ahead(MemoryPlan& plan, const StreamedSizes& largest, ByteCount r
   const auto limited = [&](std::uint64_t tiles) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(tiles, at_most));
   };
-  // The update leases one shard and one gradient. Each of these leases can split the free memory so that one tile less
-  // fits. One more tile is being updated.
+  // The update leases a shard and a gradient of each flat. Each of these leases can split the free memory so that one
+  // tile less fits. Other tiles are being updated.
+  const std::uint64_t flats = plan.update.flats, updating = plan.update.tiles();
+  const ByteCount leased = (largest.shard + largest.gradient) * flats;
   const std::uint64_t fragmented =
-      (largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u);
-  const std::uint64_t slots = (room - largest.shard - largest.gradient) / largest.tile;
-  plan.tiles_ahead = limited(slots > fragmented + 1 ? slots - fragmented - 1 : 0);
+      ((largest.shard.is_zero() ? 0u : 1u) + (largest.gradient.is_zero() ? 0u : 1u)) * flats;
+  const std::uint64_t slots = (room - leased) / largest.tile;
+  plan.tiles_ahead = limited(slots > fragmented + updating ? slots - fragmented - updating : 0);
   // A prefetched tile of a later flat splits the free memory into one more gap. That gap may be too small for the later
   // flat's shard or gradient, so that each such tile needs room for itself and for a gap of that size.
   const ByteCount need = std::max({largest.tile, largest.shard, largest.gradient});
-  const ByteCount reserved = largest.shard + largest.gradient + need * 3;
+  const ByteCount reserved = leased + need * (2 * flats + 1) + largest.tile * (updating - 1);
   plan.tiles_ahead_next_flats =
       room > reserved ? std::min(plan.tiles_ahead, limited((room - reserved) / (largest.tile + need))) : 0;
+}
+
+/// How many flats can be updated at a time, if `room` bytes are free for what streams through host memory. One is
+/// enough where the CPU updates all tiles, one after the other. On the device a tile would else wait at each end of a
+/// flat for those before it.
+std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& largest, ByteCount room) {
+  if (plan.update.device_slots == 0) return 1;
+  const ByteCount leases = largest.shard + largest.gradient;
+  if (leases.is_zero()) return plan.update.tiles();
+  // As host_staging() for two flats: four leases leave five gaps.
+  const ByteCount two = leases * 2 + std::max(largest.tile, largest.shard) * 5;
+  return room >= two + largest.tile * plan.update.tiles() ? 2 : 1;
 }
 
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
@@ -166,16 +207,18 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   const bool shards_stay = plan.shards_on_disk && take(rank.shards);
   if (!need.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles;
-    return;
-  }
-  if (!plan.gradients_on_disk && take(need.ring)) {
+  } else if (!plan.gradients_on_disk && take(need.ring)) {
     plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, plan.tiles);
   }
-  const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
-                          (shards_stay ? rank.shards : ByteCount()) + rank.largest_tile * plan.tiles_in_host;
   StreamedSizes sweep = need.streamed;
   if (!plan.gradients_on_disk) sweep.gradient = {};
-  plan_read_ahead(plan, sweep, plan.host_budget - fixed, config.penstock.tiles_in_flight);
+  if (shards_stay) sweep.shard = {};
+  const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
+                          (shards_stay ? rank.shards : ByteCount()) +
+                          (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount());
+  const ByteCount room = plan.host_budget - fixed;
+  plan.update.flats = flats_updating(plan, sweep, room);
+  if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
 }
 
 /// The bytes of the tiles that have no room in host memory.
@@ -206,7 +249,8 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
 
 void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
-  plan.tile_rereads_max = std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + 1));
+  plan.tile_rereads_max =
+      std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
   plan.shard_writes = plan.disk_shards;
   plan.shard_reads_max = plan.disk_shards * 2;
   plan.gradient_reads_max = plan.disk_gradients * 2;
@@ -219,6 +263,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
 void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
   plan.host_incoming = plan.shares_memory ? ByteCount() : rank.shards;
+  plan.host_incoming += round_up(UpdateSlot::result * plan.update.device_slots, extent_alignment);
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
@@ -240,6 +285,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
   plan.tiles = rank.tile_count;
+  PENSTOCK_TRY(plan_update(plan, config, rank));
   const HostNeed need = host_need(plan, config, rank, shards, model);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);

@@ -1,6 +1,7 @@
 #include "zero/layout/plan_fingerprint.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #define XXH_INLINE_ALL
@@ -17,6 +18,8 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       static_cast<std::uint64_t>(config.penstock.state_format),
                                       config.penstock.tile().value(),
                                       config.penstock.tiles_in_flight,
+                                      static_cast<std::uint64_t>(config.penstock.update_split),
+                                      std::bit_cast<std::uint32_t>(config.cpu_update_ratio),
                                       config.penstock.host_budget.value(),
                                       config.penstock.device_budget.value(),
                                       config.gradient_accumulation_steps,

@@ -42,6 +42,7 @@ class BadArguments {
 void add_base_rows(BadArguments& bad);
 void add_compute_rows(BadArguments& bad);
 void add_adam_rows(BadArguments& bad);
+void add_device_adam_rows(BadArguments& bad);
 void add_device_rows(BadArguments& bad);
 void add_file_rows(BadArguments& bad);
 void add_simulation_rows(BadArguments& bad);

@@ -105,6 +105,14 @@ void add_value_rows(BadArguments& bad) {
   with("penstock.io_engine", [](Config& c) { c.penstock.io_engine = unknown<tiers::EngineChoice>; });
   with("penstock.integrity", [](Config& c) { c.penstock.integrity = unknown<Integrity>; });
   with("penstock.state_format", [](Config& c) { c.penstock.state_format = unknown<cpu_adam::StateFormat>; });
+  with("penstock.update_split", [](Config& c) { c.penstock.update_split = unknown<UpdateSplit>; });
+  with("penstock.update_split", [](Config& c) {
+    c.penstock.update_split = UpdateSplit::automatic;
+    c.cpu_update_ratio = 0.5f;
+  });
+  for (const float ratio : {-1.0f, 1.5f, nan, infinity}) {
+    with("offload_optimizer.ratio", [ratio](Config& c) { c.cpu_update_ratio = ratio; });
+  }
   with("penstock.io_deadline_seconds", [](Config& c) { c.penstock.io_deadline_seconds = 0; });
   with("penstock.threads", [](Config& c) { c.penstock.threads = ~0u; });
   for (const char* directory : {"", "/penstock-none", "/dev/null"}) {
@@ -118,6 +126,8 @@ void add_value_rows(BadArguments& bad) {
       [] { return expect(!to_string(unknown<OffloadDevice>).empty(), "no text"); });
   bad("to_string", "integrity", "unknown",
       [] { return expect(!to_string(unknown<Integrity>).empty(), "no text"); });
+  bad("to_string", "split", "unknown",
+      [] { return expect(!to_string(unknown<UpdateSplit>).empty(), "no text"); });
   bad("PenstockConfig::tile", "state_format", "unknown", [] {
     return expect(!PenstockConfig{.state_format = unknown<cpu_adam::StateFormat>}.tile().is_zero(), "0");
   });
@@ -181,6 +191,8 @@ void add_plan_rows(BadArguments& bad) {
   for (const std::uint64_t tile : {std::uint64_t{0}, std::uint64_t{7}, most}) {
     bad("MemoryPlan::in_host", "tile", std::to_string(tile) + " of none",
         [=] { return expect(!MemoryPlan().in_host(tile), "a tile"); });
+    bad("MemoryPlan::updated_on_device", "tile", std::to_string(tile) + " of none",
+        [=] { return expect(!MemoryPlan().updated_on_device(tile), "a tile"); });
   }
   for (const std::uint32_t local_rank : {0u, 1u, ~0u}) {
     for (const std::uint32_t local_ranks : {0u, 1u}) {

@@ -131,6 +131,10 @@ void add_engine_create_rows(BadArguments& bad) {
   using Options = Engine::Options;
   with("runtime", "null", [](Options& o) { o.runtime = nullptr; });
   with("device", "null", [](Options& o) { o.device = nullptr; });
+  with("adam", "null, with tiles that the device updates", [](Options& o) {
+    o.plan.update.device_slots = 1;
+    o.adam = nullptr;
+  });
   with("compute", "null", [](Options& o) { o.compute = nullptr; });
   with("communicator", "null", [](Options& o) { o.communicator = nullptr; });
   with("workers", "null", [](Options& o) { o.workers = nullptr; });

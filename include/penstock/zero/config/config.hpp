@@ -43,6 +43,14 @@ enum class Integrity : std::uint8_t { off, checksum };
 
 [[nodiscard]] std::string_view to_string(Integrity integrity);
 
+/// How the tiles of an update are divided between the CPU and the device, which give the same bits.
+enum class UpdateSplit : std::uint8_t {
+  ratio,      ///< by Config::cpu_update_ratio
+  automatic,  ///< each tile is updated by the processor that is free first
+};
+
+[[nodiscard]] std::string_view to_string(UpdateSplit split);
+
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
   ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
@@ -55,6 +63,7 @@ struct PenstockConfig {
   Integrity integrity = Integrity::checksum;
   cpu_adam::StateFormat state_format =
       cpu_adam::StateFormat::fp32;  ///< of masters and moments; split formats support bf16 only
+  UpdateSplit update_split = UpdateSplit::ratio;
   std::vector<double>
       path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs
@@ -90,6 +99,8 @@ struct Config {
   DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
   DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
   OffloadConfig offload_param, offload_optimizer;
+  /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others.
+  float cpu_update_ratio = 1;
   OptimizerConfig optimizer;
   float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off
   float loss_scale = 1.0f;           ///< static; 1 without fp16

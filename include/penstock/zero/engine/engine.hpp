@@ -2,6 +2,7 @@
 
 #include <penstock/base/compute.hpp>
 #include <penstock/base/time.hpp>
+#include <penstock/cpu_adam/device_adam.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
@@ -141,7 +142,10 @@ class Engine {
   struct Options {
     swap::Runtime* runtime = nullptr;  ///< this rank's; outlives the engine
     tiers::Device* device = nullptr;
-    Compute* compute = nullptr;            ///< of that device
+    Compute* compute = nullptr;  ///< of that device
+    /// Of that device. Needed if the plan has tiles that the device updates: offload_optimizer.ratio is below 1, or
+    /// penstock.update_split is automatic.
+    cpu_adam::DeviceAdam* adam = nullptr;
     Communicator* communicator = nullptr;  ///< of the data-parallel group
     parallel::Workers* workers = nullptr;  ///< threads of the updates
     Config config = {};

@@ -36,6 +36,22 @@ struct MemoryPlan {
   /// too.
   std::uint32_t tiles_ahead_next_flats = 0;
 
+  /// Who updates the tiles.
+  struct Update {
+    /// Tiles that are on their way through the device at a time, each in a slot of its memory; 0: the CPU updates all.
+    std::uint32_t device_slots = 0;
+    ByteCount slot;  ///< size of a slot; device_budget includes all slots
+    UpdateSplit split = UpdateSplit::ratio;
+    std::uint64_t tiles_on_device =
+        0;                    ///< that the device updates; automatic: that it may update, which are all
+    bool by_cpu = true;       ///< the CPU updates some tiles, or may
+    std::uint32_t flats = 1;  ///< maximum number of flats whose tiles are updated at a time
+
+    [[nodiscard]] ByteCount device_bytes() const { return slot * device_slots; }
+    /// Tiles that are updated at a time, by the CPU and on the device.
+    [[nodiscard]] std::uint32_t tiles() const { return device_slots + (by_cpu ? 1u : 0u); }
+  } update;
+
   // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
   // budget; what is held at one time does not exceed it.
   ByteCount device_gathered, device_gradients;
@@ -61,10 +77,14 @@ struct MemoryPlan {
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
-  [[nodiscard]] bool in_host(std::uint64_t tile) const {
-    if (tile >= tiles) return false;
-    return (tile + 1) * tiles_in_host / tiles != tile * tiles_in_host / tiles;
+  [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }
+  /// Whether the device updates tile number `tile`; these are spread evenly too. With UpdateSplit::automatic, whether
+  /// it may.
+  [[nodiscard]] bool updated_on_device(std::uint64_t tile) const {
+    return is_among(update.tiles_on_device, tile);
   }
+  /// The part of device_budget for gathered flats and full gradients.
+  [[nodiscard]] ByteCount device_flats() const { return device_budget - update.device_bytes(); }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory
@@ -75,6 +95,12 @@ struct MemoryPlan {
   /// The same for a machine with the given topology.
   [[nodiscard]] swap::RuntimeOptions runtime_options(const Config& config, std::uint32_t local_rank,
                                                      const tiers::NumaTopology& topology) const;
+
+ private:
+  /// Whether the tile is one of `some` that are spread evenly over all tiles.
+  [[nodiscard]] bool is_among(std::uint64_t some, std::uint64_t tile) const {
+    return tile < tiles && (tile + 1) * some / tiles != tile * some / tiles;
+  }
 };
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the

@@ -26,7 +26,6 @@ const std::map<std::string, std::string> stricter_on_purpose = {
     {"stage_true_legacy", "zero_optimization, line 3: stages other than 3 are not supported yet"},
     {"offload_nvme_stage2", "zero_optimization.stage, line 4: stage 2 is not supported yet"},
     {"deprecated_cpu_offload", "zero_optimization.stage, line 4: stage 2 is not supported yet"},
-    {"offload_ratio_half_stage3", "zero_optimization.offload_optimizer.ratio, line 7: not supported yet"},
     {"fp16_dynamic", "fp16.loss_scale, line 5: a dynamic loss scale"},
     {"seed_000_06_asjson", "fp16.loss_scale: a dynamic loss scale"},
     {"adamw_warmuplr", "scheduler, line 15: not supported yet"},
@@ -104,6 +103,9 @@ TEST_P(GoldenConfig, HasTheEffectThatItHasInDeepSpeed) {
   EXPECT_EQ(config->dtype == DType::fp16, effective["fp16"]["enabled"].asBool());
   expect_same_offload(zero["offload_param"], config->offload_param);
   expect_same_offload(zero["offload_optimizer"], config->offload_optimizer);
+  if (!zero["offload_optimizer"].isNull()) {
+    EXPECT_EQ(config->cpu_update_ratio, zero["offload_optimizer"]["ratio"].asFloat());
+  }
   expect_same_optimizer(effective["optimizer"], config->optimizer);
   // Two defaults differ on purpose: without a stage DeepSpeed's is 0, and its requests are smaller.
   const Json::Value given = test::golden_json("config/expected.json")["defaults_for_train_batch_size_1"];

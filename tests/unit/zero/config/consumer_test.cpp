@@ -102,16 +102,17 @@ std::string observe_plan(const Config& config) {
   if (!plan) return plan.error().message();
   std::ostringstream text;
   for (const ByteCount bytes :
-       {plan->host_budget,  plan->host_minimum,    plan->device_budget,   plan->device_minimum,
-        plan->swap_bytes,   plan->swap_tensor_max, plan->device_gathered, plan->device_gradients,
-        plan->host_shards,  plan->host_gradients,  plan->host_tiles,      plan->host_incoming,
-        plan->host_staging, plan->disk_shards,     plan->disk_gradients,  plan->disk_tiles,
-        plan->tile_reads,   plan->tile_writes,     plan->shard_reads_max, plan->update_shard_reads_max,
-        plan->shard_writes, plan->tile_rereads_max}) {
+       {plan->host_budget,  plan->host_minimum,     plan->device_budget,        plan->device_minimum,
+        plan->swap_bytes,   plan->swap_tensor_max,  plan->device_gathered,      plan->device_gradients,
+        plan->host_shards,  plan->host_gradients,   plan->host_tiles,           plan->host_incoming,
+        plan->host_staging, plan->disk_shards,      plan->disk_gradients,       plan->disk_tiles,
+        plan->tile_reads,   plan->tile_writes,      plan->shard_reads_max,      plan->update_shard_reads_max,
+        plan->shard_writes, plan->tile_rereads_max, plan->update.device_bytes()}) {
     text << bytes.value() << ' ';
   }
   text << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '
-       << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk << plan->gradients_on_disk;
+       << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk << plan->gradients_on_disk << ' '
+       << to_string(plan->update.split) << ' ' << plan->update.tiles_on_device << ' ' << plan->update.flats;
   return text.str();
 }
 

@@ -18,17 +18,17 @@ auto members(const OptimizerConfig& optimizer) {
   return std::tie(decay_mode, rate, betas, epsilon, decay, correction);
 }
 auto members(const PenstockConfig& penstock) {
-  const auto& [host, device, tile, in_flight, eviction, engine, integrity, format, weights, path_nodes,
+  const auto& [host, device, tile, in_flight, eviction, engine, integrity, format, split, weights, path_nodes,
                rank_nodes, deadline, threads] = penstock;
-  return std::tie(host, device, tile, in_flight, eviction, engine, integrity, format, weights, path_nodes,
-                  rank_nodes, deadline, threads);
+  return std::tie(host, device, tile, in_flight, eviction, engine, integrity, format, split, weights,
+                  path_nodes, rank_nodes, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {
   const auto own_members = [](const Config& config) {
-    const auto& [train, micro, steps, stage, dtype, accumulated, param, optimizer_offload, optimizer,
-                 clipping, scale, block, depth, penstock, notes] = config;
-    return std::tie(train, micro, steps, stage, dtype, accumulated, clipping, scale, block, depth);
+    const auto& [train, micro, steps, stage, dtype, accumulated, param, optimizer_offload, cpu_ratio,
+                 optimizer, clipping, scale, block, depth, penstock, notes] = config;
+    return std::tie(train, micro, steps, stage, dtype, accumulated, cpu_ratio, clipping, scale, block, depth);
   };
   EXPECT_TRUE(own_members(left) == own_members(right));
   EXPECT_TRUE(members(left.offload_param) == members(right.offload_param));

@@ -191,7 +191,7 @@ TEST(FlatResidency, GathersAnyUnitWhileNoneIsLeasedInTheSmallestBudget) {
     for (const auto memory : {tiers::DeviceMemory::host, tiers::DeviceMemory::separate}) {
       const MemoryPlan plan = plan_memory(config, model, 1, 1, memory).value();
       tiers::Ledger ledger;
-      tiers::MemoryBudget device(tiers::Tier::device, plan.device_budget, ledger);
+      tiers::MemoryBudget device(tiers::Tier::device, plan.device_flats(), ledger);
       tiers::MemoryBudget leases(tiers::Tier::host, plan.host_leases, ledger, extent_alignment,
                                  tiers::MemoryBudget::Ranges::counted);
       const auto trained =

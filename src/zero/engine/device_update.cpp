@@ -1,0 +1,167 @@
+#include "zero/engine/device_update.hpp"
+
+#include "base/abandon.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace penstock::zero {
+
+using swap::HopState;
+
+/// Enqueues everything when it starts; then waits for the copy out.
+class DeviceUpdate::Hop final : public TileHop {
+ public:
+  Hop(DeviceUpdate& update, std::size_t slot, const OffloadedOptimizer& optimizer, const FlatState& flat,
+      const TileState& tile, HostSpan state, const OffloadedOptimizer::Step& step)
+      : update_(update),
+        context_(update.context_),
+        slot_(slot),
+        optimizer_(optimizer),
+        flat_(flat),
+        tile_(tile),
+        host_(optimizer.view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes())),
+        step_(step) {}
+
+  Result<void> start() override {
+    const auto enqueued = enqueue();
+    if (!enqueued) error_ = enqueued.error();
+    const auto recorded = record_end(/*all_streams=*/!enqueued);
+    end_is_known_ = recorded.has_value();
+    if (!recorded && !error_) error_ = recorded.error();
+    return ok();
+  }
+
+  Result<HopState> poll() override {
+    if (!end_is_known_) return *error_;
+    PENSTOCK_TRY_ASSIGN(const bool ended, context_.copied_out.has_passed(end_));
+    if (!ended) return HopState::pending;
+    if (error_) return *error_;
+    PENSTOCK_TRY(check_finite());
+    return HopState::done;
+  }
+
+  TimePoint poll_interval() const override { return context_.copied_out.next_query(); }
+  bool may_use_leases() const override { return !end_is_known_ || context_.copied_out.hangs(); }
+
+ private:
+  [[nodiscard]] DeviceSpan part(ByteCount begin, ByteCount size) const {
+    return update_.slots_[slot_].subspan(begin, size);
+  }
+  [[nodiscard]] DeviceSpan result() const {
+    return part(update_.places_.first_non_finite_block, UpdateSlot::result);
+  }
+  [[nodiscard]] HostSpan result_on_host() const {
+    return update_.results_.bytes().subspan(UpdateSlot::result * slot_, UpdateSlot::result);
+  }
+
+  Result<void> enqueue() {
+    const cpu_adam::DeviceAdamTile tile{
+        .state = part({}, host_.state.size()),
+        .gradient = {part(update_.places_.gradient, host_.gradient.size()), host_.gradient_dtype},
+        .parameter = {part(update_.places_.parameter, host_.parameter.size()), host_.parameter_dtype},
+        .first_non_finite_block = result(),
+        .format = host_.format,
+        .first_element = host_.first_element};
+    PENSTOCK_TRY_ASSIGN(const auto copied_in, copy_in(tile));
+    PENSTOCK_TRY(update_.stream_->wait(*copied_in));
+    PENSTOCK_TRY(update_.adam_->step(update_.stream_->handle(), step_.configs[flat_.layout->group],
+                                     step_.number, step_.gradient_factor, tile));
+    PENSTOCK_TRY_ASSIGN(const auto updated, context_.events.record(*update_.stream_));
+    PENSTOCK_TRY(context_.copy_out->wait(*updated));
+    return copy_out(tile);
+  }
+
+  Result<tiers::Fence> copy_in(const cpu_adam::DeviceAdamTile& tile) {
+    const StreamHandle stream = context_.copy_in->handle();
+    PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.state, tile.state));
+    PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.gradient, tile.gradient.bytes));
+    ByteCount bytes = host_.state.size() + host_.gradient.size();
+    if (optimizer_.reads_parameters()) {
+      PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.parameter, tile.parameter.bytes));
+      bytes += host_.parameter.size();
+    }
+    PENSTOCK_TRY_ASSIGN(const auto copied,
+                        context_.copied_in.record(*context_.copy_in, context_.events, bytes));
+    return copied.fence();
+  }
+
+  Result<void> copy_out(const cpu_adam::DeviceAdamTile& tile) {
+    const StreamHandle stream = context_.copy_out->handle();
+    PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.state, host_.state));
+    PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.parameter.bytes, host_.parameter));
+    return context_.device.copy_to_host(stream, tile.first_non_finite_block, result_on_host());
+  }
+
+  /// After an error, copies in and kernels may be enqueued that no copy out waits for.
+  Result<void> record_end(bool all_streams) {
+    if (all_streams) {
+      for (tiers::Stream* stream : {context_.copy_in.get(), update_.stream_.get()}) {
+        PENSTOCK_TRY_ASSIGN(const auto fence, context_.events.record(*stream));
+        PENSTOCK_TRY(context_.copy_out->wait(*fence));
+      }
+    }
+    const ByteCount bytes = host_.state.size() + host_.parameter.size();
+    PENSTOCK_TRY_ASSIGN(end_, context_.copied_out.record(*context_.copy_out, context_.events, bytes));
+    return ok();
+  }
+
+  [[nodiscard]] Result<void> check_finite() const {
+    std::uint64_t block = 0;
+    std::memcpy(&block, result_on_host().data(), sizeof(block));
+    if (block == ~std::uint64_t{0}) return ok();
+    return optimizer_.non_finite(tile_, block);
+  }
+
+  DeviceUpdate& update_;
+  EngineContext& context_;
+  const std::size_t slot_;
+  const OffloadedOptimizer& optimizer_;
+  const FlatState& flat_;
+  const TileState& tile_;
+  const cpu_adam::AdamTile host_;
+  const OffloadedOptimizer::Step& step_;
+  tiers::StreamProgress::Point end_;
+  bool end_is_known_ = false;  // end_ is after everything that uses the leases
+  std::optional<Error> error_;
+};
+
+Result<void> DeviceUpdate::open(std::uint32_t slots, DeviceSpan memory, tiers::TensorId results) {
+  PENSTOCK_TRY_ASSIGN(stream_, context_.device.create_stream());
+  ElementCount longest;
+  for (const FlatState& flat : context_.flats) {
+    for (const TileState& tile : flat.tiles) longest = std::max(longest, tile.range.count);
+  }
+  PENSTOCK_TRY_ASSIGN(places_, UpdateSlot::of(context_.config, longest));
+  PENSTOCK_TRY_ASSIGN(results_,
+                      context_.runtime.acquire(results, swap::Access::overwrite, swap::Use::unrecorded));
+  held_ = memory.size();
+  context_.runtime.ledger().hold(tiers::Tier::device, tiers::Purpose::optimizer_tile, held_);
+  const ByteCount size(memory.size().value() / slots);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back(memory.subspan(size * slot, size));
+  return ok();
+}
+
+void DeviceUpdate::close() {
+  context_.runtime.ledger().give_back(tiers::Tier::device, tiers::Purpose::optimizer_tile, held_);
+  held_ = {};
+  results_.end();
+  stream_.reset();
+}
+
+void DeviceUpdate::abandon() {
+  penstock::abandon(std::move(results_));
+  penstock::abandon(std::move(stream_));
+}
+
+std::unique_ptr<DeviceUpdate::TileHop> DeviceUpdate::make_hop(std::size_t slot,
+                                                              const OffloadedOptimizer& optimizer,
+                                                              const FlatState& flat, const TileState& tile,
+                                                              HostSpan state,
+                                                              const OffloadedOptimizer::Step& step) {
+  return std::make_unique<Hop>(*this, slot, optimizer, flat, tile, state, step);
+}
+
+}  // namespace penstock::zero

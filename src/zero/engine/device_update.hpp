@@ -1,0 +1,61 @@
+#pragma once
+
+#include "zero/engine/engine_context.hpp"
+#include "zero/engine/offloaded_optimizer.hpp"
+#include "zero/layout/update_slot.hpp"
+
+#include <penstock/cpu_adam/device_adam.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace penstock::zero {
+
+/// The device's part of an update: slots of its memory through which tiles pass. A tile is copied in, updated by a
+/// kernel on a stream of its own, and copied out; the transfers of one slot run beside the kernel of another.
+///
+/// Used by the mover; open() and abandon() by the trainer's thread.
+class DeviceUpdate {
+ public:
+  DeviceUpdate(EngineContext& context, cpu_adam::DeviceAdam* adam) : context_(context), adam_(adam) {}
+
+  /// Divides `memory` into `slots` slots, each for any tile of the engine, whose tensors exist. `results` is a tensor
+  /// in host memory with UpdateSlot::result bytes for each slot.
+  ///
+  /// Errors: those of the device, and of Runtime::acquire().
+  Result<void> open(std::uint32_t slots, DeviceSpan memory, tiers::TensorId results);
+  /// Ends the use of what open() took. Precondition: no hop exists.
+  void close();
+  /// Keeps what a device that hangs may use for ever.
+  void abandon();
+
+  /// Updates one tile in a slot.
+  class TileHop : public swap::Hop {
+   public:
+    /// Whether the device may still use the leases of the tile, its shard and its gradient, for ever.
+    [[nodiscard]] virtual bool may_use_leases() const = 0;
+  };
+  /// Copies the tile, and its parts of its flat's open gradient and open shard, to slot number `slot`, updates it
+  /// there, and copies state and parameters back. Once it has ended, the leases are not used any more unless
+  /// may_use_leases().
+  ///
+  /// Errors of the hop: those of the device, and deadline_exceeded; the tile may be updated in part then. non_finite,
+  /// naming the tile.
+  [[nodiscard]] std::unique_ptr<TileHop> make_hop(std::size_t slot, const OffloadedOptimizer& optimizer,
+                                                  const FlatState& flat, const TileState& tile,
+                                                  HostSpan state, const OffloadedOptimizer::Step& step);
+
+ private:
+  class Hop;
+
+  EngineContext& context_;
+  cpu_adam::DeviceAdam* const adam_;
+  UpdateSlot places_;
+  ByteCount held_;
+  std::vector<DeviceSpan> slots_;
+  swap::Lease results_;
+  std::unique_ptr<tiers::Stream> stream_;  // of the kernels
+};
+
+}  // namespace penstock::zero

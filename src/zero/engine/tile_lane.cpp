@@ -1,0 +1,86 @@
+#include "zero/engine/tile_lane.hpp"
+
+#include "base/abandon.hpp"
+
+#include <utility>
+
+namespace penstock::zero {
+
+void TileLane::begin(FlatState& flat, const TileState& tile, const OffloadedOptimizer::Step& step) {
+  flat_ = &flat;
+  tile_ = &tile;
+  step_ = &step;
+  hops_begun_ = 0;
+  pending_ = context_.internals.request_for_mover(tile.tensor, swap::Access::modify,
+                                                  tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
+}
+
+Result<bool> TileLane::poll() {
+  if (!state_.held()) {
+    auto answer = pending_.poll();
+    if (!answer) return false;
+    PENSTOCK_TRY_ASSIGN(state_, *std::move(answer));
+  }
+  while (true) {
+    if (!hop_) {
+      hop_ = next_hop();
+      if (!hop_) return true;
+      PENSTOCK_TRY(hop_->start());
+    }
+    PENSTOCK_TRY_ASSIGN(const swap::HopState state, hop_->poll());
+    if (state != swap::HopState::done) return false;
+    on_device_ = nullptr;
+    hop_.reset();
+  }
+}
+
+void TileLane::end() {
+  if (on_device_ != nullptr && on_device_->may_use_leases()) {
+    device_->abandon();
+    abandon(std::move(state_));
+    abandon(std::move(flat_->open_shard));
+    abandon(std::move(flat_->open_gradient));
+  }
+  on_device_ = nullptr;
+  hop_.reset();
+  pending_ = {};
+  state_.end();
+  tile_ = nullptr;
+}
+
+template <class Work>
+std::unique_ptr<swap::Hop> TileLane::on_workers(Work work) {
+  return swap::make_work_hop(executor_, context_.wake, std::move(work));
+}
+
+std::unique_ptr<swap::Hop> TileLane::next_hop() {
+  if (device_ != nullptr) return next_device_hop();
+  if (hops_begun_++ > 0) return nullptr;
+  return on_workers([this] { return optimizer_.update_tile(*flat_, *tile_, state_.bytes(), *step_); });
+}
+
+std::unique_ptr<swap::Hop> TileLane::next_device_hop() {
+  const bool has_checksums = optimizer_.has_checksums(*tile_);
+  switch (hops_begun_++) {
+    case 0:
+      if (has_checksums) return on_workers([this] { return optimizer_.verify(*tile_, state_.bytes()); });
+      return next_device_hop();
+    case 1: {
+      auto hop = device_->make_hop(slot_, optimizer_, *flat_, *tile_, state_.bytes(), *step_);
+      on_device_ = hop.get();
+      return hop;
+    }
+    case 2:
+      if (has_checksums) {
+        return on_workers([this]() -> Result<void> {
+          optimizer_.seal(*tile_, state_.bytes(), *step_);
+          return ok();
+        });
+      }
+      optimizer_.seal(*tile_, state_.bytes(), *step_);
+      return nullptr;
+    default: return nullptr;
+  }
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,169 @@
+// Tiles that the device updates, all or some of them, beside those that the CPU updates.
+#include "kit/cluster.hpp"
+
+#include <penstock/tiers/io/fault_engine.hpp>
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using cpu_adam::StateFormat;
+using test::RunOptions;
+using test::RunResult;
+using test::smallest_host_budget;
+using test::train;
+
+/// Which tiles the device updates.
+enum class Share : std::uint8_t { none, all, half, automatic };
+constexpr Share shares[] = {Share::all, Share::half, Share::automatic};
+
+void set(RunOptions& options, Share share) {
+  options.config.penstock.update_split =
+      share == Share::automatic ? UpdateSplit::automatic : UpdateSplit::ratio;
+  options.config.cpu_update_ratio = share == Share::all ? 0.0f : share == Share::half ? 0.5f : 1.0f;
+}
+
+/// Each rank has several tiles of a unit, also where there are three.
+ModelLayout model_of_long_units() {
+  ModelLayout model;
+  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  for (int i = 0; i < 4; ++i) {
+    model.units.push_back(
+        {.name = "layer" + std::to_string(i),
+         .parameters = {{"weight", ElementCount(70'000), 0}, {"bias", ElementCount(200), 1}}});
+  }
+  return model;
+}
+
+/// `moments` stands for fp32 parameters.
+RunOptions with(StateFormat format, Share share) {
+  RunOptions options{.model = model_of_long_units(), .device_memory = tiers::DeviceMemory::separate};
+  if (format == StateFormat::moments) {
+    options.config.dtype = options.config.grad_accum_dtype = DType::fp32;
+  } else {
+    options.config.penstock.state_format = format;
+  }
+  set(options, share);
+  return options;
+}
+
+/// With the smallest host budget that the plan allows, plus `more`.
+RunOptions on_disk(StateFormat format, Share share, ByteCount more = {}, bool parameters_too = true) {
+  RunOptions options = with(format, share);
+  options.config.offload_optimizer.device = OffloadDevice::nvme;
+  if (parameters_too) options.config.offload_param.device = OffloadDevice::nvme;
+  options.config.penstock.host_budget = smallest_host_budget(options) + more;
+  return options;
+}
+
+class DeviceUpdates : public testing::TestWithParam<StateFormat> {};
+
+TEST_P(DeviceUpdates, GiveTheBitsOfTheCpu) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u}) {
+    RunOptions options = with(GetParam(), Share::none);
+    options.ranks = ranks;
+    const RunResult by_cpu = train(options);
+    ASSERT_FALSE(by_cpu.error) << by_cpu.error->message();
+    for (const Share share : shares) {
+      set(options, share);
+      const RunResult result = train(options);
+      ASSERT_FALSE(result.error) << result.error->message();
+      EXPECT_EQ(result.digest, by_cpu.digest) << ranks << " ranks, share " << int(share);
+      EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    }
+  }
+}
+
+TEST_P(DeviceUpdates, GiveTheBitsOfTheCpuFromDisk) {
+  const std::string reference = train(with(GetParam(), Share::none)).digest;
+  for (const Share share : shares) {
+    for (const ByteCount more : {0_B, 500_KiB, 4_MiB}) {
+      const RunResult result = train(on_disk(GetParam(), share, more));
+      ASSERT_FALSE(result.error) << result.error->message();
+      EXPECT_EQ(result.digest, reference) << "share " << int(share) << " with " << to_string(more);
+      EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    }
+  }
+}
+
+TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrder) {
+  const std::string reference = train(with(GetParam(), Share::none)).digest;
+  for (std::uint64_t seed = 0; seed < 18; ++seed) {
+    RunOptions options =
+        on_disk(GetParam(), shares[seed % 3], 16_KiB * seed, /*parameters_too=*/seed % 2 == 0);
+    options.seed = seed;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    ASSERT_EQ(result.digest, reference) << "seed " << seed;
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
+  }
+}
+
+TEST_P(DeviceUpdates, ContinueToTheSameBitsAfterEachFault) {
+  RunOptions options = on_disk(GetParam(), Share::automatic, 300_KiB);
+  options.seed = 7;
+  const RunResult clean = train(options);
+  ASSERT_FALSE(clean.error) << clean.error->message();
+  options.attempts = 3;
+  std::uint64_t repeated = 0;
+  for (std::uint64_t request = 0; request < clean.requests; request += 61) {
+    options.faults = {tiers::Fault::fail({}, request, ENODEV)};
+    const RunResult run = train(options);
+    if (run.error) {  // a gather that cannot be read fails the engine
+      EXPECT_STREQ(run.error->operation(), "BlockFile::read") << run.error->message();
+      continue;
+    }
+    ASSERT_EQ(run.digest, clean.digest) << "request " << request;
+    repeated += run.repeated;
+  }
+  EXPECT_GT(repeated, 0u);
+}
+
+TEST_P(DeviceUpdates, DetectALostWrite) {
+  RunOptions options = on_disk(GetParam(), Share::all);
+  options.seed = 7;
+  const RunResult clean = train(options);
+  std::uint64_t seen = 0;
+  for (std::uint64_t write = 0; write < clean.requests; write += 61) {
+    options.faults = {
+        {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
+    const RunResult run = train(options);
+    if (run.injected == 0) break;
+    if (!run.error) {
+      EXPECT_EQ(run.digest, clean.digest) << write;
+      continue;
+    }
+    EXPECT_EQ(run.error->code(), ErrorCode::corrupted) << run.error->message();
+    ++seen;
+  }
+  EXPECT_GT(seen, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceUpdates,
+                         testing::Values(StateFormat::fp32, StateFormat::moments, StateFormat::split,
+                                         StateFormat::split_bf16, StateFormat::split_q8),
+                         [](const auto& one) { return std::string(to_string(one.param)); });
+
+// Weight decay alone multiplies masters of 4 by 1e38.
+TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
+  for (const Share share : {Share::none, Share::all}) {
+    RunOptions options = with(StateFormat::fp32, share);
+    options.initial = [](ParameterId, std::uint64_t element) { return element == 17 ? 4.0f : 0.5f; };
+    options.config.optimizer.learning_rate = 1e20f;
+    options.config.optimizer.weight_decay = 1e18f;
+
+    const RunResult result = train(options);
+
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::non_finite) << result.error->message();
+    EXPECT_NE(result.error->message().find("optimizer tile 0, block 0"), std::string::npos)
+        << result.error->message();
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero

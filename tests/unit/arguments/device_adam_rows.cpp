@@ -1,0 +1,83 @@
+#include "unit/arguments/bad_arguments.hpp"
+
+#include "cpu_adam/host_device_adam.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+
+#include <memory>
+
+namespace penstock::test {
+namespace {
+
+using namespace cpu_adam;
+using tiers::HostDevice;
+
+/// A tile of 300 elements in format fp32, with bf16 gradients and parameters, on a host device.
+struct TileBench {
+  HostDevice device{{.memory = 64_KiB}};
+  std::unique_ptr<tiers::Stream> stream = device.create_stream().value();
+  std::unique_ptr<DeviceAdam> adam = make_host_device_adam();
+  DeviceSpan memory = device.allocate(32_KiB).value();
+  DeviceAdamTile tile{.state = memory.subspan({}, 3600_B),
+                      .gradient = {memory.subspan(4096_B, 600_B), DType::bf16},
+                      .parameter = {memory.subspan(8192_B, 600_B), DType::bf16},
+                      .first_non_finite_block = memory.subspan(12288_B, 8_B)};
+
+  Result<void> step(const AdamConfig& config = {}, std::uint64_t number = 1, float factor = 1) {
+    return adam->step(stream->handle(), config, number, factor, tile);
+  }
+  [[nodiscard]] DeviceSpan null(ByteCount size) const { return {DeviceAddress{}, size}; }
+};
+
+}  // namespace
+
+void add_device_adam_rows(BadArguments& bad) {
+  constexpr const char* function = "DeviceAdam::step";
+  const auto with = [&](const char* argument, const char* value, auto change) {
+    bad(function, argument, value, [change] {
+      TileBench bench;
+      change(bench);
+      return fails(bench.step());
+    });
+  };
+  with("tile.state", "null", [](TileBench& b) { b.tile.state = b.null(3600_B); });
+  with("tile.state", "empty", [](TileBench& b) { b.tile.state = {}; });
+  with("tile.state", "shorter", [](TileBench& b) { b.tile.state = b.memory.subspan({}, 3596_B); });
+  with("tile.state", "misaligned", [](TileBench& b) { b.tile.state = b.memory.subspan(1_B, 3600_B); });
+  with("tile.gradient", "null", [](TileBench& b) { b.tile.gradient.bytes = b.null(600_B); });
+  with("tile.gradient", "empty", [](TileBench& b) { b.tile.gradient = {}; });
+  with("tile.gradient", "of an unknown dtype", [](TileBench& b) { b.tile.gradient.dtype = unknown<DType>; });
+  with("tile.gradient", "the state",
+       [](TileBench& b) { b.tile.gradient.bytes = b.memory.subspan({}, 600_B); });
+  with("tile.parameter", "null", [](TileBench& b) { b.tile.parameter.bytes = b.null(600_B); });
+  with("tile.parameter", "of an unknown dtype",
+       [](TileBench& b) { b.tile.parameter.dtype = unknown<DType>; });
+  with("tile.parameter", "one element less",
+       [](TileBench& b) { b.tile.parameter.bytes = b.memory.subspan(8192_B, 598_B); });
+  with("tile.parameter", "the gradient", [](TileBench& b) { b.tile.parameter = b.tile.gradient; });
+  with("tile.first_non_finite_block", "null",
+       [](TileBench& b) { b.tile.first_non_finite_block = b.null(8_B); });
+  with("tile.first_non_finite_block", "empty", [](TileBench& b) { b.tile.first_non_finite_block = {}; });
+  with("tile.first_non_finite_block", "misaligned",
+       [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(12289_B, 8_B); });
+  with("tile.first_non_finite_block", "in the state",
+       [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(8_B, 8_B); });
+  with("tile.format", "unknown", [](TileBench& b) { b.tile.format = unknown<StateFormat>; });
+  with("tile.format", "moments, with a bf16 parameter",
+       [](TileBench& b) { b.tile.format = StateFormat::moments; });
+  bad(function, "stream", "a default handle", [] {
+    TileBench b;
+    return refused(b.adam->step({}, {}, 1, 1, b.tile), "stream");
+  });
+  bad(function, "step", "0", [] { return refused(TileBench().step({}, 0), "step"); });
+  for (const float value : {nan, infinity}) {
+    bad(function, "gradient_factor", std::to_string(value),
+        [=] { return fails(TileBench().step({}, 1, value)); });
+    bad(function, "config.learning_rate", std::to_string(value),
+        [=] { return fails(TileBench().step({.learning_rate = value})); });
+  }
+  bad(function, "config.decay_mode", "unknown",
+      [] { return fails(TileBench().step({.decay_mode = unknown<AdamDecay>})); });
+}
+
+}  // namespace penstock::test
