@@ -25,7 +25,7 @@ struct DeviceCalls {
 };
 
 /// Counts the calls of another device, and of its streams and events.
-class CountingDevice final : public tiers::Device {
+class CountingDevice : public tiers::Device {
  public:
   explicit CountingDevice(std::unique_ptr<tiers::Device> counted) : device_(std::move(counted)) {}
 

@@ -1,11 +1,19 @@
 // Tiles that the device updates, all or some of them, beside those that the CPU updates.
 #include "kit/cluster.hpp"
+#include "kit/counting_device.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <latch>
+#include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::zero {
@@ -42,6 +50,7 @@ ModelLayout model_of_long_units() {
 /// `moments` stands for fp32 parameters.
 RunOptions with(StateFormat format, Share share) {
   RunOptions options{.model = model_of_long_units(), .device_memory = tiers::DeviceMemory::separate};
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::cpu;
   if (format == StateFormat::moments) {
     options.config.dtype = options.config.grad_accum_dtype = DType::fp32;
   } else {
@@ -143,6 +152,64 @@ TEST_P(DeviceUpdates, DetectALostWrite) {
   EXPECT_GT(seen, 0u);
 }
 
+/// A run whose tiles and gradients are kept on the device.
+RunOptions kept_on_device(StateFormat format, OffloadDevice parameters) {
+  RunOptions options = with(format, Share::none);
+  options.config.offload_param.device = parameters;
+  options.config.offload_optimizer.device = OffloadDevice::none;
+  return options;
+}
+constexpr OffloadDevice parameter_tiers[] = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme};
+
+void expect_same(const RunResult& result, const RunResult& expected) {
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected.digest);
+  EXPECT_EQ(result.parameters, expected.parameters);
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  for (std::size_t step = 0; step < result.outcomes.size(); ++step) {
+    EXPECT_EQ(result.outcomes[step].gradient_norm, expected.outcomes[step].gradient_norm);
+  }
+}
+
+// With one micro-batch the device sums the squares of gradients that are accumulated in host memory too.
+TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    for (const std::uint32_t micro_batches : {1u, 2u}) {
+      for (const DType accumulated : {DType::fp32, DType::bf16}) {
+        if (GetParam() == StateFormat::moments && accumulated == DType::bf16) continue;
+        const auto run = [&](RunOptions options) {
+          options.ranks = ranks;
+          options.micro_batches = micro_batches;
+          options.config.grad_accum_dtype = accumulated;
+          return train(options);
+        };
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micro_batches) + " micro-batches");
+        RunOptions cpu = with(GetParam(), Share::none);
+        cpu.device_memory = tiers::DeviceMemory::host;
+        const RunResult expected = run(cpu);
+        ASSERT_FALSE(expected.error) << expected.error->message();
+        expect_same(run(with(GetParam(), Share::none)), expected);
+        for (const OffloadDevice tier : parameter_tiers) {
+          expect_same(run(kept_on_device(GetParam(), tier)), expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrderWhereTilesAreKept) {
+  const std::string reference = train(with(GetParam(), Share::none)).digest;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    RunOptions options = kept_on_device(GetParam(), parameter_tiers[seed % 3]);
+    options.config.penstock.host_budget = smallest_host_budget(options) + 16_KiB * seed;
+    options.seed = seed;
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    ASSERT_EQ(result.digest, reference) << "seed " << seed;
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, DeviceUpdates,
                          testing::Values(StateFormat::fp32, StateFormat::moments, StateFormat::split,
                                          StateFormat::split_bf16, StateFormat::split_q8),
@@ -163,6 +230,66 @@ TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
     EXPECT_NE(result.error->message().find("optimizer tile 0, block 0"), std::string::npos)
         << result.error->message();
   }
+}
+
+/// Copies on the device wait for `begin` once it is set.
+class LateCopies final : public penstock::test::CountingDevice {
+ public:
+  using CountingDevice::CountingDevice;
+  Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override {
+    if (begin) stream.host_queue()->enqueue([this] { begin->wait(); });
+    return CountingDevice::copy_on_device(stream, from, to);
+  }
+  std::optional<std::latch> begin;
+};
+
+TEST(DeviceUpdate, DoesNotChangeAParameterThatIsStillCopiedForAnEvaluation) {
+  constexpr std::uint64_t elements = 16'384;
+  Rank::Options options{.config = RunOptions::default_config()};
+  options.model.units = {{.name = "unit", .parameters = {{"weight", ElementCount(elements), 0}}}};
+  LateCopies* late = nullptr;
+  options.make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
+    Accelerator made = make_host_accelerator(memory);
+    auto device = std::make_unique<LateCopies>(std::make_unique<tiers::HostDevice>(
+        tiers::HostDevice::Options{.memory = memory,
+                                   .mode = tiers::HostDevice::Mode::threaded,
+                                   .location = tiers::DeviceMemory::separate}));
+    late = device.get();
+    made.device = std::move(device);
+    return made;
+  };
+  const auto rank = Rank::create(std::move(options)).value();
+  Engine& engine = rank->engine();
+  const auto stream = rank->device().create_stream().value();
+  engine
+      .initialize([](ParameterId, std::uint64_t, std::span<float> values) {
+        std::fill(values.begin(), values.end(), 1.0f);
+      })
+      .value();
+  engine.begin_step({.micro_batches = 1}).value();
+  auto gradients = engine.gradients(0, *stream).value();
+  stream->handle().host_queue()->enqueue(
+      [bytes = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes)] {
+        std::fill_n(reinterpret_cast<std::uint16_t*>(bytes.data()), elements, std::uint16_t{0x3f80});
+      });
+  engine.reduce(std::move(gradients), *stream).value();
+  std::uint16_t evaluated = 0;
+  late->begin.emplace(1);
+  {
+    const auto lease = engine.acquire(0, *stream).value();
+    stream->handle().host_queue()->enqueue(
+        [&evaluated, bytes = tiers::HostDevice::bytes(lease.parameters()[0].bytes)] {
+          std::memcpy(&evaluated, bytes.data(), sizeof(evaluated));
+        });
+  }
+
+  EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // in which an update that does not wait ends
+  late->begin->count_down();
+
+  engine.finish_update().value();
+  stream->synchronize().value();
+  EXPECT_EQ(evaluated, 0x3f80);  // 1, as before the step
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ RunOptions with(cpu_adam::StateFormat format) {
 
 MemoryPlan plan_of(Config config, const ModelLayout& model) {
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
-  return plan_memory(config, model, 2, 2).value();
+  return plan_memory(config, model, 2, 2, tiers::DeviceMemory::host).value();
 }
 
 /// The same on disks, with the smallest host budget that its plan allows plus `more`.

@@ -126,6 +126,37 @@ TEST_P(EngineStates, AreRestoredPieceByPieceHoweverLargeATileIs) {
   EXPECT_EQ(saved.longest_restored(), 262'144u);
 }
 
+// From NVMe to the device and back.
+TEST_P(EngineStates, ContinueARunWhereTheyAreKeptOnTheDevice) {
+  const auto kept = [] {
+    RunOptions options = run(2);
+    options.device_memory = tiers::DeviceMemory::separate;
+    options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::none;
+    return options;
+  };
+  for (const bool to_device : {true, false}) {
+    RunOptions whole = run(2), first = to_device ? run(2) : kept(), second = to_device ? kept() : run(2);
+    whole.steps = second.steps = 4;
+    const RunResult expected = train(whole);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+    first.steps = second.first_step = 2;
+    SavedStates saved(first.model), again(first.model);
+    first.after_steps = [&](Engine& engine) { return saved.save(engine); };
+    ASSERT_FALSE(train(first).error);
+    second.restore = [&](Engine& engine) -> Result<void> {
+      PENSTOCK_TRY(saved.restore(engine, 2));
+      return again.save(engine);
+    };
+
+    const RunResult resumed = train(second);
+
+    ASSERT_FALSE(resumed.error) << resumed.error->message();
+    EXPECT_EQ(resumed.digest, expected.digest);
+    EXPECT_EQ(resumed.parameters, expected.parameters);
+    EXPECT_TRUE(again == saved);
+  }
+}
+
 TEST_P(EngineStates, AreRestoredOnAnotherNumberOfRanks) {
   RunOptions first = run(2);
   SavedStates saved(first.model);

@@ -48,18 +48,20 @@ class GatherHop final : public CollectiveHop {
     switch (phase_) {
       case Phase::lease: {
         if (!*target_.updated) return HopState::pending;
-        pending_.ask();
-        auto lease = pending_.poll();
-        if (!lease) return HopState::pending;
-        if (!*lease) return lease->error();
-        shard_ = std::move(**lease);
+        if (target_.kept_shard.empty()) {
+          pending_.ask();
+          auto lease = pending_.poll();
+          if (!lease) return HopState::pending;
+          if (!*lease) return lease->error();
+          shard_ = std::move(**lease);
+        }
         PENSTOCK_TRY(copy_in());
         phase_ = Phase::order;
         [[fallthrough]];
       }
       case Phase::order:
         if (!is_head()) return HopState::pending;
-        PENSTOCK_TRY(context_.communication.wait(*copied_.fence()));
+        PENSTOCK_TRY(context_.communication.wait(*in_slot_));
         PENSTOCK_TRY(communicator_.start_all_gather(context_.communication, target_.flat, target_.signature));
         phase_ = Phase::gather;
         [[fallthrough]];
@@ -94,6 +96,12 @@ class GatherHop final : public CollectiveHop {
   Result<void> copy_in() {
     for (const auto& fence : target_.writable) PENSTOCK_TRY(context_.copy_in.wait(*fence));
     target_.writable.clear();
+    if (!target_.kept_shard.empty()) {
+      const StreamHandle stream = context_.copy_in.handle();
+      PENSTOCK_TRY(context_.device.copy_on_device(stream, target_.kept_shard, target_.slot.bytes));
+      PENSTOCK_TRY_ASSIGN(in_slot_, context_.events.record(context_.copy_in));
+      return ok();
+    }
     const auto copied =
         context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes);
     // Also after an error: a part of the copy may be enqueued.
@@ -101,13 +109,15 @@ class GatherHop final : public CollectiveHop {
     PENSTOCK_TRY_ASSIGN(copied_,
                         context_.copied_in.record(context_.copy_in, context_.events, shard_.bytes().size()));
     copy_ = Copy::enqueued;
+    in_slot_ = copied_.fence();
     return copied;
   }
 
   GatherTarget target_;
   swap::PendingLease pending_;
   swap::Lease shard_;
-  tiers::StreamProgress::Point copied_;
+  tiers::StreamProgress::Point copied_;  // of a leased shard
+  tiers::Fence in_slot_;
   Phase phase_ = Phase::lease;
   Copy copy_ = Copy::none;
 };

@@ -79,7 +79,7 @@ class CollectiveHop : public OrderedHop {
 
 /// The destination of a gathered shard and the events of the gather.
 struct GatherTarget {
-  tiers::TensorId shard{};
+  DeviceSpan kept_shard;  ///< the shard, if it is kept on the device
   CollectiveSignature signature;
   DeviceTensor slot;  ///< this rank's slot of `flat`
   DeviceSpan flat;
@@ -88,7 +88,7 @@ struct GatherTarget {
   tiers::Event* gathered;              ///< recorded after the all-gather
 };
 /// Once the shard is updated, requests `shard`, which is announced, and copies it from host memory to its slot of the
-/// flat; then all-gathers in place. The hop's state is `ordered`
+/// flat, or copies target.kept_shard; then all-gathers in place. The hop's state is `ordered`
 /// once streams can wait for target.gathered, and `done` once the shard's host copy is not read any more.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
                                                          GatherTarget target, swap::PendingLease shard);

@@ -200,7 +200,9 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_param", .kind = block, .nullable = true},
     {.path = "zero_optimization.offload_param.device",
      .kind = text,
-     .help = "where the parameter shards are kept: nvme, else host memory",
+     .help = "where the parameter shards are kept: nvme; cpu: host memory; none: host memory, or the "
+             "device's if it keeps "
+             "the optimizer's states",
      .choices = "none|cpu|nvme",
      .field = param<&OffloadConfig::device>,
      .read_by = plan},
@@ -232,7 +234,9 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_optimizer", .kind = block, .nullable = true},
     {.path = "zero_optimization.offload_optimizer.device",
      .kind = text,
-     .help = "where the masters and moments are kept: nvme, else host memory",
+     .help = "where the masters and moments are kept: nvme; cpu: host memory; none: the device's memory, "
+             "which a CPU shares "
+             "with the host",
      .choices = "none|cpu|nvme",
      .field = optimizer<&OffloadConfig::device>,
      .read_by = plan},
@@ -271,7 +275,9 @@ constexpr Key keys[] = {
      .most = 1},
     {.path = "zero_optimization.offload_optimizer.ratio",
      .kind = real,
-     .help = "part of the masters and moments that the CPU updates; the others pass through the device",
+     .help = "part of the masters and moments that the CPU updates; the others pass through the device; of "
+             "those that are "
+             "kept there, none",
      .most = 1,
      .field = field<&Draft::config, &Config::cpu_update_ratio>,
      .read_by = plan},

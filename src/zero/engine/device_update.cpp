@@ -54,19 +54,13 @@ class DeviceUpdate::Hop final : public TileHop {
     return part(update_.places_.first_non_finite_block, UpdateSlot::result);
   }
   [[nodiscard]] HostSpan result_on_host() const {
-    return update_.results_.bytes().subspan(UpdateSlot::result * slot_, UpdateSlot::result);
+    return update_.results_.subspan(UpdateSlot::result * slot_, UpdateSlot::result);
   }
 
   Result<void> enqueue() {
-    const cpu_adam::DeviceAdamTile tile{
-        .state = part({}, host_.state.size()),
-        .gradient = {part(update_.places_.gradient, host_.gradient.size()), host_.gradient_dtype},
-        .parameter = {part(update_.places_.parameter, host_.parameter.size()), host_.parameter_dtype},
-        .first_non_finite_block = result(),
-        .format = host_.format,
-        .first_element = host_.first_element};
+    const cpu_adam::DeviceAdamTile tile = on_device();
     PENSTOCK_TRY_ASSIGN(const auto copied_in, copy_in(tile));
-    PENSTOCK_TRY(update_.stream_->wait(*copied_in));
+    if (copied_in) PENSTOCK_TRY(update_.stream_->wait(*copied_in));
     PENSTOCK_TRY(update_.adam_->step(update_.stream_->handle(), step_.configs[flat_.layout->group],
                                      step_.number, step_.gradient_factor, tile));
     PENSTOCK_TRY_ASSIGN(const auto updated, context_.events.record(*update_.stream_));
@@ -74,15 +68,42 @@ class DeviceUpdate::Hop final : public TileHop {
     return copy_out(tile);
   }
 
-  Result<tiers::Fence> copy_in(const cpu_adam::DeviceAdamTile& tile) {
-    const StreamHandle stream = context_.copy_in->handle();
-    PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.state, tile.state));
-    PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.gradient, tile.gradient.bytes));
-    ByteCount bytes = host_.state.size() + host_.gradient.size();
-    if (optimizer_.reads_parameters()) {
-      PENSTOCK_TRY(context_.device.copy_to_device(stream, host_.parameter, tile.parameter.bytes));
-      bytes += host_.parameter.size();
+  /// The parts of the tile that are kept on the device, and the slot's for the others.
+  [[nodiscard]] cpu_adam::DeviceAdamTile on_device() const {
+    const auto kept_part = [&](DeviceSpan kept, DType dtype) {
+      return kept.subspan(size_of(dtype) * tile_.range.begin.value(),
+                          size_of(dtype) * tile_.range.count.value());
+    };
+    cpu_adam::DeviceAdamTile tile{
+        .state = tile_.kept,
+        .gradient = {kept_part(flat_.kept_gradient, host_.gradient_dtype), host_.gradient_dtype},
+        .parameter = {kept_part(flat_.kept_shard, host_.parameter_dtype), host_.parameter_dtype},
+        .first_non_finite_block = result(),
+        .format = host_.format,
+        .first_element = host_.first_element};
+    if (!host_.state.empty()) tile.state = part({}, host_.state.size());
+    if (!host_.gradient.empty()) tile.gradient.bytes = part(update_.places_.gradient, host_.gradient.size());
+    if (!host_.parameter.empty()) {
+      tile.parameter.bytes = part(update_.places_.parameter, host_.parameter.size());
     }
+    return tile;
+  }
+
+  /// Null if nothing is copied.
+  Result<tiers::Fence> copy_in(const cpu_adam::DeviceAdamTile& tile) {
+    struct Copy {
+      ConstHostSpan from;
+      DeviceSpan to;
+    };
+    const HostSpan parameter = optimizer_.reads_parameters() ? host_.parameter : HostSpan();
+    ByteCount bytes;
+    for (const auto& [from, to] : {Copy{host_.state, tile.state}, Copy{host_.gradient, tile.gradient.bytes},
+                                   Copy{parameter, tile.parameter.bytes}}) {
+      if (from.empty()) continue;
+      PENSTOCK_TRY(context_.device.copy_to_device(context_.copy_in->handle(), from, to));
+      bytes += from.size();
+    }
+    if (bytes.is_zero()) return tiers::Fence();
     PENSTOCK_TRY_ASSIGN(const auto copied,
                         context_.copied_in.record(*context_.copy_in, context_.events, bytes));
     return copied.fence();
@@ -90,8 +111,10 @@ class DeviceUpdate::Hop final : public TileHop {
 
   Result<void> copy_out(const cpu_adam::DeviceAdamTile& tile) {
     const StreamHandle stream = context_.copy_out->handle();
-    PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.state, host_.state));
-    PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.parameter.bytes, host_.parameter));
+    if (!host_.state.empty()) PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.state, host_.state));
+    if (!host_.parameter.empty()) {
+      PENSTOCK_TRY(context_.device.copy_to_host(stream, tile.parameter.bytes, host_.parameter));
+    }
     return context_.device.copy_to_host(stream, tile.first_non_finite_block, result_on_host());
   }
 
@@ -128,32 +151,38 @@ class DeviceUpdate::Hop final : public TileHop {
   std::optional<Error> error_;
 };
 
-Result<void> DeviceUpdate::open(std::uint32_t slots, DeviceSpan memory, tiers::TensorId results) {
+Result<void> DeviceUpdate::open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results) {
   PENSTOCK_TRY_ASSIGN(stream_, context_.device.create_stream());
   ElementCount longest;
   for (const FlatState& flat : context_.flats) {
     for (const TileState& tile : flat.tiles) longest = std::max(longest, tile.range.count);
   }
-  PENSTOCK_TRY_ASSIGN(places_, UpdateSlot::of(context_.config, longest));
-  PENSTOCK_TRY_ASSIGN(results_,
-                      context_.runtime.acquire(results, swap::Access::overwrite, swap::Use::unrecorded));
-  held_ = memory.size();
-  context_.runtime.ledger().hold(tiers::Tier::device, tiers::Purpose::optimizer_tile, held_);
-  const ByteCount size(memory.size().value() / slots);
-  for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back(memory.subspan(size * slot, size));
+  PENSTOCK_TRY_ASSIGN(places_, UpdateSlot::of(plan, context_.config, longest));
+  results_ = results;
+  for (std::uint32_t slot = 0; slot < plan.update.device_slots; ++slot) {
+    slots_.push_back(memory.subspan(plan.update.slot * slot, plan.update.slot));
+  }
   return ok();
 }
 
-void DeviceUpdate::close() {
-  context_.runtime.ledger().give_back(tiers::Tier::device, tiers::Purpose::optimizer_tile, held_);
-  held_ = {};
-  results_.end();
-  stream_.reset();
+void DeviceUpdate::abandon() {
+  penstock::abandon(std::move(stream_));
 }
 
-void DeviceUpdate::abandon() {
-  penstock::abandon(std::move(results_));
-  penstock::abandon(std::move(stream_));
+Result<void> DeviceUpdate::begin_sweep() {
+  if (stream_ == nullptr) return ok();
+  PENSTOCK_TRY_ASSIGN(const auto gathered, context_.events.record(*context_.copy_in));
+  return stream_->wait(*gathered);
+}
+
+Result<void> DeviceUpdate::read(DeviceSpan kept, HostSpan to) {
+  PENSTOCK_TRY(context_.device.copy_to_host(stream_->handle(), kept, to));
+  return context_.finish(*stream_, "copies of kept states");
+}
+
+Result<void> DeviceUpdate::write(ConstHostSpan from, DeviceSpan kept) {
+  PENSTOCK_TRY(context_.device.copy_to_device(stream_->handle(), from, kept));
+  return context_.finish(*stream_, "copies of kept states");
 }
 
 std::unique_ptr<DeviceUpdate::TileHop> DeviceUpdate::make_hop(std::size_t slot,

@@ -20,15 +20,23 @@ class DeviceUpdate {
  public:
   DeviceUpdate(EngineContext& context, cpu_adam::DeviceAdam* adam) : context_(context), adam_(adam) {}
 
-  /// Divides `memory` into `slots` slots, each for any tile of the engine, whose tensors exist. `results` is a tensor
-  /// in host memory with UpdateSlot::result bytes for each slot.
+  /// Divides `memory` into the plan's slots, each for any tile of the engine, which exist. `results` is host memory of
+  /// UpdateSlot::result bytes for each slot.
   ///
-  /// Errors: those of the device, and of Runtime::acquire().
-  Result<void> open(std::uint32_t slots, DeviceSpan memory, tiers::TensorId results);
-  /// Ends the use of what open() took. Precondition: no hop exists.
-  void close();
+  /// Errors: those of the device.
+  Result<void> open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results);
+  /// Precondition: no hop exists.
+  void close() { stream_.reset(); }
   /// Keeps what a device that hangs may use for ever.
   void abandon();
+
+  /// Orders the kernels of an update after the last copies of kept shards. Errors: those of the device.
+  Result<void> begin_sweep();
+
+  /// Copies what is kept on the device to host memory, or the reverse. Block; used by the trainer's thread while no
+  /// update runs. Errors: those of the device, which fail the engine if they come from waiting.
+  Result<void> read(DeviceSpan kept, HostSpan to);
+  Result<void> write(ConstHostSpan from, DeviceSpan kept);
 
   /// Updates one tile in a slot.
   class TileHop : public swap::Hop {
@@ -36,9 +44,9 @@ class DeviceUpdate {
     /// Whether the device may still use the leases of the tile, its shard and its gradient, for ever.
     [[nodiscard]] virtual bool may_use_leases() const = 0;
   };
-  /// Copies the tile, and its parts of its flat's open gradient and open shard, to slot number `slot`, updates it
-  /// there, and copies state and parameters back. Once it has ended, the leases are not used any more unless
-  /// may_use_leases().
+  /// Copies the tile, and its parts of its flat's open gradient and open shard, to slot number `slot`, updates it, and
+  /// copies state and parameters back. What is kept on the device is not copied. Once the hop has ended, the leases are
+  /// not used any more unless may_use_leases().
   ///
   /// Errors of the hop: those of the device, and deadline_exceeded; the tile may be updated in part then. non_finite,
   /// naming the tile.
@@ -52,9 +60,8 @@ class DeviceUpdate {
   EngineContext& context_;
   cpu_adam::DeviceAdam* const adam_;
   UpdateSlot places_;
-  ByteCount held_;
   std::vector<DeviceSpan> slots_;
-  swap::Lease results_;
+  HostSpan results_;
   std::unique_ptr<tiers::Stream> stream_;  // of the kernels
 };
 

@@ -36,12 +36,20 @@ Result<void> check_plan(const Engine::Options& options) {
         .advice("pass the device's memory() to plan_memory()");
   }
   const ByteCount memory = options.runtime->host_memory().size();
-  if (memory >= options.plan.host_budget) return ok();
-  return refused("runtime")
-      .reason("the runtime has less host memory than the plan")
-      .wanted(options.plan.host_budget)
-      .got(memory)
-      .advice("create the runtime with the options that the plan's runtime_options() returns");
+  if (memory < options.plan.host_budget) {
+    return refused("runtime")
+        .reason("the runtime has less host memory than the plan")
+        .wanted(options.plan.host_budget)
+        .got(memory)
+        .advice("create the runtime with the options that the plan's runtime_options() returns");
+  }
+  if (options.plan.update.device_slots == 0 || options.adam != nullptr) return ok();
+  return Error::unsupported("Engine::create")
+      .object("adam")
+      .reason("the plan has tiles that the device updates, and the accelerator has no optimizer")
+      .advice(
+          "pass a DeviceAdam; or set offload_optimizer.device to cpu or nvme, its ratio to 1, and "
+          "penstock.update_split to ratio");
 }
 
 }  // namespace
@@ -55,12 +63,6 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   if (options.compute == nullptr) return missing("compute");
   if (options.communicator == nullptr) return missing("communicator");
   if (options.workers == nullptr) return missing("workers");
-  if (options.plan.update.device_slots > 0 && options.adam == nullptr) {
-    return Error::unsupported("Engine::create")
-        .object("adam")
-        .reason("the plan has tiles that the device updates, and the accelerator has no optimizer")
-        .advice("pass a DeviceAdam, or set offload_optimizer.ratio to 1 and penstock.update_split to ratio");
-  }
   if (options.device_deadline <= TimePoint::zero()) {
     return Error::invalid_argument("Engine::create")
         .object("device_deadline")

@@ -112,6 +112,11 @@ void EngineContext::abandon_device() {
     abandon(std::move(flat.gathered.in_place));
     abandon(std::move(flat.grad.in_place));
   }
+  abandon_results();
+}
+
+void EngineContext::abandon_results() {
+  abandon(std::move(results));
 }
 
 Result<void> EngineContext::fail_unless_retryable(Result<void> stores) {
@@ -140,6 +145,10 @@ Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done
 
 Result<void> EngineContext::finish_update() {
   return wait_beside_update([this] { return update.done && !update.error && !update_stopped; });
+}
+
+Result<void> EngineContext::discard_gradient(const FlatState& flat) {
+  return flat.kept_gradient.empty() ? runtime.discard(flat.gradient) : ok();
 }
 
 CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subject,

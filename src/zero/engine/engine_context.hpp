@@ -6,6 +6,7 @@
 #include "zero/engine/flat_state.hpp"
 #include "zero/engine/range_fences.hpp"
 
+#include <penstock/base/compute.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
@@ -24,10 +25,12 @@ namespace penstock::zero {
 /// The state that the parts of one rank's engine share: runtime, device, communicator, flats, and the engine's failure.
 /// Used by the trainer's thread; the mover uses the streams, the orders and the communicator.
 struct EngineContext {
-  EngineContext(swap::Runtime& on, tiers::Device& with, Communicator& group, parallel::Workers& threads,
-                const Config& settings, const ModelLayout& layout, TimePoint time_limit)
+  EngineContext(swap::Runtime& on, tiers::Device& with, Compute& by, Communicator& group,
+                parallel::Workers& threads, const Config& settings, const ModelLayout& layout,
+                TimePoint time_limit)
       : runtime(on),
         device(with),
+        compute(by),
         communicator(group),
         workers(threads),
         config(settings),
@@ -56,6 +59,8 @@ struct EngineContext {
   Result<void> wait_beside_update(const std::function<bool()>& done);
   /// Blocks until the last step's update is complete. Errors: as wait_beside_update().
   Result<void> finish_update();
+  /// Discards the flat's accumulated gradient. Errors: those of Runtime::discard().
+  Result<void> discard_gradient(const FlatState& flat);
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;
@@ -80,10 +85,13 @@ struct EngineContext {
   [[nodiscard]] bool device_hangs() const { return wait_hangs || copied_in.hangs() || copied_out.hangs(); }
   /// Gives up what a device that hangs may use for ever: streams, and the leases of flats. Its memory is not released.
   void abandon_device();
+  /// Keeps host memory to which the device may copy results for ever.
+  void abandon_results();
 
   swap::Runtime& runtime;
   const swap::RuntimeInternals internals{runtime};
   tiers::Device& device;
+  Compute& compute;
   Communicator& communicator;
   parallel::Workers& workers;
   const Config& config;
@@ -94,6 +102,9 @@ struct EngineContext {
 
   bool shares_memory = false;  ///< see MemoryPlan
   DeviceSpan device_memory;
+  DeviceSpan
+      partials;  ///< of it: for the sums of squares of one flat, used in the order of copy_out; or empty
+  swap::Lease results;  ///< the host memory to which the results of kernels are copied
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   tiers::EventPool events{device};
   RangeFences fences;

@@ -11,12 +11,14 @@ namespace penstock::zero {
 
 EngineState::EngineState(Options options)
     : options_(std::move(options)),
-      context_(*options_.runtime, *options_.device, *options_.communicator, *options_.workers,
-               options_.config, options_.model, options_.device_deadline),
+      context_(*options_.runtime, *options_.device, *options_.compute, *options_.communicator,
+               *options_.workers, options_.config, options_.model, options_.device_deadline),
       gathers_(context_),
       gradients_(context_),
       caller_gradients_(context_, *options_.compute),
+      device_update_(context_, options_.adam),
       optimizer_({.runtime = options_.runtime,
+                  .device = &device_update_,
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
@@ -26,7 +28,7 @@ EngineState::EngineState(Options options)
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
-      update_(context_, optimizer_, options_.plan.update, options_.adam),
+      update_(context_, optimizer_, device_update_, options_.plan.update),
       step_(context_, update_, options_.plan) {
   context_.shares_memory = options_.plan.shares_memory;
   gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
@@ -56,10 +58,12 @@ EngineState::~EngineState() {
   const bool hangs = context_.device_hangs();
   if (hangs) {
     context_.abandon_device();
-    update_.abandon_device();
+    device_update_.abandon();
   }
-  update_.close();
+  device_update_.close();
+  context_.results.end();
   residency_.reset();
+  kept_.reset();
   context_.flats.clear();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
@@ -86,118 +90,16 @@ Result<void> EngineState::open() {
     pinned_ = pinned.has_value();
     if (!pinned_) add_note("host memory is not pinned for the device: " + pinned.error().message());
   }
-  std::uint64_t tile_number = 0;
-  for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_tensors(f, tile_number));
-  predict();
-  return open_update();
-}
-
-Result<void> EngineState::open_update() {
-  const MemoryPlan& plan = options_.plan;
-  if (plan.update.device_slots == 0) {
-    const Config& config = options_.config;
-    const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
-    if (asked && plan.shares_memory) add_note("the CPU updates all tiles: the rank has no other device");
-    return update_.open({}, {});
-  }
-  PENSTOCK_TRY_ASSIGN(
-      const auto results,
-      context_.runtime.add({.name = "results of the device's updates",
-                            .key = {.owner = options_.engine_number, .role = tiers::Purpose::scratch},
-                            .purpose = tiers::Purpose::scratch,
-                            .size = UpdateSlot::result * plan.update.device_slots},
-                           false));
-  tensors_.push_back(results);
-  const ByteCount memory = plan.update.device_bytes();
-  return update_.open(context_.device_memory.subspan(plan.device_flats(), memory), results);
+  PENSTOCK_TRY(open_memory());
+  const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
+  if (asked && options_.plan.shares_memory)
+    add_note("the CPU updates all tiles: the rank has no other device");
+  return update_.open();
 }
 
 void EngineState::add_note(std::string note) {
   if (!notes.empty()) notes += "; ";
   notes += note;
-}
-
-Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
-                              tiers::TensorDescription description, bool on_disk) {
-  const ElementCount shard_begin = flat.shard * context_.communicator.rank();
-  description.key = {.owner = options_.engine_number,
-                     .unit = flat.unit,
-                     .group = flat.group,
-                     .role = description.purpose,
-                     .first = (shard_begin + range.begin).value(),
-                     .count = range.count.value()};
-  PENSTOCK_TRY_ASSIGN(auto added, context_.runtime.add(std::move(description), on_disk));
-  tensors_.push_back(id = added);
-  return ok();
-}
-
-Result<void> EngineState::add_tensors(std::uint32_t index, std::uint64_t& tile_number) {
-  FlatState& flat = context_.flats[index];
-  const FlatLayout& layout = *flat.layout;
-  const MemoryPlan& plan = options_.plan;
-  const Config& config = options_.config;
-  const TileRange whole{.begin = {}, .count = layout.shard};
-  const bool sealed_in_pass = config.penstock.integrity == Integrity::off;
-  const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
-  PENSTOCK_TRY(add(flat.shard, layout, whole,
-                   {.name = layout.name + " parameter shard",
-                    .purpose = tiers::Purpose::parameter_shard,
-                    .size = bytes(config.dtype),
-                    .write_behind = true,
-                    .sealed_in_pass = sealed_in_pass},
-                   plan.shards_on_disk));
-  PENSTOCK_TRY(add(flat.gradient, layout, whole,
-                   {.name = layout.name + " gradient shard",
-                    .purpose = tiers::Purpose::gradient_shard,
-                    .size = bytes(config.grad_accum_dtype),
-                    .sealed_in_pass = sealed_in_pass},
-                   plan.gradients_on_disk));
-  if (!plan.shares_memory) {
-    PENSTOCK_TRY(add(flat.incoming_gradient, layout, whole,
-                     {.name = layout.name + " incoming gradient",
-                      .purpose = tiers::Purpose::scratch,
-                      .size = bytes(config.dtype),
-                      .transient = true},
-                     false));
-  }
-  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
-  for (const TileRange& range : cut_into_tiles(layout, config.penstock.tile())) {
-    TileState tile{.range = range,
-                   .first_element = (std::uint64_t{index} << 40) +
-                                    (layout.shard * context_.communicator.rank() + range.begin).value(),
-                   .on_disk = !plan.in_host(tile_number),
-                   .on_device = plan.updated_on_device(tile_number)};
-    ++tile_number;
-    PENSTOCK_TRY(add(tile.tensor, layout, range,
-                     {.name = layout.name + " optimizer tile " + std::to_string(flat.tiles.size()),
-                      .purpose = tiers::Purpose::optimizer_tile,
-                      .size = *cpu_adam::tile_bytes(format, range.count),
-                      .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
-                      .write_behind = true,
-                      .retain = !tile.on_disk,
-                      .sealed_in_pass = true},
-                     tile.on_disk));
-    flat.tiles.push_back(tile);
-  }
-  return ok();
-}
-
-/// Records the plan's figures in the ledger, to compare them with the actual ones.
-void EngineState::predict() {
-  using tiers::Purpose;
-  using tiers::Tier;
-  tiers::Ledger& ledger = context_.runtime.ledger();
-  const MemoryPlan& plan = options_.plan;
-  ledger.predict(Tier::device, Purpose::gathered_flat, plan.device_gathered);
-  ledger.predict(Tier::device, Purpose::full_gradient, plan.device_gradients);
-  ledger.predict(Tier::device, Purpose::optimizer_tile, plan.update.device_bytes());
-  ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
-  ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
-  ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
-  ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);
-  ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
-  ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
-  ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
 }
 
 void EngineState::predict_micro_batches(std::uint32_t count) {

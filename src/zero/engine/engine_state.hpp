@@ -1,6 +1,8 @@
 #pragma once
 
 #include "zero/engine/caller_gradients.hpp"
+#include "zero/engine/device_ranges.hpp"
+#include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/gather_pipeline.hpp"
 #include "zero/engine/gradient_pipeline.hpp"
@@ -63,12 +65,19 @@ class EngineState : private FlatResidency::Effects {
   std::string notes;
 
  private:
-  Result<void> add_tensors(std::uint32_t index, std::uint64_t& tile_number);
+  // engine_memory.cpp
+  Result<void> open_memory();
+  Result<void> open_results();
+  Result<void> add_flat(std::uint32_t index, std::uint64_t& tile_number);
+  Result<void> add_shard(FlatState& flat);
+  Result<void> add_gradients(FlatState& flat);
+  Result<void> add_tiles(std::uint32_t index, std::uint64_t& tile_number);
+  Result<void> add_tile(TileState& tile);
+  [[nodiscard]] DeviceSpan keep(ByteCount size, tiers::Purpose purpose);
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
-  Result<void> open_update();
-  void add_note(std::string note);
   void predict();
+  void add_note(std::string note);
   /// Adds the disk traffic of `count` micro-batches to the ledger's prediction.
   void predict_micro_batches(std::uint32_t count);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
@@ -94,11 +103,13 @@ class EngineState : private FlatResidency::Effects {
   GatherPipeline gathers_;
   GradientPipeline gradients_;
   CallerGradients caller_gradients_;
+  DeviceUpdate device_update_;
   OffloadedOptimizer optimizer_;
   UpdateSweep update_;
   OptimizerStep step_;
 
-  std::unique_ptr<tiers::MemoryBudget> device_budget_;
+  std::unique_ptr<tiers::MemoryBudget> device_budget_;  // of gathered flats and full gradients
+  std::optional<DeviceRanges> kept_;                    // the rest of the device's memory
   // Limits the leases of shards in place. Has a ledger of its own: the runtime's counts the shards.
   tiers::Ledger leases_ledger_;
   std::unique_ptr<tiers::MemoryBudget> leases_;

@@ -11,18 +11,25 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace penstock::zero {
 
-/// One optimizer tile.
+/// One optimizer tile: a tensor, or a range of the device's memory.
 struct TileState {
+  const FlatLayout* flat = nullptr;
+  std::uint32_t number = 0;  ///< in the flat
   tiers::TensorId tensor{};
+  DeviceSpan kept;              ///< on the device; empty if the tile is a tensor
+  std::uint64_t kept_step = 0;  ///< the step of what is kept there
   TileRange range;
   std::uint64_t first_element =
       0;  ///< its number among all elements of the model: flat × 2^40 + position in the flat
   bool on_disk = false;
-  bool on_device = false;  ///< MemoryPlan::updated_on_device()
+  bool updated_on_device = false;  ///< MemoryPlan::updated_on_device()
+
+  [[nodiscard]] std::string name() const { return flat->name + " optimizer tile " + std::to_string(number); }
 };
 
 /// Progress of a move for the trainer's thread. The mover sets it under the runtime's lock.
@@ -62,12 +69,15 @@ struct GradientFlat {
   tiers::Fence
       copied_out;  ///< set before the reduction is ordered: after it the full gradient may be written again
   std::vector<double> square_partials;  ///< of the accumulated gradient, after the last micro-batch
+  HostSpan partials;                    ///< to which those are copied that the device computes
 };
 
 /// The state of one flat on one rank. Owned by the trainer's thread, except MoveProgress and what the update uses.
 struct FlatState {
   const FlatLayout* layout = nullptr;
   tiers::TensorId shard{}, gradient{}, incoming_gradient{};
+  DeviceSpan kept_shard, kept_gradient;  ///< on the device, instead of these tensors; empty if there are none
+  std::uint64_t kept_step = 0;           ///< the step of kept_shard
   std::vector<TileState> tiles;
   GatheredFlat gathered;
   GradientFlat grad;

@@ -49,14 +49,15 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
   // The use is recorded here, so that the order of uses is that of the trainer.
-  auto shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
+  swap::PendingLease shard_lease;
+  if (flat.kept_shard.empty()) shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
   if (context_.shares_memory) {
     start(gathered, std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)));
     return ok();
   }
   gathered.parameters = context_.at(range, flat.layout->length);
   const ElementCount shard = flat.layout->shard;
-  GatherTarget target{.shard = flat.shard,
+  GatherTarget target{.kept_shard = flat.kept_shard,
                       .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
                       .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
                       .flat = gathered.parameters.bytes,

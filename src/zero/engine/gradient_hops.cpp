@@ -2,6 +2,8 @@
 
 #include "base/abandon.hpp"
 
+#include <cstring>
+
 #include <penstock/base/compute.hpp>
 #include "zero/engine/accumulate_shard.hpp"
 
@@ -15,27 +17,31 @@ namespace {
 enum class Incoming : std::uint8_t {
   in_place,     ///< the full gradient is the accumulator
   accumulator,  ///< it was copied there
+  on_device,    ///< it was added to the accumulator, which is on the device
   full,         ///< in the full gradient, which is in host memory
   buffer,       ///< it was copied to a buffer
 };
 
 Incoming incoming_of(const EngineContext& context, const FlatState& flat, Accumulation how) {
   if (flat.grad.in_place.held()) return Incoming::in_place;
+  if (!flat.kept_gradient.empty()) return Incoming::on_device;
   if (context.shares_memory) return Incoming::full;
   const bool same_dtype = context.config.grad_accum_dtype == context.config.dtype;
   return how.first && same_dtype ? Incoming::accumulator : Incoming::buffer;
 }
 
 /// Takes the accumulator, and enqueues the copy of this rank's slot of the reduced gradient to host memory, from where
-/// AccumulateHop writes or adds it to the accumulator.
+/// AccumulateHop writes or adds it to the accumulator. Enqueues what the device does instead: adding the slot to an
+/// accumulator of its own, and the sums of squares of what host memory gets no sum of.
 class CopyOutHop final : public OrderedHop {
  public:
   CopyOutHop(EngineContext& context, FlatState& flat, Accumulation how)
       : OrderedHop(context.communicator, context.collective_order),
         context_(context),
         flat_(flat),
-        where_(incoming_of(context, flat, how)) {
-    if (where_ == Incoming::in_place) return;
+        where_(incoming_of(context, flat, how)),
+        how_(how) {
+    if (!needs_leases()) return;
     number_ = context.accumulation_order.append();
     pending_accumulator_ =
         context.runtime.announce(flat.gradient, how.first ? swap::Access::overwrite : swap::Access::modify);
@@ -45,6 +51,7 @@ class CopyOutHop final : public OrderedHop {
     if (!context_.copied_out.hangs() && copy_ != Copy::unknown) return;
     abandon(std::move(accumulator_));
     abandon(std::move(incoming_));
+    context_.abandon_results();
   }
   bool is_blocked() const override { return !leased_; }
   /// Only a hop that has failed is polled after its copy is enqueued.
@@ -61,10 +68,20 @@ class CopyOutHop final : public OrderedHop {
   [[nodiscard]] bool reads_full_gradient() const {
     return where_ == Incoming::in_place || where_ == Incoming::full;
   }
+  /// Whether workers have nothing to do: the device sums the squares, and the accumulator is complete.
+  [[nodiscard]] bool is_all() const {
+    const bool accumulated = where_ == Incoming::accumulator || where_ == Incoming::on_device;
+    return accumulated && (!how_.last || sums_squares());
+  }
+  [[nodiscard]] bool sums_squares() const {
+    return how_.last && !flat_.grad.partials.empty() &&
+           (where_ == Incoming::accumulator || where_ == Incoming::on_device);
+  }
   /// The slot; empty if the accumulator has it already.
   [[nodiscard]] HostSpan incoming() const {
     switch (where_) {
       case Incoming::in_place:
+      case Incoming::on_device:
       case Incoming::accumulator: break;
       case Incoming::full: return EngineContext::on_host(slot().bytes);
       case Incoming::buffer: return incoming_.bytes();
@@ -91,7 +108,7 @@ class CopyOutHop final : public OrderedHop {
   }
 
   Result<void> take_leases() {
-    if (where_ == Incoming::in_place) {
+    if (!needs_leases()) {
       leased_ = true;
       return ok();
     }
@@ -124,32 +141,92 @@ class CopyOutHop final : public OrderedHop {
     return flat_.grad.full.slice(shard * communicator_.rank(), shard);
   }
 
+  [[nodiscard]] bool needs_leases() const {
+    return where_ != Incoming::in_place && where_ != Incoming::on_device;
+  }
+  [[nodiscard]] DeviceTensor device_accumulator() const {
+    return {flat_.kept_gradient, context_.config.grad_accum_dtype};
+  }
+
+  /// What the device does with the slot.
+  Result<void> enqueue() {
+    const StreamHandle stream = context_.copy_out->handle();
+    switch (where_) {
+      case Incoming::in_place:
+      case Incoming::full: return ok();
+      case Incoming::buffer: return context_.device.copy_to_host(stream, slot().bytes, incoming());
+      case Incoming::accumulator: {
+        PENSTOCK_TRY(sum_squares(slot()));
+        return context_.device.copy_to_host(stream, slot().bytes, accumulator());
+      }
+      case Incoming::on_device: break;
+    }
+    PENSTOCK_TRY(how_.first ? context_.compute.cast(stream, slot(), device_accumulator())
+                            : context_.compute.accumulate(stream, slot(), device_accumulator()));
+    return sum_squares(device_accumulator());
+  }
+
+  Result<void> sum_squares(DeviceTensor gradient) {
+    if (!sums_squares()) return ok();
+    const StreamHandle stream = context_.copy_out->handle();
+    const DeviceSpan partials = context_.partials.subspan({}, flat_.grad.partials.size());
+    PENSTOCK_TRY(context_.compute.square_sums(stream, gradient, partials));
+    return context_.device.copy_to_host(stream, partials, flat_.grad.partials);
+  }
+
   Result<void> copy_out() {
     PENSTOCK_TRY(context_.copy_out->wait(*flat_.grad.reduced));
-    Result<void> copied = ok();
-    ByteCount bytes;
-    if (where_ == Incoming::accumulator || where_ == Incoming::buffer) {
-      const HostSpan to = where_ == Incoming::accumulator ? accumulator() : incoming();
-      copied = context_.device.copy_to_host(context_.copy_out->handle(), slot().bytes, to);
-      bytes = to.size();
-    }
+    const Result<void> enqueued = enqueue();
+    const bool copies = where_ == Incoming::accumulator || where_ == Incoming::buffer;
+    const ByteCount bytes = copies ? slot().bytes.size() : ByteCount();
     // Also after an error: a part of the copy may be enqueued.
     copy_ = Copy::unknown;
     PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, bytes));
     copy_ = Copy::enqueued;
     flat_.grad.copied_out = copied_.fence();
-    return copied;
+    return enqueued;
   }
 
   EngineContext& context_;
   FlatState& flat_;
   const Incoming where_;
+  const Accumulation how_;
   std::uint64_t number_ = 0;  // in the accumulation order
   bool asked_ = false, leased_ = false;
   swap::PendingLease pending_accumulator_, pending_incoming_;
   swap::Lease accumulator_, incoming_;
   tiers::StreamProgress::Point copied_;
   Copy copy_ = Copy::none;
+};
+
+/// Waits for what the device does where nothing is left to be done by workers.
+class FinishOnDeviceHop final : public OrderedHop {
+ public:
+  FinishOnDeviceHop(EngineContext& context, const CopyOutHop& copied, FlatState& flat)
+      : OrderedHop(context.communicator, context.collective_order),
+        context_(context),
+        copied_(copied),
+        flat_(flat) {}
+
+  TimePoint poll_interval() const override { return context_.copied_out.next_query(); }
+
+ private:
+  // Waits for the device even after a failure, because it uses the leases of the previous hop.
+  [[nodiscard]] bool continues_after_failure() const override { return true; }
+  Result<HopState> advance() override {
+    PENSTOCK_TRY_ASSIGN(const bool done, context_.copied_out.has_passed(copied_.copied()));
+    if (!done) return HopState::ordered;
+    if (copied_.sums_squares()) {
+      std::vector<double>& partials = flat_.grad.square_partials;
+      partials.resize(flat_.grad.partials.size() / ByteCount(sizeof(double)));
+      std::memcpy(partials.data(), flat_.grad.partials.data(), flat_.grad.partials.size().value());
+    }
+    return HopState::done;
+  }
+
+  EngineContext& context_;
+  const CopyOutHop& copied_;
+  FlatState& flat_;
 };
 
 /// Runs on a worker, with the help of the others. Uses the leases of `copied`, which exists as long as its move.
@@ -210,6 +287,10 @@ swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulat
                                     context.signature(CollectiveSignature::Subject::gradients, flat),
                                     *flat.grad.written_event, *flat.grad.reduced));
   move.then(std::move(copy_out));
+  if (copied.is_all()) {
+    move.then(std::make_unique<FinishOnDeviceHop>(context, copied, flat));
+    return move;
+  }
   auto work =
       swap::make_work_hop(context.internals.executor(), context.wake, [&copied, &flat, how, &context] {
         return accumulate(copied, flat, how, context.config, context.workers);

@@ -11,7 +11,8 @@ struct Accumulation {
 };
 
 /// A move of three hops: reduce-scatter of the full gradient, copy of this rank's slot to host memory, accumulation by
-/// a worker. The move is `ordered` once the copy is enqueued: after GradientFlat::copied_out the full gradient may be
+/// a worker. The device does the last two where it keeps the accumulator, and sums the squares of its last gradient.
+/// The move is `ordered` once the copy is enqueued: after GradientFlat::copied_out the full gradient may be
 /// written again. The first gradient is copied directly into the accumulator if both have the same dtype. Nothing is
 /// copied if the rank shares memory with its device; a gradient in place is the accumulator. If a hop fails, it aborts
 /// the communicator.

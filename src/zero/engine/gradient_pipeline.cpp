@@ -156,7 +156,7 @@ Result<void> GradientPipeline::abandon_step() {
     flat.grad.written.clear();
     flat.grad.in_place.end();
     // The update of the last step, which may still run, reads the other ones.
-    if (has_gradient) PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+    if (has_gradient) PENSTOCK_TRY(context_.discard_gradient(flat));
   }
   end_step();
   return ok();

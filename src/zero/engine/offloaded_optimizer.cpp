@@ -1,9 +1,11 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
 #include "zero/engine/block_seal.hpp"
+#include "zero/engine/host_view.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 namespace penstock::zero {
 
@@ -46,15 +48,15 @@ cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan stat
 
 Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
   if (!reads_parameters()) return ok();
-  swap::Runtime& runtime = *options_.runtime;
-  const std::uint64_t wanted = internals().blocks(flat.shard).step();
+  const bool is_kept = !flat.kept_shard.empty();
+  const std::uint64_t wanted = is_kept ? flat.kept_step : internals().blocks(flat.shard).step();
   for (const TileState& tile : flat.tiles) {
-    const std::uint64_t got = internals().blocks(tile.tensor).step();
+    const std::uint64_t got = step_of(tile);
     if (got == wanted) continue;
     return Error(ErrorCode::corrupted, "OffloadedOptimizer")
         .reason("the parameters and the optimizer state are from different steps")
-        .object(runtime.name(tile.tensor))
-        .wanted("step " + std::to_string(wanted) + ", as " + runtime.name(flat.shard))
+        .object(tile.name())
+        .wanted("step " + std::to_string(wanted) + ", as " + flat.layout->name + " parameter shard")
         .got("step " + std::to_string(got));
   }
   return ok();
@@ -64,12 +66,13 @@ Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32
                                          const StateSource& source) {
   swap::Runtime& runtime = *options_.runtime;
   for (FlatState& flat : flats) {
-    PENSTOCK_TRY_ASSIGN(auto shard,
-                        runtime.acquire(flat.shard, swap::Access::overwrite, swap::Use::unrecorded));
+    PENSTOCK_TRY_ASSIGN(auto shard, HostView::of(runtime, *options_.device, flat.shard, flat.kept_shard,
+                                                 swap::Access::overwrite));
     for (TileState& tile : flat.tiles) {
       PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard.bytes()));
     }
-    internals().blocks(flat.shard).stamp(step);
+    PENSTOCK_TRY(shard.write_back());
+    stamp(flat, step);
   }
   return runtime.flush();
 }
@@ -78,9 +81,9 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
                                               std::uint64_t step, const StateSource& source, HostSpan shard) {
   swap::Runtime& runtime = *options_.runtime;
   runtime.wait_for_stores(options_.tile_stores_max);
-  PENSTOCK_TRY_ASSIGN(auto lease,
-                      runtime.acquire(tile.tensor, swap::Access::overwrite, swap::Use::unrecorded));
-  const cpu_adam::AdamTile whole = view(tile, lease.bytes(), shard, {});
+  PENSTOCK_TRY_ASSIGN(
+      auto state, HostView::of(runtime, *options_.device, tile.tensor, tile.kept, swap::Access::overwrite));
+  const cpu_adam::AdamTile whole = view(tile, state.bytes(), shard, {});
   std::array<std::vector<float>, all_states.size()> states;
   for (ElementCount first; first < tile.range.count; first += restored_at_once) {
     const ElementCount count = std::min(restored_at_once, tile.range.count - first);
@@ -92,13 +95,34 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
     PENSTOCK_TRY_ASSIGN(const auto part, part_of(whole, first, count));
     PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, part, options_.workers));
   }
-  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(lease.bytes(), step);
-  internals().blocks(tile.tensor).stamp(step);
+  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(state.bytes(), step);
+  PENSTOCK_TRY(state.write_back());
+  stamp(tile, step);
   return ok();
 }
 
+std::uint64_t OffloadedOptimizer::step_of(const TileState& tile) const {
+  return tile.kept.empty() ? internals().blocks(tile.tensor).step() : tile.kept_step;
+}
+
+void OffloadedOptimizer::stamp(TileState& tile, std::uint64_t step) const {
+  if (tile.kept.empty()) {
+    internals().blocks(tile.tensor).stamp(step);
+  } else {
+    tile.kept_step = step;
+  }
+}
+
+void OffloadedOptimizer::stamp(FlatState& flat, std::uint64_t step) const {
+  if (flat.kept_shard.empty()) {
+    internals().blocks(flat.shard).stamp(step);
+  } else {
+    flat.kept_step = step;
+  }
+}
+
 bool OffloadedOptimizer::is_at(const TileState& tile, std::uint64_t step) const {
-  return internals().blocks(tile.tensor).step() == step;
+  return step_of(tile) == step;
 }
 
 bool OffloadedOptimizer::is_at(const FlatState& flat, std::uint64_t step) const {
@@ -106,12 +130,12 @@ bool OffloadedOptimizer::is_at(const FlatState& flat, std::uint64_t step) const 
                      [&](const TileState& tile) { return is_at(tile, step); });
 }
 
-void OffloadedOptimizer::advance(const FlatState& flat, std::uint64_t step) const {
-  for (const TileState& tile : flat.tiles) internals().blocks(tile.tensor).stamp(step);
-  internals().blocks(flat.shard).stamp(step);
+void OffloadedOptimizer::advance(FlatState& flat, std::uint64_t step) const {
+  for (TileState& tile : flat.tiles) stamp(tile, step);
+  stamp(flat, step);
 }
 
-Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
+Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, TileState& tile, HostSpan state,
                                              const Step& step) const {
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
   PENSTOCK_TRY_ASSIGN(
@@ -123,14 +147,14 @@ Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileSt
                            .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
-  internals().blocks(tile.tensor).stamp(step.number);
+  stamp(tile, step.number);
   return ok();
 }
 
 Error OffloadedOptimizer::non_finite(const TileState& tile, std::uint64_t block) const {
   return Error(ErrorCode::non_finite, "OffloadedOptimizer")
       .reason("a master weight or a second moment has become non-finite")
-      .object(options_.runtime->name(tile.tensor) + ", block " + std::to_string(block))
+      .object(tile.name() + ", block " + std::to_string(block))
       .advice("lower the learning rate, or clip gradients");
 }
 
@@ -150,14 +174,14 @@ Result<void> OffloadedOptimizer::verify(const TileState& tile, ConstHostSpan sta
   return internals().corrupted(tile.tensor, first_mismatch);
 }
 
-void OffloadedOptimizer::seal(const TileState& tile, ConstHostSpan state, const Step& step) const {
-  tiers::BlockTable& blocks = internals().blocks(tile.tensor);
+void OffloadedOptimizer::seal(TileState& tile, ConstHostSpan state, const Step& step) const {
   if (has_checksums(tile)) {
+    tiers::BlockTable& blocks = internals().blocks(tile.tensor);
     options_.workers->parallel_blocks(blocks.block_count(), [&](std::size_t first, std::size_t last) {
       for (std::size_t i = first; i < last; ++i) blocks.seal(i, blocks.block(state, i), step.number);
     });
   }
-  blocks.stamp(step.number);
+  stamp(tile, step.number);
 }
 
 Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
@@ -167,26 +191,25 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
   std::vector<float> values;
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_same_step(flat));
-    swap::Lease shard;  // where the parameter is a part of the master
+    std::optional<HostView> shard;  // where the parameter is a part of the master
     if (reads_parameters()) {
-      PENSTOCK_TRY_ASSIGN(auto granted,
-                          runtime.acquire(flat.shard, swap::Access::read, swap::Use::unrecorded));
-      shard = std::move(granted);
+      PENSTOCK_TRY_ASSIGN(
+          shard, HostView::of(runtime, *options_.device, flat.shard, flat.kept_shard, swap::Access::read));
     }
-    for (TileState& tile : flat.tiles) {
-      PENSTOCK_TRY_ASSIGN(auto lease,
-                          runtime.acquire(tile.tensor, swap::Access::read, swap::Use::unrecorded));
-      const tiers::BlockTable& blocks = internals().blocks(tile.tensor);
-      const bool check = has_checksums(tile);
-      for (std::size_t i = 0; i < blocks.block_count(); ++i) {
-        if (check && !blocks.verify(i, blocks.block(ConstHostSpan(lease.bytes()), i))) {
-          return internals().corrupted(tile.tensor, i);
+    for (const TileState& tile : flat.tiles) {
+      PENSTOCK_TRY_ASSIGN(
+          auto state, HostView::of(runtime, *options_.device, tile.tensor, tile.kept, swap::Access::read));
+      const cpu_adam::AdamTile whole = view(tile, state.bytes(), shard ? shard->bytes() : HostSpan(), {});
+      const tiers::BlockTable* const blocks =
+          has_checksums(tile) ? &internals().blocks(tile.tensor) : nullptr;
+      for (ElementCount first; first < tile.range.count; first += cpu_adam::block_elements) {
+        const std::size_t block = first.value() / cpu_adam::block_elements.value();
+        if (blocks != nullptr && !blocks->verify(block, blocks->block(ConstHostSpan(state.bytes()), block))) {
+          return internals().corrupted(tile.tensor, block);
         }
-        const ElementCount first = cpu_adam::block_elements * i;
         values.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
         for (const cpu_adam::StateKind kind : kinds) {
-          PENSTOCK_TRY(cpu_adam::read_states(
-              view(tile, lease.bytes(), shard.held() ? shard.bytes() : HostSpan(), {}), kind, first, values));
+          PENSTOCK_TRY(cpu_adam::read_states(whole, kind, first, values));
           PENSTOCK_TRY(visit(flat, kind, tile.range.begin + first, values));
         }
       }

@@ -14,6 +14,8 @@
 
 namespace penstock::zero {
 
+class DeviceUpdate;
+
 /// The optimizer states of one rank in tiles. One pass unscales, clips, runs Adam and writes the 16-bit parameter; here
 /// on the CPU, by DeviceUpdate on the device. Each block of a tile that is kept on disk is verified before its update
 /// and sealed after it.
@@ -24,6 +26,7 @@ class OffloadedOptimizer {
  public:
   struct Options {
     swap::Runtime* runtime = nullptr;
+    DeviceUpdate* device = nullptr;  ///< copies what is kept on the device
     parallel::Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
@@ -54,14 +57,13 @@ class OffloadedOptimizer {
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
   /// Errors: corrupted and non_finite, naming the tile, which is then updated in part.
-  Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
-                           const Step& step) const;
+  Result<void> update_tile(const FlatState& flat, TileState& tile, HostSpan state, const Step& step) const;
   /// For a tile that the device updates: whether the blocks are those that were sealed, if they are from disk.
   ///
   /// Errors: corrupted, naming the tile.
   Result<void> verify(const TileState& tile, ConstHostSpan state) const;
   /// After the update: seals the blocks, if they go to disk, and records the tile's step.
-  void seal(const TileState& tile, ConstHostSpan state, const Step& step) const;
+  void seal(TileState& tile, ConstHostSpan state, const Step& step) const;
   /// Whether verify() and seal() compute checksums.
   [[nodiscard]] bool has_checksums(const TileState& tile) const {
     return tile.on_disk && options_.integrity == Integrity::checksum;
@@ -72,7 +74,9 @@ class OffloadedOptimizer {
   [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
                                         ConstHostSpan gradient) const;
   /// Records that the flat, which has no gradient, is of step `step` too.
-  void advance(const FlatState& flat, std::uint64_t step) const;
+  void advance(FlatState& flat, std::uint64_t step) const;
+  /// Records that the flat's parameters are of step `step`.
+  void stamp(FlatState& flat, std::uint64_t step) const;
   [[nodiscard]] bool is_at(const TileState& tile, std::uint64_t step) const;
   /// Whether all tiles of the flat are of step `step`.
   [[nodiscard]] bool is_at(const FlatState& flat, std::uint64_t step) const;
@@ -93,6 +97,8 @@ class OffloadedOptimizer {
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);
+  [[nodiscard]] std::uint64_t step_of(const TileState& tile) const;
+  void stamp(TileState& tile, std::uint64_t step) const;
 
   Options options_;
 };

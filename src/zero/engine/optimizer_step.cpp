@@ -24,7 +24,7 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
   }
   outcome.kind = StepOutcome::Kind::skipped;
   outcome.step = context_.completed_steps;
-  for (FlatState& flat : context_.flats) PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+  for (FlatState& flat : context_.flats) PENSTOCK_TRY(context_.discard_gradient(flat));
   return outcome;
 }
 

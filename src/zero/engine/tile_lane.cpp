@@ -6,17 +6,18 @@
 
 namespace penstock::zero {
 
-void TileLane::begin(FlatState& flat, const TileState& tile, const OffloadedOptimizer::Step& step) {
+void TileLane::begin(FlatState& flat, TileState& tile, const OffloadedOptimizer::Step& step) {
   flat_ = &flat;
   tile_ = &tile;
   step_ = &step;
   hops_begun_ = 0;
+  if (!tile.kept.empty()) return;
   pending_ = context_.internals.request_for_mover(tile.tensor, swap::Access::modify,
                                                   tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
 }
 
 Result<bool> TileLane::poll() {
-  if (!state_.held()) {
+  if (waits_for_lease()) {
     auto answer = pending_.poll();
     if (!answer) return false;
     PENSTOCK_TRY_ASSIGN(state_, *std::move(answer));
@@ -36,7 +37,7 @@ Result<bool> TileLane::poll() {
 
 void TileLane::end() {
   if (on_device_ != nullptr && on_device_->may_use_leases()) {
-    device_->abandon();
+    context_.abandon_results();
     abandon(std::move(state_));
     abandon(std::move(flat_->open_shard));
     abandon(std::move(flat_->open_gradient));

@@ -28,13 +28,13 @@ class TileLane {
   [[nodiscard]] Processor processor() const { return device_ ? Processor::device : Processor::cpu; }
   [[nodiscard]] bool idle() const { return tile_ == nullptr; }
   /// Holds nothing yet, and waits for the lease of its tile.
-  [[nodiscard]] bool waits_for_lease() const { return !idle() && !state_.held(); }
+  [[nodiscard]] bool waits_for_lease() const { return !idle() && tile_->kept.empty() && !state_.held(); }
   [[nodiscard]] FlatState& flat() const { return *flat_; }
   /// As swap::Hop::poll_interval().
   [[nodiscard]] TimePoint poll_interval() const { return hop_ ? hop_->poll_interval() : forever; }
 
   /// Requests the lease of the tile, whose flat's gradient and shard are leased. Precondition: idle.
-  void begin(FlatState& flat, const TileState& tile, const OffloadedOptimizer::Step& step);
+  void begin(FlatState& flat, TileState& tile, const OffloadedOptimizer::Step& step);
   /// Whether the tile is updated. Call end() then, and after an error.
   ///
   /// Errors: those of the lease, of OffloadedOptimizer and of DeviceUpdate.
@@ -56,7 +56,7 @@ class TileLane {
   const std::size_t slot_;
 
   FlatState* flat_ = nullptr;
-  const TileState* tile_ = nullptr;
+  TileState* tile_ = nullptr;
   const OffloadedOptimizer::Step* step_ = nullptr;
   swap::PendingLease pending_;
   swap::Lease state_;

@@ -22,10 +22,10 @@ class UpdateSweep::FlatTiles {
   }
   /// The next tile for the processor, which then has begun; null if there is none. Skips those for which `skips(tile)`.
   template <class Skips>
-  [[nodiscard]] const TileState* next(Processor processor, const Skips& skips) {
+  [[nodiscard]] TileState* next(Processor processor, const Skips& skips) {
     std::size_t& cursor = cursors_[cursor_of(processor)];
     for (; cursor < flat_->tiles.size(); ++cursor) {
-      const TileState& tile = flat_->tiles[cursor];
+      TileState& tile = flat_->tiles[cursor];
       if (cursor_of(tile) != cursor_of(processor) || skips(tile)) continue;
       ++cursor;
       return &tile;
@@ -39,7 +39,7 @@ class UpdateSweep::FlatTiles {
     return split_ == UpdateSplit::ratio && processor == Processor::device ? 1 : 0;
   }
   [[nodiscard]] std::size_t cursor_of(const TileState& tile) const {
-    return cursor_of(tile.on_device ? Processor::device : Processor::cpu);
+    return cursor_of(tile.updated_on_device ? Processor::device : Processor::cpu);
   }
   [[nodiscard]] bool begun(std::size_t tile) const { return tile < cursors_[cursor_of(flat_->tiles[tile])]; }
 
@@ -57,7 +57,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     for (const auto& lane : sweep_.lanes_) lane->end();
   }
 
-  Result<void> start() override { return ok(); }
+  Result<void> start() override { return sweep_.device_.begin_sweep(); }
 
   bool is_blocked() const override {
     return std::all_of(sweep_.lanes_.begin(), sweep_.lanes_.end(),
@@ -152,7 +152,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   }
 
   bool begin_tile(TileLane& lane, FlatTiles& tiles) {
-    const TileState* const tile = tiles.next(
+    TileState* const tile = tiles.next(
         lane.processor(), [this](const TileState& one) { return optimizer_.is_at(one, step_.number); });
     if (tile == nullptr) return false;
     // The tile first; otherwise the later ones could take its memory.
@@ -170,11 +170,11 @@ class UpdateSweep::SweepHop final : public swap::Hop {
         ++tiles;
         continue;
       }
-      context_.internals.blocks(flat.shard).stamp(step_.number);
+      optimizer_.stamp(flat, step_.number);
       flat.open_gradient.end();
       flat.open_shard.end();
       tiles = open_.erase(tiles);
-      PENSTOCK_TRY(context_.runtime.discard(flat.gradient));
+      PENSTOCK_TRY(context_.discard_gradient(flat));
       end(flat);
     }
     return ok();
@@ -208,7 +208,8 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     }
     // The leases are kept after an error, so that the part already written is not lost.
     if (flat.open_shard.held()) return finish_opening();
-    PENSTOCK_TRY(optimizer_.check_same_step(flat));
+    if (!is_begun(flat)) PENSTOCK_TRY(optimizer_.check_same_step(flat));
+    if (!flat.kept_gradient.empty()) return request_shard();
     request(flat.gradient, swap::Access::read, swap::Use::recorded);
     opening_ = Opening::gradient;
     return true;
@@ -227,7 +228,15 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     return next();
   }
 
+  /// Whether an update that an error has stopped has begun the flat, whose shard is kept on the device.
+  [[nodiscard]] bool is_begun(const FlatState& flat) const {
+    return !flat.kept_shard.empty() &&
+           std::any_of(flat.tiles.begin(), flat.tiles.end(),
+                       [this](const TileState& tile) { return optimizer_.is_at(tile, step_.number); });
+  }
+
   Result<bool> request_shard() {
+    if (!next_flat().kept_shard.empty()) return finish_opening();
     // Where the parameter is a part of the master it is read too. Otherwise the use is not recorded, because an
     // overwrite needs no prefetch.
     const bool reads = optimizer_.reads_parameters();
@@ -257,11 +266,10 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   std::optional<Error> failure_;
 };
 
-Result<void> UpdateSweep::open(DeviceSpan memory, tiers::TensorId results) {
+Result<void> UpdateSweep::open() {
   if (context_.internals.has_threads()) {
     PENSTOCK_TRY_ASSIGN(thread_, parallel::TaskThread::create("penstock-update"));
   }
-  if (plan_.device_slots > 0) PENSTOCK_TRY(device_.open(plan_.device_slots, memory, results));
   Executor& executor = thread_ ? *thread_ : context_.internals.executor();
   const auto add_lane = [&](DeviceUpdate* device, std::size_t slot) {
     lanes_.push_back(std::make_unique<TileLane>(context_, optimizer_, executor, device, slot));

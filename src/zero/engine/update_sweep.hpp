@@ -26,15 +26,15 @@ namespace penstock::zero {
 /// Used by the trainer's thread.
 class UpdateSweep {
  public:
-  UpdateSweep(EngineContext& context, OffloadedOptimizer& optimizer, const MemoryPlan::Update& plan,
-              cpu_adam::DeviceAdam* adam)
-      : context_(context), optimizer_(optimizer), plan_(plan), device_(context, adam) {}
+  /// `device` has a slot for each that the plan names.
+  UpdateSweep(EngineContext& context, OffloadedOptimizer& optimizer, DeviceUpdate& device,
+              const MemoryPlan::Update& plan)
+      : context_(context), optimizer_(optimizer), device_(device), plan_(plan) {}
 
-  /// Starts the thread that updates tiles. With an idle handler the runtime's executor does. The device updates its
-  /// part in `memory`; `results` is as for DeviceUpdate::open().
+  /// Starts the thread that updates tiles. With an idle handler the runtime's executor does.
   ///
-  /// Errors: no_space, where the thread cannot be started; those of DeviceUpdate::open().
-  Result<void> open(DeviceSpan memory, tiers::TensorId results);
+  /// Errors: no_space, where the thread cannot be started.
+  Result<void> open();
   /// Starts to update the flats that have a gradient. Precondition: the last update is complete, no flat is gathered,
   /// and no gradient is being accumulated.
   void begin(OffloadedOptimizer::Step step);
@@ -48,10 +48,6 @@ class UpdateSweep {
   /// Ends the update before its next tile, for the engine's destructor: also while it waits for a lease.
   /// EngineContext::update then becomes done.
   void stop();
-  /// Ends the use of memory and tensors. Precondition: no update runs.
-  void close() { device_.close(); }
-  /// Keeps what a device that hangs may use for ever.
-  void abandon_device() { device_.abandon(); }
 
  private:
   class SweepHop;
@@ -69,8 +65,8 @@ class UpdateSweep {
 
   EngineContext& context_;
   OffloadedOptimizer& optimizer_;
+  DeviceUpdate& device_;
   const MemoryPlan::Update& plan_;
-  DeviceUpdate device_;
   std::unique_ptr<parallel::TaskThread> thread_;
   std::vector<std::unique_ptr<TileLane>> lanes_;
   OffloadedOptimizer::Step step_;

@@ -54,8 +54,10 @@ struct RunEstimate {
 /// Estimates a run from sizes only, for a model divided into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
 /// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced;
-/// - what is not on nvme is in host memory, whether its device is cpu or none; so is the reduced gradient, in
-///   `grad_accum_dtype` if there is more than one micro-batch;
+/// - what is offloaded to cpu is in host memory, and so is the reduced gradient, in `grad_accum_dtype` if there is more
+///   than one micro-batch. With offload_optimizer none the states and that gradient are on the device; with
+///   offload_param none too, the parameters are. The device has memory of its own;
+/// - kernels report the sums of squares of gradients, 8 bytes for 4096 elements, to host memory;
 /// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 2 tiles, and the minimal staging that
 ///   plan_memory() requires for progress;
 /// - a step reads each parameter shard on nvme twice per micro-batch (forward, backward), once more if it is the upper

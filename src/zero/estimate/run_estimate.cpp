@@ -1,5 +1,7 @@
 #include "zero/layout/host_staging.hpp"
+#include "zero/layout/padded.hpp"
 #include "zero/layout/tiles.hpp"
+#include "zero/layout/update_slot.hpp"
 
 #include "zero/estimate/estimate.hpp"
 
@@ -15,9 +17,10 @@ using tiers::Tier;
 /// Flats are padded to ranks times this.
 constexpr std::uint64_t shard_multiple = 128;
 
-/// The engine keeps no shards in device memory: `none` means host memory, as `cpu` does.
-Tier tier_of(OffloadDevice device) {
-  return device == OffloadDevice::nvme ? Tier::nvme : Tier::host;
+/// What is not offloaded stays on the device, but the parameters only if the optimizer does, which updates them.
+Tier tier_of(OffloadDevice device, bool optimizer_on_device) {
+  if (device == OffloadDevice::nvme) return Tier::nvme;
+  return device == OffloadDevice::none && optimizer_on_device ? Tier::device : Tier::host;
 }
 
 ElementCount shard_of(ElementCount elements, std::uint64_t ranks) {
@@ -101,12 +104,13 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ByteCount parameters(shard.value() * element), unit(unit_shard.value() * ranks * element);
   const ByteCount gradient(shard.value() *
                            (options.micro_batches > 1 ? size_of(options.grad_accum_dtype).value() : element));
-  const Tier parameter_tier = tier_of(options.offload_param);
-  const Tier optimizer_tier = tier_of(options.offload_optimizer);
+  const bool on_device = options.offload_optimizer == OffloadDevice::none;
+  const Tier parameter_tier = tier_of(options.offload_param, on_device);
+  const Tier optimizer_tier = tier_of(options.offload_optimizer, on_device);
 
   hold(parameter_tier, Purpose::parameter_shard, parameters);
   hold(optimizer_tier, Purpose::optimizer_tile, states);
-  hold(Tier::host, Purpose::gradient_shard, gradient);
+  hold(on_device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
@@ -117,9 +121,10 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ByteCount staging =
       host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
-                    .gradient = streams ? unit_gradient : ByteCount(),
-                    .incoming = unit_parameters});
-  hold(Tier::host, Purpose::scratch, staging);
+                    .gradient = streams && !on_device ? unit_gradient : ByteCount(),
+                    .incoming = on_device ? ByteCount() : unit_parameters});
+  hold(Tier::host, Purpose::scratch, staging + round_up(partials_bytes(shard), extent_alignment));
+  hold(Tier::device, Purpose::scratch, round_up(partials_bytes(unit_shard), extent_alignment));
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
         {Purpose::parameter_shard,

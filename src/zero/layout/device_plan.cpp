@@ -89,7 +89,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   const auto rehearse = [&](ByteCount budget) {
     return rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, budget);
   };
-  const ByteCount slots = plan.update.device_bytes();
+  const ByteCount kept = plan.device_kept();
   const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
   const ByteCount need = gradients_need(shards, bytes, config.dtype) +
                          (in_place.parameters ? ByteCount() : gathered_need(bytes));
@@ -97,21 +97,27 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   auto peaks = rehearse(flats);
   while (!peaks) peaks = rehearse(flats += growth(need));
 
-  plan.device_budget = plan.device_minimum = flats + slots;
+  plan.device_budget = plan.device_minimum = flats + kept;
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
           .reason("the device budget is too small for two gathered units and their gradients" +
-                  std::string(slots.is_zero() ? "" : ", and the tiles that the device updates"))
+                  std::string(kept.is_zero() ? "" : ", and for what else is kept there"))
           .where("penstock.device_budget")
           .wanted("at least " + to_exact_string(plan.device_minimum))
           .got(given)
-          .advice("raise the budget or use smaller units");
+          .note("needed  gathered units and gradients " + to_string(plan.device_minimum - kept) +
+                ", optimizer " +
+                to_string(plan.device_tiles + plan.device_accumulators + plan.update.device_bytes()) +
+                ", parameter shards " + to_string(plan.device_shards))
+          .advice(plan.tiles_on_device
+                      ? "raise the budget, set offload_optimizer.device to cpu or nvme, or use smaller units"
+                      : "raise the budget or use smaller units");
     }
     const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();
     const ByteCount rest = std::max(given - std::min(given, leases), plan.device_minimum);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
-    if (auto more = rehearse(rest - slots)) peaks = more, plan.device_budget = rest;
+    if (auto more = rehearse(rest - kept)) peaks = more, plan.device_budget = rest;
   }
   plan.device_gathered = peaks->gathered;
   plan.device_gradients = peaks->gradients;

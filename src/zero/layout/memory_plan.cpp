@@ -45,7 +45,7 @@ Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
   return round_up(bytes, extent_alignment);
 }
 
-Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
+Result<RankBytes> add_up(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   RankBytes rank;
   for (const FlatLayout& flat : shards.flats()) {
     const ByteCount shard = padded(flat.shard, config.dtype);
@@ -54,7 +54,7 @@ Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
     rank.gradients += gradient;
     rank.largest_shard = std::max(rank.largest_shard, shard);
     rank.largest_gradient = std::max(rank.largest_gradient, gradient);
-    for (const TileRange& range : cut_into_tiles(flat, config.penstock.tile())) {
+    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
       PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, range));
       rank.tiles += tile;
       rank.largest_tile = std::max(rank.largest_tile, tile);
@@ -65,9 +65,49 @@ Result<RankBytes> add_up(const Config& config, const ShardLayout& shards) {
   return rank;
 }
 
+/// The elements of a tile. Tiles that are kept in the device's memory are not transferred: longer ones need fewer
+/// kernels.
+ElementCount tile_elements(const Config& config, bool on_device) {
+  constexpr std::uint64_t times_longer = 64;
+  if (!on_device || config.penstock.tile_elements) return config.penstock.tile();
+  return ElementCount(config.penstock.tile().value() * times_longer);
+}
+
 /// Tiles that pass through the device at a time: one is copied in, one is updated, one is copied out, and one is
 /// verified or sealed.
 constexpr std::uint32_t device_slots_max = 4;
+
+/// Sets what is kept in the device's memory.
+void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
+  if (plan.tiles_on_device) {
+    plan.device_tiles = rank.tiles;
+    plan.device_accumulators = rank.gradients;
+  }
+  if (plan.shards_on_device) plan.device_shards = rank.shards;
+}
+
+/// Sets the memory for what kernels report.
+void plan_results(MemoryPlan& plan, const ShardLayout& shards) {
+  ByteCount results = UpdateSlot::result * plan.update.device_slots, largest;
+  if (plan.device_squares) {
+    for (const FlatLayout& flat : shards.flats()) {
+      const ByteCount partials = partials_bytes(flat.shard);
+      results += partials;
+      largest = std::max(largest, partials);
+    }
+  }
+  plan.device_partials = round_up(largest, extent_alignment);
+  plan.host_results = round_up(results, extent_alignment);
+}
+
+/// The bytes that are kept in host memory or on disk.
+RankBytes not_on_device(const MemoryPlan& plan, RankBytes rank) {
+  if (plan.tiles_on_device) {
+    rank.tiles = rank.largest_tile = rank.gradients = rank.largest_gradient = {};
+  }
+  if (plan.shards_on_device) rank.shards = rank.largest_shard = {};
+  return rank;
+}
 
 /// Sets plan.update but for the number of flats.
 Result<void> plan_update(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
@@ -77,10 +117,14 @@ Result<void> plan_update(MemoryPlan& plan, const Config& config, const RankBytes
       static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
   plan.update.tiles_on_device =
       plan.update.split == UpdateSplit::automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles);
+  if (plan.tiles_on_device) {
+    plan.update.split = UpdateSplit::ratio;
+    plan.update.tiles_on_device = plan.tiles;
+  }
   plan.update.by_cpu =
       plan.update.split == UpdateSplit::automatic || plan.update.tiles_on_device < plan.tiles;
   if (plan.update.tiles_on_device == 0) return ok();
-  PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(config, rank.longest_tile));
+  PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, rank.longest_tile));
   plan.update.slot = round_up(slot.size, extent_alignment);
   plan.update.device_slots =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, plan.update.tiles_on_device));
@@ -105,7 +149,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
                         ByteCount leases) {
   HostNeed need{.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme};
   need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
-  if (!plan.shares_memory) need.streamed.incoming = rank.largest_shard;
+  if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
     need.streamed.shard = rank.largest_shard;
@@ -119,7 +163,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   } else {
     need.resident += rank.tiles;
   }
-  need.resident += round_up(UpdateSlot::result * plan.update.device_slots, extent_alignment);
+  need.resident += plan.host_results;
   return need;
 }
 
@@ -206,7 +250,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
   const bool shards_stay = plan.shards_on_disk && take(rank.shards);
   if (!need.tiles_on_disk) {
-    plan.tiles_in_host = plan.tiles;
+    plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
   } else if (!plan.gradients_on_disk && take(need.ring)) {
     plan.tiles_in_host = std::min<std::uint64_t>(left / rank.largest_tile, plan.tiles);
   }
@@ -226,7 +270,7 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   ByteCount bytes;
   std::uint64_t number = 0;
   for (const FlatLayout& flat : shards.flats()) {
-    for (const TileRange& range : cut_into_tiles(flat, config.penstock.tile())) {
+    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
       if (plan.in_host(number++)) continue;
       PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, range));
       bytes += tile;
@@ -262,8 +306,8 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
 /// Limits the host figures to the host budget.
 void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
-  plan.host_incoming = plan.shares_memory ? ByteCount() : rank.shards;
-  plan.host_incoming += round_up(UpdateSlot::result * plan.update.device_slots, extent_alignment);
+  plan.host_incoming = plan.shares_memory || plan.tiles_on_device ? ByteCount() : rank.shards;
+  plan.host_incoming += plan.host_results;
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
@@ -277,15 +321,24 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   PENSTOCK_TRY(model.validate());
   PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
   const ShardLayout shards(model, ranks);
-  PENSTOCK_TRY_ASSIGN(const RankBytes rank, add_up(config, shards));
 
   MemoryPlan plan;
   plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.local_ranks = local_ranks;
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
   plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
-  plan.tiles = rank.tile_count;
-  PENSTOCK_TRY(plan_update(plan, config, rank));
+  if (device_memory == tiers::DeviceMemory::separate) {
+    plan.device_squares = true;
+    plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
+    plan.shards_on_device = plan.tiles_on_device && config.offload_param.device == OffloadDevice::none;
+  }
+  plan.tile_elements = tile_elements(config, plan.tiles_on_device);
+  PENSTOCK_TRY_ASSIGN(const RankBytes all, add_up(plan, config, shards));
+  plan_device_kept(plan, all);
+  plan.tiles = all.tile_count;
+  PENSTOCK_TRY(plan_update(plan, config, all));
+  plan_results(plan, shards);
+  const RankBytes rank = not_on_device(plan, all);
   const HostNeed need = host_need(plan, config, rank, shards, model);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);

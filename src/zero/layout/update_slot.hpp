@@ -1,14 +1,16 @@
 #pragma once
 
+#include <penstock/base/compute.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
 #include "zero/layout/tiles.hpp"
 
 #include <cstdint>
 
 namespace penstock::zero {
 
-/// The places of a tile's parts in a slot of device memory, through which it passes when the device updates it. All are
-/// multiples of 256 bytes from the slot's first byte, where the tile's state is.
+/// The places of a tile's parts in a slot of device memory, through which it passes when the device updates it: those
+/// that are not kept there. All are multiples of 256 bytes from the slot's first byte, where the tile's state is.
 struct UpdateSlot {
   ByteCount gradient, parameter, first_non_finite_block;
   ByteCount size;
@@ -18,17 +20,27 @@ struct UpdateSlot {
   static constexpr ByteCount result{sizeof(std::uint64_t)};
 
   /// Of tiles of at most `elements` elements. Errors: those of cpu_adam::tile_bytes().
-  [[nodiscard]] static Result<UpdateSlot> of(const Config& config, ElementCount elements) {
+  [[nodiscard]] static Result<UpdateSlot> of(const MemoryPlan& plan, const Config& config,
+                                             ElementCount elements) {
     const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
     PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(format, elements));
+    const auto passing = [&](bool is_kept, ByteCount bytes) {
+      return is_kept ? ByteCount() : round_up(bytes, alignment);
+    };
     UpdateSlot slot;
-    slot.gradient = round_up(state, alignment);
-    slot.parameter = slot.gradient + round_up(size_of(config.grad_accum_dtype) * elements.value(), alignment);
+    slot.gradient = passing(plan.tiles_on_device, state);
+    slot.parameter =
+        slot.gradient + passing(plan.tiles_on_device, size_of(config.grad_accum_dtype) * elements.value());
     slot.first_non_finite_block =
-        slot.parameter + round_up(size_of(config.dtype) * elements.value(), alignment);
+        slot.parameter + passing(plan.shards_on_device, size_of(config.dtype) * elements.value());
     slot.size = slot.first_non_finite_block + round_up(result, alignment);
     return slot;
   }
 };
+
+/// The bytes of Compute::square_sums() of a shard.
+[[nodiscard]] constexpr ByteCount partials_bytes(ElementCount shard) {
+  return ByteCount(ceil_divide(shard.value(), Compute::square_sum_block) * sizeof(double));
+}
 
 }  // namespace penstock::zero

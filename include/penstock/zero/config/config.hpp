@@ -99,7 +99,8 @@ struct Config {
   DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
   DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
   OffloadConfig offload_param, offload_optimizer;
-  /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others.
+  /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,
+  /// and all that are kept in its memory.
   float cpu_update_ratio = 1;
   OptimizerConfig optimizer;
   float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off

@@ -26,6 +26,12 @@ struct MemoryPlan {
   /// The rank is alone and its device's memory is host memory: tensors in host memory are not copied for the device,
   /// and a UnitLease gives access to the parameter shards themselves.
   bool shares_memory = false;
+  /// What is kept in the device's memory, which is separate: with offload_optimizer none the tiles and the accumulated
+  /// gradients; if offload_param is none too, the parameter shards. Of the tiles the device then updates all.
+  bool tiles_on_device = false, shards_on_device = false;
+  ElementCount tile_elements;  ///< of each tile but the last ones of flats
+  /// The device computes the squares of gradients of which no sum is kept in host memory. Its memory is separate.
+  bool device_squares = false;
   bool shards_on_disk = false;
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
@@ -55,7 +61,11 @@ struct MemoryPlan {
   // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
   // budget; what is held at one time does not exceed it.
   ByteCount device_gathered, device_gradients;
+  ByteCount device_tiles, device_shards,
+      device_accumulators;    ///< what is kept there; accumulators of gradients
+  ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
   ByteCount host_shards, host_gradients, host_tiles;
+  ByteCount host_results;   ///< what kernels report: sums of squares, and blocks that are not finite
   ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
   ByteCount
       host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
@@ -83,8 +93,12 @@ struct MemoryPlan {
   [[nodiscard]] bool updated_on_device(std::uint64_t tile) const {
     return is_among(update.tiles_on_device, tile);
   }
+  /// The part of device_budget that is not for gathered flats and full gradients.
+  [[nodiscard]] ByteCount device_kept() const {
+    return device_tiles + device_shards + device_accumulators + device_partials + update.device_bytes();
+  }
   /// The part of device_budget for gathered flats and full gradients.
-  [[nodiscard]] ByteCount device_flats() const { return device_budget - update.device_bytes(); }
+  [[nodiscard]] ByteCount device_flats() const { return device_budget - device_kept(); }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory

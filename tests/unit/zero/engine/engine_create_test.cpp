@@ -2,6 +2,8 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
 
+#include <penstock/tiers/device/host_device.hpp>
+
 #include <gtest/gtest.h>
 #include <memory>
 #include <optional>
@@ -17,6 +19,7 @@ class EngineCreate : public testing::Test {
   EngineCreate() {
     model_.units = {{.name = "first", .parameters = {{"weight", ElementCount(400'000), 0}}},
                     {.name = "second", .parameters = {{"weight", ElementCount(400'000), 0}}}};
+    config_.offload_param.device = config_.offload_optimizer.device = OffloadDevice::cpu;
     plan_ = plan_memory(config_, model_, 1, 1).value();
     runtime_ = swap::Runtime::create(plan_.runtime_options(config_, 0)).value();
     accelerator_ = make_host_accelerator(plan_.device_budget);
@@ -93,6 +96,24 @@ TEST_F(EngineCreate, RefusesARuntimeWithLessHostMemoryThanThePlan) {
   const std::string error = error_after([&](Engine::Options& options) { options.runtime = small.get(); });
 
   EXPECT_NE(error.find("less host memory than the plan"), std::string::npos) << error;
+}
+
+TEST_F(EngineCreate, NeedsAnOptimizerOfTheDeviceWhereTilesAreKeptThere) {
+  Rank::Options options{.config = {}, .model = model_};
+  options.make_accelerator = [](ByteCount memory) -> Result<Accelerator> {
+    Accelerator made = make_host_accelerator(memory);
+    made.device = std::make_unique<tiers::HostDevice>(
+        tiers::HostDevice::Options{.memory = memory, .location = tiers::DeviceMemory::separate});
+    made.adam = nullptr;
+    return made;
+  };
+
+  const auto rank = Rank::create(std::move(options));
+
+  ASSERT_FALSE(rank);
+  EXPECT_EQ(rank.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(rank.error().message().find("offload_optimizer.device to cpu"), std::string::npos)
+      << rank.error().message();
 }
 
 }  // namespace

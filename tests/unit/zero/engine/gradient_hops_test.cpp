@@ -60,7 +60,8 @@ struct GradientMove : testing::Test {
   void open(ByteCount accumulator) {
     config.dtype = DType::bf16;
     config.grad_accum_dtype = DType::fp32;
-    context.emplace(*runtime, *accelerator.device, *communicator, workers, config, model, forever);
+    context.emplace(*runtime, *accelerator.device, *accelerator.compute, *communicator, workers, config,
+                    model, forever);
     context->open(64_KiB).value();
     flat = &context->flats[0];
     flat->grad.full = {context->device_memory.subspan({}, flat_bytes), DType::bf16};

@@ -282,5 +282,41 @@ TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
 }
 
+TEST(MemoryPlan, KeepsOnASeparateDeviceWhatIsNotOffloaded) {
+  Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  const auto plan = [&](OffloadDevice parameters, OffloadDevice optimizer, tiers::DeviceMemory memory) {
+    config.offload_param.device = parameters;
+    config.offload_optimizer.device = optimizer;
+    return plan_memory(config, test::small_model(), 2, 2, memory).value();
+  };
+  using enum OffloadDevice;
+  constexpr auto separate = tiers::DeviceMemory::separate;
+  const MemoryPlan all = plan(none, none, separate), states = plan(cpu, none, separate),
+                   nothing = plan(none, cpu, separate), on_cpu = plan(none, none, tiers::DeviceMemory::host);
+
+  EXPECT_EQ(all.host_shards + all.host_gradients + all.host_tiles, 0_B);
+  EXPECT_EQ(all.device_shards, nothing.host_shards);
+  EXPECT_EQ(all.device_accumulators, nothing.host_gradients);
+  EXPECT_EQ(all.device_tiles, nothing.host_tiles);
+  EXPECT_EQ(all.device_budget, all.device_flats() + all.device_kept());
+  EXPECT_EQ(all.device_flats(), nothing.device_flats());
+  EXPECT_EQ(states.device_kept(),
+            all.device_kept() - all.device_shards + states.update.device_bytes() - all.update.device_bytes());
+  EXPECT_EQ(states.host_shards, nothing.host_shards);
+  EXPECT_FALSE(all.update.by_cpu);
+  EXPECT_EQ(on_cpu.device_kept(), 0_B);
+
+  config.penstock.device_budget = all.device_minimum - 4_KiB;
+  config.offload_param.device = config.offload_optimizer.device = cpu;
+  EXPECT_TRUE(plan_memory(config, test::small_model(), 2, 2, separate));
+  config.offload_param.device = config.offload_optimizer.device = none;
+  const auto too_small = plan_memory(config, test::small_model(), 2, 2, separate);
+  ASSERT_FALSE(too_small);
+  EXPECT_NE(too_small.error().message().find("set offload_optimizer.device to cpu or nvme"),
+            std::string::npos)
+      << too_small.error().message();
+}
+
 }  // namespace
 }  // namespace penstock::zero

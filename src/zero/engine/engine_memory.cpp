@@ -1,0 +1,172 @@
+// The memory of an engine: its tensors, its ranges of the device's memory, and what the plan predicts of both.
+
+#include "zero/engine/engine_state.hpp"
+#include "zero/layout/padded.hpp"
+#include "zero/layout/update_slot.hpp"
+
+namespace penstock::zero {
+
+Result<void> EngineState::open_memory() {
+  const MemoryPlan& plan = options_.plan;
+  kept_.emplace(context_.device_memory.subspan(plan.device_flats(), plan.device_kept()),
+                context_.runtime.ledger());
+  if (plan.device_squares) context_.partials = kept_->take(plan.device_partials, tiers::Purpose::scratch);
+  std::uint64_t tile_number = 0;
+  for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_flat(f, tile_number));
+  PENSTOCK_TRY(open_results());
+  predict();
+  return ok();
+}
+
+/// The memory to which kernels' results are copied, and the slots of the tiles that the device updates.
+Result<void> EngineState::open_results() {
+  const MemoryPlan& plan = options_.plan;
+  if (plan.host_results.is_zero()) return ok();
+  tiers::TensorId results{};
+  PENSTOCK_TRY_ASSIGN(results, context_.runtime.add(
+                                   {.name = "results of the device",
+                                    .key = {.owner = options_.engine_number, .role = tiers::Purpose::scratch},
+                                    .purpose = tiers::Purpose::scratch,
+                                    .size = plan.host_results},
+                                   false));
+  tensors_.push_back(results);
+  PENSTOCK_TRY_ASSIGN(context_.results,
+                      context_.runtime.acquire(results, swap::Access::overwrite, swap::Use::unrecorded));
+  HostSpan rest = context_.results.bytes();
+  const auto take = [&rest](ByteCount size) {
+    const HostSpan taken = rest.subspan({}, size);
+    rest = rest.subspan(size, rest.size() - size);
+    return taken;
+  };
+  if (plan.device_squares) {
+    for (FlatState& flat : context_.flats) flat.grad.partials = take(partials_bytes(flat.layout->shard));
+  }
+  const std::uint32_t slots = plan.update.device_slots;
+  if (slots == 0) return ok();
+  return device_update_.open(plan, kept_->take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
+                             take(UpdateSlot::result * slots));
+}
+
+Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
+                              tiers::TensorDescription description, bool on_disk) {
+  const ElementCount shard_begin = flat.shard * context_.communicator.rank();
+  description.key = {.owner = options_.engine_number,
+                     .unit = flat.unit,
+                     .group = flat.group,
+                     .role = description.purpose,
+                     .first = (shard_begin + range.begin).value(),
+                     .count = range.count.value()};
+  PENSTOCK_TRY_ASSIGN(auto added, context_.runtime.add(std::move(description), on_disk));
+  tensors_.push_back(id = added);
+  return ok();
+}
+
+/// The flat's shard and gradients, and its tiles.
+Result<void> EngineState::add_flat(std::uint32_t index, std::uint64_t& tile_number) {
+  PENSTOCK_TRY(add_shard(context_.flats[index]));
+  PENSTOCK_TRY(add_gradients(context_.flats[index]));
+  return add_tiles(index, tile_number);
+}
+
+DeviceSpan EngineState::keep(ByteCount size, tiers::Purpose purpose) {
+  return kept_->take(round_up(size, extent_alignment), purpose).subspan({}, size);
+}
+
+Result<void> EngineState::add_shard(FlatState& flat) {
+  const FlatLayout& layout = *flat.layout;
+  const ByteCount size = size_of(options_.config.dtype) * layout.shard.value();
+  if (options_.plan.shards_on_device) {
+    flat.kept_shard = keep(size, tiers::Purpose::parameter_shard);
+    return ok();
+  }
+  return add(flat.shard, layout, {.begin = {}, .count = layout.shard},
+             {.name = layout.name + " parameter shard",
+              .purpose = tiers::Purpose::parameter_shard,
+              .size = size,
+              .write_behind = true,
+              .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
+             options_.plan.shards_on_disk);
+}
+
+Result<void> EngineState::add_gradients(FlatState& flat) {
+  const FlatLayout& layout = *flat.layout;
+  const TileRange whole{.begin = {}, .count = layout.shard};
+  const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
+  if (options_.plan.tiles_on_device) {
+    flat.kept_gradient = keep(bytes(options_.config.grad_accum_dtype), tiers::Purpose::gradient_shard);
+    return ok();
+  }
+  PENSTOCK_TRY(add(flat.gradient, layout, whole,
+                   {.name = layout.name + " gradient shard",
+                    .purpose = tiers::Purpose::gradient_shard,
+                    .size = bytes(options_.config.grad_accum_dtype),
+                    .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
+                   options_.plan.gradients_on_disk));
+  if (options_.plan.shares_memory) return ok();
+  return add(flat.incoming_gradient, layout, whole,
+             {.name = layout.name + " incoming gradient",
+              .purpose = tiers::Purpose::scratch,
+              .size = bytes(options_.config.dtype),
+              .transient = true},
+             false);
+}
+
+Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_number) {
+  FlatState& flat = context_.flats[index];
+  const MemoryPlan& plan = options_.plan;
+  const std::uint64_t shard_begin = (flat.layout->shard * context_.communicator.rank()).value();
+  for (const TileRange& range : cut_into_tiles(*flat.layout, plan.tile_elements)) {
+    TileState tile{.flat = flat.layout,
+                   .number = static_cast<std::uint32_t>(flat.tiles.size()),
+                   .range = range,
+                   .first_element = (std::uint64_t{index} << 40) + shard_begin + range.begin.value(),
+                   .on_disk = !plan.tiles_on_device && !plan.in_host(tile_number),
+                   .updated_on_device = plan.updated_on_device(tile_number)};
+    ++tile_number;
+    PENSTOCK_TRY(add_tile(tile));
+    flat.tiles.push_back(tile);
+  }
+  return ok();
+}
+
+Result<void> EngineState::add_tile(TileState& tile) {
+  const Config& config = options_.config;
+  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+  const ByteCount size = *cpu_adam::tile_bytes(format, tile.range.count);
+  if (options_.plan.tiles_on_device) {
+    tile.kept = keep(size, tiers::Purpose::optimizer_tile);
+    return ok();
+  }
+  return add(tile.tensor, *tile.flat, tile.range,
+             {.name = tile.name(),
+              .purpose = tiers::Purpose::optimizer_tile,
+              .size = size,
+              .block = *cpu_adam::block_bytes(format, cpu_adam::block_elements),
+              .write_behind = true,
+              .retain = !tile.on_disk,
+              .sealed_in_pass = true},
+             tile.on_disk);
+}
+
+/// Records the plan's figures in the ledger, to compare them with the actual ones.
+void EngineState::predict() {
+  using tiers::Purpose;
+  using tiers::Tier;
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  const MemoryPlan& plan = options_.plan;
+  ledger.predict(Tier::device, Purpose::gathered_flat, plan.device_gathered);
+  ledger.predict(Tier::device, Purpose::full_gradient, plan.device_gradients);
+  ledger.predict(Tier::device, Purpose::optimizer_tile, plan.device_tiles + plan.update.device_bytes());
+  ledger.predict(Tier::device, Purpose::parameter_shard, plan.device_shards);
+  ledger.predict(Tier::device, Purpose::gradient_shard, plan.device_accumulators);
+  ledger.predict(Tier::device, Purpose::scratch, plan.device_partials);
+  ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
+  ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
+  ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
+  ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);
+  ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
+  ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
+  ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+}
+
+}  // namespace penstock::zero
