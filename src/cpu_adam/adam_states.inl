@@ -107,8 +107,7 @@ class SplitMasters {
   }
   /// An upper bound of the finite magnitudes of masters [begin, begin + count).
   [[gnu::always_inline]] inline float largest(unsigned long begin, unsigned long count) const {
-    const U32 bits = (largest_masked(parameter_ + begin, count, U16{0x7fff}) << 16) + 0x7fffu;
-    return kernels::float_of(bits < kernels::not_finite ? bits : kernels::not_finite - 1);
+    return kernels::bound_of_master(largest_masked(parameter_ + begin, count, U16{0x7fff}));
   }
   /// Makes the parameters of masters that are NaNs NaNs too. Not in store(), because they are rare.
   [[gnu::noinline]] void keep_nans(unsigned long count) const {
