@@ -49,6 +49,29 @@ struct WordsOf<16> {
   using Type = uint4;
 };
 
+/// Reads n elements with one instruction.
+template <unsigned n, class T>
+__device__ void load_group(const T* from, T* to) {
+  const auto words = *reinterpret_cast<const typename WordsOf<n * sizeof(T)>::Type*>(from);
+  __builtin_memcpy(to, &words, sizeof words);
+}
+/// Writes n elements with one instruction. In assembly, because the compiler divides some assignments into several.
+template <unsigned n, class T>
+__device__ void store_group(const T* from, T* to) {
+  typename WordsOf<n * sizeof(T)>::Type words;
+  __builtin_memcpy(&words, from, sizeof words);
+  const auto address = __cvta_generic_to_global(to);
+  if constexpr (sizeof words == 16) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(address), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+  } else {
+    static_assert(sizeof words == 8);
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" : : "l"(address), "r"(words.x), "r"(words.y) : "memory");
+  }
+}
+
 /// The elements that one thread of a warp processes, of `slots` × 32 consecutive ones, in slots 0, 1, …: groups of
 /// `group` neighbours, so that each access of a warp is to consecutive bytes. If it is not full, the slots of elements
 /// from `end` on are empty, and groups are accessed element by element.
@@ -69,8 +92,7 @@ struct Slots {
 #pragma unroll
     for (unsigned k = 0; k < slots; k += step<T>) {
       if constexpr (full) {
-        const auto words = *reinterpret_cast<const Words<T>*>(from + element(k));
-        __builtin_memcpy(&to[k], &words, sizeof words);
+        load_group<step<T>>(from + element(k), &to[k]);
       } else {
         to[k] = holds(k) ? from[element(k)] : T{};
       }
@@ -81,10 +103,7 @@ struct Slots {
 #pragma unroll
     for (unsigned k = 0; k < slots; k += step<T>) {
       if constexpr (full) {
-        Words<T> words;
-        __builtin_memcpy(&words, &from[k], sizeof words);
-        // An assignment could become several stores.
-        __stwb(reinterpret_cast<Words<T>*>(to + element(k)), words);
+        store_group<step<T>>(&from[k], to + element(k));
       } else if (holds(k)) {
         to[element(k)] = from[k];
       }
@@ -97,9 +116,24 @@ struct Slots {
   static constexpr unsigned step = !full                              ? 1
                                    : group * sizeof(T) <= wide_access ? group
                                                                       : wide_access / sizeof(T);
-  /// What one access moves.
-  template <class T>
-  using Words = typename WordsOf<step<T> * sizeof(T)>::Type;
 };
+
+/// Calls body(first, slots) until the grid has processed all of `count` elements, each warp those from `first` on.
+/// Operands of full slots are accessed in `groups` groups of `group` elements.
+template <unsigned group, unsigned groups, class Body>
+__device__ void for_slots(bool wide, std::uint64_t count, const Body& body) {
+  using Full = Slots<group, groups * group, true>;
+  using Rest = Slots<1, 4, false>;
+  for (std::uint64_t first = first_warp() * Full::warp_elements; first < count;
+       first += warps() * Full::warp_elements) {
+    const auto length = static_cast<unsigned>(min(count - first, std::uint64_t{Full::warp_elements}));
+    if (wide && length == Full::warp_elements) {
+      body(first, Full{0, length});
+      continue;
+    }
+#pragma unroll 1
+    for (Rest slots{0, length}; slots.begin < length; slots.begin += Rest::warp_elements) body(first, slots);
+  }
+}
 
 }  // namespace penstock::kernels

@@ -47,8 +47,9 @@ __device__ bool update_run(const Run& run, AdamDecay decay, const Coefficients& 
 
 /// Each warp updates one run after the other.
 template <class Gradient, class Format>
-__global__ void adam_kernel(AdamCoefficients coefficients, TileOperands tile, const Gradient* gradient,
-                            BlockNumber* first_non_finite_block, std::uint64_t count) {
+__global__ void __launch_bounds__(threads_per_block, three_blocks)
+    adam_kernel(AdamCoefficients coefficients, TileOperands tile, const Gradient* gradient,
+                BlockNumber* first_non_finite_block, std::uint64_t count) {
   using Full = Slots<Format::group, adam_slots, true>;
   using Rest = Slots<Format::narrow_group, Format::narrow_group, false>;
   const Coefficients operands(coefficients);

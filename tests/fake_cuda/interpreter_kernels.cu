@@ -47,10 +47,10 @@ __global__ void copy_kernel(float* values) {
 
 /// Each thread copies 16 bytes, or 8, with one access.
 __global__ void copy_16_kernel(const uint4* from, uint4* to) {
-  __stwb(to + threadIdx.x, from[threadIdx.x]);
+  to[threadIdx.x] = from[threadIdx.x];
 }
 __global__ void copy_8_kernel(const uint2* from, uint2* to) {
-  __stwb(to + threadIdx.x, from[threadIdx.x]);
+  to[threadIdx.x] = from[threadIdx.x];
 }
 
 /// All threads of a warp get its largest value.

@@ -1,11 +1,11 @@
 #include "kit/ptx.hpp"
+#include "kit/ptx_memory.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cfenv>
 #include <cmath>
-#include <map>
 #include <numeric>
 
 namespace penstock::test {
@@ -67,20 +67,12 @@ TEST(PtxInterpreter, RefusesABarrierThatNotAllThreadsReach) {
   EXPECT_THROW(reached_by(63), std::runtime_error);
 }
 
-/// Host memory, which counts accesses by their size.
-struct CountedMemory final : ptx::Memory {
-  std::byte* at(std::uint64_t address, std::size_t size) const override {
-    ++accesses[size];
-    return reinterpret_cast<std::byte*>(address);
-  }
-  mutable std::map<std::size_t, int> accesses;
-};
-
 TEST(PtxInterpreter, AccessesSeveralValuesAtOnce) {
   alignas(16) float from[256], to[256];
   const std::vector<float> values = numbers(256);
   std::ranges::copy(values, from);
-  const CountedMemory memory;
+  const CountedMemory memory{ConstHostSpan(std::span<const float>(from)),
+                             ConstHostSpan(std::span<const float>(to))};
   const auto copy = [&](const char* kernel, std::uint32_t threads) {
     std::ranges::fill(to, -1.0f);
     const float* const source = from;
@@ -93,7 +85,7 @@ TEST(PtxInterpreter, AccessesSeveralValuesAtOnce) {
   EXPECT_TRUE(std::ranges::equal(to, values));
   copy("copy_8_kernel", 128);
   EXPECT_TRUE(std::ranges::equal(to, values));
-  EXPECT_EQ(memory.accesses, (std::map<std::size_t, int>{{16, 2 * 64}, {8, 2 * 128}}));
+  EXPECT_EQ(memory.accesses(), (CountedMemory::Accesses{{16, 2 * 64}, {8, 2 * 128}}));
 }
 
 TEST(PtxInterpreter, RefusesAnAccessThatIsNotAligned) {

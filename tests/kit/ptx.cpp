@@ -143,6 +143,16 @@ void run_block(std::span<Thread> block, const std::vector<Instruction>& program,
   }
 }
 
+/// The instruction in a line of a kernel, without its semicolon; in braces if it is inline assembly. Empty if there is
+/// none. Not a regular expression: most lines of large files are instructions.
+std::string_view instruction_of(std::string_view line) {
+  const std::size_t begin = line.find_first_not_of("\t {"), end = line.find(';');
+  if (begin == 0 || end == line.npos || end < begin) return {};
+  if (line[begin] != '@' && std::islower(static_cast<unsigned char>(line[begin])) == 0) return {};
+  const std::string_view rest = line.substr(end + 1);
+  return rest.empty() || rest == "}" ? line.substr(begin, end - begin) : std::string_view();
+}
+
 }  // namespace
 
 /// A kernel that is decoded.
@@ -158,16 +168,18 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
   if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
   const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"),
       parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
-      instruction(R"(\s+(?:\{\s*)?([@a-z][^;]*);\}?)"),  // in braces if it is inline assembly
       shared(R"(\s*\.shared\s+\.align\s+\d+\s+\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?;)"),
-      ignored(R"(\s*([(){}]|\.reg\s.*|\.pragma\s.*|//.*)?)");
+      ignored(R"(\s*([(){}]|\.(reg|pragma|maxntid|minnctapersm)\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
   const auto size = [&match] {  // of a parameter or variable: bits, name, elements of an array
     return std::stoull(match.str(1)) / 8 * (match[3].matched ? std::stoull(match.str(3)) : 1);
   };
   for (std::string line; std::getline(file, line);) {
-    if (std::regex_match(line, match, shared)) {
+    if (const std::string_view instruction = instruction_of(line);
+        kernel != nullptr && !instruction.empty()) {
+      kernel->lines.emplace_back(instruction);
+    } else if (std::regex_match(line, match, shared)) {
       constexpr std::size_t alignment = 16;
       shared_[match.str(2)] = shared_size_;
       shared_size_ += (size() + alignment - 1) / alignment * alignment;
@@ -179,8 +191,6 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
       kernel->parameters.push_back({match.str(2), size()});
     } else if (std::regex_match(line, match, label)) {
       kernel->labels[match.str(1)] = kernel->lines.size();
-    } else if (std::regex_match(line, match, instruction)) {
-      kernel->lines.push_back(match.str(1));
     } else if (!std::regex_match(line, ignored)) {
       throw unknown(line);
     } else if (line == "}") {

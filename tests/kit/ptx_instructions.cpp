@@ -132,6 +132,9 @@ template <class T>
 constexpr auto shift_left = [](T a, T b) { return b < 8 * sizeof(T) ? a << b : T{}; };
 template <class T>
 constexpr auto shift_right = [](T a, T b) { return b < 8 * sizeof(T) ? a >> b : T{}; };
+// A predicate is 0 or 1.
+constexpr auto is_true = [](u64 a) { return u64{a != 0}; };
+constexpr auto is_false = [](u64 a) { return u64{a == 0}; };
 template <class From, class To>
 constexpr auto convert = [](From a) { return static_cast<To>(a); };
 template <class T>
@@ -153,11 +156,13 @@ void multiply_add(Thread& t, const Operands& o) {
   t.set(o[0], t.get<u32>(o[1]) * t.get<u32>(o[2]) + t.get<u32>(o[3]));
 }
 /// Replaces a field of bits.
+template <class T>
 void insert_bits(Thread& t, const Operands& o) {
+  constexpr u32 bits = 8 * sizeof(T);
   const u32 begin = t.get<u32>(o[3]) & 0xff, length = t.get<u32>(o[4]) & 0xff;
-  const u64 mask = ((u64{1} << std::min(length, 32u)) - 1) << std::min(begin, 32u);
-  const u64 field = u64{t.get<u32>(o[1])} << std::min(begin, 32u);
-  t.set(o[0], static_cast<u32>((field & mask) | (t.get<u32>(o[2]) & ~mask)));
+  const T ones = length < bits ? static_cast<T>((T{1} << length) - 1) : ~T{};
+  const auto moved = [&](T x) { return begin < bits ? static_cast<T>(x << begin) : T{}; };
+  t.set(o[0], static_cast<T>((moved(t.get<T>(o[1])) & moved(ones)) | (t.get<T>(o[2]) & ~moved(ones))));
 }
 
 void check_members(std::span<const Thread> warp, const Operand& mask) {
@@ -253,7 +258,8 @@ const std::map<std::string_view, Operation> operations = {
     {"atom.global.min.u64", {atomic_min, 3}},
     {"bar.sync", {nullptr, 1, Group::block}},
     {"bar.warp.sync", {nullptr, 1, Group::warp, meet}},
-    {"bfi.b32", {insert_bits, 5}},
+    {"bfi.b32", {insert_bits<u32>, 5}},
+    {"bfi.b64", {insert_bits<u64>, 5}},
     {"bra", {branch, 1}},
     {"bra.uni", {branch, 1}},
     {"cvt.f64.f32", {unary<float, convert<float, double>>, 2}},
@@ -274,11 +280,13 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.global.u32", {load<u32>, 2}},
     {"ld.global.u8", {load<u8>, 2}},
     {"ld.global.v2.u32 {}", {load_vector<u32, 2>, 3}},
+    {"ld.global.v4.f32 {}", {load_vector<float, 4>, 5}},
     {"ld.global.v4.u32 {}", {load_vector<u32, 4>, 5}},
     {"ld.param.f32", {load_parameter<float>, 2}},
     {"ld.param.s8", {load_parameter_s8, 2}},
     {"ld.param.u32", {load_parameter<u32>, 2}},
     {"ld.param.u64", {load_parameter<u64>, 2}},
+    {"ld.param.u8", {load_parameter<u8>, 2}},
     {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
     {"ld.shared.f32", {load_shared<float>, 2}},
     {"mad.lo.s32", {multiply_add, 4}},
@@ -297,6 +305,7 @@ const std::map<std::string_view, Operation> operations = {
     {"mov.b64 {}", {unpack, 3}},
     {"mov.f32", {copy<u32>, 2}},
     {"mov.f64", {copy<u64>, 2}},
+    {"mov.pred", {unary<u64, is_true>, 2}},
     {"mov.u16", {copy<u16>, 2}},
     {"mov.u32", {copy<u32>, 2}},
     {"mov.u64", {copy<u64>, 2}},
@@ -309,6 +318,7 @@ const std::map<std::string_view, Operation> operations = {
     {"neg.f32", {unary<float, std::negate<>{}>, 2}},
     {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
     {"not.b64", {unary<u64, std::bit_not<>{}>, 2}},
+    {"not.pred", {unary<u64, is_false>, 2}},
     {"or.b16", {binary<u16, std::bit_or<>{}>, 3}},
     {"or.b32", {binary<u32, std::bit_or<>{}>, 3}},
     {"or.b64", {binary<u64, std::bit_or<>{}>, 3}},
@@ -322,6 +332,7 @@ const std::map<std::string_view, Operation> operations = {
     {"selp.b32", {select<u32>, 4}},
     {"selp.f32", {select<float>, 4}},
     {"selp.u16", {select<u16>, 4}},
+    {"setp.eq.b32", {setp<u32, std::equal_to<>{}>, 3}},
     {"setp.eq.f32", {setp<float, std::equal_to<>{}>, 3}},
     {"setp.eq.s16", {setp<u16, std::equal_to<>{}>, 3}},
     {"setp.eq.s32", {setp<u32, std::equal_to<>{}>, 3}},
@@ -350,13 +361,14 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.u16", {store<u16>, 2}},
     {"st.global.u32", {store<u32>, 2}},
     {"st.global.u8", {store<u8>, 2}},
-    {"st.global.wb.v2.u32 ,{}", {store_vector<u32, 2>, 3}},
-    {"st.global.wb.v4.u32 ,{}", {store_vector<u32, 4>, 5}},
+    {"st.global.v2.u32 ,{}", {store_vector<u32, 2>, 3}},
+    {"st.global.v4.u32 ,{}", {store_vector<u32, 4>, 5}},
     {"st.shared.f32", {store_shared<float>, 2}},
     {"st.shared.u32", {store_shared<u32>, 2}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},
     {"xor.b64", {binary<u64, std::bit_xor<>{}>, 3}},
+    {"xor.pred", {binary<u64, std::bit_xor<>{}>, 3}},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_coefficients.hpp"
 #include "kit/ptx.hpp"
+#include "kit/ptx_memory.hpp"
 #include "tile_fixture.hpp"
 
 #include <penstock/cpu_adam/adam.hpp>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -133,31 +133,9 @@ class Tile {
   Bytes state_, gradient_, parameter_;
 };
 
-/// The memory of a kernel: the spans of its arguments. Counts accesses by their size.
-class CountedMemory final : public ptx::Memory {
- public:
-  explicit CountedMemory(std::initializer_list<ConstHostSpan> spans) : spans_(spans) {}
-
-  std::byte* at(std::uint64_t address, std::size_t size) const override {
-    ++accesses[size];
-    for (const ConstHostSpan& span : spans_) {
-      const auto first = reinterpret_cast<std::uintptr_t>(span.data());
-      if (address >= first && address - first + size <= span.size().value()) {
-        return reinterpret_cast<std::byte*>(address);
-      }
-    }
-    throw ptx::IllegalAccess();
-  }
-
-  mutable std::map<std::size_t, std::size_t> accesses;  ///< their number by their size in bytes
-
- private:
-  std::vector<ConstHostSpan> spans_;
-};
-
 struct GpuOutcome {
   std::uint64_t first_non_finite_block;
-  std::map<std::size_t, std::size_t> accesses;
+  CountedMemory::Accesses accesses;
 };
 
 /// Interprets the kernel's PTX, with a few warps that stride over the tile.
@@ -177,7 +155,7 @@ GpuOutcome run_on_gpu(const Tile& tile, const AdamConfig& config, std::uint64_t 
   const CountedMemory memory{on_host.state, on_host.gradient, on_host.parameter,
                              ConstHostSpan(std::span<const std::uint64_t>(flag, 1))};
   module.bind(tile.kernel(), {.blocks = 2, .threads = 64}, arguments)(memory);
-  outcome.accesses = memory.accesses;
+  outcome.accesses = memory.accesses();
   return outcome;
 }
 
@@ -335,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, AdamPtx, testing::ValuesIn(variants),
 // those of its fp32 accesses, which are of 16 bytes each.
 TEST(AdamPtxAccesses, AreOf16BytesInAlignedTiles) {
   constexpr std::size_t count = 16384, threads = count / 8;
-  using Accesses = std::map<std::size_t, std::size_t>;
+  using Accesses = CountedMemory::Accesses;
   const auto accesses = [](const Variant& variant, DType gradient, const Shifts& shifts = {}) {
     const Tile tile(variant, gradient, count, shifts);
     tile.set(std::vector<float>(count, 1.0f), std::vector<float>(count, 1.0f));
