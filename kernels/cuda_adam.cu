@@ -32,17 +32,21 @@ __device__ bool update_run(const Run& run, AdamDecay decay, const Coefficients& 
     }
     scales.renew(decay, coefficients);
   }
-  bool finite = true;
+  Largest<ScalarLane> largest;
 #pragma unroll 1
   for (Slots slots{0, run.count}; slots.begin < run.count; slots.begin += Slots::warp_elements) {
     if (!Format::Scales::exist || !loads_once) load(slots);
 #pragma unroll
     for (unsigned k = 0; k < Slots::count; ++k) {
-      if (slots.holds(k)) finite &= state.update(slots, k, decay, coefficients, widen(gradient[k]));
+      if (slots.holds(k)) state.update(slots, k, decay, coefficients, widen(gradient[k]), largest);
+    }
+    if constexpr (requires { state.divide(); }) {
+      if (largest.most >= not_finite) state.masters.make_storable();
+      state.divide();
     }
     state.store(slots);
   }
-  return finite;
+  return largest.most < not_finite;
 }
 
 /// Each warp updates one run after the other.

@@ -4,7 +4,8 @@
 // elements in its slots, in registers. A format defines
 //   group, narrow_group  elements of a thread that it accesses at once in aligned runs, and at least in others
 //   Scales               of a run's moments; empty if `exist` is false
-//   State<Slots>         the elements in a thread's slots. update() updates one and returns whether it is finite
+//   State<Slots>         the elements in a thread's slots. update() updates one and adds it to `largest`, which shows
+//                        whether one is not finite; in split formats divide() then divides all masters
 // Internal to the CUDA sources.
 
 #include "kernels/adam_formula.hpp"
@@ -59,14 +60,6 @@ struct NoScales {
   __device__ NoScales(const TileOperands&, const Run&) {}
 };
 
-/// Of a master, and of a second moment. The first moment needs no check: if it is infinite, so is the second.
-__device__ inline bool is_finite(float p, U32 v_bits) {
-  Largest<ScalarLane> largest;
-  largest.add(p);
-  largest.add_positive(float_of(v_bits));
-  return largest.most < not_finite;
-}
-
 /// An array of a block, or of parameters, and what the thread has of it.
 template <class T, class Slots>
 struct Array {
@@ -95,10 +88,11 @@ struct MomentsFormat {
     __device__ void load(const Slots& slots) { p.load(slots), m.load(slots), v.load(slots); }
     __device__ void store(const Slots& slots) const { p.store(slots), m.store(slots), v.store(slots); }
 
-    __device__ bool update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient) {
+    __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
       adam_update<ScalarLane>(decay, coefficients, gradient, p.at[k], m.at[k], v.at[k]);
-      return is_finite(p.at[k], bits_of(v.at[k]));
+      largest.add(p.at[k]);
+      largest.add_positive(v.at[k]);
     }
   };
 };
@@ -125,11 +119,12 @@ struct Fp32Format {
       p.store(slots), m.store(slots), v.store(slots), parameter.store(slots);
     }
 
-    __device__ bool update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient) {
+    __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
       adam_update<ScalarLane>(decay, coefficients, gradient, p.at[k], m.at[k], v.at[k]);
       parameter.at[k] = narrow<Parameter>(p.at[k]);
-      return is_finite(p.at[k], bits_of(v.at[k]));
+      largest.add(p.at[k]);
+      largest.add_positive(v.at[k]);
     }
   };
 };
@@ -138,22 +133,30 @@ struct Fp32Format {
 template <class Slots>
 struct SplitMasters {
   Array<U16, Slots> upper, remainder;
+  float updated[Slots::count];
 
   __device__ SplitMasters(U16* parameters, U16* remainders) : upper(parameters), remainder(remainders) {}
   __device__ void load(const Slots& slots) { upper.load(slots), remainder.load(slots); }
   __device__ void store(const Slots& slots) const { upper.store(slots), remainder.store(slots); }
 
-  /// The master in slot k; `down` is 1 for a tie that was rounded down.
+  /// The master in slot k as loaded; `down` is 1 for a tie that was rounded down.
   [[nodiscard]] __device__ float get(unsigned k, U32 down) const {
     SplitMaster<ScalarLane> halves{upper.at[k], remainder.at[k]};
     halves.round_up(down);
     return float_of(halves.bits());
   }
-  /// Rounds ties up.
-  __device__ void set(unsigned k, float p) { put(k, SplitMaster<ScalarLane>(storable(bits_of(p)))); }
-  /// Rounds ties to even. Returns 1 for one that is rounded down, else 0.
-  __device__ U32 set_to_even(unsigned k, float p) {
-    SplitMaster<ScalarLane> halves(storable(bits_of(p)));
+  /// Before divide(), where one is not finite.
+  __device__ void make_storable() {
+#pragma unroll
+    for (unsigned k = 0; k < Slots::count; ++k) updated[k] = float_of(storable(bits_of(updated[k])));
+  }
+  /// Divides the updated master in slot k; ties are rounded up.
+  __device__ void divide(unsigned k) {
+    put(k, SplitMaster<ScalarLane>(bits_of(updated[k])));
+  }
+  /// Ties are rounded to even. Returns 1 for one that is rounded down, else 0.
+  __device__ U32 divide_to_even(unsigned k) {
+    SplitMaster<ScalarLane> halves(bits_of(updated[k]));
     const U32 down = halves.odd_ties();
     halves.round_down(down);
     put(k, halves);
@@ -186,13 +189,21 @@ struct SplitFormat {
     __device__ void load(const Slots& slots) { masters.load(slots), m.load(slots), v.load(slots); }
     __device__ void store(const Slots& slots) const { masters.store(slots), m.store(slots), v.store(slots); }
 
-    __device__ bool update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient) {
+    __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
       const U32 v_bits = bits_of(v.at[k]);
       float p = masters.get(k, v_bits >> 31), new_v = float_of(v_bits & ~sign_bit);
       adam_update<ScalarLane>(decay, coefficients, gradient, p, m.at[k], new_v);
-      v.at[k] = float_of(bits_of(new_v) | masters.set_to_even(k, p) << 31);
-      return is_finite(p, bits_of(new_v));
+      masters.updated[k] = p;
+      v.at[k] = new_v;
+      largest.add(p);
+      largest.add_positive(new_v);
+    }
+    __device__ void divide() {
+#pragma unroll
+      for (unsigned k = 0; k < Slots::count; ++k) {
+        v.at[k] = float_of(bits_of(v.at[k]) | masters.divide_to_even(k) << 31);
+      }
     }
   };
 };
@@ -218,16 +229,24 @@ struct SplitBf16Format {
     __device__ void load(const Slots& slots) { masters.load(slots), m.load(slots), v.load(slots); }
     __device__ void store(const Slots& slots) const { masters.store(slots), m.store(slots), v.store(slots); }
 
-    __device__ bool update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient) {
+    __device__ void update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
       const U32 v_word = v.at[k], random = random_of<ScalarLane>(seed, begin + slots.element(k));
       float p = masters.get(k, v_word >> 15), new_m = float_of(U32{m.at[k]} << 16),
             new_v = float_of((v_word & 0x7fffu) << 16);
       adam_update<ScalarLane>(decay, coefficients, gradient, p, new_m, new_v);
-      const U32 v_bits = dithered(bits_of(new_v), random);
+      masters.updated[k] = p;
       m.at[k] = static_cast<U16>(dithered(bits_of(new_m), random) >> 16);
-      v.at[k] = static_cast<U16>((v_bits >> 16 & 0x7fffu) | masters.set_to_even(k, p) << 15);
-      return is_finite(p, v_bits);
+      const U32 v_bits = dithered(bits_of(new_v), random);
+      v.at[k] = static_cast<U16>(v_bits >> 16 & 0x7fffu);
+      largest.add(p);
+      largest.add_positive(float_of(v_bits));
+    }
+    __device__ void divide() {
+#pragma unroll
+      for (unsigned k = 0; k < Slots::count; ++k) {
+        v.at[k] = static_cast<U16>(v.at[k] | masters.divide_to_even(k) << 15);
+      }
     }
   };
 };

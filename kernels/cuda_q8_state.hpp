@@ -80,7 +80,7 @@ struct SplitQ8Format {
     U8* nibbles_from;
     U32 seed, begin;
     const Scales& scales;
-    U32 nibbles = 0;  ///< that of slot k begins at bit 4 k
+    U32 nibbles = 0, new_nibbles = 0;  ///< that of slot k begins at bit 4 k
 
     __device__ State(const TileOperands& tile, const Run& run, const Scales& run_scales)
         : masters(run.parameter_of<U16>(tile),
@@ -98,20 +98,21 @@ struct SplitQ8Format {
         nibbles = *reinterpret_cast<const U32*>(from);
       } else {
         nibbles = slots.holds(0) ? *from : 0;
+        new_nibbles = slots.holds(1) ? 0 : nibbles & 0xf0u;  // not of this tile: stays
       }
     }
     __device__ void store(const Slots& slots) const {
       masters.store(slots), words.store(slots);
       U8* const to = nibbles_from + slots.element(0) / 2;
       if constexpr (Slots::is_full) {
-        *reinterpret_cast<U32*>(to) = nibbles;
+        *reinterpret_cast<U32*>(to) = new_nibbles;
       } else if (slots.holds(0)) {
-        *to = static_cast<U8>(nibbles);
+        *to = static_cast<U8>(new_nibbles);
       }
     }
 
-    __device__ bool update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient) {
+    __device__ void update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
       const Scales::Pair &old = scales.old(), &now = scales.now();
       const U32 random = random_of<ScalarLane>(seed, begin + slots.element(k));
       const Moments<float> decayed_ones{old.m.decoded(words.at[k], coefficients.beta1),
@@ -121,11 +122,16 @@ struct SplitQ8Format {
       p = updated_master<ScalarLane>(
           decay, coefficients, p,
           adam_ratio<ScalarLane>(coefficients, moments.m, ScalarLane::root(moments.v)));
-      masters.set(k, p);
+      masters.updated[k] = p;
       const U32 v = V::rounded(moments.v, random), code = now.v.encoded(v, random);
       words.at[k] = static_cast<U16>(now.m.encoded(moments.m, random) | V::word_part(code));
-      nibbles = (nibbles & ~(0xfu << 4 * k)) | V::nibble_part(code) << 4 * k;
-      return is_finite(p, v << 16);
+      new_nibbles |= V::nibble_part(code) << 4 * k;
+      largest.add(p);
+      largest.add_positive_upper_words(v);
+    }
+    __device__ void divide() {
+#pragma unroll
+      for (unsigned k = 0; k < Slots::count; ++k) masters.divide(k);
     }
     [[nodiscard]] __device__ U32 code_of_v(unsigned k) const {
       return V::joined(words.at[k], nibbles >> 4 * k & 0xfu);

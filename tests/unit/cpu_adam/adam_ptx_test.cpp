@@ -282,6 +282,22 @@ TEST_P(AdamPtx, KeepsNaNsThatGradientsMake) {
   }
 }
 
+// Of an odd number of elements, the last byte has a nibble that belongs to none; the CPU keeps it.
+TEST(AdamPtxQ8, KeepsTheNibbleOfNoElement) {
+  constexpr std::size_t count = 265;
+  constexpr Variant q8{StateFormat::split_q8, DType::bf16};
+  const TileValues values = values_of(count);
+  const Tile cpu(q8, DType::bf16, count), gpu(q8, DType::bf16, count);
+  for (const Tile* tile : {&cpu, &gpu}) {
+    tile->set(values.master, values.gradient);
+    tile->get().state.data()[4 * count + count / 2] |= std::byte{0xa0};
+  }
+  ASSERT_TRUE(adam_step(adam(AdamDecay::none, 2), 2, 0.5f, cpu.get()).has_value());
+  EXPECT_EQ(run_on_gpu(gpu, adam(AdamDecay::none, 2), 2).first_non_finite_block, none);
+
+  EXPECT_TRUE(gpu.bytes() == cpu.bytes());
+}
+
 // With L2 decay, gradients that cancel their masters leave a scale that is so much larger than all v of the run that
 // their codes are the coarse ones.
 TEST(AdamPtxQ8, BoundsRunsOfCoarseCodesAsTheCpuDoes) {
