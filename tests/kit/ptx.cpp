@@ -94,13 +94,15 @@ class Decoder {
     return at->second;
   }
   std::size_t constant(u64 value) {
-    registers_.push_back(value);
-    return registers_.size() - 1;
+    const auto [at, added] = constants_.try_emplace(value, registers_.size());
+    if (added) registers_.push_back(value);
+    return at->second;
   }
 
   const std::map<std::string, std::size_t>& labels_;
   const ptx::Arithmetic arithmetic_;
   std::map<std::string, std::size_t> numbers_;
+  std::map<u64, std::size_t> constants_;
   std::vector<u64> registers_;
 };
 
@@ -263,7 +265,8 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
 
   ptx::SharedMemory shared(shared_size_);
   initial.shared = &shared;
-  std::vector<Thread> threads(grid.threads);
+  thread_local std::vector<Thread> threads;  // keeps its memory: kernels have thousands of virtual registers
+  threads.resize(grid.threads);
   for (std::uint32_t block = 0; block < grid.blocks; ++block) {
     for (std::uint32_t i = 0; i < grid.threads; ++i) {
       threads[i] = initial;
