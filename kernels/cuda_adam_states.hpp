@@ -202,7 +202,7 @@ struct SplitFormat {
     __device__ void divide() {
 #pragma unroll
       for (unsigned k = 0; k < Slots::count; ++k) {
-        v.at[k] = float_of(bits_of(v.at[k]) | masters.divide_to_even(k) << 31);
+        v.at[k] = float_of((bits_of(v.at[k]) & ~sign_bit) | masters.divide_to_even(k) << 31);
       }
     }
   };

@@ -76,7 +76,7 @@ class Q8State {
     Lane::store_nibbles(nibbles_, i, to.v.nibble_part(code));
   }
   void finish(bool finite) {
-    if (!finite) masters_.keep_nans(block_.count);
+    if (!finite) masters_.keep_nans(block_.count, NoSigns());
   }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(words_ + i, /*rw=*/1);

@@ -217,7 +217,9 @@ TEST_P(AdamPtx, GivesTheBitsOfTheCpuInSeveralBlocks) {
 
 TEST_P(AdamPtx, NamesTheFirstBlockThatIsNotFiniteAndUpdatesFiniteElements) {
   constexpr std::size_t count = 2 * 16384 + 300;
-  const TileValues values = values_of(count);
+  TileValues values = values_of(count);
+  values.master[16384 + 20] = std::bit_cast<float>(0x8000u);  // the smallest tie, beside a NaN
+  values.gradient[16384 + 20] = 0.0f;
   const float infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   const Tile cpu(GetParam(), DType::bf16, count), gpu(GetParam(), DType::bf16, count);
