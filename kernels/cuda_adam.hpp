@@ -6,28 +6,36 @@
 #include <penstock/kernels/variants.hpp>
 #include "kernels/adam_coefficients.hpp"
 
+#include <cstdint>
+
 namespace penstock::kernels {
 
-/// One optimizer tile in device memory, with the same layout as in host memory: blocks of adam_block_elements, each
-/// [master n × 4 B][m n × 4 B][v n × 4 B] in fp32 and [m n × 4 B][v n × 4 B][remainder n × 2 B] in split. Spans do
-/// not overlap.
+/// One optimizer tile in device memory, with the same layout as in host memory (cpu_adam/state_format.hpp). Spans do
+/// not overlap and are aligned to their element; `state` to the widest number in it.
+///
+/// If state, gradient and parameter are at multiples of 16 bytes, elements are accessed in groups of up to 16 bytes,
+/// but not in a last block whose length is not a multiple of 8. Other tiles are accessed element by element, with the
+/// same result. A tile that is cut from another one at a block boundary keeps its alignment.
 struct DeviceAdamTile {
-  DeviceSpan state;  ///< 12 bytes per element in fp32, 10 in split; aligned to 4
+  DeviceSpan state;  ///< the bytes of the format and of the gradient's number of elements
   DeviceTensor gradient;
-  /// As many elements as the gradient. fp32: written only. split: bf16, the upper half of the master, read and
-  /// written.
+  /// As many elements as the gradient. Format fp32: written only. Format moments: the master, in fp32. Split formats:
+  /// the upper half of the master, in bf16. Read and written in both.
   DeviceTensor parameter;
   /// An aligned uint64, written: the first block that holds a master or second moment that is not finite, or all ones
   /// if there is none.
   DeviceSpan first_non_finite_block;
-  StateFormat format = StateFormat::fp32;  ///< fp32 or split; the others have no CUDA kernel
+  StateFormat format = StateFormat::fp32;
+  /// The seed of the stochastic rounding of split_bf16 and split_q8, which other formats ignore: the number of the
+  /// step, from 1, and of the tile's first element in the model, as AdamTile::first_element.
+  std::uint64_t step = 0, first_element = 0;
 };
 
 /// Enqueues one step on a stream of CUDA device `device`. Finite values have the same bits as from cpu_adam's
 /// adam_step. Never blocks; the tile must stay alive until the stream has executed the step.
 ///
-/// Errors: unsupported, for a format without a kernel; invalid_argument, for lengths, overlaps, misalignment or a
-/// parameter that is not bf16 in split; io, when the launch fails.
+/// Errors: invalid_argument, for an unknown format, a parameter whose dtype the format does not take, step 0 in a
+/// format that rounds stochastically, lengths, overlaps or misalignment; io, when the launch fails.
 Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficients& coefficients,
                             const DeviceAdamTile& tile);
 

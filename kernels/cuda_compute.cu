@@ -1,5 +1,6 @@
 #include "kernels/cuda_compute.hpp"
 
+#include "kernels/cuda_access.hpp"
 #include "kernels/cuda_launch.hpp"
 #include "kernels/operands.hpp"
 
@@ -7,26 +8,53 @@ namespace penstock::kernels {
 
 namespace {
 
-__device__ std::uint64_t first_index() {
-  return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-__device__ std::uint64_t stride() {
-  return std::uint64_t{gridDim.x} * blockDim.x;
+/// Groups of each operand that a thread has in flight, enough for the memory of any device; of a mean's inputs fewer,
+/// because those of several inputs are in flight together.
+constexpr unsigned groups = 4, mean_groups = 2;
+
+/// The threads of a kernel that writes `count` elements.
+std::uint64_t threads_for(std::uint64_t count, DType written, unsigned thread_groups = groups) {
+  return ceil_divide(count, thread_groups * wide_access / size_of(written).value());
 }
 
 template <class From, class To>
-__global__ void cast_kernel(const From* from, To* to, std::uint64_t count) {
-  for (auto i = first_index(); i < count; i += stride()) to[i] = narrow<To>(widen(from[i]));
+__global__ void __launch_bounds__(threads_per_block, four_blocks)
+    cast_kernel(const From* from, To* to, std::uint64_t count) {
+  for_slots<group_of<To>, groups>(are_wide(from, to), count, [&](std::uint64_t first, const auto& slots) {
+    From x[slots.count];
+    To y[slots.count];
+    slots.load(from + first, x);
+#pragma unroll
+    for (unsigned k = 0; k < slots.count; ++k) y[k] = narrow<To>(widen(x[k]));
+    slots.store(y, to + first);
+  });
 }
 
 template <class T>
-__global__ void scale_kernel(T* x, float factor, std::uint64_t count) {
-  for (auto i = first_index(); i < count; i += stride()) x[i] = narrow<T>(widen(x[i]) * factor);
+__global__ void __launch_bounds__(threads_per_block, four_blocks)
+    scale_kernel(T* values, float factor, std::uint64_t count) {
+  for_slots<group_of<T>, groups>(are_wide(values), count, [&](std::uint64_t first, const auto& slots) {
+    T x[slots.count];
+    slots.load(values + first, x);
+#pragma unroll
+    for (unsigned k = 0; k < slots.count; ++k) x[k] = narrow<T>(widen(x[k]) * factor);
+    slots.store(x, values + first);
+  });
 }
 
 template <class X, class Sum>
-__global__ void accumulate_kernel(const X* x, Sum* sum, std::uint64_t count) {
-  for (auto i = first_index(); i < count; i += stride()) sum[i] = narrow<Sum>(widen(sum[i]) + widen(x[i]));
+__global__ void __launch_bounds__(threads_per_block, four_blocks)
+    accumulate_kernel(const X* values, Sum* sums, std::uint64_t count) {
+  const auto add = [&](std::uint64_t first, const auto& slots) {
+    X x[slots.count];
+    Sum sum[slots.count];
+    slots.load(values + first, x);
+    slots.load(sums + first, sum);
+#pragma unroll
+    for (unsigned k = 0; k < slots.count; ++k) sum[k] = narrow<Sum>(widen(sum[k]) + widen(x[k]));
+    slots.store(sum, sums + first);
+  };
+  for_slots<group_of<Sum>, groups>(are_wide(values, sums), count, add);
 }
 
 struct MeanInputs {
@@ -35,36 +63,91 @@ struct MeanInputs {
 };
 
 template <class X, class Out>
-__global__ void mean_kernel(MeanInputs inputs, Out* out, float factor, std::uint64_t count) {
-  for (auto i = first_index(); i < count; i += stride()) {
-    float sum = widen(static_cast<const X*>(inputs.x[0])[i]);
+__global__ void __launch_bounds__(threads_per_block, three_blocks)
+    mean_kernel(MeanInputs inputs, Out* out, float factor, std::uint64_t count) {
+  bool wide = are_wide(out);
+  for (unsigned input = 0; input < inputs.count; ++input) wide = wide && are_wide(inputs.x[input]);
+  for_slots<group_of<Out>, mean_groups>(wide, count, [&](std::uint64_t first, const auto& slots) {
+    X x[slots.count];
+    float sum[slots.count];
+    slots.load(static_cast<const X*>(inputs.x[0]) + first, x);
+#pragma unroll
+    for (unsigned k = 0; k < slots.count; ++k) sum[k] = widen(x[k]);
+#pragma unroll 2
     for (unsigned input = 1; input < inputs.count; ++input) {
-      sum = sum + widen(static_cast<const X*>(inputs.x[input])[i]);
+      slots.load(static_cast<const X*>(inputs.x[input]) + first, x);
+#pragma unroll
+      for (unsigned k = 0; k < slots.count; ++k) sum[k] = sum[k] + widen(x[k]);
     }
-    out[i] = narrow<Out>(sum * factor);
+    Out mean[slots.count];
+#pragma unroll
+    for (unsigned k = 0; k < slots.count; ++k) mean[k] = narrow<Out>(sum[k] * factor);
+    slots.store(mean, out + first);
+  });
+}
+
+/// The accumulators of a square-sum block, and those of one of the neighbouring threads that compute it: as many as
+/// elements in 16 bytes.
+constexpr unsigned accumulators = 16;
+template <class T>
+constexpr unsigned own_accumulators = group_of<T>;
+template <class T>
+constexpr unsigned block_threads = accumulators / own_accumulators<T>;
+
+/// Adds the squares of the thread's elements of a block to its accumulators: its group of each row of 16 elements.
+template <class T, unsigned own>
+__device__ void add_squares(const T* block, unsigned length, bool wide, double (&sums)[own]) {
+  const auto add = [&](unsigned k, T x) {
+    const double value = widen(x);
+    sums[k] = sums[k] + value * value;
+  };
+  const unsigned begin = threadIdx.x % block_threads<T> * own;
+  if (!wide || length < Compute::square_sum_block) {
+    for (unsigned i = begin; i < length; i += accumulators) {
+#pragma unroll
+      for (unsigned k = 0; k < own; ++k) {
+        if (i + k < length) add(k, block[i + k]);
+      }
+    }
+    return;
+  }
+  constexpr unsigned rows = 8;  // in flight at once
+  for (unsigned i = begin; i < Compute::square_sum_block; i += rows * accumulators) {
+    T x[rows][own];
+#pragma unroll
+    for (unsigned row = 0; row < rows; ++row) load_group<own>(block + i + row * accumulators, x[row]);
+#pragma unroll
+    for (unsigned row = 0; row < rows; ++row) {
+#pragma unroll
+      for (unsigned k = 0; k < own; ++k) add(k, x[row][k]);
+    }
   }
 }
 
-constexpr unsigned lane_count = 16;
-
-/// Sixteen neighbouring threads compute the sixteen partial sums of one square-sum block. All threads of a warp run
-/// the same number of iterations, because they exchange sums at the end of each.
+/// All threads of a warp run the same number of iterations, because they exchange sums at the end of each.
 template <class T>
-__global__ void square_sums_kernel(const T* x, double* partials, std::uint64_t count, std::uint64_t blocks) {
-  const unsigned lane = threadIdx.x % lane_count;
-  const std::uint64_t rounded_blocks = (blocks + 1) / 2 * 2;
-  for (auto block = first_index() / lane_count; block < rounded_blocks; block += stride() / lane_count) {
-    const std::uint64_t first = block * Compute::square_sum_block;
-    const std::uint64_t last = min(first + Compute::square_sum_block, count);
-    double sum = 0.0;
-    for (std::uint64_t i = first + lane; i < last; i += lane_count) {
-      const double value = widen(x[i]);
-      sum = sum + value * value;
+__global__ void __launch_bounds__(threads_per_block, three_blocks)
+    square_sums_kernel(const T* x, double* partials, std::uint64_t count, std::uint64_t blocks) {
+  constexpr unsigned own = own_accumulators<T>, threads = block_threads<T>,
+                     warp_blocks = warp_threads / threads;
+  const bool wide = are_wide(x);
+  for (std::uint64_t first = first_warp() * warp_blocks; first < blocks; first += warps() * warp_blocks) {
+    const std::uint64_t block = first + threadIdx.x % warp_threads / threads;
+    double sums[own] = {};
+    if (block < blocks) {
+      const std::uint64_t begin = block * Compute::square_sum_block;
+      const auto length = static_cast<unsigned>(min(Compute::square_sum_block, count - begin));
+      add_squares(x + begin, length, wide, sums);
     }
-    for (unsigned half = lane_count / 2; half > 0; half /= 2) {
-      sum = sum + __shfl_down_sync(0xffffffffu, sum, half, lane_count);
+#pragma unroll
+    for (unsigned half = accumulators / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (unsigned k = 0; k < min(half, own); ++k) {
+        sums[k] = sums[k] + (half < own ? sums[(k + half) % own]
+                                        : __shfl_down_sync(0xffffffffu, sums[k], half / own, threads));
+      }
     }
-    if (lane == 0 && block < blocks) partials[block] = sum;
+    if (threadIdx.x % threads == 0 && block < blocks) partials[block] = sums[0];
   }
 }
 
@@ -99,7 +182,7 @@ class CudaCompute final : public Compute {
     PENSTOCK_TRY(check_cast(from, to));
     const std::uint64_t count = to.count().value();
     if (from.dtype == to.dtype) return copy(stream, from.bytes, to.bytes);
-    return launch_on("CudaCompute::cast", device_, count, [&](unsigned grid) {
+    return launch_on("CudaCompute::cast", device_, threads_for(count, to.dtype), [&](unsigned grid) {
       with_device_elements(from, [&](const auto* source) {
         with_device_elements(to, [&](auto* destination) {
           cast_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(source, destination, count);
@@ -111,7 +194,7 @@ class CudaCompute final : public Compute {
   Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
     PENSTOCK_TRY(check_scale(x));
     const std::uint64_t count = x.count().value();
-    return launch_on("CudaCompute::scale", device_, count, [&](unsigned grid) {
+    return launch_on("CudaCompute::scale", device_, threads_for(count, x.dtype), [&](unsigned grid) {
       with_device_elements(x, [&](auto* values) {
         scale_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(values, factor, count);
       });
@@ -121,7 +204,7 @@ class CudaCompute final : public Compute {
   Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) override {
     PENSTOCK_TRY(check_accumulate(x, sum));
     const std::uint64_t count = x.count().value();
-    return launch_on("CudaCompute::accumulate", device_, count, [&](unsigned grid) {
+    return launch_on("CudaCompute::accumulate", device_, threads_for(count, sum.dtype), [&](unsigned grid) {
       with_device_elements(x, [&](const auto* values) {
         with_device_elements(sum, [&](auto* sums) {
           accumulate_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(values, sums, count);
@@ -138,22 +221,24 @@ class CudaCompute final : public Compute {
     for (const DeviceTensor& input : x) {
       inputs.x[inputs.count++] = reinterpret_cast<const void*>(input.bytes.address());
     }
-    return launch_on("CudaCompute::mean", device_, count, [&](unsigned grid) {
-      with_device_elements(x[0], [&](const auto* first) {
-        using Input = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
-        with_device_elements(out, [&](auto* values) {
-          mean_kernel<Input>
-              <<<grid, threads_per_block, 0, cuda_stream(stream)>>>(inputs, values, factor, count);
+    return launch_on(
+        "CudaCompute::mean", device_, threads_for(count, out.dtype, mean_groups), [&](unsigned grid) {
+          with_device_elements(x[0], [&](const auto* first) {
+            using Input = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
+            with_device_elements(out, [&](auto* values) {
+              mean_kernel<Input>
+                  <<<grid, threads_per_block, 0, cuda_stream(stream)>>>(inputs, values, factor, count);
+            });
+          });
         });
-      });
-    });
   }
 
   Result<void> square_sums(StreamHandle stream, DeviceTensor x, DeviceSpan partials) override {
     PENSTOCK_TRY(check_square_sums(x, partials));
     const std::uint64_t count = x.count().value(), blocks = ceil_divide(count, square_sum_block);
     auto* sums = reinterpret_cast<double*>(partials.address());
-    return launch_on("CudaCompute::square_sums", device_, blocks * lane_count, [&](unsigned grid) {
+    const std::uint64_t threads = blocks * accumulators * size_of(x.dtype).value() / wide_access;
+    return launch_on("CudaCompute::square_sums", device_, threads, [&](unsigned grid) {
       with_device_elements(x, [&](const auto* values) {
         square_sums_kernel<<<grid, threads_per_block, 0, cuda_stream(stream)>>>(values, sums, count, blocks);
       });

@@ -19,9 +19,11 @@ inline cudaStream_t cuda_stream(StreamHandle stream) {
 }
 
 inline constexpr unsigned threads_per_block = 256;
+/// Thread blocks that are to fit a multiprocessor, which leaves a thread 80 and 64 registers. All kernels say how many:
+/// without that ptxas uses fewer registers and moves loads to where their values are used, so that few are in flight.
+inline constexpr unsigned three_blocks = 3, four_blocks = 4;
 
-/// The grid size: one element per thread, up to 65536 thread blocks, which fill any device. The kernels are grid-stride
-/// loops.
+/// The grid size, for kernels that are grid-stride loops: up to 65536 thread blocks, which fill any device.
 inline unsigned grid_for(std::uint64_t threads) {
   return static_cast<unsigned>(
       std::min<std::uint64_t>((threads + threads_per_block - 1) / threads_per_block, 1u << 16));

@@ -111,10 +111,11 @@ struct Q8Code {
     return ((code - fine) << (7 - coarse_bits)) + (fine << (7 - fine_bits));
   }
   /// The base for magnitudes up to that of the fp32 bits `bits_max`, in its stored form: base - 4, and 0 for a run of
-  /// zeros. Leaves room for rounding the largest magnitude up into the next octave.
+  /// zeros. Leaves room for rounding the largest magnitude up into the next octave. That of a NaN is that of infinity,
+  /// because NaNs differ between processors.
   PENSTOCK_ELEMENT static U32 stored_base(U32 bits_max) {
-    constexpr U32 below_fine = (1u << (23 - fine_bits)) - 1;
-    const U32 top = (bits_max + below_fine) >> 23;
+    constexpr U32 below_fine = (1u << (23 - fine_bits)) - 1, infinity = 0x7f800000u;
+    const U32 top = ((bits_max < infinity ? bits_max : infinity) + below_fine) >> 23;
     return top > last_exponent + 4 ? top - last_exponent - 4 : 0;
   }
 

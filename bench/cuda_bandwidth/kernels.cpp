@@ -7,12 +7,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <penstock/cpu_adam/state_format.hpp>
 #include "kernels/cuda_adam.hpp"
 #include "kernels/cuda_compute.hpp"
 
 namespace penstock::bench {
 
 namespace {
+
+using kernels::StateFormat;
 
 struct Kernel {
   std::string name;
@@ -29,9 +32,11 @@ class Operands {
     stream_ = device_->create_stream().value();
     compute_ = kernels::make_cuda_compute(0).value();
     gradient_ = noise(DType::bf16), parameter_ = noise(DType::bf16), sum_ = noise(DType::fp32);
+    master_ = noise(DType::fp32);
     copy_ = zeros(sum_.bytes.size());
-    fp32_ = zeros(ByteCount(12) * elements.value());
-    split_ = zeros(ByteCount(10) * elements.value());
+    for (const StateFormat format : formats) {
+      states_[format] = zeros(cpu_adam::tile_bytes(format, elements).value());
+    }
     partials_ = zeros(ByteCount(8) * ceil_divide(elements.value(), Compute::square_sum_block));
     flag_ = zeros(ByteCount(8));
     stream_->synchronize().value();
@@ -45,30 +50,50 @@ class Operands {
 
   [[nodiscard]] std::vector<Kernel> kernels() {
     const StreamHandle stream = stream_->handle();
-    return {
-        {"copy on the device", 8, [=, this] { return device_->copy_on_device(stream, sum_.bytes, copy_); }},
-        {"adam fp32", 2 + 2 * 12 + 2, [=, this] { return adam(kernels::StateFormat::fp32, fp32_); }},
-        {"adam split", 2 + 2 * 10 + 2 * 2, [=, this] { return adam(kernels::StateFormat::split, split_); }},
+    std::vector<Kernel> all = {
+        {"copy on the device", 8, [=, this] { return device_->copy_on_device(stream, sum_.bytes, copy_); }}};
+    for (const StateFormat format : formats) {
+      const double state =
+          static_cast<double>(states_.at(format).size().value()) / static_cast<double>(elements_.value());
+      const double gradient = 2, parameter = format == StateFormat::fp32      ? 2
+                                             : format == StateFormat::moments ? 2 * 4
+                                                                              : 2 * 2;
+      all.push_back({"adam " + std::string(to_string(format)), gradient + 2 * state + parameter,
+                     [=, this] { return adam(format); }});
+    }
+    const std::vector<Kernel> operations = {
         {"accumulate bf16 into fp32", 2 + 2 * 4,
          [=, this] { return compute_->accumulate(stream, gradient_, sum_); }},
+        {"cast fp32 to bf16", 4 + 2, [=, this] { return compute_->cast(stream, master_, parameter_); }},
+        {"cast bf16 to fp32", 2 + 4, [=, this] { return compute_->cast(stream, gradient_, sum_); }},
+        {"scale fp32", 2 * 4, [=, this] { return compute_->scale(stream, sum_, 1.0f); }},
+        {"scale bf16", 2 * 2, [=, this] { return compute_->scale(stream, parameter_, 1.0f); }},
         {"mean of two, bf16", 3 * 2,
          [=, this] {
            const DeviceTensor inputs[] = {gradient_, parameter_};
            return compute_->mean(stream, inputs, gradient_);
          }},
         {"square sums of fp32", 4 + 8.0 / Compute::square_sum_block,
-         [=, this] { return compute_->square_sums(stream, sum_, partials_); }}};
+         [=, this] { return compute_->square_sums(stream, sum_, partials_); }},
+        {"square sums of bf16", 2 + 8.0 / Compute::square_sum_block,
+         [=, this] { return compute_->square_sums(stream, gradient_, partials_); }}};
+    all.insert(all.end(), operations.begin(), operations.end());
+    return all;
   }
   [[nodiscard]] tiers::Stream& stream() { return *stream_; }
 
  private:
-  Result<void> adam(kernels::StateFormat format, DeviceSpan state) {
+  static constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::moments, StateFormat::split,
+                                            StateFormat::split_bf16, StateFormat::split_q8};
+
+  Result<void> adam(StateFormat format) {
     return kernels::cuda_adam_step(0, stream_->handle(), coefficients_,
-                                   {.state = state,
+                                   {.state = states_.at(format),
                                     .gradient = gradient_,
-                                    .parameter = parameter_,
+                                    .parameter = format == StateFormat::moments ? master_ : parameter_,
                                     .first_non_finite_block = flag_,
-                                    .format = format});
+                                    .format = format,
+                                    .step = 1});
   }
 
   DeviceSpan zeros(ByteCount size) {
@@ -101,8 +126,9 @@ class Operands {
   std::unique_ptr<tiers::Stream> stream_;
   std::unique_ptr<Compute> compute_;
   std::vector<DeviceSpan> allocated_;
-  DeviceTensor gradient_, parameter_, sum_;
-  DeviceSpan copy_, fp32_, split_, partials_, flag_;
+  DeviceTensor gradient_, parameter_, sum_, master_;
+  std::map<StateFormat, DeviceSpan> states_;
+  DeviceSpan copy_, partials_, flag_;
 };
 
 /// GB/s.

@@ -1,11 +1,11 @@
 #include <penstock/cpu_adam/adam.hpp>
 #include "cpu_adam/adam_coefficients.hpp"
 
-#include "base/splitmix64.hpp"
 #include "cpu_adam/adam_kernel.hpp"
 #include "cpu_adam/block_view.hpp"
 #include "cpu_adam/check_tile.hpp"
 #include "kernels/floating_point_mode.hpp"
+#include "kernels/rounding_seed.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -33,11 +33,6 @@ const detail::AdamKernels& kernels_of(Isa isa) {
 #endif
     default: return detail::adam_kernels_scalar;
   }
-}
-
-/// The seed of stochastic rounding for a block. It does not depend on the division into tiles.
-std::uint32_t rounding_seed(std::uint64_t step, std::uint64_t first_element) {
-  return static_cast<std::uint32_t>(splitmix64_mix(step * splitmix64_step + first_element) >> 32);
 }
 
 /// The outcome of all workers. Each worker adds its own once, at its end, so that workers share nothing in the loop.
@@ -100,7 +95,7 @@ Result<AdamOutcome> update(const char* operation, std::span<const AdamPiece> pie
                   .first = view.first,
                   .count = view.count,
                   .pieces = piece,
-                  .seed = rounding_seed(step, tile.first_element + view.first),
+                  .seed = kernels::rounding_seed(step, tile.first_element + view.first),
                   .nontemporal_parameter = nontemporal && piece->end >= view.first + view.count});
       if (!finite) first_non_finite = std::min(first_non_finite, block);
       if (execution.observer) execution.observer->after_update(block, view.state);

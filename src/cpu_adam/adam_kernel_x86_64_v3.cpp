@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/q8_bound.hpp"
 #include "kernels/state_codes.hpp"
 
 #include <immintrin.h>

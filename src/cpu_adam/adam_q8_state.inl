@@ -76,7 +76,7 @@ class Q8State {
     Lane::store_nibbles(nibbles_, i, to.v.nibble_part(code));
   }
   void finish(bool finite) {
-    if (!finite) masters_.keep_nans(block_.count);
+    if (!finite) masters_.keep_nans(block_.count, NoSigns());
   }
   [[gnu::always_inline]] inline void prefetch_moments(unsigned long i) const {
     __builtin_prefetch(words_ + i, /*rw=*/1);
@@ -84,9 +84,8 @@ class Q8State {
   }
 
  private:
-  /// Computes the upper bound of the new moments of the run that begins at `begin`. The formula, rounding included, is
-  /// monotonic in the magnitudes of its inputs, so the result for the largest inputs bounds all results. The largest v
-  /// is rounded up, see bound_v(). Not inlined because the compiler then generates a better loop.
+  /// Computes the upper bound of the new moments of the run that begins at `begin`, see kernels/q8_bound.hpp. Not
+  /// inlined because the compiler then generates a better loop.
   [[gnu::noinline]] void bound_run(unsigned long begin) {
     const unsigned long left = block_.count - begin, count = left < kernels::q8_run ? left : kernels::q8_run;
     const unsigned long run = begin / kernels::q8_run;
@@ -101,9 +100,8 @@ class Q8State {
             __attribute__((always_inline)) {
               const kernels::AdamOperands<ScalarLane> operands(coefficients);
               const bool l2 = coefficients.decay_mode == kernels::AdamDecay::l2;
-              const auto most = kernels::updated_moments<ScalarLane>(
-                  coefficients.decay_mode, operands, operands.gradient_factor < 0.0f ? -g : g,
-                  l2 ? masters_.largest(begin, count) : 0.0f, kernels::decayed<ScalarLane>(operands, m, v));
+              const auto most = kernels::q8_bounds(coefficients.decay_mode, operands, g,
+                                                   l2 ? masters_.largest(begin, count) : 0.0f, {m, v});
               largest_m.add(most.m);
               largest_v.add(most.v);
             });
@@ -111,16 +109,13 @@ class Q8State {
               static_cast<U8>(kernels::Q8V<ScalarLane>::Code::stored_base(largest_v.most))};
   }
 
-  /// The largest v of a run, with the lower 4 of its upper 7 mantissa bits set. Nibbles are not read for that, unless
-  /// the codes are coarse ones. A run has the same bound whatever its scale is, so that it can be restored with
-  /// another.
   [[gnu::always_inline]] inline float bound_v(const kernels::Q8V<ScalarLane>& scale, unsigned long begin,
                                               unsigned long count) const {
     using V = kernels::Q8V<ScalarLane>;
     U32 code = V::joined(largest_masked(words_ + begin, count, U16{0x7f}), U32{0xf});
     if (code < V::Code::first_fine) [[unlikely]]
       code = largest_code_of_v(begin, count);
-    return kernels::float_of(kernels::bits_of(scale.decoded(code)) | 0x000f0000u);
+    return kernels::q8_bound_of_v(scale, code);
   }
   [[gnu::noinline, gnu::cold]] U32 largest_code_of_v(unsigned long begin, unsigned long count) const {
     using V = kernels::Q8V<ScalarLane>;

@@ -107,14 +107,16 @@ class SplitMasters {
   }
   /// An upper bound of the finite magnitudes of masters [begin, begin + count).
   [[gnu::always_inline]] inline float largest(unsigned long begin, unsigned long count) const {
-    const U32 bits = (largest_masked(parameter_ + begin, count, U16{0x7fff}) << 16) + 0x7fffu;
-    return kernels::float_of(bits < kernels::not_finite ? bits : kernels::not_finite - 1);
+    return kernels::bound_of_master(largest_masked(parameter_ + begin, count, U16{0x7fff}));
   }
-  /// Makes the parameters of masters that are NaNs NaNs too. Not in store(), because they are rare.
-  [[gnu::noinline]] void keep_nans(unsigned long count) const {
-    using Master = kernels::SplitMaster<ScalarLane>;
+  /// Makes the parameters of masters that are NaNs NaNs too. Not in store(), because they are rare. `signs` are those
+  /// of the ties that were rounded down.
+  template <class Signs>
+  [[gnu::noinline]] void keep_nans(unsigned long count, const Signs& signs) const {
     for (unsigned long i = 0; i < count; ++i) {
-      const U32 bits = Master{parameter_[i], remainder_[i]}.bits(), storable = kernels::storable(bits);
+      kernels::SplitMaster<ScalarLane> halves{parameter_[i], remainder_[i]};
+      halves.round_up(signs.template load<ScalarLane>(i));
+      const U32 bits = halves.bits(), storable = kernels::storable(bits);
       if (storable == bits) continue;
       ScalarLane::store_words(parameter_ + i, ScalarLane::upper_words(storable));
       ScalarLane::store_words(remainder_ + i, ScalarLane::lower_words(storable));
@@ -138,12 +140,12 @@ class SplitState : private Fp32Moments {
       : Fp32Moments(static_cast<float*>(block.state), block.count),
         remainder_(reinterpret_cast<U16*>(static_cast<float*>(block.state) + 2 * block.count)),
         master_(block.parameter, remainder_),
-        ties_(static_cast<U16*>(block.parameter), remainder_,
-              Fp32Signs(static_cast<float*>(block.state) + block.count)),
+        signs_(static_cast<float*>(block.state) + block.count),
+        ties_(static_cast<U16*>(block.parameter), remainder_, signs_),
         count_(block.count) {}
 
   void finish(bool finite) const {
-    if (!finite) master_.keep_nans(count_);
+    if (!finite) master_.keep_nans(count_, signs_);
   }
 
   template <class Lane>
@@ -167,6 +169,7 @@ class SplitState : private Fp32Moments {
  private:
   U16* remainder_;
   SplitMasters master_;
+  Fp32Signs signs_;
   Ties<Fp32Signs> ties_;
   unsigned long count_;
 };
@@ -181,12 +184,13 @@ class SplitBf16State {
         v_(m_ + block.count),
         remainder_(v_ + block.count),
         master_(block.parameter, remainder_),
-        ties_(static_cast<U16*>(block.parameter), remainder_, Bf16Signs(v_)),
+        signs_(v_),
+        ties_(static_cast<U16*>(block.parameter), remainder_, signs_),
         count_(block.count),
         seed_(block.seed) {}
 
   void finish(bool finite) const {
-    if (!finite) master_.keep_nans(count_);
+    if (!finite) master_.keep_nans(count_, signs_);
   }
 
   template <class Lane>
@@ -219,6 +223,7 @@ class SplitBf16State {
  private:
   U16 *m_, *v_, *remainder_;
   SplitMasters master_;
+  Bf16Signs signs_;
   Ties<Bf16Signs> ties_;
   unsigned long count_;
   U32 seed_;

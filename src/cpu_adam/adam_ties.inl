@@ -38,6 +38,14 @@ class Bf16Signs {
   U16* v_;
 };
 
+/// Of a format that rounds all ties up.
+struct NoSigns {
+  template <class Lane>
+  [[gnu::always_inline]] inline typename Lane::W load(unsigned long) const {
+    return typename Lane::W(U16{0});
+  }
+};
+
 /// The ties of a block. The loop rounds ties up and expects a v without signs. This class brings ties into that form
 /// before the loop loads them, and rounds them to even after it has stored them. Ties are rare, so that the loop rarely
 /// does more than compare remainders; the functions for the rest are not inlined, so that the loop keeps its registers.

@@ -45,6 +45,19 @@ __global__ void copy_kernel(float* values) {
   values[threadIdx.x] = shared[threadIdx.x];
 }
 
+/// Each thread copies 16 bytes, or 8, with one access.
+__global__ void copy_16_kernel(const uint4* from, uint4* to) {
+  to[threadIdx.x] = from[threadIdx.x];
+}
+__global__ void copy_8_kernel(const uint2* from, uint2* to) {
+  to[threadIdx.x] = from[threadIdx.x];
+}
+
+/// All threads of a warp get its largest value.
+__global__ void largest_kernel(unsigned* values, unsigned members) {
+  values[threadIdx.x] = __reduce_max_sync(members, values[threadIdx.x]);
+}
+
 __global__ void exponential_kernel(const float* x, float* y) {
   y[threadIdx.x] = expf(x[threadIdx.x]);
 }

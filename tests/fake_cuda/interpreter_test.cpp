@@ -1,7 +1,9 @@
 #include "kit/ptx.hpp"
+#include "kit/ptx_memory.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cfenv>
 #include <cmath>
 #include <numeric>
@@ -63,6 +65,48 @@ TEST(PtxInterpreter, RefusesABarrierThatNotAllThreadsReach) {
   EXPECT_NO_THROW(reached_by(64));
   EXPECT_THROW(reached_by(32), std::runtime_error);
   EXPECT_THROW(reached_by(63), std::runtime_error);
+}
+
+TEST(PtxInterpreter, AccessesSeveralValuesAtOnce) {
+  alignas(16) float from[256], to[256];
+  const std::vector<float> values = numbers(256);
+  std::ranges::copy(values, from);
+  const CountedMemory memory{ConstHostSpan(std::span<const float>(from)),
+                             ConstHostSpan(std::span<const float>(to))};
+  const auto copy = [&](const char* kernel, std::uint32_t threads) {
+    std::ranges::fill(to, -1.0f);
+    const float* const source = from;
+    float* const target = to;
+    const void* const arguments[] = {&source, &target};
+    module().bind(kernel, {.blocks = 1, .threads = threads}, arguments)(memory);
+  };
+
+  copy("copy_16_kernel", 64);
+  EXPECT_TRUE(std::ranges::equal(to, values));
+  copy("copy_8_kernel", 128);
+  EXPECT_TRUE(std::ranges::equal(to, values));
+  EXPECT_EQ(memory.accesses(), (CountedMemory::Accesses{{16, 2 * 64}, {8, 2 * 128}}));
+}
+
+TEST(PtxInterpreter, RefusesAnAccessThatIsNotAligned) {
+  alignas(16) float from[8] = {}, to[8];
+  const PtxModule::Grid one{.blocks = 1, .threads = 1};
+
+  EXPECT_THROW(module().launch("copy_16_kernel", one, &from[2], &to[0]), ptx::MisalignedAccess);
+  EXPECT_THROW(module().launch("copy_16_kernel", one, &from[0], &to[2]), ptx::MisalignedAccess);
+  EXPECT_NO_THROW(module().launch("copy_8_kernel", one, &from[2], &to[2]));
+}
+
+TEST(PtxInterpreter, FindsTheLargestValueOfEachWarp) {
+  std::vector<std::uint32_t> values(64);
+  for (std::uint32_t i = 0; i < 64; ++i) values[i] = i == 5 ? 0xffffffff : i * 7 % 64;
+  const std::uint32_t largest = *std::max_element(values.begin() + 32, values.end());
+
+  module().launch("largest_kernel", {.blocks = 1, .threads = 64}, values.data(), 0xffffffffu);
+
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(values[i], i < 32 ? 0xffffffff : largest) << i;
+  EXPECT_THROW(module().launch("largest_kernel", {.blocks = 1, .threads = 64}, values.data(), 0xffffu),
+               std::runtime_error);
 }
 
 TEST(PtxInterpreter, RefusesFusedAndApproximateInstructionsWhereBitsMustBeThoseOfTheCpu) {

@@ -27,6 +27,7 @@ using u64 = std::uint64_t;
 struct Instruction {
   ptx::Action act;
   ptx::Group group;
+  ptx::WarpAction act_together;
   Operands operands;
   std::size_t guard;  // a predicate; without one it is true
   bool negated;
@@ -61,6 +62,7 @@ class Decoder {
     if (operation.group != ptx::Group::thread && match[2].matched) throw unknown(line);
     Instruction instruction{.act = operation.act,
                             .group = operation.group,
+                            .act_together = operation.act_together,
                             .operands = {},
                             .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
                             .negated = match.length(1) > 0};
@@ -76,7 +78,7 @@ class Decoder {
  private:
   Operand decode_operand(const std::string& text) {
     static const std::regex bits(R"(0[fd]([0-9A-F]+))"), integer(R"(-?\d+)"),
-        address(R"(([%\w$.]+)(?:\+(\d+))?)"), register_name(R"(%(p|rs|r|rd|f|fd)\d+)");
+        address(R"(([%\w$.]+)(?:\+(-?\d+))?)"), register_name(R"(%(p|rs|r|rd|f|fd)\d+)");
     if (const auto label = labels_.find(text); label != labels_.end()) return {label->second, 0};
     std::smatch match;
     if (std::regex_match(text, match, bits)) return {constant(std::stoull(match.str(1), nullptr, 16)), 0};
@@ -84,7 +86,7 @@ class Decoder {
     if (!std::regex_match(text, match, address)) throw unknown(text);
     const std::string name = match.str(1);
     if (!numbers_.contains(name) && !std::regex_match(name, register_name)) throw unknown(text);
-    return {number_of(name), match[2].matched ? std::stoull(match.str(2)) : 0};
+    return {number_of(name), match[2].matched ? static_cast<u64>(std::stoll(match.str(2))) : 0};
   }
   std::size_t number_of(const std::string& name) {
     const auto [at, added] = numbers_.try_emplace(name, registers_.size());
@@ -92,35 +94,23 @@ class Decoder {
     return at->second;
   }
   std::size_t constant(u64 value) {
-    registers_.push_back(value);
-    return registers_.size() - 1;
+    const auto [at, added] = constants_.try_emplace(value, registers_.size());
+    if (added) registers_.push_back(value);
+    return at->second;
   }
 
   const std::map<std::string, std::size_t>& labels_;
   const ptx::Arithmetic arithmetic_;
   std::map<std::string, std::size_t> numbers_;
+  std::map<u64, std::size_t> constants_;
   std::vector<u64> registers_;
 };
-
-/// shfl.sync.down by all threads of a warp: each gets the value of the thread a given number of lanes above, within its
-/// segment.
-void exchange(std::span<Thread> warp, const Operands& o) {
-  std::vector<u32> values;
-  for (const Thread& thread : warp) values.push_back(thread.get<u32>(o[2]));
-  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
-    const u32 control = warp[lane].get<u32>(o[4]), segment = control >> 8 & 0x1f;
-    const std::size_t last = (lane & segment) | (control & 0x1f & ~segment);
-    const std::size_t other = lane + warp[lane].get<u32>(o[3]);
-    warp[lane].set(o[0], values.at(other <= last ? other : lane));
-    warp[lane].set(o[1], u64{other <= last});
-  }
-}
 
 /// The instruction that all `threads` have reached.
 std::size_t common_instruction(std::span<const Thread> threads) {
   const std::size_t here = threads.front().next;
   if (!std::ranges::all_of(threads, [&](const Thread& thread) { return thread.next == here; })) {
-    throw std::runtime_error("PTX: not all threads take part in a shuffle or a barrier");
+    throw std::runtime_error("PTX: not all threads take part in an instruction of a warp or a barrier");
   }
   return here;
 }
@@ -137,7 +127,7 @@ void run_warp(std::span<Thread> warp, const std::vector<Instruction>& program) {
     }
     const std::size_t here = common_instruction(warp);
     if (here >= program.size() || program[here].group == ptx::Group::block) return;
-    exchange(warp, program[here].operands);
+    program[here].act_together(warp, program[here].operands);
     for (Thread& thread : warp) ++thread.next;
   }
 }
@@ -155,6 +145,16 @@ void run_block(std::span<Thread> block, const std::vector<Instruction>& program,
   }
 }
 
+/// The instruction in a line of a kernel, without its semicolon; in braces if it is inline assembly. Empty if there is
+/// none. Not a regular expression: most lines of large files are instructions.
+std::string_view instruction_of(std::string_view line) {
+  const std::size_t begin = line.find_first_not_of("\t {"), end = line.find(';');
+  if (begin == 0 || end == line.npos || end < begin) return {};
+  if (line[begin] != '@' && std::islower(static_cast<unsigned char>(line[begin])) == 0) return {};
+  const std::string_view rest = line.substr(end + 1);
+  return rest.empty() || rest == "}" ? line.substr(begin, end - begin) : std::string_view();
+}
+
 }  // namespace
 
 /// A kernel that is decoded.
@@ -170,16 +170,18 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
   if (!file) throw std::runtime_error("PTX: cannot read " + path.string());
   const std::regex entry(R"(.*\.entry\s+([\w$]+)\()"),
       parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
-      instruction(R"(\s+(?:\{\s*)?([@a-z][^;]*);\}?)"),  // in braces if it is inline assembly
       shared(R"(\s*\.shared\s+\.align\s+\d+\s+\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?;)"),
-      ignored(R"(\s*([(){}]|\.reg\s.*|//.*)?)");
+      ignored(R"(\s*([(){}]|\.(reg|pragma|maxntid|minnctapersm)\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
   const auto size = [&match] {  // of a parameter or variable: bits, name, elements of an array
     return std::stoull(match.str(1)) / 8 * (match[3].matched ? std::stoull(match.str(3)) : 1);
   };
   for (std::string line; std::getline(file, line);) {
-    if (std::regex_match(line, match, shared)) {
+    if (const std::string_view instruction = instruction_of(line);
+        kernel != nullptr && !instruction.empty()) {
+      kernel->lines.emplace_back(instruction);
+    } else if (std::regex_match(line, match, shared)) {
       constexpr std::size_t alignment = 16;
       shared_[match.str(2)] = shared_size_;
       shared_size_ += (size() + alignment - 1) / alignment * alignment;
@@ -191,8 +193,6 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
       kernel->parameters.push_back({match.str(2), size()});
     } else if (std::regex_match(line, match, label)) {
       kernel->labels[match.str(1)] = kernel->lines.size();
-    } else if (std::regex_match(line, match, instruction)) {
-      kernel->lines.push_back(match.str(1));
     } else if (!std::regex_match(line, ignored)) {
       throw unknown(line);
     } else if (line == "}") {
@@ -265,7 +265,8 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
 
   ptx::SharedMemory shared(shared_size_);
   initial.shared = &shared;
-  std::vector<Thread> threads(grid.threads);
+  thread_local std::vector<Thread> threads;  // keeps its memory: kernels have thousands of virtual registers
+  threads.resize(grid.threads);
   for (std::uint32_t block = 0; block < grid.blocks; ++block) {
     for (std::uint32_t i = 0; i < grid.threads; ++i) {
       threads[i] = initial;

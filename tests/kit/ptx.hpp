@@ -19,11 +19,12 @@
 namespace penstock::test {
 
 /// An interpreter of kernels compiled to PTX. Runs them on the CPU, one thread after the other, each to the next
-/// shuffle or barrier, and implements the part of the "PTX ISA" that our kernels use. A kernel is decoded once.
+/// instruction of a whole warp or barrier, and implements the part of the "PTX ISA" that our kernels use. A kernel is
+/// decoded once.
 ///
-/// Throws std::runtime_error for an unknown kernel or instruction, naming it, if not all threads of a warp reach a
-/// shuffle or not all of a block a barrier, and for accesses to shared memory that a barrier should separate. Safe from
-/// any thread.
+/// Throws std::runtime_error for an unknown kernel or instruction, naming it, if not all threads of a warp reach one of
+/// its instructions or not all of a block a barrier, for misaligned accesses, and for accesses to shared memory that a
+/// barrier should separate. Safe from any thread.
 class PtxModule {
  public:
   explicit PtxModule(const std::filesystem::path& file, ptx::Arithmetic arithmetic = ptx::Arithmetic::exact);

@@ -1,6 +1,7 @@
 #include "kit/ptx_instructions.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -73,6 +74,18 @@ void load_parameter_vector(Thread& t, const Operands& o) {
     t.set(o[i], value);
   }
 }
+template <class T, std::size_t count>
+void load_vector(Thread& t, const Operands& o) {
+  T values[count];
+  std::memcpy(values, t.global(o[count], sizeof values), sizeof values);
+  for (std::size_t i = 0; i < count; ++i) t.set(o[i], values[i]);
+}
+template <class T, std::size_t count>
+void store_vector(Thread& t, const Operands& o) {
+  T values[count];
+  for (std::size_t i = 0; i < count; ++i) values[i] = t.get<T>(o[1 + i]);
+  std::memcpy(t.global(o[0], sizeof values), values, sizeof values);
+}
 void unpack(Thread& t, const Operands& o) {
   const u64 both = t.get<u64>(o[2]);
   t.set(o[0], static_cast<u32>(both));
@@ -80,6 +93,11 @@ void unpack(Thread& t, const Operands& o) {
 }
 void pack(Thread& t, const Operands& o) {
   t.set(o[0], u64{t.get<u32>(o[2])} << 32 | t.get<u32>(o[1]));
+}
+void unpack_halves(Thread& t, const Operands& o) {
+  const u32 both = t.get<u32>(o[2]);
+  t.set(o[0], static_cast<u16>(both));
+  t.set(o[1], static_cast<u16>(both >> 16));
 }
 void pack_halves(Thread& t, const Operands& o) {
   t.set(o[0], u32{t.get<u16>(o[2])} << 16 | t.get<u16>(o[1]));
@@ -114,6 +132,9 @@ template <class T>
 constexpr auto shift_left = [](T a, T b) { return b < 8 * sizeof(T) ? a << b : T{}; };
 template <class T>
 constexpr auto shift_right = [](T a, T b) { return b < 8 * sizeof(T) ? a >> b : T{}; };
+// A predicate is 0 or 1.
+constexpr auto is_true = [](u64 a) { return u64{a != 0}; };
+constexpr auto is_false = [](u64 a) { return u64{a == 0}; };
 template <class From, class To>
 constexpr auto convert = [](From a) { return static_cast<To>(a); };
 template <class T>
@@ -129,6 +150,49 @@ void shift(Thread& t, const Operands& o) {
 template <class From, class To>
 void multiply_wide(Thread& t, const Operands& o) {
   t.set(o[0], static_cast<To>(To{t.get<From>(o[1])} * To{t.get<From>(o[2])}));
+}
+
+void multiply_add(Thread& t, const Operands& o) {
+  t.set(o[0], t.get<u32>(o[1]) * t.get<u32>(o[2]) + t.get<u32>(o[3]));
+}
+/// Replaces a field of bits.
+template <class T>
+void insert_bits(Thread& t, const Operands& o) {
+  constexpr u32 bits = 8 * sizeof(T);
+  const u32 begin = t.get<u32>(o[3]) & 0xff, length = t.get<u32>(o[4]) & 0xff;
+  const T ones = length < bits ? static_cast<T>((T{1} << length) - 1) : ~T{};
+  const auto moved = [&](T x) { return begin < bits ? static_cast<T>(x << begin) : T{}; };
+  t.set(o[0], static_cast<T>((moved(t.get<T>(o[1])) & moved(ones)) | (t.get<T>(o[2]) & ~moved(ones))));
+}
+
+void check_members(std::span<const Thread> warp, const Operand& mask) {
+  for (const Thread& thread : warp) {
+    if (std::popcount(thread.get<u32>(mask)) < static_cast<int>(warp.size())) {
+      throw std::runtime_error("PTX: only a part of a warp is to take part in an instruction");
+    }
+  }
+}
+/// Each thread gets the value of the thread a given number of lanes above, within its segment.
+void shuffle_down(std::span<Thread> warp, const Operands& o) {
+  check_members(warp, o[5]);
+  std::vector<u32> values;
+  for (const Thread& thread : warp) values.push_back(thread.get<u32>(o[2]));
+  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
+    const u32 control = warp[lane].get<u32>(o[4]), segment = control >> 8 & 0x1f;
+    const std::size_t last = (lane & segment) | (control & 0x1f & ~segment);
+    const std::size_t other = lane + warp[lane].get<u32>(o[3]);
+    warp[lane].set(o[0], values.at(other <= last ? other : lane));
+    warp[lane].set(o[1], u64{other <= last});
+  }
+}
+void largest_of_warp(std::span<Thread> warp, const Operands& o) {
+  check_members(warp, o[2]);
+  u32 largest = 0;
+  for (const Thread& thread : warp) largest = std::max(largest, thread.get<u32>(o[1]));
+  for (Thread& thread : warp) thread.set(o[0], largest);
+}
+void meet(std::span<Thread> warp, const Operands& o) {
+  check_members(warp, o[0]);
 }
 
 /// A signed value fills a register of any width.
@@ -190,8 +254,12 @@ const std::map<std::string_view, Operation> operations = {
     {"and.b16", {binary<u16, std::bit_and<>{}>, 3}},
     {"and.b32", {binary<u32, std::bit_and<>{}>, 3}},
     {"and.b64", {binary<u64, std::bit_and<>{}>, 3}},
+    {"and.pred", {binary<u64, std::bit_and<>{}>, 3}},
     {"atom.global.min.u64", {atomic_min, 3}},
     {"bar.sync", {nullptr, 1, Group::block}},
+    {"bar.warp.sync", {nullptr, 1, Group::warp, meet}},
+    {"bfi.b32", {insert_bits<u32>, 5}},
+    {"bfi.b64", {insert_bits<u64>, 5}},
     {"bra", {branch, 1}},
     {"bra.uni", {branch, 1}},
     {"cvt.f64.f32", {unary<float, convert<float, double>>, 2}},
@@ -199,6 +267,7 @@ const std::map<std::string_view, Operation> operations = {
     {"cvt.rn.f32.s32", {unary<std::int32_t, convert<std::int32_t, float>>, 2}},
     {"cvt.rn.f32.u16", {unary<u16, convert<u16, float>>, 2}},
     {"cvt.rn.f32.u32", {unary<u32, convert<u32, float>>, 2}},
+    {"cvt.u16.u32", {unary<u32, convert<u32, u16>>, 2}},
     {"cvt.u32.u16", {unary<u16, convert<u16, u32>>, 2}},
     {"cvt.u32.u64", {unary<u64, convert<u64, u32>>, 2}},
     {"cvt.u64.u32", {unary<u32, convert<u32, u64>>, 2}},
@@ -210,23 +279,34 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.global.u16", {load<u16>, 2}},
     {"ld.global.u32", {load<u32>, 2}},
     {"ld.global.u8", {load<u8>, 2}},
+    {"ld.global.v2.u32 {}", {load_vector<u32, 2>, 3}},
+    {"ld.global.v4.f32 {}", {load_vector<float, 4>, 5}},
+    {"ld.global.v4.u32 {}", {load_vector<u32, 4>, 5}},
     {"ld.param.f32", {load_parameter<float>, 2}},
     {"ld.param.s8", {load_parameter_s8, 2}},
     {"ld.param.u32", {load_parameter<u32>, 2}},
     {"ld.param.u64", {load_parameter<u64>, 2}},
+    {"ld.param.u8", {load_parameter<u8>, 2}},
     {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
     {"ld.shared.f32", {load_shared<float>, 2}},
+    {"mad.lo.s32", {multiply_add, 4}},
     {"max.f32", {binary<float, maximum>, 3}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
+    {"max.u64", {binary<u64, most<u64>>, 3}},
     {"min.f32", {binary<float, minimum>, 3}},
+    {"min.s32", {binary<std::int32_t, least<std::int32_t>>, 3}},
+    {"min.u32", {binary<u32, least<u32>>, 3}},
     {"min.u64", {binary<u64, least<u64>>, 3}},
     {"mov.b32", {copy<u32>, 2}},
     {"mov.b32 ,{}", {pack_halves, 3}},
+    {"mov.b32 {}", {unpack_halves, 3}},
     {"mov.b64", {copy<u64>, 2}},
     {"mov.b64 ,{}", {pack, 3}},
     {"mov.b64 {}", {unpack, 3}},
     {"mov.f32", {copy<u32>, 2}},
     {"mov.f64", {copy<u64>, 2}},
+    {"mov.pred", {unary<u64, is_true>, 2}},
+    {"mov.u16", {copy<u16>, 2}},
     {"mov.u32", {copy<u32>, 2}},
     {"mov.u64", {copy<u64>, 2}},
     {"mul.lo.s32", {binary<u32, std::multiplies<>{}>, 3}},
@@ -237,16 +317,22 @@ const std::map<std::string_view, Operation> operations = {
     {"mul.wide.u32", {multiply_wide<u32, u64>, 3}},
     {"neg.f32", {unary<float, std::negate<>{}>, 2}},
     {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
+    {"not.b64", {unary<u64, std::bit_not<>{}>, 2}},
+    {"not.pred", {unary<u64, is_false>, 2}},
+    {"or.b16", {binary<u16, std::bit_or<>{}>, 3}},
     {"or.b32", {binary<u32, std::bit_or<>{}>, 3}},
     {"or.b64", {binary<u64, std::bit_or<>{}>, 3}},
     {"or.pred", {binary<u64, std::bit_or<>{}>, 3}},
     {"prmt.b32", {permute, 4}},
     {"rcp.rn.f32", {unary<float, reciprocal>, 2}},
+    {"redux.sync.max.u32", {nullptr, 3, Group::warp, largest_of_warp}},
     {"rem.u32", {binary<u32, std::modulus<>{}>, 3}},
     {"rem.u64", {binary<u64, std::modulus<>{}>, 3}},
     {"ret", {end, 0}},
     {"selp.b32", {select<u32>, 4}},
     {"selp.f32", {select<float>, 4}},
+    {"selp.u16", {select<u16>, 4}},
+    {"setp.eq.b32", {setp<u32, std::equal_to<>{}>, 3}},
     {"setp.eq.f32", {setp<float, std::equal_to<>{}>, 3}},
     {"setp.eq.s16", {setp<u16, std::equal_to<>{}>, 3}},
     {"setp.eq.s32", {setp<u32, std::equal_to<>{}>, 3}},
@@ -259,11 +345,14 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
     {"setp.lt.u32", {setp<u32, std::less<>{}>, 3}},
     {"setp.lt.u64", {setp<u64, std::less<>{}>, 3}},
+    {"setp.ne.s16", {setp<u16, std::not_equal_to<>{}>, 3}},
     {"setp.ne.s32", {setp<u32, std::not_equal_to<>{}>, 3}},
     {"setp.ne.s64", {setp<u64, std::not_equal_to<>{}>, 3}},
-    {"shfl.sync.down.b32", {nullptr, 6, Group::warp}},
+    {"shfl.sync.down.b32", {nullptr, 6, Group::warp, shuffle_down}},
+    {"shl.b16", {shift<u16, shift_left<u16>>, 3}},
     {"shl.b32", {shift<u32, shift_left<u32>>, 3}},
     {"shl.b64", {shift<u64, shift_left<u64>>, 3}},
+    {"shr.u16", {shift<u16, shift_right<u16>>, 3}},
     {"shr.u32", {shift<u32, shift_right<u32>>, 3}},
     {"shr.u64", {shift<u64, shift_right<u64>>, 3}},
     {"sqrt.rn.f32", {unary<float, [](float x) { return std::sqrt(x); }>, 2}},
@@ -271,10 +360,15 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.f64", {store<double>, 2}},
     {"st.global.u16", {store<u16>, 2}},
     {"st.global.u32", {store<u32>, 2}},
+    {"st.global.u8", {store<u8>, 2}},
+    {"st.global.v2.u32 ,{}", {store_vector<u32, 2>, 3}},
+    {"st.global.v4.u32 ,{}", {store_vector<u32, 4>, 5}},
     {"st.shared.f32", {store_shared<float>, 2}},
     {"st.shared.u32", {store_shared<u32>, 2}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},
+    {"xor.b64", {binary<u64, std::bit_xor<>{}>, 3}},
+    {"xor.pred", {binary<u64, std::bit_xor<>{}>, 3}},
 };
 
 }  // namespace

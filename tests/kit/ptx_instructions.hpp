@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   virtual ~Memory() = default;
 
-  /// Where the `size` bytes of an address are. Throws IllegalAccess if they are not memory of the kernel.
+  /// Where the `size` bytes of an address are, which is a multiple of `size`: called once for each access. Throws
+  /// IllegalAccess if they are not memory of the kernel.
   [[nodiscard]] virtual std::byte* at(std::uint64_t address, std::size_t size) const = 0;
 };
 
@@ -48,8 +50,11 @@ struct Thread {
     registers[operand.number] = 0;
     std::memcpy(&registers[operand.number], &value, sizeof value);
   }
+  /// A vector of several values is one access of their size.
   [[nodiscard]] std::byte* global(const Operand& operand, std::size_t size) const {
-    return memory->at(registers[operand.number] + operand.offset, size);
+    const std::uint64_t address = registers[operand.number] + operand.offset;
+    if (address % size != 0) throw MisalignedAccess();
+    return memory->at(address, size);
   }
   [[nodiscard]] const std::byte* shared_read(const Operand& operand, std::size_t size) const {
     return shared->read(registers[operand.number] + operand.offset, size, number);
@@ -65,11 +70,12 @@ struct Thread {
 
 using Operands = std::vector<Operand>;
 using Action = void (*)(Thread&, const Operands&);
+using WarpAction = void (*)(std::span<Thread>, const Operands&);
 
 /// The threads that execute an instruction together.
 enum class Group : std::uint8_t {
   thread,
-  warp,   ///< a shuffle
+  warp,   ///< a shuffle, for example
   block,  ///< a barrier
 };
 
@@ -77,6 +83,7 @@ struct Operation {
   Action act;  ///< null if threads execute it together
   std::size_t operands;
   Group group = Group::thread;
+  WarpAction act_together = nullptr;  ///< of a warp
 };
 
 /// Which floating-point instructions a kernel may contain.

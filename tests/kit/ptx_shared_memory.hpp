@@ -10,6 +10,9 @@ namespace penstock::test::ptx {
 struct IllegalAccess : std::runtime_error {
   IllegalAccess() : std::runtime_error("PTX: an access outside of the kernel's memory") {}
 };
+struct MisalignedAccess : std::runtime_error {
+  MisalignedAccess() : std::runtime_error("PTX: an access at an address that is no multiple of its size") {}
+};
 
 /// The shared memory of one block of threads after the other; its addresses begin at 0.
 ///

@@ -87,46 +87,107 @@ TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {
   }
 }
 
+using kernels::AdamDecay, kernels::StateFormat;
+
+constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::moments, StateFormat::split,
+                                   StateFormat::split_bf16, StateFormat::split_q8};
+
 TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
-  using kernels::AdamDecay, kernels::StateFormat;
-  for (const std::uint64_t count : sizes) {
-    for (const auto& [mode, format] : {std::pair(AdamDecay::decoupled, StateFormat::fp32),
-                                       {AdamDecay::l2, StateFormat::fp32},
-                                       {AdamDecay::decoupled, StateFormat::split}}) {
-      std::vector<std::byte> flags(8);
-      Twin state(std::vector<std::byte>(cpu_adam::tile_bytes(format, ElementCount(count)).value().value())),
-          gradient(elements(count, DType::bf16, 2)), parameter(std::vector<std::byte>(2 * count)),
-          flag(flags);
+  for (const StateFormat format : formats) {
+    for (const std::uint64_t count : sizes) {
+      const AdamDecay mode = count % 2 == 0 ? AdamDecay::decoupled : AdamDecay::l2;
+      const DType parameter_dtype = cpu_adam::shared_parameter_dtype(format);
       const cpu_adam::AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
-      const cpu_adam::AdamTile tile{.state = state.host_span(),
-                                    .gradient = gradient.host_span(),
-                                    .parameter = parameter.host_span(),
-                                    .elements = ElementCount(count),
-                                    .format = format};
+      std::vector<std::byte> state_bytes(cpu_adam::tile_bytes(format, ElementCount(count)).value().value()),
+          parameter_bytes(size_of(parameter_dtype).value() * count),
+          masters = elements(count, DType::fp32, 1);
+      cpu_adam::AdamTile tile{.state = {state_bytes.data(), ByteCount(state_bytes.size())},
+                              .parameter = {parameter_bytes.data(), ByteCount(parameter_bytes.size())},
+                              .elements = ElementCount(count),
+                              .parameter_dtype = parameter_dtype,
+                              .format = format,
+                              .first_element = 12345};
+      const ConstHostSpan initial(masters.data(), ByteCount(masters.size()));
+      ASSERT_TRUE(cpu_adam::initialize_tile(initial, DType::fp32, tile).has_value());
+      Twin state(state_bytes), parameter(parameter_bytes), gradient(elements(count, DType::bf16, 2)),
+          flag(std::vector<std::byte>(8));
+      tile.state = state.host_span(), tile.parameter = parameter.host_span();
+      tile.gradient = gradient.host_span();
       for (std::uint64_t step = 1; step <= 3; ++step) {
         ASSERT_TRUE(cpu_adam::adam_step(config, step, 0.5f, tile).has_value());
         const auto coefficients = cpu_adam::adam_coefficients(config, step, 0.5f).value();
         ASSERT_TRUE(kernels::cuda_adam_step(0, cuda_stream, coefficients,
                                             {.state = state.on_device(),
                                              .gradient = {gradient.on_device(), DType::bf16},
-                                             .parameter = {parameter.on_device(), DType::bf16},
+                                             .parameter = {parameter.on_device(), parameter_dtype},
                                              .first_non_finite_block = flag.on_device(),
-                                             .format = format})
+                                             .format = format,
+                                             .step = step,
+                                             .first_element = tile.first_element})
                         .has_value());
       }
       std::memset(flag.host_span().data(), 0xff, 8);
-      EXPECT_TRUE(state.equal() && parameter.equal() && flag.equal()) << count;
+      EXPECT_TRUE(state.equal() && parameter.equal() && flag.equal()) << to_string(format) << " " << count;
     }
   }
 }
 
-// Needs no GPU: the call fails before it enqueues anything.
-TEST(CudaAdam, RefusesAStateFormatWithoutAKernelByName) {
-  const auto refused = kernels::cuda_adam_step(0, {}, {}, {.format = kernels::StateFormat::split_q8});
+// Needs no GPU: the calls fail before they enqueue anything.
+TEST(CudaAdam, RefusesWrongArgumentsByName) {
+  const auto span = [](std::uint64_t address, std::uint64_t size) {
+    return DeviceSpan(DeviceAddress(address), ByteCount(size));
+  };
+  const auto tile = [&](StateFormat format) {
+    const std::uint64_t count = 100;
+    const DType parameter = cpu_adam::shared_parameter_dtype(format);
+    return kernels::DeviceAdamTile{
+        .state = span(0x10000, cpu_adam::tile_bytes(format, ElementCount(count)).value().value()),
+        .gradient = {span(0x20000, 2 * count), DType::bf16},
+        .parameter = {span(0x30000, size_of(parameter).value() * count), parameter},
+        .first_non_finite_block = span(0x40000, 8),
+        .format = format,
+        .step = 1};
+  };
+  const auto refused = [](const kernels::DeviceAdamTile& wrong) {
+    const auto result = kernels::cuda_adam_step(0, {}, {}, wrong);
+    return result.has_value() || result.error().code() != ErrorCode::invalid_argument
+               ? std::string("not refused")
+               : result.error().message();
+  };
+  const auto expect_refused = [&](const kernels::DeviceAdamTile& wrong, const char* name) {
+    EXPECT_NE(refused(wrong).find(name), std::string::npos) << refused(wrong);
+  };
 
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
-  EXPECT_NE(refused.error().message().find("split_q8"), std::string::npos) << refused.error().message();
+  kernels::DeviceAdamTile wrong = tile(StateFormat::fp32);
+  wrong.format = static_cast<StateFormat>(9);
+  expect_refused(wrong, "format");
+  for (const StateFormat format : formats) {
+    SCOPED_TRACE(to_string(format));
+    const std::uint64_t size = tile(format).state.size().value();
+    for (const DeviceSpan state : {span(0x10000, size - 1), span(0x10000, size + 1), span(0, size),
+                                   span(0x10001, size), span(0x2ff80, size), span(0x1ff80, size)}) {
+      wrong = tile(format);
+      wrong.state = state;
+      expect_refused(wrong, "state");
+    }
+    wrong = tile(format);
+    wrong.step = 0;
+    const bool rounds = format == StateFormat::split_bf16 || format == StateFormat::split_q8;
+    if (rounds) expect_refused(wrong, "step");
+    if (format != StateFormat::fp32) {
+      wrong = tile(format);
+      wrong.parameter = {span(0x30000, 200), DType::fp16};
+      expect_refused(wrong, "parameter");
+    }
+    wrong = tile(format);
+    wrong.parameter.bytes = span(0x30000, 4);
+    expect_refused(wrong, "parameter");
+    for (const DeviceSpan flag : {span(0x40000, 4), span(0x40004, 8), span(0x10000, 8)}) {
+      wrong = tile(format);
+      wrong.first_non_finite_block = flag;
+      expect_refused(wrong, "first_non_finite_block");
+    }
+  }
 }
 
 }  // namespace

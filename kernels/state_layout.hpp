@@ -1,0 +1,45 @@
+#pragma once
+
+#include "kernels/state_codes.hpp"
+
+#include <penstock/base/units.hpp>
+#include <penstock/kernels/variants.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace penstock::kernels {
+
+/// Bytes of a block of n elements, n ≤ adam_block_elements; nothing for an unknown format. The layouts are documented
+/// in cpu_adam/state_format.hpp.
+[[nodiscard]] constexpr std::optional<std::uint64_t> state_block_bytes(StateFormat format, std::uint64_t n) {
+  switch (format) {
+    case StateFormat::fp32: return 12 * n;
+    case StateFormat::moments: return 8 * n;
+    case StateFormat::split: return 10 * n;
+    case StateFormat::split_bf16: return 6 * n;
+    case StateFormat::split_q8: return 4 * n + (n + 1) / 2 + 2 * ((n + q8_run - 1) / q8_run);
+  }
+  return std::nullopt;
+}
+
+/// Bytes of a tile; nothing for an unknown format or if they do not fit 64 bits.
+[[nodiscard]] constexpr std::optional<std::uint64_t> state_tile_bytes(StateFormat format, std::uint64_t n) {
+  const std::uint64_t rest = n % adam_block_elements;
+  const auto block = state_block_bytes(format, adam_block_elements), last = state_block_bytes(format, rest);
+  std::uint64_t bytes = 0;
+  if (!block || __builtin_mul_overflow(n / adam_block_elements, *block, &bytes) ||
+      __builtin_add_overflow(bytes, *last, &bytes)) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+/// The alignment that the address of a tile must have: that of its widest number.
+[[nodiscard]] constexpr std::uint64_t state_alignment_bytes(StateFormat format) {
+  const bool has_floats =
+      format == StateFormat::fp32 || format == StateFormat::moments || format == StateFormat::split;
+  return has_floats ? sizeof(float) : sizeof(U16);
+}
+
+}  // namespace penstock::kernels
