@@ -156,6 +156,21 @@ Result<void> check(const char* operation, const DeviceAdamTile& tile) {
 
 }  // namespace
 
+Result<void> load_cuda_adam(int device) {
+  constexpr const char* operation = "load_cuda_adam";
+  PENSTOCK_TRY(use_device(operation, device));
+  KernelLoader load;
+  with_each_element([&]<class Gradient>(Gradient*) {
+    with_each_element(
+        [&]<class Parameter>(Parameter*) { load(adam_kernel<Gradient, Fp32Format<Parameter>>); });
+    load(adam_kernel<Gradient, MomentsFormat>);
+    load(adam_kernel<Gradient, SplitFormat>);
+    load(adam_kernel<Gradient, SplitBf16Format>);
+    load(adam_kernel<Gradient, SplitQ8Format>);
+  });
+  return load.result(operation);
+}
+
 Result<void> cuda_adam_step(int device, StreamHandle stream, const AdamCoefficients& coefficients,
                             const DeviceAdamTile& tile) {
   constexpr const char* operation = "cuda_adam_step";

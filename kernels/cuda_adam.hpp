@@ -31,6 +31,12 @@ struct DeviceAdamTile {
   std::uint64_t step = 0, first_element = 0;
 };
 
+/// Loads the kernels of cuda_adam_step() on CUDA device `device`, so that its calls do not.
+///
+/// Errors: unsupported, if this build has no kernels for the device's compute capability; invalid_argument, for a
+/// device that does not exist.
+Result<void> load_cuda_adam(int device);
+
 /// Enqueues one step on a stream of CUDA device `device`. Finite values have the same bits as from cpu_adam's
 /// adam_step. Never blocks; the tile must stay alive until the stream has executed the step.
 ///

@@ -151,27 +151,18 @@ __global__ void __launch_bounds__(threads_per_block, three_blocks)
   }
 }
 
-/// Loads every kernel of a Compute. CUDA would load each at its first launch, which then waits for the device (CUDA C++
-/// Programming Guide, "Lazy Loading").
 Result<void> load_kernels() {
-  cudaError_t status = cudaSuccess;
-  const auto load = [&status](auto* kernel) {
-    cudaFuncAttributes attributes{};
-    if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
-  };
-  const auto each_element = [](const auto& body) {
-    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) with_device_elements({{}, dtype}, body);
-  };
-  each_element([&]<class X>(X*) {
+  KernelLoader load;
+  with_each_element([&]<class X>(X*) {
     load(scale_kernel<X>);
     load(square_sums_kernel<X>);
-    each_element([&]<class Y>(Y*) {
+    with_each_element([&]<class Y>(Y*) {
       load(cast_kernel<X, Y>);
       load(accumulate_kernel<X, Y>);
       load(mean_kernel<X, Y>);
     });
   });
-  return check_cuda("make_cuda_compute", status);
+  return load.result("make_cuda_compute");
 }
 
 class CudaCompute final : public Compute {

@@ -49,4 +49,25 @@ void with_device_elements(DeviceTensor x, Body&& body) {
   }
 }
 
+/// Calls `body` with a null pointer to each element type.
+template <class Body>
+void with_each_element(Body&& body) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) with_device_elements({{}, dtype}, body);
+}
+
+/// Loads kernels. CUDA would load each at its first launch, which then waits for the device (CUDA C++ Programming
+/// Guide, "Lazy Loading").
+class KernelLoader {
+ public:
+  template <class Kernel>
+  void operator()(Kernel* kernel) {
+    cudaFuncAttributes attributes{};
+    if (status_ == cudaSuccess) status_ = cudaFuncGetAttributes(&attributes, kernel);
+  }
+  [[nodiscard]] Result<void> result(const char* operation) const { return check_cuda(operation, status_); }
+
+ private:
+  cudaError_t status_ = cudaSuccess;
+};
+
 }  // namespace penstock::kernels

@@ -19,7 +19,9 @@ class CudaDeviceAdam final : public DeviceAdam {
                                     .gradient = tile.gradient,
                                     .parameter = tile.parameter,
                                     .first_non_finite_block = tile.first_non_finite_block,
-                                    .format = tile.format});
+                                    .format = tile.format,
+                                    .step = step,
+                                    .first_element = tile.first_element});
   }
 
  private:
@@ -28,7 +30,8 @@ class CudaDeviceAdam final : public DeviceAdam {
 
 }  // namespace
 
-std::unique_ptr<DeviceAdam> make_cuda_device_adam(int ordinal) {
+Result<std::unique_ptr<DeviceAdam>> make_cuda_device_adam(int ordinal) {
+  PENSTOCK_TRY(kernels::load_cuda_adam(ordinal));
   return std::make_unique<CudaDeviceAdam>(ordinal);
 }
 

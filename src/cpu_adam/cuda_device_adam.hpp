@@ -6,7 +6,9 @@
 
 namespace penstock::cpu_adam {
 
-/// For CUDA device number `ordinal`, whose kernels are loaded.
-[[nodiscard]] std::unique_ptr<DeviceAdam> make_cuda_device_adam(int ordinal);
+/// For CUDA device number `ordinal`, on which it loads its kernels.
+///
+/// Errors: as kernels::load_cuda_adam().
+[[nodiscard]] Result<std::unique_ptr<DeviceAdam>> make_cuda_device_adam(int ordinal);
 
 }  // namespace penstock::cpu_adam

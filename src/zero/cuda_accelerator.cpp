@@ -12,9 +12,8 @@ namespace penstock::zero {
 Result<Accelerator> make_cuda_accelerator(int ordinal) {
   PENSTOCK_TRY_ASSIGN(auto device, tiers::create_cuda_device(ordinal));
   PENSTOCK_TRY_ASSIGN(auto compute, kernels::make_cuda_compute(ordinal));
-  return Accelerator{.device = std::move(device),
-                     .compute = std::move(compute),
-                     .adam = cpu_adam::make_cuda_device_adam(ordinal)};
+  PENSTOCK_TRY_ASSIGN(auto adam, cpu_adam::make_cuda_device_adam(ordinal));
+  return Accelerator{.device = std::move(device), .compute = std::move(compute), .adam = std::move(adam)};
 }
 
 Result<std::unique_ptr<tiers::Stream>> wrap_cuda_stream(int ordinal, void* stream) {

@@ -124,7 +124,8 @@ void update_on_device(Config& config, bool all) {
 
 TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStreams) {
   std::uint64_t seed = 300;
-  for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split}) {
+  using enum cpu_adam::StateFormat;
+  for (const auto format : {fp32, split, split_bf16, split_q8}) {
     for (const Offload offload : {Offload{cpu, cpu}, {nvme, nvme}}) {
       RunOptions options = run_options(GetParam(), offload);
       options.config.penstock.state_format = format;

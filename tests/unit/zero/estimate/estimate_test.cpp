@@ -86,7 +86,8 @@ TEST(RunEstimate, CountsEachPurposeInItsTier) {
   EXPECT_EQ(line(Tier::device, Purpose::full_gradient), 2_MiB);
   EXPECT_EQ(line(Tier::host, Purpose::gradient_shard), 2_MiB);
   EXPECT_EQ(line(Tier::host, Purpose::optimizer_tile), 10 * 192_KiB);
-  EXPECT_EQ(line(Tier::host, Purpose::scratch), 128_KiB + 128_KiB + 3 * 192_KiB + 4_KiB);  // and sums of squares
+  EXPECT_EQ(line(Tier::host, Purpose::scratch),
+            128_KiB + 128_KiB + 3 * 192_KiB + 4_KiB);  // and sums of squares
   EXPECT_EQ(line(Tier::nvme, Purpose::parameter_shard), 2_MiB);
   EXPECT_EQ(line(Tier::nvme, Purpose::optimizer_tile), 12_MiB);
   EXPECT_EQ(estimate.per_node(Tier::nvme), 4 * 14_MiB);
@@ -118,21 +119,27 @@ TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) 
   EXPECT_EQ(estimate.written_per_step_per_node(), 2_MiB);
   // Staging, since parameters stream through host memory. The device has states and accumulator.
   EXPECT_EQ(estimate.per_rank(Tier::host), 8_MiB + 4_KiB);
-  // One gathered unit is the whole model: 2; its gradient: 2.
-  EXPECT_EQ(estimate.per_rank(Tier::device), 4_MiB);
+  // One gathered unit is the whole model: 2; its gradient: 2; states 12, accumulator 4.
+  EXPECT_EQ(estimate.per_rank(Tier::device), 4_MiB + 12_MiB + 4_MiB + 4_KiB);
 }
 
-TEST(RunEstimate, KeepsInHostMemoryWhatIsNotOffloaded) {
+TEST(RunEstimate, KeepsOnTheDeviceWhatIsNotOffloaded) {
   RunEstimateOptions options{.parameters = ElementCount(1 << 20), .largest_unit = ElementCount(1 << 16)};
-  options.offload_param = options.offload_optimizer = OffloadDevice::none;
-  const auto none = estimate_run(options).value();
-  options.offload_param = options.offload_optimizer = OffloadDevice::cpu;
-  const auto cpu = estimate_run(options).value();
+  const auto estimate = [&](OffloadDevice parameters, OffloadDevice optimizer) {
+    options.offload_param = parameters;
+    options.offload_optimizer = optimizer;
+    return estimate_run(options).value();
+  };
+  const auto none = estimate(OffloadDevice::none, OffloadDevice::none),
+             states = estimate(OffloadDevice::cpu, OffloadDevice::none),
+             cpu = estimate(OffloadDevice::cpu, OffloadDevice::cpu);
 
-  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-    EXPECT_EQ(none.per_rank(tier), cpu.per_rank(tier)) << to_string(tier);
-  }
-  EXPECT_GT(none.per_rank(Tier::host), 14_MiB);
+  // Parameters 2, states 12, gradients 2.
+  EXPECT_EQ(none.per_rank(Tier::device), cpu.per_rank(Tier::device) + 16_MiB);
+  EXPECT_EQ(none.per_rank(Tier::host), 4_KiB);
+  EXPECT_EQ(states.per_rank(Tier::device), none.per_rank(Tier::device) - 2_MiB);
+  EXPECT_GT(cpu.per_rank(Tier::host), 16_MiB);
+  EXPECT_EQ(estimate(OffloadDevice::none, OffloadDevice::cpu).per_rank(Tier::host), cpu.per_rank(Tier::host));
 }
 
 TEST(RunEstimate, RefusesWhatCannotBe) {
