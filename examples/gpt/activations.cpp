@@ -14,7 +14,6 @@ template <class Place>
 void Activations::lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place) {
   sequences = sequence_count;
   const std::uint64_t rows = std::uint64_t{sequences} * config.context;
-  const std::uint64_t pairs = rows * config.heads * config.context;
   const auto floats = [&](std::uint64_t count) {
     return DeviceTensor{place(ByteCount(count * 4)), DType::fp32};
   };
@@ -29,7 +28,7 @@ void Activations::lay_out(const ModelConfig& config, std::uint32_t sequence_coun
     blocks.push_back({.norm1 = wide(1),
                       .norm1_statistics = floats(2 * rows),
                       .qkv = wide(3),
-                      .probabilities = floats(pairs),
+                      .log_sums = floats(rows * config.heads),
                       .attended = wide(1),
                       .middle = wide(1),
                       .norm2 = wide(1),
@@ -45,7 +44,7 @@ void Activations::lay_out(const ModelConfig& config, std::uint32_t sequence_coun
   residual_gradient = wide(1);
   branch_gradient = wide(1);
   wide_gradient = wide(4);
-  probabilities_gradient = floats(pairs);
+  projections = floats(rows * config.heads);
 }
 
 namespace {

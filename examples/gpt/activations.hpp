@@ -16,7 +16,7 @@ class Activations {
   struct Block {
     penstock::DeviceTensor norm1, norm1_statistics;  ///< [rows, width], [rows, 2]
     penstock::DeviceTensor qkv;                      ///< [rows, 3 · width]
-    penstock::DeviceTensor probabilities;            ///< [sequences, heads, context, context]
+    penstock::DeviceTensor log_sums;                 ///< [sequences, heads, context], of attention's scores
     penstock::DeviceTensor attended;                 ///< [rows, width]
     penstock::DeviceTensor middle;                   ///< [rows, width], the residual stream after attention
     penstock::DeviceTensor norm2, norm2_statistics;  ///< [rows, width], [rows, 2]
@@ -39,10 +39,10 @@ class Activations {
   penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
 
   // Used only by the backward.
-  penstock::DeviceTensor residual_gradient;       ///< [rows, width], carried from unit to unit
-  penstock::DeviceTensor branch_gradient;         ///< [rows, width]
-  penstock::DeviceTensor wide_gradient;           ///< [rows, 4 · width]
-  penstock::DeviceTensor probabilities_gradient;  ///< [sequences, heads, context, context]
+  penstock::DeviceTensor residual_gradient;  ///< [rows, width], carried from unit to unit
+  penstock::DeviceTensor branch_gradient;    ///< [rows, width]
+  penstock::DeviceTensor wide_gradient;      ///< [rows, 4 · width]
+  penstock::DeviceTensor projections;        ///< [sequences, heads, context], see Ops::AttentionBackward
 
  private:
   template <class Place>

@@ -131,35 +131,6 @@ __global__ void layer_norm_backward_kernel(std::uint32_t columns, const float* x
   }
 }
 
-__global__ void causal_softmax_kernel(std::uint32_t context, float scale, float* scores) {
-  scores += std::size_t{blockIdx.x} * context;
-  const unsigned visible = blockIdx.x % context + 1;
-  float largest = Maximum::neutral;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) largest = fmaxf(largest, scores[c]);
-  largest = reduce<Maximum>(largest);
-  float sum = 0;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) {
-    scores[c] = expf(scale * (scores[c] - largest));
-    sum += scores[c];
-  }
-  sum = reduce<Sum>(sum);
-  for (unsigned c = threadIdx.x; c < context; c += block_size)
-    scores[c] = c < visible ? scores[c] / sum : 0.0f;
-}
-
-__global__ void causal_softmax_backward_kernel(std::uint32_t context, float scale, const float* p,
-                                               float* dp) {
-  p += std::size_t{blockIdx.x} * context;
-  dp += std::size_t{blockIdx.x} * context;
-  const unsigned visible = blockIdx.x % context + 1;
-  float projected = 0;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) projected += p[c] * dp[c];
-  projected = reduce<Sum>(projected);
-  for (unsigned c = threadIdx.x; c < context; c += block_size) {
-    dp[c] = c < visible ? scale * p[c] * (dp[c] - projected) : 0.0f;
-  }
-}
-
 __device__ float gelu_gate(float x) {
   const float u = gelu_slope * (x + gelu_cubic * x * x * x);
   return 1.0f / (1.0f + expf(fminf(-2.0f * u, 88.0f)));
@@ -249,9 +220,9 @@ cudaError_t load_kernels() {
     ((error = error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, kernels)), ...);
   };
   load(widen_bf16_kernel, store_bf16_kernel, store_fp32_kernel, add_bias_kernel, column_sums_kernel,
-       layer_norm_kernel, layer_norm_parameters_kernel, layer_norm_backward_kernel, causal_softmax_kernel,
-       causal_softmax_backward_kernel, gelu_kernel, gelu_backward_kernel, embed_kernel, embed_backward_kernel,
-       positions_backward_kernel, cross_entropy_kernel, cross_entropy_backward_kernel);
+       layer_norm_kernel, layer_norm_parameters_kernel, layer_norm_backward_kernel, gelu_kernel,
+       gelu_backward_kernel, embed_kernel, embed_backward_kernel, positions_backward_kernel,
+       cross_entropy_kernel, cross_entropy_backward_kernel);
   return error;
 }
 
@@ -294,18 +265,6 @@ void layer_norm_backward(cudaStream_t stream, RowsSize size, const float* x, con
   layer_norm_parameters_kernel<<<blocks_for(size.columns), block_size, 0, stream>>>(size, x, statistics, dy,
                                                                                     dgain, db);
   layer_norm_backward_kernel<<<size.rows, block_size, 0, stream>>>(size.columns, x, gain, statistics, dy, dx);
-}
-
-void causal_softmax(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                    float* scores) {
-  causal_softmax_kernel<<<static_cast<unsigned>(matrices * context), block_size, 0, stream>>>(context, scale,
-                                                                                              scores);
-}
-
-void causal_softmax_backward(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                             const float* p, float* dp) {
-  causal_softmax_backward_kernel<<<static_cast<unsigned>(matrices * context), block_size, 0, stream>>>(
-      context, scale, p, dp);
 }
 
 void gelu(cudaStream_t stream, const float* x, float* y, std::size_t count) {

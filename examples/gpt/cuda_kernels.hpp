@@ -28,12 +28,6 @@ void layer_norm(cudaStream_t stream, RowsSize size, const float* x, const float*
 void layer_norm_backward(cudaStream_t stream, RowsSize size, const float* x, const float* gain,
                          const float* statistics, const float* dy, float* dx, float* dgain, float* db);
 
-/// `matrices` square matrices, one after another.
-void causal_softmax(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                    float* scores);
-void causal_softmax_backward(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                             const float* p, float* dp);
-
 void gelu(cudaStream_t stream, const float* x, float* y, std::size_t count);
 void gelu_backward(cudaStream_t stream, const float* x, const float* dy, float* dx, std::size_t count);
 

@@ -1,5 +1,6 @@
 #include "gpt/cuda_ops.hpp"
 
+#include "gpt/cuda_attention.hpp"
 #include "gpt/cuda_kernels.hpp"
 #include "gpt/device_memory.hpp"
 
@@ -7,7 +8,6 @@
 
 #include <cublas_v2.h>
 
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,26 +33,23 @@ std::size_t count(DeviceTensor tensor) {
   return tensor.count().value();
 }
 
-/// A row-major matrix inside a larger one. In a batch, matrices begin `batch_stride` elements apart.
+/// A row-major matrix inside a larger one.
 struct Matrix {
   float* data;
   std::uint32_t stride;
   bool transposed = false;
-  std::uint32_t batch_stride = 0;
 };
-Matrix transposed(Matrix matrix) {
-  matrix.transposed = true;
-  return matrix;
-}
 
 struct ProductSize {
-  std::uint32_t rows, columns, inner, batches = 1;
+  std::uint32_t rows, columns, inner;
 };
 
 class CudaOps final : public Ops {
  public:
   CudaOps(cublasHandle_t handle, DeviceBuffer scratch) : handle_(handle), scratch_(std::move(scratch)) {}
   ~CudaOps() override { cublasDestroy(handle_); }
+
+  std::uint32_t head_width_max() const override { return cuda::attention_head_width_max; }
 
   Result<void> status() const override {
     if (failure_) return *failure_;
@@ -120,36 +117,21 @@ class CudaOps final : public Ops {
     });
   }
 
-  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
                  DeviceTensor y) override {
-    run("Ops::attention", stream, [&](cudaStream_t on) {
-      const Attention in(size, floats(qkv), floats(probabilities), floats(y));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.scores(), in.query(s), transposed(in.key(s)), in.probabilities(s));
-      }
-      cuda::causal_softmax(on, in.matrices(), size.context, in.scale(), floats(probabilities));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), in.probabilities(s), in.value(s), in.output(s));
-      }
-    });
+    run("Ops::attention", stream,
+        [&](cudaStream_t on) { cuda::attention(on, size, floats(qkv), floats(log_sums), floats(y)); });
   }
 
-  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                          DeviceTensor dqkv) override {
+  void attention_backward(StreamHandle stream, AttentionSize size, const AttentionBackward& t) override {
     run("Ops::attention_backward", stream, [&](cudaStream_t on) {
-      const Attention in(size, floats(qkv), floats(probabilities), floats(dy));
-      const Attention out(size, floats(dqkv), floats(scratch), floats(dy));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), transposed(in.probabilities(s)), in.output(s), out.value(s));
-        product(in.scores(), in.output(s), transposed(in.value(s)), out.probabilities(s));
-      }
-      cuda::causal_softmax_backward(on, in.matrices(), size.context, in.scale(), floats(probabilities),
-                                    floats(scratch));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), out.probabilities(s), in.key(s), out.query(s));
-        product(in.mixed(), transposed(out.probabilities(s)), in.query(s), out.key(s));
-      }
+      cuda::attention_backward(on, size,
+                               {.qkv = floats(t.qkv),
+                                .log_sums = floats(t.log_sums),
+                                .y = floats(t.y),
+                                .dy = floats(t.dy),
+                                .projections = floats(t.projections),
+                                .dqkv = floats(t.dqkv)});
     });
   }
 
@@ -197,40 +179,6 @@ class CudaOps final : public Ops {
   }
 
  private:
-  /// The heads of one sequence as batches of matrices inside the attention's buffers.
-  class Attention {
-   public:
-    Attention(const AttentionSize& size, float* qkv, float* probabilities, float* output)
-        : size_(size), qkv_(qkv), probabilities_(probabilities), output_(output) {}
-
-    ProductSize scores() const { return {size_.context, size_.context, head_width(), size_.heads}; }
-    ProductSize mixed() const { return {size_.context, head_width(), size_.context, size_.heads}; }
-    std::size_t matrices() const { return std::size_t{size_.sequences} * size_.heads; }
-    float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_width())); }
-
-    Matrix query(std::uint32_t sequence) const { return part(sequence, 0); }
-    Matrix key(std::uint32_t sequence) const { return part(sequence, 1); }
-    Matrix value(std::uint32_t sequence) const { return part(sequence, 2); }
-    Matrix output(std::uint32_t sequence) const {
-      return {output_ + first_row(sequence) * size_.width, size_.width, false, head_width()};
-    }
-    Matrix probabilities(std::uint32_t sequence) const {
-      const std::uint32_t matrix = size_.context * size_.context;
-      return {probabilities_ + std::size_t{sequence} * size_.heads * matrix, size_.context, false, matrix};
-    }
-
-   private:
-    std::uint32_t head_width() const { return size_.width / size_.heads; }
-    std::size_t first_row(std::uint32_t sequence) const { return std::size_t{sequence} * size_.context; }
-    Matrix part(std::uint32_t sequence, std::size_t index) const {
-      return {qkv_ + first_row(sequence) * 3 * size_.width + index * size_.width, 3 * size_.width, false,
-              head_width()};
-    }
-
-    AttentionSize size_;
-    float *qkv_, *probabilities_, *output_;
-  };
-
   template <class Operation>
   void run(const char* name, StreamHandle stream, Operation operation) {
     if (failure_) return;
@@ -277,9 +225,8 @@ class CudaOps final : public Ops {
     const auto op = [](const Matrix& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const float one = 1, zero = 0;
     check(cublasSgemmStridedBatched(handle_, op(b), op(a), index(size.columns), index(size.rows),
-                                    index(size.inner), &one, b.data, index(b.stride), b.batch_stride, a.data,
-                                    index(a.stride), a.batch_stride, &zero, c.data, index(c.stride),
-                                    c.batch_stride, index(size.batches)));
+                                    index(size.inner), &one, b.data, index(b.stride), 0, a.data,
+                                    index(a.stride), 0, &zero, c.data, index(c.stride), 0, 1));
   }
 
   cublasHandle_t handle_;
@@ -309,7 +256,9 @@ Result<DeviceBuffer> allocate(ByteCount size) {
 
 Result<std::unique_ptr<Ops>> make_cuda_ops(ByteCount scratch) {
   PENSTOCK_TRY_ASSIGN(auto buffer, allocate(scratch));
-  if (const cudaError_t error = cuda::load_kernels(); error != cudaSuccess) return refused(error);
+  for (const auto load : {cuda::load_kernels, cuda::load_attention_kernels}) {
+    if (const cudaError_t error = load(); error != cudaSuccess) return refused(error);
+  }
   cublasHandle_t handle = nullptr;
   if (const cublasStatus_t status = cublasCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
     const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;

@@ -1,20 +1,19 @@
 #include "gpt/host_ops.hpp"
 
+#include "gpt/host_attention.hpp"
 #include "gpt/host_kernels.hpp"
 #include "gpt/host_matmul.hpp"
 
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <tuple>
+#include <limits>
 #include <utility>
 
 namespace gpt {
 
 namespace {
 
-using host::Matrix;
 using host::Transpose;
 using penstock::DType;
 
@@ -60,30 +59,13 @@ void store(const float* values, const Gradient& gradient) {
   }
 }
 
-/// One head of one sequence inside the attention's buffers.
-struct Head {
-  Head(const AttentionSize& size, std::uint32_t sequence, std::uint32_t head)
-      : context(size.context), head_width(size.width / size.heads), qkv_stride(3 * size.width) {
-    const std::size_t first_row = std::size_t{sequence} * size.context;
-    query = first_row * qkv_stride + std::size_t{head} * head_width;
-    key = query + size.width;
-    value = key + size.width;
-    output = first_row * size.width + std::size_t{head} * head_width;
-    probabilities = (std::size_t{sequence} * size.heads + head) * size.context * size.context;
-    scale = 1.0f / std::sqrt(static_cast<float>(head_width));
-  }
-
-  std::uint32_t context, head_width, qkv_stride;
-  std::size_t query, key, value, output, probabilities;  // first element of each
-  float scale;
-};
-
 class HostOps final : public Ops {
  public:
   explicit HostOps(DeviceBuffer scratch) : scratch_(std::make_shared<const Scratch>(std::move(scratch))) {
     host::limit_products_to_one_thread();
   }
 
+  std::uint32_t head_width_max() const override { return std::numeric_limits<std::uint32_t>::max(); }
   penstock::Result<void> status() const override { return penstock::ok(); }
 
   void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
@@ -146,39 +128,19 @@ class HostOps final : public Ops {
     });
   }
 
-  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
                  DeviceTensor y) override {
-    for_each_head(stream, size, [=](const Head& head) {
-      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
-      const float* in = floats(qkv);
-      float* p = floats(probabilities) + head.probabilities;
-      host::product({context, context, width}, {in + head.query, stride},
-                    {in + head.key, stride, Transpose::yes}, {p, context});
-      host::causal_softmax(context, head.scale, p);
-      host::product({context, width, context}, {p, context}, {in + head.value, stride},
-                    {floats(y) + head.output, size.width});
-    });
+    enqueue(stream, [=] { host::attention(size, floats(qkv), floats(log_sums), floats(y)); });
   }
 
-  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                          DeviceTensor dqkv) override {
-    for_each_head(stream, size, [=](const Head& head) {
-      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
-      const float* in = floats(qkv);
-      const float* p = floats(probabilities) + head.probabilities;
-      float* dp = floats(scratch) + head.probabilities;
-      float* din = floats(dqkv);
-      const Matrix<const float> dout{floats(dy) + head.output, size.width};
-      host::product({context, width, context}, {p, context, Transpose::yes}, dout,
-                    {din + head.value, stride});
-      host::product({context, context, width}, dout, {in + head.value, stride, Transpose::yes},
-                    {dp, context});
-      host::causal_softmax_backward(context, head.scale, p, dp);
-      host::product({context, width, context}, {dp, context}, {in + head.key, stride},
-                    {din + head.query, stride});
-      host::product({context, width, context}, {dp, context, Transpose::yes}, {in + head.query, stride},
-                    {din + head.key, stride});
+  void attention_backward(StreamHandle stream, AttentionSize size, const AttentionBackward& t) override {
+    enqueue(stream, [size, t] {
+      host::attention_backward(size, {.qkv = floats(t.qkv),
+                                      .log_sums = floats(t.log_sums),
+                                      .y = floats(t.y),
+                                      .dy = floats(t.dy),
+                                      .projections = floats(t.projections),
+                                      .dqkv = floats(t.dqkv)});
     });
   }
 
@@ -240,15 +202,6 @@ class HostOps final : public Ops {
  private:
   static void enqueue(StreamHandle stream, std::function<void()> operation) {
     stream.host_queue()->enqueue(std::move(operation));
-  }
-
-  template <class Operation>
-  static void for_each_head(StreamHandle stream, AttentionSize size, Operation operation) {
-    enqueue(stream, [size, operation] {
-      for (std::uint32_t sequence = 0; sequence < size.sequences; ++sequence) {
-        for (std::uint32_t head = 0; head < size.heads; ++head) operation(Head(size, sequence, head));
-      }
-    });
   }
 
   std::shared_ptr<const Scratch> scratch_;

@@ -31,7 +31,13 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
   PENSTOCK_TRY(config.validate());
-  return Model(config, ops);
+  const std::uint32_t head_width = config.width / config.heads, most = ops.head_width_max();
+  if (head_width <= most) return Model(config, ops);
+  return Error::invalid_argument("Model::create")
+      .object("width of a head")
+      .wanted("at most " + std::to_string(most) + " on this device")
+      .got(head_width)
+      .advice("use more heads (--heads)");
 }
 
 Result<void> Model::check(const char* operation, std::size_t unit,
@@ -129,7 +135,7 @@ void Model::forward_block(StreamHandle stream, std::size_t layer, std::span<cons
   ops_->layer_norm(stream, {n, width}, in, weights[norm1_gain], weights[norm1_bias], block.norm1,
                    block.norm1_statistics);
   linear(stream, {n, width, 3 * width}, block.norm1, weights[qkv_weight], weights[qkv_bias], block.qkv);
-  ops_->attention(stream, attention, block.qkv, block.probabilities, block.attended);
+  ops_->attention(stream, attention, block.qkv, block.log_sums, block.attended);
   linear(stream, {n, width, width}, block.attended, weights[proj_weight], weights[proj_bias], block.middle);
   ops_->add(stream, in, block.middle);
 
@@ -170,8 +176,13 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
 
   linear_gradients(stream, proj, dstream, block.attended, gradients[proj_weight], gradients[proj_bias]);
   ops_->matmul_input_gradient(stream, proj, dstream, weights[proj_weight], dbranch);
-  ops_->attention_backward(stream, attention, block.qkv, block.probabilities, dbranch,
-                           a.probabilities_gradient, dqkv);
+  ops_->attention_backward(stream, attention,
+                           {.qkv = block.qkv,
+                            .log_sums = block.log_sums,
+                            .y = block.attended,
+                            .dy = dbranch,
+                            .projections = a.projections,
+                            .dqkv = dqkv});
   linear_gradients(stream, qkv, dqkv, block.norm1, gradients[qkv_weight], gradients[qkv_bias]);
   ops_->matmul_input_gradient(stream, qkv, dqkv, weights[qkv_weight], dbranch);
   ops_->layer_norm_backward(stream, {n, width},

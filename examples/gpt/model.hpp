@@ -18,7 +18,8 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero or a width that is not a multiple of the heads.
+  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head wider than
+  /// Ops::head_width_max().
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }

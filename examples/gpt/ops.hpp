@@ -46,9 +46,9 @@ struct EmbeddingSize {
 
 /// The arithmetic of a GPT, on the memory of one kind of device: the example's own compute interface.
 ///
-/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32;
-/// everything else is fp32; tokens and targets are one byte each. Arithmetic is fp32; a gradient is rounded
-/// once, to nearest even. An implementation gives the same bits from run to run.
+/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32; everything else
+/// is fp32; tokens and targets are one byte each. Arithmetic is fp32; products of attention may round their operands to
+/// bf16; a gradient is rounded once, to nearest even. An implementation gives the same bits from run to run.
 ///
 /// Every operation is stream-ordered: the call returns once it is enqueued, and its operands must stay alive until the
 /// stream has executed it. An instance is used with one stream, from one thread at a time; several instances may be
@@ -59,6 +59,9 @@ class Ops {
   Ops(const Ops&) = delete;
   Ops& operator=(const Ops&) = delete;
   virtual ~Ops() = default;
+
+  /// The widest head of attention that it computes.
+  [[nodiscard]] virtual std::uint32_t head_width_max() const = 0;
 
   /// The first error of any operation enqueued so far.
   [[nodiscard]] virtual penstock::Result<void> status() const = 0;
@@ -93,13 +96,19 @@ class Ops {
   virtual void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& tensors) = 0;
 
   /// Causal multi-head attention. A row of qkv[rows, 3 · width] is query, key and value, one after the other, each
-  /// divided into heads. Keeps probabilities[sequences, heads, context, context] for the backward.
-  virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                         DeviceTensor probabilities, DeviceTensor y) = 0;
-  /// `scratch` has the size of the probabilities.
-  virtual void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                                  DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                                  DeviceTensor dqkv) = 0;
+  /// divided into heads. Scores exist only in tiles, so memory is linear in the context (FlashAttention-2, Dao 2023).
+  /// Keeps log_sums[sequences, heads, context] for the backward: log Σ exp(score) of each query, where a score is
+  /// query · key / sqrt(width of a head).
+  virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
+                         DeviceTensor y) = 0;
+  struct AttentionBackward {
+    DeviceTensor qkv, log_sums, y;  ///< as in the forward
+    DeviceTensor dy;
+    DeviceTensor projections;  ///< scratch of the size of log_sums: Σ dy · y of each query and head
+    DeviceTensor dqkv;
+  };
+  virtual void attention_backward(StreamHandle stream, AttentionSize size,
+                                  const AttentionBackward& tensors) = 0;
 
   /// y = x · Φ(x) in its tanh form: x / (1 + exp(−2u)), u = sqrt(2/π) · (x + 0.044715 x³)
   /// (Hendrycks, Gimpel 2016).

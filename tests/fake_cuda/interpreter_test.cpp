@@ -2,6 +2,7 @@
 #include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
+#include <bit>
 #include <cfenv>
 #include <cmath>
 #include <numeric>
@@ -116,6 +117,47 @@ TEST(PtxInterpreter, RoundsAFusedMultiplicationOnceAsItsModeSays) {
     volatile float wanted = std::fma(a, b, c);
     std::fesetround(FE_TONEAREST);
     EXPECT_EQ(down[i], wanted) << i;
+  }
+}
+
+TEST(PtxInterpreter, ExchangesValuesOfLanesWhoseNumbersDifferInSomeBits) {
+  std::vector<float> values = numbers(32);
+
+  module().launch("butterfly_kernel", {.blocks = 1, .threads = 32}, values.data(), 5);
+
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i ^ 5));
+}
+
+TEST(PtxInterpreter, MultipliesMatricesInTheFragmentsOfAWarp) {
+  // Element (row, column) of the operands, in bf16; their register and half by the tables of the PTX ISA.
+  const auto left = [](std::size_t row, std::size_t column) {
+    return static_cast<float>(3 * row) - static_cast<float>(column);
+  };
+  const auto right = [](std::size_t row, std::size_t column) {
+    return static_cast<float>(row * (column + 1) % 7) - 2;
+  };
+  const auto bf16 = [](float x) { return std::bit_cast<std::uint32_t>(x) >> 16; };
+  std::vector<std::uint32_t> a(128), b(64);
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 16; ++column) {
+      const std::size_t lane = row % 8 * 4 + column % 8 / 2, i = row / 8 + column / 8 * 2;
+      a[4 * lane + i] |= bf16(left(row, column)) << column % 2 * 16;
+    }
+    for (std::size_t column = 0; column < 8; ++column) {
+      b[2 * (column * 4 + row % 8 / 2) + row / 8] |= bf16(right(row, column)) << row % 2 * 16;
+    }
+  }
+  std::vector<float> sums(128, 100.0f);
+
+  module().launch("multiply_matrices_kernel", {.blocks = 1, .threads = 32}, a.data(), b.data(), sums.data());
+
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 8; ++column) {
+      float wanted = 100;
+      for (std::size_t k = 0; k < 16; ++k) wanted += left(row, k) * right(k, column);
+      EXPECT_EQ(sums[4 * (row % 8 * 4 + column / 2) + row / 8 * 2 + column % 2], wanted)
+          << row << ", " << column;
+    }
   }
 }
 

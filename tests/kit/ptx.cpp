@@ -26,6 +26,7 @@ using u64 = std::uint64_t;
 
 struct Instruction {
   ptx::Action act;
+  ptx::WarpAction act_together;
   ptx::Group group;
   Operands operands;
   std::size_t guard;  // a predicate; without one it is true
@@ -56,10 +57,13 @@ class Decoder {
     std::smatch match;
     if (!std::regex_match(line, match, form)) throw unknown(line);
     const std::string operands = match.str(4);
-    const char* const shape = operands.starts_with('{') ? " {}" : operands.ends_with('}') ? " ,{}" : "";
-    const ptx::Operation& operation = ptx::operation(match.str(3) + shape, arithmetic_);
+    const char *const first = operands.starts_with('{') ? " {}" : "", *const last = operands.ends_with('}')
+                                                                                        ? " ,{}"
+                                                                                        : "";
+    const ptx::Operation& operation = ptx::operation(match.str(3) + first + last, arithmetic_);
     if (operation.group != ptx::Group::thread && match[2].matched) throw unknown(line);
     Instruction instruction{.act = operation.act,
+                            .act_together = operation.act_together,
                             .group = operation.group,
                             .operands = {},
                             .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
@@ -102,25 +106,11 @@ class Decoder {
   std::vector<u64> registers_;
 };
 
-/// shfl.sync.down by all threads of a warp: each gets the value of the thread a given number of lanes above, within its
-/// segment.
-void exchange(std::span<Thread> warp, const Operands& o) {
-  std::vector<u32> values;
-  for (const Thread& thread : warp) values.push_back(thread.get<u32>(o[2]));
-  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
-    const u32 control = warp[lane].get<u32>(o[4]), segment = control >> 8 & 0x1f;
-    const std::size_t last = (lane & segment) | (control & 0x1f & ~segment);
-    const std::size_t other = lane + warp[lane].get<u32>(o[3]);
-    warp[lane].set(o[0], values.at(other <= last ? other : lane));
-    warp[lane].set(o[1], u64{other <= last});
-  }
-}
-
 /// The instruction that all `threads` have reached.
 std::size_t common_instruction(std::span<const Thread> threads) {
   const std::size_t here = threads.front().next;
   if (!std::ranges::all_of(threads, [&](const Thread& thread) { return thread.next == here; })) {
-    throw std::runtime_error("PTX: not all threads take part in a shuffle or a barrier");
+    throw std::runtime_error("PTX: not all threads take part in an instruction of a warp or a barrier");
   }
   return here;
 }
@@ -137,7 +127,7 @@ void run_warp(std::span<Thread> warp, const std::vector<Instruction>& program) {
     }
     const std::size_t here = common_instruction(warp);
     if (here >= program.size() || program[here].group == ptx::Group::block) return;
-    exchange(warp, program[here].operands);
+    program[here].act_together(warp, program[here].operands);
     for (Thread& thread : warp) ++thread.next;
   }
 }
@@ -162,6 +152,7 @@ struct PtxModule::Program {
   std::vector<Instruction> instructions;
   std::vector<u64> registers;           ///< the initial ones of a thread
   std::vector<std::size_t> parameters;  ///< the register of each
+  std::size_t shared_size = 0;          ///< of the variables in shared memory that it uses
 };
 
 PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmetic)
@@ -172,7 +163,7 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
       parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
       instruction(R"(\s+(?:\{\s*)?([@a-z][^;]*);\}?)"),  // in braces if it is inline assembly
       shared(R"(\s*\.shared\s+\.align\s+\d+\s+\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?;)"),
-      ignored(R"(\s*([(){}]|\.reg\s.*|//.*)?)");
+      ignored(R"(\s*([(){}]|\.reg\s.*|\.maxntid\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
   const auto size = [&match] {  // of a parameter or variable: bits, name, elements of an array
@@ -180,9 +171,7 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
   };
   for (std::string line; std::getline(file, line);) {
     if (std::regex_match(line, match, shared)) {
-      constexpr std::size_t alignment = 16;
-      shared_[match.str(2)] = shared_size_;
-      shared_size_ += (size() + alignment - 1) / alignment * alignment;
+      shared_[match.str(2)] = size();
     } else if (std::regex_match(line, match, entry)) {
       kernel = &kernels_[name_in_cpp(match.str(1))];
     } else if (kernel == nullptr) {
@@ -250,7 +239,15 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
   std::call_once(kernel.decoded, [&] {
     Decoder decoder(kernel.labels, arithmetic_);
     auto program = std::make_shared<Program>();
-    for (const auto& [variable, address] : shared_) decoder.add_variable(variable, address);
+    for (const auto& [variable, size] : shared_) {
+      const auto uses = [&name = variable](const std::string& line) {
+        return line.find(name) != std::string::npos;
+      };
+      if (!std::ranges::any_of(kernel.lines, uses)) continue;
+      constexpr std::size_t alignment = 16;
+      decoder.add_variable(variable, program->shared_size);
+      program->shared_size += (size + alignment - 1) / alignment * alignment;
+    }
     for (const auto& [parameter, size] : kernel.parameters) {
       program->parameters.push_back(decoder.add_parameter(parameter));
     }
@@ -263,7 +260,7 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
     initial.registers[kernel.program->parameters[i]] = reinterpret_cast<std::uintptr_t>(arguments[i].data());
   }
 
-  ptx::SharedMemory shared(shared_size_);
+  ptx::SharedMemory shared(kernel.program->shared_size);
   initial.shared = &shared;
   std::vector<Thread> threads(grid.threads);
   for (std::uint32_t block = 0; block < grid.blocks; ++block) {

@@ -1,5 +1,7 @@
 #include "kit/ptx_instructions.hpp"
 
+#include "kit/ptx_warp.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -84,6 +86,15 @@ void pack(Thread& t, const Operands& o) {
 void pack_halves(Thread& t, const Operands& o) {
   t.set(o[0], u32{t.get<u16>(o[2])} << 16 | t.get<u16>(o[1]));
 }
+void unpack_halves(Thread& t, const Operands& o) {
+  const u32 both = t.get<u32>(o[2]);
+  t.set(o[0], static_cast<u16>(both));
+  t.set(o[1], static_cast<u16>(both >> 16));
+}
+/// The lower half of the product, plus the addend.
+void multiply_add_low(Thread& t, const Operands& o) {
+  t.set(o[0], t.get<u32>(o[1]) * t.get<u32>(o[2]) + t.get<u32>(o[3]));
+}
 void branch(Thread& t, const Operands& o) {
   t.next = o[0].number;
 }
@@ -148,9 +159,8 @@ constexpr auto reciprocal = [](float a) { return 1.0f / a; };
 constexpr auto flush = [](float a) {
   return std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a;
 };
-constexpr auto power_of_two = [](float a) {
-  return flush(static_cast<float>(std::exp2(static_cast<double>(flush(a)))));
-};
+constexpr auto power_of_two = [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); };
+constexpr auto power_of_two_flushed = [](float a) { return flush(power_of_two(flush(a))); };
 
 void fused(Thread& t, const Operands& o) {
   t.set(o[0], std::fma(t.get<float>(o[1]), t.get<float>(o[2]), t.get<float>(o[3])));
@@ -165,19 +175,29 @@ void fused_down(Thread& t, const Operands& o) {
   t.set(o[0], above ? std::nextafter(nearest, -std::numeric_limits<float>::infinity()) : nearest);
 }
 /// To nearest even; a NaN becomes the one of PTX.
-void round_to_bf16(Thread& t, const Operands& o) {
-  const u32 bits = t.get<u32>(o[1]);
+u16 rounded_to_bf16(u32 bits) {
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  t.set(o[0], static_cast<u16>(is_nan ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+  return static_cast<u16>(is_nan ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+void round_to_bf16(Thread& t, const Operands& o) {
+  t.set(o[0], rounded_to_bf16(t.get<u32>(o[1])));
+}
+/// The first source becomes the upper half.
+void round_pair_to_bf16(Thread& t, const Operands& o) {
+  t.set(o[0], u32{rounded_to_bf16(t.get<u32>(o[1]))} << 16 | rounded_to_bf16(t.get<u32>(o[2])));
 }
 
 // Of Arithmetic::approximate alone.
 const std::map<std::string_view, Operation> approximate_operations = {
     {"add.f32", {binary<float, std::plus<>{}>, 3}},
     {"cvt.sat.f32.f32", {unary<float, saturate>, 2}},
-    {"ex2.approx.ftz.f32", {unary<float, power_of_two>, 2}},
+    {"cvt.rn.bf16x2.f32", {round_pair_to_bf16, 3}},
+    {"ex2.approx.f32", {unary<float, power_of_two>, 2}},
+    {"ex2.approx.ftz.f32", {unary<float, power_of_two_flushed>, 2}},
     {"fma.rm.f32", {fused_down, 4}},
     {"fma.rn.f32", {fused, 4}},
+    {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} ,{}",
+     {nullptr, 14, Group::warp, multiply_matrices}},
     {"mul.f32", {binary<float, std::multiplies<>{}>, 3}},
     {"sub.f32", {binary<float, std::minus<>{}>, 3}},
 };
@@ -185,11 +205,13 @@ const std::map<std::string_view, Operation> approximate_operations = {
 const std::map<std::string_view, Operation> operations = {
     {"add.rn.f32", {binary<float, std::plus<>{}>, 3}},
     {"add.rn.f64", {binary<double, std::plus<>{}>, 3}},
+    {"add.s16", {binary<u16, std::plus<>{}>, 3}},
     {"add.s32", {binary<u32, std::plus<>{}>, 3}},
     {"add.s64", {binary<u64, std::plus<>{}>, 3}},
     {"and.b16", {binary<u16, std::bit_and<>{}>, 3}},
     {"and.b32", {binary<u32, std::bit_and<>{}>, 3}},
     {"and.b64", {binary<u64, std::bit_and<>{}>, 3}},
+    {"and.pred", {binary<u64, std::bit_and<>{}>, 3}},
     {"atom.global.min.u64", {atomic_min, 3}},
     {"bar.sync", {nullptr, 1, Group::block}},
     {"bra", {branch, 1}},
@@ -199,8 +221,10 @@ const std::map<std::string_view, Operation> operations = {
     {"cvt.rn.f32.s32", {unary<std::int32_t, convert<std::int32_t, float>>, 2}},
     {"cvt.rn.f32.u16", {unary<u16, convert<u16, float>>, 2}},
     {"cvt.rn.f32.u32", {unary<u32, convert<u32, float>>, 2}},
+    {"cvt.u16.u32", {unary<u32, convert<u32, u16>>, 2}},
     {"cvt.u32.u16", {unary<u16, convert<u16, u32>>, 2}},
     {"cvt.u32.u64", {unary<u64, convert<u64, u32>>, 2}},
+    {"cvt.u64.u16", {unary<u16, convert<u16, u64>>, 2}},
     {"cvt.u64.u32", {unary<u32, convert<u32, u64>>, 2}},
     {"cvta.to.global.u64", {copy<u64>, 2}},
     {"div.rn.f32", {binary<float, std::divides<>{}>, 3}},
@@ -216,12 +240,16 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.param.u64", {load_parameter<u64>, 2}},
     {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
     {"ld.shared.f32", {load_shared<float>, 2}},
+    {"ld.shared.u16", {load_shared<u16>, 2}},
+    {"ld.shared.u32", {load_shared<u32>, 2}},
+    {"mad.lo.s32", {multiply_add_low, 4}},
     {"max.f32", {binary<float, maximum>, 3}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
     {"min.f32", {binary<float, minimum>, 3}},
     {"min.u64", {binary<u64, least<u64>>, 3}},
     {"mov.b32", {copy<u32>, 2}},
     {"mov.b32 ,{}", {pack_halves, 3}},
+    {"mov.b32 {}", {unpack_halves, 3}},
     {"mov.b64", {copy<u64>, 2}},
     {"mov.b64 ,{}", {pack, 3}},
     {"mov.b64 {}", {unpack, 3}},
@@ -229,6 +257,7 @@ const std::map<std::string_view, Operation> operations = {
     {"mov.f64", {copy<u64>, 2}},
     {"mov.u32", {copy<u32>, 2}},
     {"mov.u64", {copy<u64>, 2}},
+    {"mul.lo.s16", {binary<u16, std::multiplies<>{}>, 3}},
     {"mul.lo.s32", {binary<u32, std::multiplies<>{}>, 3}},
     {"mul.lo.s64", {binary<u64, std::multiplies<>{}>, 3}},
     {"mul.rn.f32", {binary<float, std::multiplies<>{}>, 3}},
@@ -237,6 +266,7 @@ const std::map<std::string_view, Operation> operations = {
     {"mul.wide.u32", {multiply_wide<u32, u64>, 3}},
     {"neg.f32", {unary<float, std::negate<>{}>, 2}},
     {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
+    {"not.pred", {unary<u64, [](u64 a) { return u64{a == 0}; }>, 2}},
     {"or.b32", {binary<u32, std::bit_or<>{}>, 3}},
     {"or.b64", {binary<u64, std::bit_or<>{}>, 3}},
     {"or.pred", {binary<u64, std::bit_or<>{}>, 3}},
@@ -255,13 +285,16 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.ge.u64", {setp<u64, std::greater_equal<>{}>, 3}},
     {"setp.gt.u16", {setp<u16, std::greater<>{}>, 3}},
     {"setp.gt.u32", {setp<u32, std::greater<>{}>, 3}},
+    {"setp.le.u32", {setp<u32, std::less_equal<>{}>, 3}},
     {"setp.lt.f32", {setp<float, std::less<>{}>, 3}},
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
     {"setp.lt.u32", {setp<u32, std::less<>{}>, 3}},
     {"setp.lt.u64", {setp<u64, std::less<>{}>, 3}},
     {"setp.ne.s32", {setp<u32, std::not_equal_to<>{}>, 3}},
     {"setp.ne.s64", {setp<u64, std::not_equal_to<>{}>, 3}},
-    {"shfl.sync.down.b32", {nullptr, 6, Group::warp}},
+    {"shfl.sync.bfly.b32", {nullptr, 6, Group::warp, shuffle_butterfly}},
+    {"shfl.sync.down.b32", {nullptr, 6, Group::warp, shuffle_down}},
+    {"shl.b16", {shift<u16, shift_left<u16>>, 3}},
     {"shl.b32", {shift<u32, shift_left<u32>>, 3}},
     {"shl.b64", {shift<u64, shift_left<u64>>, 3}},
     {"shr.u32", {shift<u32, shift_right<u32>>, 3}},
@@ -273,6 +306,7 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.u32", {store<u32>, 2}},
     {"st.shared.f32", {store_shared<float>, 2}},
     {"st.shared.u32", {store_shared<u32>, 2}},
+    {"sub.s16", {binary<u16, std::minus<>{}>, 3}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},
 };

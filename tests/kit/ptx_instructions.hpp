@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,11 +66,12 @@ struct Thread {
 
 using Operands = std::vector<Operand>;
 using Action = void (*)(Thread&, const Operands&);
+using WarpAction = void (*)(std::span<Thread>, const Operands&);
 
 /// The threads that execute an instruction together.
 enum class Group : std::uint8_t {
   thread,
-  warp,   ///< a shuffle
+  warp,   ///< a shuffle or a product of matrices
   block,  ///< a barrier
 };
 
@@ -77,6 +79,7 @@ struct Operation {
   Action act;  ///< null if threads execute it together
   std::size_t operands;
   Group group = Group::thread;
+  WarpAction act_together = nullptr;  ///< of a warp
 };
 
 /// Which floating-point instructions a kernel may contain.

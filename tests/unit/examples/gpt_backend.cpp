@@ -1,5 +1,7 @@
 #include "gpt_backend.hpp"
 
+#include "gpt_host_backend.hpp"
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -39,6 +41,7 @@ void BackendTest::SetUp() {
   std::string reason;
   backend_ = GetParam().make(reason);
   if (!backend_) GTEST_SKIP() << reason;
+  reference_ = std::make_unique<HostBackend<EagerQueue>>();
 }
 
 DeviceTensor BackendTest::tensor(std::size_t count, DType dtype) {
@@ -68,6 +71,12 @@ Values BackendTest::read(DeviceTensor from) {
 Values BackendTest::random(std::size_t count) {
   Values values(count);
   for (float& x : values) x = choices_.symmetric();
+  return values;
+}
+
+Values BackendTest::random_bf16(std::size_t count, float factor) {
+  Values values = random(count);
+  for (float& x : values) x = nearest_bf16(factor * x);
   return values;
 }
 

@@ -43,6 +43,7 @@ class Backend {
 struct BackendKind {
   const char* name;
   std::unique_ptr<Backend> (*make)(std::string& reason);
+  double attention_tolerance = 1e-5;  ///< larger where its products round their operands to bf16
 };
 inline std::ostream& operator<<(std::ostream& out, const BackendKind& kind) {
   return out << kind.name;
@@ -59,6 +60,8 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
   Ops& ops() { return backend_->ops(); }
   StreamHandle stream() { return backend_->stream(); }
   Backend& backend() { return *backend_; }
+  /// One in fp32, of which differences can be taken.
+  Backend& reference() { return *reference_; }
 
   /// New device memory that lives as long as the test.
   DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32);
@@ -68,15 +71,22 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
 
   /// `count` numbers in [-1, 1).
   Values random(std::size_t count);
+  /// `factor` times such numbers, which bf16 represents exactly.
+  Values random_bf16(std::size_t count, float factor = 1);
   std::vector<std::uint8_t> random_bytes(std::size_t count, std::uint32_t below);
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_, reference_;
   std::vector<DeviceBuffer> buffers_;
   penstock::test::SeededRandom choices_{7};
 };
 
 class OpsConformance : public BackendTest {};
+class AttentionConformance : public BackendTest {
+ protected:
+  /// Compares forward and backward of `qkv` and a random gradient with the reference.
+  void expect_reference(AttentionSize size, const Values& qkv);
+};
 class ModelConformance : public BackendTest {};
 
 /// The bf16 nearest to x, ties to even, by a rule of its own: through the spacing of bf16 at x, in double.

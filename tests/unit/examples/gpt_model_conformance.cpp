@@ -119,8 +119,10 @@ double difference(Backend& backend, ModelOnDevice& model, ParameterId id, const 
 }
 
 TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
-  ModelOnDevice model(backend(), DType::fp32);
+  ModelOnDevice model(backend(), DType::fp32), exact(reference(), DType::fp32);
   model.fill();
+  exact.fill();
+  const double tolerance = GetParam().attention_tolerance;
 
   model.forward();
   model.backward();
@@ -135,8 +137,9 @@ TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
     Values along = gradient, signs = random(gradient.size());
     for (float& x : along) x = static_cast<float>(x / norm);
     for (float& x : signs) x = std::copysign(1 / std::sqrt(static_cast<float>(signs.size())), x);
-    EXPECT_NEAR(difference(backend(), model, id, along), norm, 5e-3 * norm + 1e-4);
-    EXPECT_NEAR(difference(backend(), model, id, signs), dot(gradient, signs), 2e-3 * norm + 1e-4);
+    EXPECT_NEAR(difference(reference(), exact, id, along), norm, (5e-3 + tolerance) * norm + 1e-4);
+    EXPECT_NEAR(difference(reference(), exact, id, signs), dot(gradient, signs),
+                (2e-3 + tolerance) * norm + 1e-4);
   }
 }
 
@@ -189,6 +192,19 @@ TEST_P(ModelConformance, GivesTheSameBitsEachTime) {
     for (const ParameterId id : model.parameters()) of_run.push_back(read(model.gradient(id)));
   }
   EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+TEST_P(ModelConformance, RefusesAHeadThatIsTooWideForTheDevice) {
+  const auto created = [&](std::uint32_t head_width) {
+    return Model::create({.layers = 1, .width = 2 * head_width, .heads = 2, .context = 4}, ops());
+  };
+  const std::uint32_t most = std::min(ops().head_width_max(), 1u << 15);
+
+  EXPECT_TRUE(created(most));
+  if (most == ops().head_width_max()) {
+    ASSERT_FALSE(created(most + 1));
+    EXPECT_NE(created(most + 1).error().message().find("width of a head"), std::string::npos);
+  }
 }
 
 TEST_P(ModelConformance, NamesTheTensorThatDoesNotFit) {

@@ -180,56 +180,6 @@ TEST_P(OpsConformance, DifferentiatesTheLayerNormInPlace) {
   expect_gradients(forward, {x, gain, b}, dy, {read(dx), read(dgain), read(db)});
 }
 
-constexpr AttentionSize attention_size{.sequences = 2, .context = 5, .heads = 2, .width = 6};
-constexpr std::size_t attention_rows = 10, attention_pairs = 2 * 2 * 5 * 5;
-
-TEST_P(OpsConformance, AttendsToEarlierTokensOnly) {
-  const auto [sequences, context, heads, width] = attention_size;
-  const std::size_t head_width = width / heads;
-  const Values qkv = random(attention_rows * 3 * width);
-  const DeviceTensor y = tensor(attention_rows * width);
-
-  ops().attention(stream(), attention_size, tensor(qkv), tensor(attention_pairs), y);
-
-  Values wanted;
-  const auto element = [&](std::size_t row, std::size_t part, std::size_t c) {
-    return double{qkv[row * 3 * width + part * width + c]};
-  };
-  for (std::size_t row = 0; row < attention_rows; ++row) {
-    const std::size_t first = row / context * context;
-    for (std::size_t c = 0; c < width; ++c) {
-      const std::size_t head = c / head_width * head_width;
-      double sum = 0, weighted = 0;
-      for (std::size_t other = first; other <= row; ++other) {
-        double score = 0;
-        for (std::size_t k = head; k < head + head_width; ++k)
-          score += element(row, 0, k) * element(other, 1, k);
-        const double weight = std::exp(score / std::sqrt(static_cast<double>(head_width)));
-        sum += weight;
-        weighted += weight * element(other, 2, c);
-      }
-      wanted.push_back(static_cast<float>(weighted / sum));
-    }
-  }
-  expect_near(read(y), wanted, 1e-5);
-}
-
-TEST_P(OpsConformance, DifferentiatesTheAttention) {
-  const Values qkv = random(attention_rows * 18), dy = random(attention_rows * 6);
-  const DeviceTensor probabilities = tensor(attention_pairs), dqkv = tensor(qkv.size());
-  const auto forward = [&](const std::vector<Values>& in) {
-    const DeviceTensor y = tensor(dy.size());
-    ops().attention(stream(), attention_size, tensor(in[0]), probabilities, y);
-    return read(y);
-  };
-
-  forward({qkv});
-  ops().attention_backward(stream(), attention_size, tensor(qkv), probabilities, tensor(dy),
-                           tensor(attention_pairs), dqkv);
-
-  expect_gradients(forward, {qkv}, dy, {read(dqkv)});
-}
-
 Values gelu_arguments() {
   Values x = {-100.0f, -30.0f, 0.0f, 30.0f, 100.0f};
   for (int i = -40; i <= 40; ++i) x.push_back(0.15f * static_cast<float>(i));

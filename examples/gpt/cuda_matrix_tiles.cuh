@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+/// Products of small matrices on tensor cores, by one warp: mma.m16n8k16 of bf16 with fp32 sums (PTX ISA, "Matrix
+/// Fragments for mma.m16n8k16 with floating point type"). Lane l holds the elements of row l / 4 and of columns
+/// 2 (l mod 4) and the next one, and those 8 rows or columns further.
+namespace gpt::cuda {
+
+constexpr unsigned warp_size = 32;
+
+/// Two bf16, the one of the lower row or column in the lower half.
+using Pair = std::uint32_t;
+
+__device__ inline unsigned lane_row() {
+  return threadIdx.x % warp_size / 4;
+}
+__device__ inline unsigned lane_column() {
+  return threadIdx.x % 4 * 2;
+}
+
+__device__ inline Pair pair(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return Pair{__bfloat16_as_ushort(both.x)} | Pair{__bfloat16_as_ushort(both.y)} << 16;
+}
+
+/// The left operand: 16 rows, 16 columns.
+struct LeftFragment {
+  Pair at[4];
+};
+/// The right operand: 16 rows, 8 columns.
+struct RightFragment {
+  Pair at[2];
+};
+/// A sum: 16 rows, 8 columns. at[0] and at[1] are of row lane_row(), at[2] and at[3] of the row 8 further.
+struct SumFragment {
+  float at[4];
+
+  __device__ static unsigned row(unsigned i) { return lane_row() + i / 2 * 8; }
+  __device__ static unsigned column(unsigned i) { return lane_column() + i % 2; }
+};
+
+/// sum += left · right.
+__device__ inline void multiply_add(SumFragment& sum, const LeftFragment& left, const RightFragment& right) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum.at[0]), "+f"(sum.at[1]), "+f"(sum.at[2]), "+f"(sum.at[3])
+      : "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3]), "r"(right.at[0]),
+        "r"(right.at[1]));
+}
+
+/// Two sums side by side as the left operand of a product, rounded: the lanes hold the same elements of both.
+__device__ inline LeftFragment rounded(const SumFragment& left, const SumFragment& right) {
+  return {{pair(left.at[0], left.at[1]), pair(left.at[2], left.at[3]), pair(right.at[0], right.at[1]),
+           pair(right.at[2], right.at[3])}};
+}
+
+/// A matrix in global memory that is read as bf16; elements outside of it are zero.
+struct MatrixView {
+  const float* data;
+  std::size_t stride;
+  unsigned rows, columns;
+
+  __device__ float at(unsigned row, unsigned column) const {
+    return row < rows && column < columns ? data[row * stride + column] : 0.0f;
+  }
+  __device__ Pair pair_at(unsigned row, unsigned column) const {
+    return pair(at(row, column), at(row, column + 1));
+  }
+  /// Its 16 rows and columns from (row, column) as a left operand.
+  __device__ LeftFragment left(unsigned row, unsigned column) const {
+    const unsigned r = row + lane_row(), c = column + lane_column();
+    return {{pair_at(r, c), pair_at(r + 8, c), pair_at(r, c + 8), pair_at(r + 8, c + 8)}};
+  }
+};
+
+/// A matrix in shared memory. Rows are 16 bytes longer than they need be: the lanes that read a fragment then access
+/// different banks.
+template <unsigned row_count, unsigned column_count>
+class SharedTile {
+ public:
+  /// Copies rows [first, first + row_count) of `from`, with all `threads` of the block.
+  __device__ void load(const MatrixView& from, unsigned first, unsigned threads) {
+    for (unsigned i = threadIdx.x; i < row_count * pairs_in_row; i += threads) {
+      const unsigned row = i / pairs_in_row, column = i % pairs_in_row * 2;
+      at_[row][column / 2] = from.pair_at(first + row, column);
+    }
+  }
+  /// Its 8 rows and 16 columns from (row, column), transposed, as a right operand.
+  __device__ RightFragment transposed(unsigned row, unsigned column) const {
+    const Pair* const pairs = &at_[row + lane_row()][(column + lane_column()) / 2];
+    return {{pairs[0], pairs[4]}};
+  }
+  /// Its 16 rows and 8 columns from (row, column) as a right operand.
+  __device__ RightFragment right(unsigned row, unsigned column) const {
+    const unsigned r = row + lane_column(), c = column + lane_row();
+    return {{column_pair(r, c), column_pair(r + 8, c)}};
+  }
+
+ private:
+  static constexpr unsigned pairs_in_row = column_count / 2;
+
+  __device__ Pair column_pair(unsigned row, unsigned column) const {
+    const auto half = [&](unsigned r) -> Pair {
+      return reinterpret_cast<const std::uint16_t*>(at_[r])[column];
+    };
+    return half(row) | half(row + 1) << 16;
+  }
+
+  Pair at_[row_count][pairs_in_row + 4];
+};
+
+}  // namespace gpt::cuda
