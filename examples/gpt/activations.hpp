@@ -23,17 +23,27 @@ class Activations {
     penstock::DeviceTensor up, gelu;                 ///< [rows, 4 · width]
   };
 
+  struct Options {
+    std::uint32_t sequences = 1;
+    /// Keep only the input of each block: its backward computes the others again (Chen et al. 2016). All blocks share
+    /// one Block.
+    bool checkpoint = false;
+  };
   /// Errors: those of the allocator.
   [[nodiscard]] static penstock::Result<Activations> allocate(const ModelConfig& config,
-                                                              std::uint32_t sequences,
+                                                              const Options& options,
                                                               DeviceAllocator& allocator);
   /// The size of the one buffer that allocate() requests.
-  [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, std::uint32_t sequences);
+  [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, const Options& options);
+
+  /// Where the forward of block `layer` keeps its activations.
+  [[nodiscard]] Block& open_block(std::size_t layer);
+  /// Those of block `layer`; null if they must be computed again.
+  [[nodiscard]] Block* find_block(std::size_t layer);
 
   std::uint32_t sequences = 0;
   penstock::DeviceSpan tokens, targets;          ///< one byte per row; the caller writes them
   std::vector<penstock::DeviceTensor> residual;  ///< [layers + 1] of [rows, width]: the input of each block
-  std::vector<Block> blocks;
   penstock::DeviceTensor final_norm, final_norm_statistics;
   penstock::DeviceTensor logits;  ///< [rows, vocabulary]; the backward overwrites it with its gradient
   penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
@@ -46,9 +56,16 @@ class Activations {
 
  private:
   template <class Place>
-  void lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place);
+  void lay_out(const ModelConfig& config, const Options& options, Place place);
 
+  std::vector<Block> blocks_;  // one, if they are shared
+  std::size_t shared_by_ = 0;  // the block whose activations the shared one holds
   DeviceBuffer buffer_;
 };
+
+/// The activations of one of the training's micro-batches.
+[[nodiscard]] inline Activations::Options activation_options(const TrainingConfig& training) {
+  return {.sequences = training.sequences, .checkpoint = training.checkpoint_activations};
+}
 
 }  // namespace gpt

@@ -127,10 +127,20 @@ void Model::backward_embed(StreamHandle stream, std::span<const Gradient> gradie
 
 void Model::forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
                           Activations& a) {
+  forward_branches(stream, layer, weights, a);
+  const Activations::Block& block = *a.find_block(layer);
+  const DeviceTensor out = a.residual[layer + 1];
+  linear(stream, {rows(a), 4 * config_.width, config_.width}, block.gelu, weights[down_weight],
+         weights[down_bias], out);
+  ops_->add(stream, block.middle, out);
+}
+
+void Model::forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                             Activations& a) {
   const std::uint32_t n = rows(a), width = config_.width;
   const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
-  Activations::Block& block = a.blocks[layer];
-  const DeviceTensor in = a.residual[layer], out = a.residual[layer + 1];
+  const Activations::Block& block = a.open_block(layer);
+  const DeviceTensor in = a.residual[layer];
 
   ops_->layer_norm(stream, {n, width}, in, weights[norm1_gain], weights[norm1_bias], block.norm1,
                    block.norm1_statistics);
@@ -143,8 +153,6 @@ void Model::forward_block(StreamHandle stream, std::size_t layer, std::span<cons
                    block.norm2_statistics);
   linear(stream, {n, width, 4 * width}, block.norm2, weights[up_weight], weights[up_bias], block.up);
   ops_->gelu(stream, block.up, block.gelu);
-  linear(stream, {n, 4 * width, width}, block.gelu, weights[down_weight], weights[down_bias], out);
-  ops_->add(stream, block.middle, out);
 }
 
 void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
@@ -153,7 +161,8 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
   const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
   const MatmulSize qkv{n, width, 3 * width}, proj{n, width, width}, up{n, width, 4 * width},
       down{n, 4 * width, width};
-  Activations::Block& block = a.blocks[layer];
+  if (a.find_block(layer) == nullptr) forward_branches(stream, layer, weights, a);
+  const Activations::Block& block = *a.find_block(layer);
   const DeviceTensor dstream =
       a.residual_gradient;  // gradient of the block's output, then of its middle, then of its input
   const DeviceTensor dbranch = a.branch_gradient, dup = a.wide_gradient;

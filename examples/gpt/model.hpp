@@ -50,6 +50,9 @@ class Model {
   void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
   void forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
                      Activations& a);
+  /// All of a block but its output.
+  void forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                        Activations& a);
   void forward_head(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
   void backward_embed(StreamHandle stream, std::span<const Gradient> gradients, Activations& a);
   void backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,

@@ -88,7 +88,7 @@ RankTrainer::~RankTrainer() {
 
 Result<void> RankTrainer::open() {
   const std::uint32_t ranks = options_.training.ranks;
-  const ByteCount activation_bytes = Activations::size(options_.model, options_.training.sequences);
+  const ByteCount activation_bytes = Activations::size(options_.model, activation_options(options_.training));
   auto rank =
       zero::Rank::create({.config = options_.config,
                           .model = layout_of(ModelDescription(options_.model)),
@@ -110,7 +110,7 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   OnDevice allocator(rank_->device());
-  auto activations = Activations::allocate(options_.model, options_.training.sequences, allocator);
+  auto activations = Activations::allocate(options_.model, activation_options(options_.training), allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
   const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;

@@ -237,6 +237,9 @@ int main_body(int argc, char** argv) {
   app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
   app.add_option("--seed", arguments.model.seed, "seed of the initial values and of the order of the text")
       ->capture_default_str();
+  app.add_flag(
+      "--checkpoint-activations", arguments.training.checkpoint_activations,
+      "keep only the input of each block, and compute the rest again in its backward; the same result");
   app.add_flag("--cuda", arguments.cuda, "use CUDA devices; default: host memory is used as the device");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {

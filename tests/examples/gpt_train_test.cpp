@@ -119,6 +119,21 @@ TEST_F(GptTrain, TrainsOnDiskToTheDigestItHasInMemory) {
   EXPECT_EQ(swap_.entry_count(), 0u);
 }
 
+TEST_F(GptTrain, TrainsWithCheckpointedActivationsToTheSameDigestInLessMemory) {
+  const std::string deep = arguments() + " --layers 6 --context 64";
+  const Outcome whole = train(deep), checkpointed = train(deep + " --checkpoint-activations");
+  const auto activations = [](const Outcome& outcome) {
+    const std::string label = "activations ";
+    const auto at = outcome.output.find(label);
+    return at == std::string::npos ? 0 : std::atof(outcome.output.c_str() + at + label.size());
+  };
+
+  EXPECT_EQ(checkpointed.status, 0) << checkpointed.output;
+  EXPECT_EQ(digest_in(checkpointed.output), digest_in(whole.output));
+  EXPECT_GT(activations(checkpointed), 0);
+  EXPECT_LT(activations(checkpointed), 0.5 * activations(whole)) << checkpointed.output;
+}
+
 TEST_F(GptTrain, NamesAMisspelledKeyAndTheNearestSpelling) {
   expect_refused(train(arguments("", "zero_optimisation")), 2,
                  {"zero_optimisation", "zero_optimization", "line"});

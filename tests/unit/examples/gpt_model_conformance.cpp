@@ -16,10 +16,10 @@ constexpr std::uint32_t sequences = 2, rows = 10;
 /// A tiny model with its parameters and gradients in separate tensors.
 class ModelOnDevice {
  public:
-  ModelOnDevice(Backend& backend, DType dtype)
+  ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false)
       : backend_(backend),
         model_(Model::create(tiny, backend.ops()).value()),
-        activations_(Activations::allocate(tiny, sequences, backend.allocator()).value()) {
+        activations_(Activations::allocate(tiny, {sequences, checkpoint}, backend.allocator()).value()) {
     for (std::size_t unit = 0; unit < description().units().size(); ++unit) {
       weights_.emplace_back();
       gradients_.emplace_back();
@@ -182,16 +182,17 @@ TEST_P(ModelConformance, TakesBf16ParametersAndGivesBf16GradientsNearTheFp32Ones
   }
 }
 
-TEST_P(ModelConformance, GivesTheSameBitsEachTime) {
-  std::vector<Values> gradients[2];
+TEST_P(ModelConformance, GivesTheSameBitsEachTimeAndWithCheckpoints) {
+  std::vector<Values> gradients[3];
   for (auto& of_run : gradients) {
-    ModelOnDevice model(backend(), DType::bf16);
+    ModelOnDevice model(backend(), DType::bf16, /*checkpoint=*/&of_run == &gradients[2]);
     model.fill();
     of_run.push_back({static_cast<float>(model.forward())});
     model.backward();
     for (const ParameterId id : model.parameters()) of_run.push_back(read(model.gradient(id)));
   }
   EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
 }
 
 TEST_P(ModelConformance, RefusesAHeadThatIsTooWideForTheDevice) {
@@ -209,7 +210,7 @@ TEST_P(ModelConformance, RefusesAHeadThatIsTooWideForTheDevice) {
 
 TEST_P(ModelConformance, NamesTheTensorThatDoesNotFit) {
   Model model = Model::create(tiny, ops()).value();
-  Activations activations = Activations::allocate(tiny, sequences, backend().allocator()).value();
+  Activations activations = Activations::allocate(tiny, {sequences}, backend().allocator()).value();
   const DeviceTensor tensors[] = {tensor(256 * 8), tensor(5 * 7)};
 
   const auto missing = model.forward(stream(), 0, std::span(tensors, 1), activations);
