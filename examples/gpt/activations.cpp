@@ -17,34 +17,41 @@ void Activations::lay_out(const ModelConfig& config, const Options& options, Pla
   const auto floats = [&](std::uint64_t count) {
     return DeviceTensor{place(ByteCount(count * 4)), DType::fp32};
   };
-  const auto wide = [&](std::uint64_t factor) { return floats(rows * config.width * factor); };
+  const auto operand = [&](std::uint64_t columns) {
+    return DeviceTensor{place(size_of(options.operands) * (rows * columns)), options.operands};
+  };
+  const bool rounds = options.operands != DType::fp32;
+  const std::uint64_t width = config.width;
 
   tokens = place(ByteCount(rows));
   targets = place(ByteCount(rows));
   residual.clear();
   blocks_.clear();
   for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-    residual.push_back(wide(1));
+    residual.push_back(floats(rows * width));
     if (options.checkpoint && layer > 0) continue;
-    blocks_.push_back({.norm1 = wide(1),
+    blocks_.push_back({.norm1 = operand(width),
                        .norm1_statistics = floats(2 * rows),
-                       .qkv = wide(3),
+                       .qkv = operand(3 * width),
                        .log_sums = floats(rows * config.heads),
-                       .attended = wide(1),
-                       .middle = wide(1),
-                       .norm2 = wide(1),
+                       .attended = operand(width),
+                       .middle = floats(rows * width),
+                       .norm2 = operand(width),
                        .norm2_statistics = floats(2 * rows),
-                       .up = wide(4),
-                       .gelu = wide(4)});
+                       .up = operand(4 * width),
+                       .gelu = operand(4 * width)});
   }
-  residual.push_back(wide(1));
-  final_norm = wide(1);
+  residual.push_back(floats(rows * width));
+  final_norm = operand(width);
   final_norm_statistics = floats(2 * rows);
   logits = floats(rows * ModelConfig::vocabulary);
   losses = floats(rows);
-  residual_gradient = wide(1);
-  branch_gradient = wide(1);
-  wide_gradient = wide(4);
+  logits_gradient = rounds ? operand(ModelConfig::vocabulary) : logits;
+  residual_gradient = floats(rows * width);
+  rounded_gradient = rounds ? operand(width) : residual_gradient;
+  branch_gradient = floats(rows * width);
+  attended_gradient = {branch_gradient.bytes.subspan({}, rounded_gradient.bytes.size()), options.operands};
+  wide_gradient = operand(4 * width);
   projections = floats(rows * config.heads);
 }
 

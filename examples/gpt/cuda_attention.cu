@@ -10,6 +10,8 @@ namespace gpt::cuda {
 
 namespace {
 
+using Bf16 = __nv_bfloat16;
+
 constexpr unsigned threads = 128;
 constexpr unsigned tile_rows = threads / warp_size * 16;   // of a block: 16 of each warp
 constexpr unsigned forward_step = 64, backward_step = 32;  // rows of a tile in shared memory
@@ -34,10 +36,10 @@ struct Head {
   __device__ std::size_t qkv(unsigned part) const {
     return first_row * 3 * model_width + std::size_t{part} * model_width + first_column;
   }
-  __device__ MatrixView in_qkv(const float* data, unsigned part) const {
+  __device__ MatrixView in_qkv(const Bf16* data, unsigned part) const {
     return {data + qkv(part), std::size_t{3} * model_width, context, width};
   }
-  __device__ MatrixView in_output(const float* data) const {
+  __device__ MatrixView in_output(const Bf16* data) const {
     return {data + first_row * model_width + first_column, model_width, context, width};
   }
 };
@@ -83,17 +85,18 @@ __device__ void add_product(SumFragment (&sums)[columns / 8], const SumFragment 
   }
 }
 
-/// to[row, column] = factor[row half] · sum, of a matrix whose rows are `stride` elements apart.
+/// to[row, column] = factors[half of the rows] · sum, of a matrix whose rows are `stride` elements apart.
 template <unsigned columns>
 __device__ void store(const SumFragment (&sums)[columns / 8], const Rows& rows, unsigned width,
-                      const float (&factors)[2], float* to, std::size_t stride) {
+                      const float (&factors)[2], Bf16* to, std::size_t stride) {
 #pragma unroll
   for (unsigned n = 0; n < columns / 8; ++n) {
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned column = 8 * n + SumFragment::column(i);
-      if (rows.of(i) < rows.context && column < width)
-        to[rows.of(i) * stride + column] = sums[n].at[i] * factors[i / 2];
+    for (unsigned half = 0; half < 2; ++half) {
+      const unsigned row = rows.of(2 * half), column = 8 * n + lane_column();
+      if (row >= rows.context || column >= width) continue;
+      *reinterpret_cast<Pair*>(to + row * stride + column) =
+          pair(sums[n].at[2 * half] * factors[half], sums[n].at[2 * half + 1] * factors[half]);
     }
   }
 }
@@ -107,7 +110,7 @@ __device__ float join_row(float value, Operation operation) {
 
 template <unsigned width>
 __global__ void __launch_bounds__(threads)
-    attention_kernel(AttentionSize size, unsigned tiles, const float* qkv, float* log_sums, float* y) {
+    attention_kernel(AttentionSize size, unsigned tiles, const Bf16* qkv, float* log_sums, Bf16* y) {
   __shared__ SharedTile<forward_step, width> keys, values;
   const Head head(size, blockIdx.x / tiles);
   const unsigned tile = tiles - 1 - blockIdx.x % tiles;  // those with the most keys first
@@ -176,7 +179,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 /// One warp for each query of each head: projections = Σ dy · y.
-__global__ void attention_projections_kernel(AttentionSize size, const float* y, const float* dy,
+__global__ void attention_projections_kernel(AttentionSize size, const Bf16* y, const Bf16* dy,
                                              float* projections) {
   const std::size_t number = (std::size_t{blockIdx.x} * threads + threadIdx.x) / warp_size;
   if (number >= std::size_t{size.sequences} * size.heads * size.context) return;
@@ -185,7 +188,7 @@ __global__ void attention_projections_kernel(AttentionSize size, const float* y,
   const std::size_t first = (head.first_row + row) * head.model_width + head.first_column;
   float sum = 0;
   for (unsigned c = threadIdx.x % warp_size; c < head.width; c += warp_size)
-    sum += dy[first + c] * y[first + c];
+    sum += __bfloat162float(dy[first + c]) * __bfloat162float(y[first + c]);
 #pragma unroll
   for (unsigned distance = warp_size / 2; distance > 0; distance /= 2)
     sum += __shfl_xor_sync(~0u, sum, distance);
@@ -194,8 +197,9 @@ __global__ void attention_projections_kernel(AttentionSize size, const float* y,
 
 /// The tensors of the backward.
 struct Gradients {
-  const float *qkv, *log_sums, *dy, *projections;
-  float* dqkv;
+  const Bf16 *qkv, *dy;
+  const float *log_sums, *projections;
+  Bf16* dqkv;
 };
 
 template <unsigned width>
@@ -299,7 +303,7 @@ void with_head_width(unsigned width, Body body) {
   if (width <= 16) return body(std::integral_constant<unsigned, 16>());
   if (width <= 64) return body(std::integral_constant<unsigned, 64>());
   if (width <= 80) return body(std::integral_constant<unsigned, 80>());
-  body(std::integral_constant<unsigned, attention_head_width_max>());
+  body(std::integral_constant<unsigned, attention_limits.head_width_max>());
 }
 
 unsigned tiles_of(AttentionSize size) {
@@ -311,7 +315,7 @@ unsigned tiles_of(AttentionSize size) {
 cudaError_t load_attention_kernels() {
   cudaFuncAttributes attributes{};
   cudaError_t error = cudaFuncGetAttributes(&attributes, attention_projections_kernel);
-  for (const unsigned head_width : {16u, 64u, 80u, attention_head_width_max}) {
+  for (const unsigned head_width : {16u, 64u, 80u, attention_limits.head_width_max}) {
     with_head_width(head_width, [&](auto width) {
       const auto load = [&](auto* kernel) {
         if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
@@ -324,21 +328,22 @@ cudaError_t load_attention_kernels() {
   return error;
 }
 
-void attention(cudaStream_t stream, AttentionSize size, const float* qkv, float* log_sums, float* y) {
+void attention(cudaStream_t stream, AttentionSize size, const void* qkv, float* log_sums, void* y) {
   const unsigned tiles = tiles_of(size);
   with_head_width(size.width / size.heads, [&](auto width) {
-    attention_kernel<width>
-        <<<size.sequences * size.heads * tiles, threads, 0, stream>>>(size, tiles, qkv, log_sums, y);
+    attention_kernel<width><<<size.sequences * size.heads * tiles, threads, 0, stream>>>(
+        size, tiles, static_cast<const Bf16*>(qkv), log_sums, static_cast<Bf16*>(y));
   });
 }
 
 void attention_backward(cudaStream_t stream, AttentionSize size, const AttentionGradients& t) {
   constexpr std::size_t warps = threads / warp_size;
   const std::size_t queries = std::size_t{size.sequences} * size.heads * size.context;
+  const Gradients gradients{static_cast<const Bf16*>(t.qkv), static_cast<const Bf16*>(t.dy), t.log_sums,
+                            t.projections, static_cast<Bf16*>(t.dqkv)};
   attention_projections_kernel<<<static_cast<unsigned>((queries + warps - 1) / warps), threads, 0, stream>>>(
-      size, t.y, t.dy, t.projections);
+      size, static_cast<const Bf16*>(t.y), gradients.dy, t.projections);
   const unsigned tiles = tiles_of(size), blocks = size.sequences * size.heads * tiles;
-  const Gradients gradients{t.qkv, t.log_sums, t.dy, t.projections, t.dqkv};
   with_head_width(size.width / size.heads, [&](auto width) {
     attention_keys_backward_kernel<width><<<blocks, threads, 0, stream>>>(size, tiles, gradients);
     attention_queries_backward_kernel<width><<<blocks, threads, 0, stream>>>(size, tiles, gradients);

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 /// Products of small matrices on tensor cores, by one warp: mma.m16n8k16 of bf16 with fp32 sums (PTX ISA, "Matrix
@@ -57,17 +58,20 @@ __device__ inline LeftFragment rounded(const SumFragment& left, const SumFragmen
            pair(right.at[2], right.at[3])}};
 }
 
-/// A matrix in global memory that is read as bf16; elements outside of it are zero.
+/// A matrix of bf16 in global memory. Its columns, and the elements between two rows, are multiples of 8, and it is
+/// aligned to 16 bytes. Elements outside of it are zero.
 struct MatrixView {
-  const float* data;
+  const __nv_bfloat16* data;
   std::size_t stride;
   unsigned rows, columns;
 
-  __device__ float at(unsigned row, unsigned column) const {
-    return row < rows && column < columns ? data[row * stride + column] : 0.0f;
-  }
   __device__ Pair pair_at(unsigned row, unsigned column) const {
-    return pair(at(row, column), at(row, column + 1));
+    return row < rows && column < columns ? *reinterpret_cast<const Pair*>(data + row * stride + column) : 0;
+  }
+  /// Eight elements of a row.
+  __device__ uint4 eight_at(unsigned row, unsigned column) const {
+    return row < rows && column < columns ? *reinterpret_cast<const uint4*>(data + row * stride + column)
+                                          : uint4{};
   }
   /// Its 16 rows and columns from (row, column) as a left operand.
   __device__ LeftFragment left(unsigned row, unsigned column) const {
@@ -83,9 +87,10 @@ class SharedTile {
  public:
   /// Copies rows [first, first + row_count) of `from`, with all `threads` of the block.
   __device__ void load(const MatrixView& from, unsigned first, unsigned threads) {
-    for (unsigned i = threadIdx.x; i < row_count * pairs_in_row; i += threads) {
-      const unsigned row = i / pairs_in_row, column = i % pairs_in_row * 2;
-      at_[row][column / 2] = from.pair_at(first + row, column);
+    constexpr unsigned pieces = column_count / 8;  // of 16 bytes, in a row
+    for (unsigned i = threadIdx.x; i < row_count * pieces; i += threads) {
+      const unsigned row = i / pieces, piece = i % pieces;
+      *reinterpret_cast<uint4*>(&at_[row][4 * piece]) = from.eight_at(first + row, 8 * piece);
     }
   }
   /// Its 8 rows and 16 columns from (row, column), transposed, as a right operand.
@@ -100,8 +105,6 @@ class SharedTile {
   }
 
  private:
-  static constexpr unsigned pairs_in_row = column_count / 2;
-
   __device__ Pair column_pair(unsigned row, unsigned column) const {
     const auto half = [&](unsigned r) -> Pair {
       return reinterpret_cast<const std::uint16_t*>(at_[r])[column];
@@ -109,7 +112,7 @@ class SharedTile {
     return half(row) | half(row + 1) << 16;
   }
 
-  Pair at_[row_count][pairs_in_row + 4];
+  alignas(16) Pair at_[row_count][column_count / 2 + 4];
 };
 
 }  // namespace gpt::cuda

@@ -65,44 +65,60 @@ class HostOps final : public Ops {
     host::limit_products_to_one_thread();
   }
 
-  std::uint32_t head_width_max() const override { return std::numeric_limits<std::uint32_t>::max(); }
+  DType operand_dtype() const override { return DType::fp32; }
+  OpsLimits limits() const override {
+    return {.head_width_max = std::numeric_limits<std::uint32_t>::max(), .head_width_multiple = 1};
+  }
   penstock::Result<void> status() const override { return penstock::ok(); }
 
-  void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
+  void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) override {
+    enqueue(stream, [=, scratch = scratch_] { multiply(*scratch, size, in, floats(y)); });
+  }
+
+  void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
+                  DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
-      host::product({size.rows, size.outputs, size.inputs}, {floats(x), size.inputs},
-                    {scratch->values(w), size.inputs, Transpose::yes}, {floats(y), size.outputs});
+      multiply(*scratch, size, in, floats(y));
+      host::add(floats(residual), floats(y), count(y));
     });
   }
 
-  void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                             DeviceTensor dx) override {
+  void linear_gelu(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor up,
+                   DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
-      host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
-                    {scratch->values(w), size.inputs}, {floats(dx), size.inputs});
+      multiply(*scratch, size, in, floats(up));
+      host::gelu(floats(up), floats(y), count(y));
     });
   }
 
-  void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
-                              Gradient dw) override {
+  void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                       DeviceTensor dx) override {
+    enqueue(stream, [=, scratch = scratch_] { multiply_back(*scratch, size, dy, w, floats(dx)); });
+  }
+
+  void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                            DeviceTensor up, DeviceTensor dup) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      multiply_back(*scratch, size, dy, w, floats(dup));
+      host::gelu_backward(floats(up), floats(dup), floats(dup), count(dup));
+    });
+  }
+
+  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
+                        Gradient db) override {
     enqueue(stream, [=, scratch = scratch_] {
       float* sum = scratch->at(0, count(dw.tensor));
       host::product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, Transpose::yes},
                     {floats(x), size.inputs}, {sum, size.inputs});
       store(sum, dw);
+      if (count(db.tensor) == 0) return;
+      host::column_sums({size.rows, size.outputs}, floats(dy), sum);
+      store(sum, db);
     });
   }
 
-  void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) override {
-    enqueue(stream, [=, scratch = scratch_] { host::add_bias(size, scratch->values(b), floats(y)); });
-  }
-
-  void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) override {
-    enqueue(stream, [=, scratch = scratch_] {
-      float* sums = scratch->at(0, size.columns);
-      host::column_sums(size, floats(dy), sums);
-      store(sums, db);
-    });
+  void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    enqueue(stream, [=] { std::copy_n(floats(x), count(x), floats(y)); });
   }
 
   void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
@@ -142,14 +158,6 @@ class HostOps final : public Ops {
                                       .projections = floats(t.projections),
                                       .dqkv = floats(t.dqkv)});
     });
-  }
-
-  void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
-    enqueue(stream, [=] { host::gelu(floats(x), floats(y), count(x)); });
-  }
-
-  void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) override {
-    enqueue(stream, [=] { host::gelu_backward(floats(x), floats(dy), floats(dx), count(x)); });
   }
 
   void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
@@ -202,6 +210,19 @@ class HostOps final : public Ops {
  private:
   static void enqueue(StreamHandle stream, std::function<void()> operation) {
     stream.host_queue()->enqueue(std::move(operation));
+  }
+
+  /// y = x · wᵀ + b.
+  static void multiply(const Scratch& scratch, MatmulSize size, const Linear& in, float* y) {
+    host::product({size.rows, size.outputs, size.inputs}, {floats(in.x), size.inputs},
+                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.outputs});
+    if (count(in.b) > 0) host::add_bias({size.rows, size.outputs}, scratch.values(in.b), y);
+  }
+  /// dx = dy · w.
+  static void multiply_back(const Scratch& scratch, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                            float* dx) {
+    host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
+                  {scratch.values(w), size.inputs}, {dx, size.inputs});
   }
 
   std::shared_ptr<const Scratch> scratch_;

@@ -18,8 +18,8 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head wider than
-  /// Ops::head_width_max().
+  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head that is not
+  /// within Ops::limits().
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -60,11 +60,8 @@ class Model {
   void backward_head(StreamHandle stream, std::span<const DeviceTensor> weights,
                      std::span<const Gradient> gradients, Activations& a, float loss_scale);
 
-  // A matrix product with bias, forward and backward.
-  void linear(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor b,
-              DeviceTensor y);
-  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
-                        Gradient db);
+  /// The gradient of the residual stream, as an operand.
+  DeviceTensor rounded_gradient(StreamHandle stream, const Activations& a);
 
   [[nodiscard]] std::uint32_t rows(const Activations& a) const { return a.sequences * config_.context; }
 

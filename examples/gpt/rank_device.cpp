@@ -15,7 +15,7 @@ using penstock::Result;
 
 namespace {
 
-/// Of the fp32 scratch of the model's arithmetic.
+/// Of the fp32 scratch of the model's arithmetic on the host.
 Result<ByteCount> scratch_size(const ModelConfig& model) {
   return bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
 }
@@ -37,8 +37,7 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
     PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(0));
     RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
-    PENSTOCK_TRY_ASSIGN(const ByteCount size, scratch_size(model));
-    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(size));
+    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(cuda_scratch_size(model)));
 #endif
     return made;
   };

@@ -110,7 +110,8 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   OnDevice allocator(rank_->device());
-  auto activations = Activations::allocate(options_.model, activation_options(options_.training), allocator);
+  auto activations = Activations::allocate(
+      options_.model, activation_options(options_.training, ops_->operand_dtype()), allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
   const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;

@@ -24,7 +24,7 @@ using penstock::ErrorCode;
 using penstock::Result;
 using penstock::zero::OffloadDevice;
 
-constexpr ModelConfig model{.layers = 2, .width = 8, .heads = 2, .context = 6};
+constexpr ModelConfig model{.layers = 2, .width = 16, .heads = 2, .context = 6};
 
 struct Outcome {
   std::optional<Error> error;  // of a rank that failed first
@@ -95,7 +95,7 @@ TEST_P(GptOnCudaRanks, GivesTheSameBitsOnDiskAndInMemoryInEveryOrderOfTheStreams
   const Outcome wanted = train(GetParam(), OffloadDevice::none);
   ASSERT_FALSE(wanted.error) << wanted.error->message();
   for (std::uint32_t step = 0; step < steps_; ++step) {
-    EXPECT_NEAR(wanted.losses[step], host.losses[step], 1e-3) << "step " << step;  // attention in bf16
+    EXPECT_NEAR(wanted.losses[step], host.losses[step], 2e-3) << "step " << step;  // operands in bf16
   }
 
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
@@ -123,8 +123,11 @@ TEST_F(GptOnCuda, AllocatesNothingAndWaitsForNoDeviceInAStep) {
 
     const fake_cuda::Counts step = after - before;
     EXPECT_GT(step.of("cudaLaunchKernel"), 0u);
-    EXPECT_GT(step.of("cublasSgemmStridedBatched"), 0u);
+    EXPECT_GT(step.of("cublasLtMatmul"), 0u);
     EXPECT_EQ(step.allocations() + step.stream_creations() + step.of("cudaHostRegister"), 0u);
+    EXPECT_EQ(step.of("cublasLtMatmulDescCreate") + step.of("cublasLtMatrixLayoutCreate") +
+                  step.of("cublasLtMatmulPreferenceCreate") + step.of("cublasLtMatmulAlgoGetHeuristic"),
+              0u);
     EXPECT_EQ(step.device_synchronizations() + step.of("cudaMemcpy"), 0u);
     EXPECT_EQ(step.of("cudaStreamSynchronize"), 1u) << "for the losses";
     EXPECT_EQ(fake_cuda::late_loads(), 0u);
@@ -146,7 +149,7 @@ TEST_F(GptOnCuda, ReportsAKernelThatFaults) {
 }
 
 TEST_F(GptOnCuda, ReportsAProductThatCannotBeEnqueued) {
-  fake_cuda::fail_call("cublasSgemmStridedBatched", 40, cudaErrorLaunchOutOfResources);
+  fake_cuda::fail_call("cublasLtMatmul", 40, cudaErrorLaunchOutOfResources);
 
   const Outcome outcome = train(/*ranks=*/1, OffloadDevice::none);
 
@@ -164,7 +167,8 @@ TEST_F(GptOnCuda, NamesTheFaultOfAKernelWhenAProductCannotBeEnqueuedAfterIt) {
   device.ops->add(stream->handle(), x, x);
   EXPECT_FALSE(stream->synchronize());
 
-  device.ops->matmul(stream->handle(), {1, 1, 1}, x, x, x);
+  const DeviceTensor narrow{memory, penstock::DType::bf16};
+  device.ops->linear(stream->handle(), {1, 1, 1}, {narrow, narrow, {}}, narrow);
 
   ASSERT_FALSE(device.ops->status());
   EXPECT_NE(device.ops->status().error().message().find("illegal memory access"), std::string::npos)
@@ -180,11 +184,12 @@ struct Refused {
 };
 
 TEST_F(GptOnCuda, FailsToStartWithATypedError) {
-  // The second allocation is that of cuBLAS. The third kernel is one of the example's.
+  // The second allocation is that of cuBLASLt, the third its workspace. The kernel is one of the example's.
   const std::pair<std::uint64_t, Refused> cases[] = {
       {1, {"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "out of memory"}},
       {2, {"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "cuBLAS"}},
       {2, {"cudaMalloc", cudaErrorUnknown, ErrorCode::unsupported, "cuBLAS"}},
+      {3, {"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::budget_too_small, "cuBLAS"}},
       {40,
        {"cudaFuncGetAttributes", cudaErrorNoKernelImageForDevice, ErrorCode::unsupported,
         "no kernel image"}}};

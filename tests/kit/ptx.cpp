@@ -80,7 +80,7 @@ class Decoder {
  private:
   Operand decode_operand(const std::string& text) {
     static const std::regex bits(R"(0[fd]([0-9A-F]+))"), integer(R"(-?\d+)"),
-        address(R"(([%\w$.]+)(?:\+(\d+))?)"), register_name(R"(%(p|rs|r|rd|f|fd)\d+)");
+        address(R"(([%\w$.]+)(?:\+(-?\d+))?)"), register_name(R"(%(p|rs|r|rd|f|fd)\d+)");
     if (const auto label = labels_.find(text); label != labels_.end()) return {label->second, 0};
     std::smatch match;
     if (std::regex_match(text, match, bits)) return {constant(std::stoull(match.str(1), nullptr, 16)), 0};
@@ -88,7 +88,7 @@ class Decoder {
     if (!std::regex_match(text, match, address)) throw unknown(text);
     const std::string name = match.str(1);
     if (!numbers_.contains(name) && !std::regex_match(name, register_name)) throw unknown(text);
-    return {number_of(name), match[2].matched ? std::stoull(match.str(2)) : 0};
+    return {number_of(name), match[2].matched ? static_cast<u64>(std::stoll(match.str(2))) : 0};
   }
   std::size_t number_of(const std::string& name) {
     const auto [at, added] = numbers_.try_emplace(name, registers_.size());
@@ -163,7 +163,7 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
       parameter(R"(\s*\.param\s(?:.*\s)?\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?,?)"), label(R"(([\w$]+):)"),
       instruction(R"(\s+(?:\{\s*)?([@a-z][^;]*);\}?)"),  // in braces if it is inline assembly
       shared(R"(\s*\.shared\s+\.align\s+\d+\s+\.[bfu](\d+)\s+([\w$]+)(?:\[(\d+)\])?;)"),
-      ignored(R"(\s*([(){}]|\.reg\s.*|\.maxntid\s.*|//.*)?)");
+      ignored(R"(\s*([(){}]|\.(reg|maxntid|pragma)\s.*|//.*)?)");
   Kernel* kernel = nullptr;
   std::smatch match;
   const auto size = [&match] {  // of a parameter or variable: bits, name, elements of an array

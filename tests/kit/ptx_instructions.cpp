@@ -68,6 +68,23 @@ void store_shared(Thread& t, const Operands& o) {
   std::memcpy(t.shared_write(o[0], sizeof value), &value, sizeof value);
 }
 template <class T, std::size_t count>
+void load_vector(Thread& t, const Operands& o) {
+  const std::byte* const from = t.global(o[count], count * sizeof(T));
+  for (std::size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof value, sizeof value);
+    t.set(o[i], value);
+  }
+}
+template <class T, std::size_t count>
+void store_shared_vector(Thread& t, const Operands& o) {
+  std::byte* const to = t.shared_write(o[0], count * sizeof(T));
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = t.get<T>(o[1 + i]);
+    std::memcpy(to + i * sizeof value, &value, sizeof value);
+  }
+}
+template <class T, std::size_t count>
 void load_parameter_vector(Thread& t, const Operands& o) {
   for (std::size_t i = 0; i < count; ++i) {
     T value;
@@ -234,6 +251,7 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.global.u16", {load<u16>, 2}},
     {"ld.global.u32", {load<u32>, 2}},
     {"ld.global.u8", {load<u8>, 2}},
+    {"ld.global.v4.u32 {}", {load_vector<u32, 4>, 5}},
     {"ld.param.f32", {load_parameter<float>, 2}},
     {"ld.param.s8", {load_parameter_s8, 2}},
     {"ld.param.u32", {load_parameter<u32>, 2}},
@@ -265,7 +283,9 @@ const std::map<std::string_view, Operation> operations = {
     {"mul.wide.u16", {multiply_wide<u16, u32>, 3}},
     {"mul.wide.u32", {multiply_wide<u32, u64>, 3}},
     {"neg.f32", {unary<float, std::negate<>{}>, 2}},
+    {"neg.s64", {unary<u64, std::negate<>{}>, 2}},
     {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
+    {"not.b64", {unary<u64, std::bit_not<>{}>, 2}},
     {"not.pred", {unary<u64, [](u64 a) { return u64{a == 0}; }>, 2}},
     {"or.b32", {binary<u32, std::bit_or<>{}>, 3}},
     {"or.b64", {binary<u64, std::bit_or<>{}>, 3}},
@@ -285,6 +305,7 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.ge.u64", {setp<u64, std::greater_equal<>{}>, 3}},
     {"setp.gt.u16", {setp<u16, std::greater<>{}>, 3}},
     {"setp.gt.u32", {setp<u32, std::greater<>{}>, 3}},
+    {"setp.gt.u64", {setp<u64, std::greater<>{}>, 3}},
     {"setp.le.u32", {setp<u32, std::less_equal<>{}>, 3}},
     {"setp.lt.f32", {setp<float, std::less<>{}>, 3}},
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
@@ -306,6 +327,7 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.u32", {store<u32>, 2}},
     {"st.shared.f32", {store_shared<float>, 2}},
     {"st.shared.u32", {store_shared<u32>, 2}},
+    {"st.shared.v4.u32 ,{}", {store_shared_vector<u32, 4>, 5}},
     {"sub.s16", {binary<u16, std::minus<>{}>, 3}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},

@@ -37,23 +37,23 @@ Values Backend::read(DeviceTensor from) {
   return values;
 }
 
+DeviceTensor Backend::tensor(std::size_t count, DType dtype) {
+  const auto bytes = bytes_of(penstock::ElementCount(count), dtype).value();
+  buffers_.push_back(allocator().allocate(bytes).value());
+  return {buffers_.back().bytes.subspan({}, bytes), dtype};
+}
+
+DeviceTensor Backend::tensor(const Values& values, DType dtype) {
+  const DeviceTensor result = tensor(values.size(), dtype);
+  write(values, result);
+  return result;
+}
+
 void BackendTest::SetUp() {
   std::string reason;
   backend_ = GetParam().make(reason);
   if (!backend_) GTEST_SKIP() << reason;
   reference_ = std::make_unique<HostBackend<EagerQueue>>();
-}
-
-DeviceTensor BackendTest::tensor(std::size_t count, DType dtype) {
-  const auto bytes = bytes_of(penstock::ElementCount(count), dtype).value();
-  buffers_.push_back(backend_->allocator().allocate(bytes).value());
-  return {buffers_.back().bytes.subspan({}, bytes), dtype};
-}
-
-DeviceTensor BackendTest::tensor(const Values& values, DType dtype) {
-  const DeviceTensor result = tensor(values.size(), dtype);
-  backend_->write(values, result);
-  return result;
 }
 
 DeviceSpan BackendTest::bytes(const std::vector<std::uint8_t>& values) {

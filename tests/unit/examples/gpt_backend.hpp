@@ -37,13 +37,19 @@ class Backend {
   // The same in elements; bf16 is rounded to nearest even and widened.
   void write(const Values& values, DeviceTensor to);
   Values read(DeviceTensor from);
+
+  /// New memory that lives as long as the backend.
+  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32);
+  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32);
+
+ private:
+  std::vector<DeviceBuffer> buffers_;
 };
 
 /// How to make a backend: null, with the reason, where this machine has none.
 struct BackendKind {
   const char* name;
   std::unique_ptr<Backend> (*make)(std::string& reason);
-  double attention_tolerance = 1e-5;  ///< larger where its products round their operands to bf16
 };
 inline std::ostream& operator<<(std::ostream& out, const BackendKind& kind) {
   return out << kind.name;
@@ -64,8 +70,18 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
   Backend& reference() { return *reference_; }
 
   /// New device memory that lives as long as the test.
-  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32);
-  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32);
+  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32) {
+    return backend().tensor(count, dtype);
+  }
+  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32) {
+    return backend().tensor(values, dtype);
+  }
+  DeviceTensor operand(std::size_t count) { return tensor(count, ops().operand_dtype()); }
+  DeviceTensor operand(const Values& values) { return tensor(values, ops().operand_dtype()); }
+  /// How far a result may be from the reference: by the rounding of its elements, and a little.
+  static double tolerance(DeviceTensor result) { return result.dtype == penstock::DType::bf16 ? 4e-3 : 1e-5; }
+  /// Where operands are rounded between inputs and result.
+  double tolerance_of_several() { return ops().operand_dtype() == penstock::DType::bf16 ? 1e-2 : 1e-5; }
   DeviceSpan bytes(const std::vector<std::uint8_t>& values);
   Values read(DeviceTensor from);
 
@@ -82,6 +98,7 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
 };
 
 class OpsConformance : public BackendTest {};
+class LinearConformance : public BackendTest {};
 class AttentionConformance : public BackendTest {
  protected:
   /// Compares forward and backward of `qkv` and a random gradient with the reference.

@@ -32,6 +32,8 @@ TEST(HostOps, TouchNothingUntilTheirStreamRuns) {
 
 INSTANTIATE_TEST_SUITE_P(Host, AttentionConformance, ::testing::ValuesIn(kinds),
                          [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Host, LinearConformance, ::testing::ValuesIn(kinds),
+                         [](const auto& param) { return param.param.name; });
 INSTANTIATE_TEST_SUITE_P(Host, OpsConformance, ::testing::ValuesIn(kinds),
                          [](const auto& param) { return param.param.name; });
 INSTANTIATE_TEST_SUITE_P(Host, ModelConformance, ::testing::ValuesIn(kinds),
