@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -132,6 +133,25 @@ TEST_F(GptTrain, TrainsWithCheckpointedActivationsToTheSameDigestInLessMemory) {
   EXPECT_EQ(digest_in(checkpointed.output), digest_in(whole.output));
   EXPECT_GT(activations(checkpointed), 0);
   EXPECT_LT(activations(checkpointed), 0.5 * activations(whole)) << checkpointed.output;
+}
+
+TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
+  const std::string file = (directory_.path() / "trace.json").string();
+  const Outcome plain = train(arguments()), traced = train(arguments() + " --trace " + file);
+
+  EXPECT_EQ(traced.status, 0) << traced.output;
+  EXPECT_EQ(digest_in(traced.output), digest_in(plain.output));
+  for (const char* const words :
+       {"rank 1", "compute", "idle", "parameters", "room for gradients", "step", "disk 1"}) {
+    EXPECT_NE(traced.output.find(words), std::string::npos) << words << " in\n" << traced.output;
+  }
+  std::ifstream in(file);
+  const std::string trace{std::istreambuf_iterator<char>(in), {}};
+  for (const char* const name : {"forward block.0", "backward head", "wait for parameters of embed",
+                                 "copy to device", "copy to host", "read and write"}) {
+    EXPECT_NE(trace.find(std::string("\"name\": \"") + name), std::string::npos) << name;
+  }
+  expect_refused(train(arguments() + " --trace /nonexistent/trace.json"), 2, {"/nonexistent/trace.json"});
 }
 
 TEST_F(GptTrain, NamesAMisspelledKeyAndTheNearestSpelling) {

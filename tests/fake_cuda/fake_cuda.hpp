@@ -21,6 +21,8 @@
 ///   streams, and they for it (Runtime API, "Stream synchronization behavior": legacy default stream).
 /// - A wait takes the event's last record at the time of the call; later records do not change it, and an event that
 ///   was never recorded is no wait (Runtime API, cudaStreamWaitEvent, cudaEventRecord).
+/// - A timed event takes the steady clock's time when its stream passes it. The time between two events is refused if
+///   one is not timed or not recorded, and not ready until both have passed (Runtime API, cudaEventElapsedTime).
 /// - Device addresses are memory that no host code can access. Kernels are interpreted from their PTX; an access
 ///   outside of the device's allocations is cudaErrorIllegalAddress.
 /// - Copies of registered host memory run when the stream gets there. Those of pageable memory may do so too, or read
@@ -45,7 +47,7 @@
 ///
 /// tests/conformance/cuda asserts these rules, with this runtime and, on a GPU, with NVIDIA's.
 ///
-/// Not modelled: graphs, events with times, peer access, managed memory, stream-ordered allocation, dynamic shared
+/// Not modelled: graphs, peer access, managed memory, stream-ordered allocation, dynamic shared
 /// memory, how cuBLASLt orders a sum and which algorithms it has, and the functions that library and example do not
 /// call, which do not link.
 ///
