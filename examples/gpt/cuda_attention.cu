@@ -65,11 +65,15 @@ template <unsigned columns, unsigned step>
 __device__ void multiply_transposed(SumFragment (&sums)[step / 8], const LeftFragment (&left)[columns / 16],
                                     const SharedTile<step, columns>& right) {
 #pragma unroll
-  for (unsigned n = 0; n < step / 8; ++n) {
+  for (unsigned n = 0; n < step / 8; n += 2) {
     sums[n] = {};
+    sums[n + 1] = {};
 #pragma unroll
-    for (unsigned k = 0; k < columns / 16; ++k)
-      multiply_add(sums[n], left[k], right.transposed(8 * n, 16 * k));
+    for (unsigned k = 0; k < columns / 16; ++k) {
+      const RightFragments operands = right.transposed(8 * n, 16 * k);
+      multiply_add(sums[n], left[k], operands.at[0]);
+      multiply_add(sums[n + 1], left[k], operands.at[1]);
+    }
   }
 }
 
@@ -81,7 +85,11 @@ __device__ void add_product(SumFragment (&sums)[columns / 8], const SumFragment 
   for (unsigned k = 0; k < step / 16; ++k) {
     const LeftFragment operand = rounded(left[2 * k], left[2 * k + 1]);
 #pragma unroll
-    for (unsigned n = 0; n < columns / 8; ++n) multiply_add(sums[n], operand, right.right(16 * k, 8 * n));
+    for (unsigned n = 0; n < columns / 8; n += 2) {
+      const RightFragments operands = right.right(16 * k, 8 * n);
+      multiply_add(sums[n], operand, operands.at[0]);
+      multiply_add(sums[n + 1], operand, operands.at[1]);
+    }
   }
 }
 
@@ -227,7 +235,7 @@ __global__ void __launch_bounds__(threads)
       projections[threadIdx.x] = row < head.context ? t.projections[head.statistics + row] : 0;
     }
     __syncthreads();
-    if (keys.none()) continue;
+    if (keys.none() || first + backward_step <= keys.first) continue;  // no query sees these keys
 
     SumFragment p[backward_step / 8], ds[backward_step / 8];
     multiply_transposed<width, backward_step>(p, key, queries);
@@ -276,7 +284,7 @@ __global__ void __launch_bounds__(threads)
     keys.load(head.in_qkv(t.qkv, 1), first, threads);
     values.load(head.in_qkv(t.qkv, 2), first, threads);
     __syncthreads();
-    if (queries.none()) continue;
+    if (queries.none() || first >= queries.first + 16) continue;  // no query sees these keys
 
     SumFragment p[backward_step / 8], ds[backward_step / 8];
     multiply_transposed<width, backward_step>(p, query, keys);

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Products of small matrices on tensor cores, by one warp: mma.m16n8k16 of bf16 with fp32 sums (PTX ISA, "Matrix
-/// Fragments for mma.m16n8k16 with floating point type"). Lane l holds the elements of row l / 4 and of columns
+/// Products of small matrices on tensor cores, by one warp: mma.m16n8k16 of bf16 with fp32 sums, and ldmatrix (PTX ISA,
+/// "Matrix Fragments for mma.m16n8k16 with floating point type", "ldmatrix"). Lane l holds the elements of row l / 4 and of columns
 /// 2 (l mod 4) and the next one, and those 8 rows or columns further.
 namespace gpt::cuda {
 
@@ -34,6 +34,10 @@ struct LeftFragment {
 /// The right operand: 16 rows, 8 columns.
 struct RightFragment {
   Pair at[2];
+};
+/// Those of two products.
+struct RightFragments {
+  RightFragment at[2];
 };
 /// A sum: 16 rows, 8 columns. at[0] and at[1] are of row lane_row(), at[2] and at[3] of the row 8 further.
 struct SumFragment {
@@ -93,23 +97,34 @@ class SharedTile {
       *reinterpret_cast<uint4*>(&at_[row][4 * piece]) = from.eight_at(first + row, 8 * piece);
     }
   }
-  /// Its 8 rows and 16 columns from (row, column), transposed, as a right operand.
-  __device__ RightFragment transposed(unsigned row, unsigned column) const {
-    const Pair* const pairs = &at_[row + lane_row()][(column + lane_column()) / 2];
-    return {{pairs[0], pairs[4]}};
+  /// Its 16 rows and columns from (row, column), transposed, as the right operands of two products: rows 0 to 7 and
+  /// rows 8 to 15.
+  __device__ RightFragments transposed(unsigned row, unsigned column) const {
+    const unsigned matrix = lane_matrix();
+    RightFragments result;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(result.at[0].at[0]), "=r"(result.at[0].at[1]), "=r"(result.at[1].at[0]),
+                   "=r"(result.at[1].at[1])
+                 : "r"(address(row + matrix / 2 * 8, column + matrix % 2 * 8)));
+    return result;
   }
-  /// Its 16 rows and 8 columns from (row, column) as a right operand.
-  __device__ RightFragment right(unsigned row, unsigned column) const {
-    const unsigned r = row + lane_column(), c = column + lane_row();
-    return {{column_pair(r, c), column_pair(r + 8, c)}};
+  /// Its 16 rows and columns from (row, column) as the right operands of two products: columns 0 to 7 and 8 to 15.
+  __device__ RightFragments right(unsigned row, unsigned column) const {
+    const unsigned matrix = lane_matrix();
+    RightFragments result;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(result.at[0].at[0]), "=r"(result.at[0].at[1]), "=r"(result.at[1].at[0]),
+                   "=r"(result.at[1].at[1])
+                 : "r"(address(row + matrix % 2 * 8, column + matrix / 2 * 8)));
+    return result;
   }
 
  private:
-  __device__ Pair column_pair(unsigned row, unsigned column) const {
-    const auto half = [&](unsigned r) -> Pair {
-      return reinterpret_cast<const std::uint16_t*>(at_[r])[column];
-    };
-    return half(row) | half(row + 1) << 16;
+  /// ldmatrix loads four matrices of 8 rows of 16 bytes; eight lanes give the addresses of the rows of one.
+  __device__ static unsigned lane_matrix() { return threadIdx.x % warp_size / 8; }
+  /// In shared memory, of the row of this lane in the matrix that begins at (row, column).
+  __device__ unsigned address(unsigned row, unsigned column) const {
+    return static_cast<unsigned>(__cvta_generic_to_shared(&at_[row + threadIdx.x % 8][column / 2]));
   }
 
   alignas(16) Pair at_[row_count][column_count / 2 + 4];

@@ -71,3 +71,24 @@ __global__ void multiply_matrices_kernel(const unsigned* a, const unsigned* b, f
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+/// Registers of four matrices of 8 x 8 numbers of 16 bits, one after the other in memory: to[thread][4].
+template <bool transposed>
+__global__ void load_matrices_kernel(const unsigned* from, unsigned* to) {
+  __shared__ alignas(16) unsigned shared[4 * 32];
+  for (unsigned i = 0; i < 4; ++i) shared[4 * threadIdx.x + i] = from[4 * threadIdx.x + i];
+  __syncthreads();
+  const auto row = static_cast<unsigned>(__cvta_generic_to_shared(&shared[4 * threadIdx.x]));
+  to += 4 * threadIdx.x;
+  if (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row));
+  }
+}
+template __global__ void load_matrices_kernel<true>(const unsigned*, unsigned*);
+template __global__ void load_matrices_kernel<false>(const unsigned*, unsigned*);

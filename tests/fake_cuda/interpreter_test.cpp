@@ -128,6 +128,34 @@ TEST(PtxInterpreter, ExchangesValuesOfLanesWhoseNumbersDifferInSomeBits) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i ^ 5));
 }
 
+TEST(PtxInterpreter, LoadsFourMatricesIntoTheRegistersOfAWarp) {
+  // Each number says where it is: matrix, row, column.
+  const auto number = [](std::size_t matrix, std::size_t row, std::size_t column) {
+    return static_cast<std::uint32_t>(matrix << 8 | row << 4 | column);
+  };
+  std::vector<std::uint32_t> from, straight(128), transposed(128);
+  for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+    for (std::size_t row = 0; row < 8; ++row) {
+      for (std::size_t column = 0; column < 8; column += 2) {
+        from.push_back(number(matrix, row, column) | number(matrix, row, column + 1) << 16);
+      }
+    }
+  }
+
+  module().launch("load_matrices_kernel<false>", {.blocks = 1, .threads = 32}, from.data(), straight.data());
+  module().launch("load_matrices_kernel<true>", {.blocks = 1, .threads = 32}, from.data(), transposed.data());
+
+  for (std::size_t lane = 0; lane < 32; ++lane) {
+    const std::size_t first = lane / 4, second = lane % 4 * 2;
+    for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+      EXPECT_EQ(straight[4 * lane + matrix], number(matrix, first, second) | number(matrix, first, second + 1)
+                                                                                 << 16);
+      EXPECT_EQ(transposed[4 * lane + matrix],
+                number(matrix, second, first) | number(matrix, second + 1, first) << 16);
+    }
+  }
+}
+
 TEST(PtxInterpreter, MultipliesMatricesInTheFragmentsOfAWarp) {
   // Element (row, column) of the operands, in bf16; their register and half by the tables of the PTX ISA.
   const auto left = [](std::size_t row, std::size_t column) {

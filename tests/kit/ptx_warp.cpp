@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -27,6 +28,29 @@ void shuffle(std::span<Thread> warp, const Operands& o, Source source) {
   }
 }
 
+/// Lane l gets the elements (l / 4, 2 (l mod 4)) and the next one of the row, of each matrix or the transposed one.
+void load_matrices_as(std::span<Thread> warp, const Operands& o, bool transposes) {
+  constexpr std::size_t matrices = 4, size = 8, row_bytes = 2 * size;
+  if (warp.size() != matrices * size) throw std::runtime_error("PTX: matrices loaded by a part of a warp");
+  std::array<std::array<std::uint16_t, size>, matrices * size> row_values;
+  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
+    const std::uint64_t address = warp[lane].get<u32>(o[matrices]) + o[matrices].offset;
+    if (address % row_bytes != 0)
+      throw std::runtime_error("PTX: a row of a matrix that is not aligned to 16 bytes");
+    const std::byte* const from = warp[lane].shared->read(address, row_bytes, warp[lane].number);
+    std::memcpy(row_values[lane].data(), from, row_bytes);
+  }
+  for (std::size_t lane = 0; lane < warp.size(); ++lane) {
+    for (std::size_t matrix = 0; matrix < matrices; ++matrix) {
+      const auto element = [&](std::size_t row, std::size_t column) -> u32 {
+        return transposes ? row_values[matrix * size + column][row] : row_values[matrix * size + row][column];
+      };
+      const std::size_t row = lane / 4, column = lane % 4 * 2;
+      warp[lane].set(o[matrix], element(row, column) | element(row, column + 1) << 16);
+    }
+  }
+}
+
 /// A matrix of which each thread holds some elements, two bf16 in a register (PTX ISA, "Matrix Fragments for
 /// mma.m16n8k16 with floating point type").
 constexpr std::size_t rows = 16, columns = 8, inner = 16, lanes = 32;
@@ -42,6 +66,14 @@ void shuffle_down(std::span<Thread> warp, const Operands& o) {
 
 void shuffle_butterfly(std::span<Thread> warp, const Operands& o) {
   shuffle(warp, o, [](std::size_t lane, std::size_t mask) { return lane ^ mask; });
+}
+
+void load_matrices(std::span<Thread> warp, const Operands& o) {
+  load_matrices_as(warp, o, /*transposes=*/false);
+}
+
+void load_matrices_transposed(std::span<Thread> warp, const Operands& o) {
+  load_matrices_as(warp, o, /*transposes=*/true);
 }
 
 void multiply_matrices(std::span<Thread> warp, const Operands& o) {
