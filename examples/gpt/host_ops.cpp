@@ -50,6 +50,18 @@ class Scratch {
   DeviceBuffer buffer_;
 };
 
+DeviceTensor row_of(DeviceTensor matrix, std::size_t row, std::size_t columns) {
+  return matrix.slice(penstock::ElementCount(row * columns), penstock::ElementCount(columns));
+}
+/// to = the values of a parameter.
+void widen(DeviceTensor parameter, float* to) {
+  if (parameter.dtype == DType::fp32) {
+    std::copy_n(floats(parameter), count(parameter), to);
+  } else {
+    host::widen_bf16(pointer<const std::uint16_t>(parameter.bytes), to, count(parameter));
+  }
+}
+
 void store(const float* values, const Gradient& gradient) {
   if (gradient.tensor.dtype == DType::fp32) {
     host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
@@ -164,12 +176,12 @@ class HostOps final : public Ops {
              DeviceTensor positions, DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
       const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
-      const float* position = scratch->values(positions, count(embedding));
-      const float* vectors = scratch->values(embedding);
+      float* vector = scratch->at(0, width);
       for (std::size_t row = 0; row < rows; ++row) {
         float* out = floats(y) + row * width;
-        std::copy_n(vectors + pointer<const std::uint8_t>(tokens)[row] * width, width, out);
-        host::add(position + row % size.context * width, out, width);
+        widen(row_of(embedding, pointer<const std::uint8_t>(tokens)[row], width), out);
+        widen(row_of(positions, row % size.context, width), vector);
+        host::add(vector, out, width);
       }
     });
   }
@@ -179,16 +191,20 @@ class HostOps final : public Ops {
     enqueue(stream, [=, scratch = scratch_] {
       const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
       float* vectors = scratch->at(0, count(dembedding.tensor));
-      float* position = scratch->at(count(dembedding.tensor), count(dpositions.tensor));
+      float* position = scratch->at(count(dembedding.tensor), width);
       std::fill_n(vectors, count(dembedding.tensor), 0.0f);
-      std::fill_n(position, count(dpositions.tensor), 0.0f);
       for (std::size_t row = 0; row < rows; ++row) {
-        const float* in = floats(dy) + row * width;
-        host::add(in, vectors + pointer<const std::uint8_t>(tokens)[row] * width, width);
-        host::add(in, position + row % size.context * width, width);
+        host::add(floats(dy) + row * width, vectors + pointer<const std::uint8_t>(tokens)[row] * width,
+                  width);
       }
       store(vectors, dembedding);
-      store(position, dpositions);
+      for (std::size_t place = 0; place < size.context; ++place) {
+        std::fill_n(position, width, 0.0f);
+        for (std::size_t row = place; row < rows; row += size.context) {
+          host::add(floats(dy) + row * width, position, width);
+        }
+        store(position, {row_of(dpositions.tensor, place, width), dpositions.write});
+      }
     });
   }
 
