@@ -186,11 +186,10 @@ int run(const Arguments& arguments) {
     trace = std::move(*created);
   }
   const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr, trace.get());
+  const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
   if (trained.error) return fail(*trained.error, "training failed");
-  if (trace) {
-    trace->print();
-    if (auto written = trace->finish(); !written) return fail(written.error(), "cannot write the trace");
-  }
+  if (trace) trace->print();
+  if (!written) return fail(written.error(), "cannot write the trace");
   if (trained.signal != 0) return stopped_by(trained.signal);
   if (!arguments.check) return 0;
 
