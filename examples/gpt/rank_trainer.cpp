@@ -113,7 +113,7 @@ Result<void> RankTrainer::open() {
                               PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
                               timeline_ = std::make_shared<Timeline>(std::move(clock));
                               made->accelerator.device =
-                                  time_copies(std::move(made->accelerator.device), *timeline_);
+                                  time_copies(std::move(made->accelerator.device), timeline_);
                             }
                             return std::move(made->accelerator);
                           },

@@ -10,8 +10,8 @@ namespace {
 
 class TimedDevice final : public tiers::Device {
  public:
-  TimedDevice(std::unique_ptr<tiers::Device> device, Timeline& timeline)
-      : device_(std::move(device)), timeline_(timeline) {}
+  TimedDevice(std::unique_ptr<tiers::Device> device, std::shared_ptr<Timeline> timeline)
+      : device_(std::move(device)), timeline_(std::move(timeline)) {}
 
   std::string name() const override { return device_->name(); }
   tiers::DeviceMemory memory() const override { return device_->memory(); }
@@ -43,14 +43,14 @@ class TimedDevice final : public tiers::Device {
  private:
   template <class Copy>
   Result<void> timed(StreamHandle stream, const Doing& doing, const Copy& copy) {
-    timeline_.begin(stream);
+    timeline_->begin(stream);
     auto done = copy();
-    timeline_.end(stream, doing);
+    timeline_->end(stream, doing);
     return done;
   }
 
   const std::unique_ptr<tiers::Device> device_;
-  Timeline& timeline_;
+  const std::shared_ptr<Timeline> timeline_;
 };
 
 class TimedEngine final : public tiers::IoEngine {
@@ -97,8 +97,9 @@ class TimedEngine final : public tiers::IoEngine {
 
 }  // namespace
 
-std::unique_ptr<tiers::Device> time_copies(std::unique_ptr<tiers::Device> device, Timeline& timeline) {
-  return std::make_unique<TimedDevice>(std::move(device), timeline);
+std::unique_ptr<tiers::Device> time_copies(std::unique_ptr<tiers::Device> device,
+                                           std::shared_ptr<Timeline> timeline) {
+  return std::make_unique<TimedDevice>(std::move(device), std::move(timeline));
 }
 
 std::unique_ptr<tiers::IoEngine> time_requests(std::unique_ptr<tiers::IoEngine> engine,
