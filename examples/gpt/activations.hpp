@@ -3,52 +3,78 @@
 #include "gpt/device_memory.hpp"
 #include "gpt/model_config.hpp"
 
+#include <penstock/base/dtype.hpp>
+
 #include <cstddef>
 #include <vector>
 
 namespace gpt {
 
-/// The activations of one micro-batch, kept from forward to backward, in fp32 on the device. rows = sequences ×
-/// context throughout. Owned by one rank and reused for its next micro-batch.
+/// The activations of one micro-batch, kept from forward to backward on the device. rows = sequences × context
+/// throughout. Those that are operands of products (see Ops) have the dtype for them, all others are fp32. Owned by one
+/// rank and reused for its next micro-batch.
 class Activations {
  public:
   /// The activations that a block keeps for its backward.
   struct Block {
-    penstock::DeviceTensor norm1, norm1_statistics;  ///< [rows, width], [rows, 2]
-    penstock::DeviceTensor qkv;                      ///< [rows, 3 · width]
-    penstock::DeviceTensor probabilities;            ///< [sequences, heads, context, context]
-    penstock::DeviceTensor attended;                 ///< [rows, width]
+    penstock::DeviceTensor norm1, norm1_statistics;  ///< operand[rows, width], [rows, 2]
+    penstock::DeviceTensor qkv;                      ///< operand[rows, 3 · width]
+    penstock::DeviceTensor log_sums;                 ///< [sequences, heads, context], of attention's scores
+    penstock::DeviceTensor attended;                 ///< operand[rows, width]
     penstock::DeviceTensor middle;                   ///< [rows, width], the residual stream after attention
-    penstock::DeviceTensor norm2, norm2_statistics;  ///< [rows, width], [rows, 2]
-    penstock::DeviceTensor up, gelu;                 ///< [rows, 4 · width]
+    penstock::DeviceTensor norm2, norm2_statistics;  ///< operand[rows, width], [rows, 2]
+    penstock::DeviceTensor up, gelu;                 ///< operand[rows, 4 · width]
   };
 
+  struct Options {
+    std::uint32_t sequences = 1;
+    /// Keep only the input of each block: its backward computes the others again (Chen et al. 2016). All blocks share
+    /// one Block.
+    bool checkpoint = false;
+    penstock::DType operands = penstock::DType::fp32;  ///< Ops::operand_dtype()
+  };
   /// Errors: those of the allocator.
   [[nodiscard]] static penstock::Result<Activations> allocate(const ModelConfig& config,
-                                                              std::uint32_t sequences,
+                                                              const Options& options,
                                                               DeviceAllocator& allocator);
   /// The size of the one buffer that allocate() requests.
-  [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, std::uint32_t sequences);
+  [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, const Options& options);
+
+  /// Where the forward of block `layer` keeps its activations.
+  [[nodiscard]] Block& open_block(std::size_t layer);
+  /// Those of block `layer`; null if they must be computed again.
+  [[nodiscard]] Block* find_block(std::size_t layer);
 
   std::uint32_t sequences = 0;
   penstock::DeviceSpan tokens, targets;          ///< one byte per row; the caller writes them
   std::vector<penstock::DeviceTensor> residual;  ///< [layers + 1] of [rows, width]: the input of each block
-  std::vector<Block> blocks;
-  penstock::DeviceTensor final_norm, final_norm_statistics;
-  penstock::DeviceTensor logits;  ///< [rows, vocabulary]; the backward overwrites it with its gradient
+  penstock::DeviceTensor final_norm, final_norm_statistics;  ///< operand[rows, width], [rows, 2]
+  penstock::DeviceTensor logits;                             ///< [rows, vocabulary]
   penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
 
-  // Used only by the backward.
-  penstock::DeviceTensor residual_gradient;       ///< [rows, width], carried from unit to unit
-  penstock::DeviceTensor branch_gradient;         ///< [rows, width]
-  penstock::DeviceTensor wide_gradient;           ///< [rows, 4 · width]
-  penstock::DeviceTensor probabilities_gradient;  ///< [sequences, heads, context, context]
+  // Used only by the backward. Some are the same memory, as noted.
+  penstock::DeviceTensor logits_gradient;    ///< operand[rows, vocabulary]; the logits, if both are fp32
+  penstock::DeviceTensor residual_gradient;  ///< [rows, width], carried from unit to unit
+  penstock::DeviceTensor rounded_gradient;   ///< operand of it; the same, if both are fp32
+  penstock::DeviceTensor branch_gradient;    ///< [rows, width]
+  penstock::DeviceTensor attended_gradient;  ///< operand[rows, width], in the branch gradient
+  penstock::DeviceTensor wide_gradient;      ///< operand[rows, 4 · width]
+  penstock::DeviceTensor projections;        ///< [sequences, heads, context], see Ops::AttentionBackward
 
  private:
   template <class Place>
-  void lay_out(const ModelConfig& config, std::uint32_t sequence_count, Place place);
+  void lay_out(const ModelConfig& config, const Options& options, Place place);
 
+  std::vector<Block> blocks_;  // one, if they are shared
+  std::size_t shared_by_ = 0;  // the block whose activations the shared one holds
   DeviceBuffer buffer_;
 };
+
+/// The activations of one of the training's micro-batches.
+[[nodiscard]] inline Activations::Options activation_options(
+    const TrainingConfig& training, penstock::DType operands = penstock::DType::fp32) {
+  return {
+      .sequences = training.sequences, .checkpoint = training.checkpoint_activations, .operands = operands};
+}
 
 }  // namespace gpt

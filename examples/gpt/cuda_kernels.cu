@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace gpt::cuda {
 
@@ -10,8 +11,6 @@ namespace {
 
 constexpr unsigned block_size = 256;  // a power of two, for the reduction tree
 constexpr float layer_norm_epsilon = 1e-5f;
-constexpr float gelu_slope = 0.7978845608028654f;  // sqrt(2 / π)
-constexpr float gelu_cubic = 0.044715f;
 
 unsigned blocks_for(std::size_t count) {
   constexpr std::size_t most = 4096;
@@ -50,39 +49,73 @@ __device__ float reduce(float value) {
   return result;
 }
 
-__global__ void widen_bf16_kernel(const __nv_bfloat16* from, float* to, std::size_t count) {
-  for (std::size_t i = first_index(); i < count; i += index_stride()) to[i] = __bfloat162float(from[i]);
+using Bf16 = __nv_bfloat16;
+
+__device__ float value_of(float x) {
+  return x;
+}
+__device__ float value_of(Bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ void assign(float& to, float x) {
+  to = x;
+}
+__device__ void assign(Bf16& to, float x) {
+  to = __float2bfloat16_rn(x);
+}
+/// Rounds the new gradient, or the sum of the old one and the new.
+template <class Element>
+__device__ void store(Element& to, float gradient, bool accumulate) {
+  assign(to, accumulate ? value_of(to) + gradient : gradient);
 }
 
-__global__ void store_bf16_kernel(const float* from, __nv_bfloat16* to, std::size_t count, bool accumulate) {
-  for (std::size_t i = first_index(); i < count; i += index_stride()) {
-    to[i] = __float2bfloat16_rn(accumulate ? __bfloat162float(to[i]) + from[i] : from[i]);
+template <class From, class To>
+__global__ void convert_kernel(const From* from, To* to, std::size_t count) {
+  for (std::size_t i = first_index(); i < count; i += index_stride()) assign(to[i], value_of(from[i]));
+}
+
+__global__ void add_kernel(const float* x, float* y, std::size_t count) {
+  for (std::size_t i = first_index(); i < count; i += index_stride()) y[i] += x[i];
+}
+
+/// Rows [first, last) of a part, and the column of this thread.
+struct Part {
+  std::size_t first, last, number;
+  unsigned column;
+
+  __device__ Part(RowsSize size, unsigned part_rows) {
+    const unsigned column_blocks = (size.columns + block_size - 1) / block_size;
+    number = blockIdx.x / column_blocks;
+    column = blockIdx.x % column_blocks * block_size + threadIdx.x;
+    first = number * part_rows;
+    last = min(first + part_rows, std::size_t{size.rows});
   }
+};
+
+__global__ void column_sums_kernel(RowsSize size, unsigned part_rows, const Bf16* x, float* sums) {
+  const Part part(size, part_rows);
+  if (part.column >= size.columns) return;
+  float sum = 0;
+  for (std::size_t row = part.first; row < part.last; ++row)
+    sum += value_of(x[row * size.columns + part.column]);
+  sums[part.number * size.columns + part.column] = sum;
 }
 
-__global__ void store_fp32_kernel(const float* from, float* to, std::size_t count, bool accumulate) {
-  for (std::size_t i = first_index(); i < count; i += index_stride()) {
-    to[i] = accumulate ? to[i] + from[i] : from[i];
-  }
-}
-
-__global__ void add_bias_kernel(RowsSize size, const float* b, float* y) {
-  const std::size_t count = std::size_t{size.rows} * size.columns;
-  for (std::size_t i = first_index(); i < count; i += index_stride()) y[i] += b[i % size.columns];
-}
-
-// One thread per column: reads are coalesced, and the order over rows is fixed.
-__global__ void column_sums_kernel(RowsSize size, const float* x, float* sums) {
-  for (std::size_t c = first_index(); c < size.columns; c += index_stride()) {
-    float sum = 0;
-    for (std::size_t row = 0; row < size.rows; ++row) sum += x[row * size.columns + c];
-    sums[c] = sum;
-  }
+/// to[c] = Σ sums[part, c], where parts begin `stride` elements apart.
+template <class Element>
+__global__ void join_parts_kernel(RowsSize parts, std::size_t stride, const float* sums, Element* to,
+                                  bool accumulate) {
+  const unsigned column = blockIdx.x * block_size + threadIdx.x;
+  if (column >= parts.columns) return;
+  float sum = 0;
+  for (std::size_t part = 0; part < parts.rows; ++part) sum += sums[part * stride + column];
+  store(to[column], sum, accumulate);
 }
 
 // The following kernels use one thread block per row unless noted.
-__global__ void layer_norm_kernel(std::uint32_t columns, const float* x, const float* gain, const float* b,
-                                  float* y, float* statistics) {
+template <class Parameter>
+__global__ void layer_norm_kernel(std::uint32_t columns, const float* x, const Parameter* gain,
+                                  const Parameter* b, Bf16* y, float* statistics) {
   x += std::size_t{blockIdx.x} * columns;
   y += std::size_t{blockIdx.x} * columns;
   float sum = 0;
@@ -92,104 +125,65 @@ __global__ void layer_norm_kernel(std::uint32_t columns, const float* x, const f
   for (unsigned c = threadIdx.x; c < columns; c += block_size) squares += (x[c] - mean) * (x[c] - mean);
   const float variance = reduce<Sum>(squares) / static_cast<float>(columns);
   const float rstd = 1.0f / sqrtf(variance + layer_norm_epsilon);
-  for (unsigned c = threadIdx.x; c < columns; c += block_size) y[c] = (x[c] - mean) * rstd * gain[c] + b[c];
+  for (unsigned c = threadIdx.x; c < columns; c += block_size) {
+    assign(y[c], (x[c] - mean) * rstd * value_of(gain[c]) + value_of(b[c]));
+  }
   if (threadIdx.x == 0) {
     statistics[2 * std::size_t{blockIdx.x}] = mean;
     statistics[2 * std::size_t{blockIdx.x} + 1] = rstd;
   }
 }
 
-// One thread per column.
-__global__ void layer_norm_parameters_kernel(RowsSize size, const float* x, const float* statistics,
-                                             const float* dy, float* dgain, float* db) {
-  for (std::size_t c = first_index(); c < size.columns; c += index_stride()) {
-    float gain = 0, bias = 0;
-    for (std::size_t row = 0; row < size.rows; ++row) {
-      const std::size_t i = row * size.columns + c;
-      gain += dy[i] * (x[i] - statistics[2 * row]) * statistics[2 * row + 1];
-      bias += dy[i];
-    }
-    dgain[c] = gain;
-    db[c] = bias;
+// One thread for each column of a part of the rows. sums[part] has a vector for the gain and one for the bias.
+__global__ void layer_norm_parameters_kernel(RowsSize size, unsigned part_rows, const float* x,
+                                             const float* statistics, const float* dy, float* sums) {
+  const Part part(size, part_rows);
+  if (part.column >= size.columns) return;
+  float gain = 0, bias = 0;
+  for (std::size_t row = part.first; row < part.last; ++row) {
+    const std::size_t i = row * size.columns + part.column;
+    gain += dy[i] * (x[i] - statistics[2 * row]) * statistics[2 * row + 1];
+    bias += dy[i];
   }
+  sums += 2 * part.number * size.columns + part.column;
+  sums[0] = gain;
+  sums[size.columns] = bias;
 }
 
-__global__ void layer_norm_backward_kernel(std::uint32_t columns, const float* x, const float* gain,
+template <class Parameter>
+__global__ void layer_norm_backward_kernel(std::uint32_t columns, const float* x, const Parameter* gain,
                                            const float* statistics, const float* dy, float* dx) {
   const std::size_t row = blockIdx.x;
   x += row * columns, dy += row * columns, dx += row * columns;
   const float mean = statistics[2 * row], rstd = statistics[2 * row + 1];
   float sum = 0, projected = 0;
   for (unsigned c = threadIdx.x; c < columns; c += block_size) {
-    sum += dy[c] * gain[c];
-    projected += dy[c] * gain[c] * (x[c] - mean) * rstd;
+    const float scaled = dy[c] * value_of(gain[c]);
+    sum += scaled;
+    projected += scaled * (x[c] - mean) * rstd;
   }
   sum = reduce<Sum>(sum) / static_cast<float>(columns);
   projected = reduce<Sum>(projected) / static_cast<float>(columns);
   for (unsigned c = threadIdx.x; c < columns; c += block_size) {
-    dx[c] = (dy[c] * gain[c] - sum - (x[c] - mean) * rstd * projected) * rstd;
+    dx[c] = (dy[c] * value_of(gain[c]) - sum - (x[c] - mean) * rstd * projected) * rstd;
   }
 }
 
-__global__ void causal_softmax_kernel(std::uint32_t context, float scale, float* scores) {
-  scores += std::size_t{blockIdx.x} * context;
-  const unsigned visible = blockIdx.x % context + 1;
-  float largest = Maximum::neutral;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) largest = fmaxf(largest, scores[c]);
-  largest = reduce<Maximum>(largest);
-  float sum = 0;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) {
-    scores[c] = expf(scale * (scores[c] - largest));
-    sum += scores[c];
-  }
-  sum = reduce<Sum>(sum);
-  for (unsigned c = threadIdx.x; c < context; c += block_size)
-    scores[c] = c < visible ? scores[c] / sum : 0.0f;
-}
-
-__global__ void causal_softmax_backward_kernel(std::uint32_t context, float scale, const float* p,
-                                               float* dp) {
-  p += std::size_t{blockIdx.x} * context;
-  dp += std::size_t{blockIdx.x} * context;
-  const unsigned visible = blockIdx.x % context + 1;
-  float projected = 0;
-  for (unsigned c = threadIdx.x; c < visible; c += block_size) projected += p[c] * dp[c];
-  projected = reduce<Sum>(projected);
-  for (unsigned c = threadIdx.x; c < context; c += block_size) {
-    dp[c] = c < visible ? scale * p[c] * (dp[c] - projected) : 0.0f;
-  }
-}
-
-__device__ float gelu_gate(float x) {
-  const float u = gelu_slope * (x + gelu_cubic * x * x * x);
-  return 1.0f / (1.0f + expf(fminf(-2.0f * u, 88.0f)));
-}
-
-__global__ void gelu_kernel(const float* x, float* y, std::size_t count) {
-  for (std::size_t i = first_index(); i < count; i += index_stride()) y[i] = x[i] * gelu_gate(x[i]);
-}
-
-__global__ void gelu_backward_kernel(const float* x, const float* dy, float* dx, std::size_t count) {
-  for (std::size_t i = first_index(); i < count; i += index_stride()) {
-    const float gate = gelu_gate(x[i]);
-    const float du = gelu_slope * (1.0f + 3.0f * gelu_cubic * x[i] * x[i]);
-    dx[i] = dy[i] * (gate + x[i] * gate * (1.0f - gate) * 2.0f * du);
-  }
-}
-
-__global__ void embed_kernel(EmbeddingSize size, const std::uint8_t* tokens, const float* embedding,
-                             const float* positions, float* y) {
+template <class Embedding, class Positions>
+__global__ void embed_kernel(EmbeddingSize size, const std::uint8_t* tokens, const Embedding* embedding,
+                             const Positions* positions, float* y) {
   const std::size_t count = std::size_t{size.sequences} * size.context * size.width;
   for (std::size_t i = first_index(); i < count; i += index_stride()) {
     const std::size_t row = i / size.width, c = i % size.width;
-    y[i] =
-        embedding[std::size_t{tokens[row]} * size.width + c] + positions[row % size.context * size.width + c];
+    y[i] = value_of(embedding[std::size_t{tokens[row]} * size.width + c]) +
+           value_of(positions[row % size.context * size.width + c]);
   }
 }
 
 // One thread per element of the embedding loops over all rows: slower than atomics, but the order is fixed.
+template <class Element>
 __global__ void embed_backward_kernel(EmbeddingSize size, const std::uint8_t* tokens, const float* dy,
-                                      float* dembedding) {
+                                      Element* dembedding, bool accumulate) {
   const std::size_t rows = std::size_t{size.sequences} * size.context;
   const std::size_t count = std::size_t{size.vocabulary} * size.width;
   for (std::size_t i = first_index(); i < count; i += index_stride()) {
@@ -198,16 +192,18 @@ __global__ void embed_backward_kernel(EmbeddingSize size, const std::uint8_t* to
     for (std::size_t row = 0; row < rows; ++row) {
       if (tokens[row] == token) sum += dy[row * size.width + c];
     }
-    dembedding[i] = sum;
+    store(dembedding[i], sum, accumulate);
   }
 }
 
-__global__ void positions_backward_kernel(EmbeddingSize size, const float* dy, float* dpositions) {
+template <class Element>
+__global__ void positions_backward_kernel(EmbeddingSize size, const float* dy, Element* dpositions,
+                                          bool accumulate) {
   const std::size_t count = std::size_t{size.context} * size.width;
   for (std::size_t i = first_index(); i < count; i += index_stride()) {
     float sum = 0;
     for (std::size_t sequence = 0; sequence < size.sequences; ++sequence) sum += dy[sequence * count + i];
-    dpositions[i] = sum;
+    store(dpositions[i], sum, accumulate);
   }
 }
 
@@ -230,14 +226,45 @@ __global__ void cross_entropy_kernel(std::uint32_t columns, const float* logits,
 }
 
 __global__ void cross_entropy_backward_kernel(std::uint32_t columns, const float* logits,
-                                              const std::uint8_t* targets, float scale, float* dlogits) {
+                                              const std::uint8_t* targets, float scale, Bf16* dlogits) {
   logits += std::size_t{blockIdx.x} * columns;
   dlogits += std::size_t{blockIdx.x} * columns;
   float largest, sum;
   softmax_terms(columns, logits, largest, sum);
   for (unsigned c = threadIdx.x; c < columns; c += block_size) {
-    dlogits[c] = scale * (expf(logits[c] - largest) / sum - (c == targets[blockIdx.x] ? 1.0f : 0.0f));
+    const float target = c == targets[blockIdx.x] ? 1.0f : 0.0f;
+    assign(dlogits[c], scale * (expf(logits[c] - largest) / sum - target));
   }
+}
+
+/// Calls `body` with a pointer to the elements of a tensor.
+template <class Body>
+void with_elements(DeviceTensor tensor, Body body) {
+  const auto address = static_cast<std::uintptr_t>(tensor.bytes.address());
+  if (tensor.dtype == penstock::DType::fp32) return body(reinterpret_cast<float*>(address));
+  body(reinterpret_cast<Bf16*>(address));
+}
+bool accumulates(const Gradient& gradient) {
+  return gradient.write == GradientWrite::accumulate;
+}
+
+unsigned rows_of_part(RowsSize size) {
+  return static_cast<unsigned>((size.rows + row_parts_max - 1) / row_parts_max);
+}
+unsigned parts_of(RowsSize size) {
+  return (size.rows + rows_of_part(size) - 1) / rows_of_part(size);
+}
+unsigned column_blocks(RowsSize size) {
+  return (size.columns + block_size - 1) / block_size;
+}
+
+/// The gradient is the sum of the parts' vectors.
+void join_parts(cudaStream_t stream, RowsSize size, std::size_t stride, const float* sums,
+                const Gradient& to) {
+  with_elements(to.tensor, [&](auto* elements) {
+    join_parts_kernel<<<column_blocks(size), block_size, 0, stream>>>({parts_of(size), size.columns}, stride,
+                                                                      sums, elements, accumulates(to));
+  });
 }
 
 }  // namespace
@@ -248,86 +275,81 @@ cudaError_t load_kernels() {
     cudaFuncAttributes attributes{};
     ((error = error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, kernels)), ...);
   };
-  load(widen_bf16_kernel, store_bf16_kernel, store_fp32_kernel, add_bias_kernel, column_sums_kernel,
-       layer_norm_kernel, layer_norm_parameters_kernel, layer_norm_backward_kernel, causal_softmax_kernel,
-       causal_softmax_backward_kernel, gelu_kernel, gelu_backward_kernel, embed_kernel, embed_backward_kernel,
-       positions_backward_kernel, cross_entropy_kernel, cross_entropy_backward_kernel);
+  load(convert_kernel<float, Bf16>, convert_kernel<Bf16, float>, add_kernel, column_sums_kernel,
+       join_parts_kernel<float>, join_parts_kernel<Bf16>, layer_norm_kernel<float>, layer_norm_kernel<Bf16>,
+       layer_norm_parameters_kernel, layer_norm_backward_kernel<float>, layer_norm_backward_kernel<Bf16>,
+       embed_kernel<float, float>, embed_kernel<Bf16, Bf16>, embed_kernel<float, Bf16>,
+       embed_kernel<Bf16, float>, embed_backward_kernel<float>, embed_backward_kernel<Bf16>,
+       positions_backward_kernel<float>, positions_backward_kernel<Bf16>, cross_entropy_kernel,
+       cross_entropy_backward_kernel);
   return error;
 }
 
-void widen_bf16(cudaStream_t stream, const void* from, float* to, std::size_t count) {
-  widen_bf16_kernel<<<blocks_for(count), block_size, 0, stream>>>(static_cast<const __nv_bfloat16*>(from), to,
-                                                                  count);
+void round(cudaStream_t stream, const float* from, void* to, std::size_t count) {
+  convert_kernel<<<blocks_for(count), block_size, 0, stream>>>(from, static_cast<Bf16*>(to), count);
 }
 
-void store_bf16(cudaStream_t stream, const float* from, void* to, std::size_t count, GradientWrite write) {
-  store_bf16_kernel<<<blocks_for(count), block_size, 0, stream>>>(from, static_cast<__nv_bfloat16*>(to),
-                                                                  count, write == GradientWrite::accumulate);
-}
-
-void store_fp32(cudaStream_t stream, const float* from, float* to, std::size_t count, GradientWrite write) {
-  store_fp32_kernel<<<blocks_for(count), block_size, 0, stream>>>(from, to, count,
-                                                                  write == GradientWrite::accumulate);
+void widen(cudaStream_t stream, const void* from, float* to, std::size_t count) {
+  convert_kernel<<<blocks_for(count), block_size, 0, stream>>>(static_cast<const Bf16*>(from), to, count);
 }
 
 void add(cudaStream_t stream, const float* x, float* y, std::size_t count) {
-  store_fp32(stream, x, y, count, GradientWrite::accumulate);
+  add_kernel<<<blocks_for(count), block_size, 0, stream>>>(x, y, count);
 }
 
-void add_bias(cudaStream_t stream, RowsSize size, const float* b, float* y) {
-  const std::size_t count = std::size_t{size.rows} * size.columns;
-  add_bias_kernel<<<blocks_for(count), block_size, 0, stream>>>(size, b, y);
+void column_sums(cudaStream_t stream, RowsSize size, const void* x, float* scratch, const Gradient& sums) {
+  column_sums_kernel<<<parts_of(size) * column_blocks(size), block_size, 0, stream>>>(
+      size, rows_of_part(size), static_cast<const Bf16*>(x), scratch);
+  join_parts(stream, size, size.columns, scratch, sums);
 }
 
-void column_sums(cudaStream_t stream, RowsSize size, const float* x, float* sums) {
-  column_sums_kernel<<<blocks_for(size.columns), block_size, 0, stream>>>(size, x, sums);
+void layer_norm(cudaStream_t stream, RowsSize size, const float* x, DeviceTensor gain, DeviceTensor b,
+                void* y, float* statistics) {
+  with_elements(gain, [&](auto* elements) {
+    using Parameter = std::remove_pointer_t<decltype(elements)>;
+    const auto* const bias =
+        reinterpret_cast<const Parameter*>(static_cast<std::uintptr_t>(b.bytes.address()));
+    layer_norm_kernel<Parameter><<<size.rows, block_size, 0, stream>>>(size.columns, x, elements, bias,
+                                                                       static_cast<Bf16*>(y), statistics);
+  });
 }
 
-void layer_norm(cudaStream_t stream, RowsSize size, const float* x, const float* gain, const float* b,
-                float* y, float* statistics) {
-  layer_norm_kernel<<<size.rows, block_size, 0, stream>>>(size.columns, x, gain, b, y, statistics);
-}
-
-void layer_norm_backward(cudaStream_t stream, RowsSize size, const float* x, const float* gain,
-                         const float* statistics, const float* dy, float* dx, float* dgain, float* db) {
+void layer_norm_backward(cudaStream_t stream, RowsSize size, const LayerNormGradients& t, float* scratch) {
   // Parameters first, because dx may overwrite dy.
-  layer_norm_parameters_kernel<<<blocks_for(size.columns), block_size, 0, stream>>>(size, x, statistics, dy,
-                                                                                    dgain, db);
-  layer_norm_backward_kernel<<<size.rows, block_size, 0, stream>>>(size.columns, x, gain, statistics, dy, dx);
+  layer_norm_parameters_kernel<<<parts_of(size) * column_blocks(size), block_size, 0, stream>>>(
+      size, rows_of_part(size), t.x, t.statistics, t.dy, scratch);
+  join_parts(stream, size, 2 * std::size_t{size.columns}, scratch, t.dgain);
+  join_parts(stream, size, 2 * std::size_t{size.columns}, scratch + size.columns, t.db);
+  with_elements(t.gain, [&](auto* gain) {
+    layer_norm_backward_kernel<<<size.rows, block_size, 0, stream>>>(
+        size.columns, t.x, static_cast<const std::remove_pointer_t<decltype(gain)>*>(gain), t.statistics,
+        t.dy, t.dx);
+  });
 }
 
-void causal_softmax(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                    float* scores) {
-  causal_softmax_kernel<<<static_cast<unsigned>(matrices * context), block_size, 0, stream>>>(context, scale,
-                                                                                              scores);
-}
-
-void causal_softmax_backward(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                             const float* p, float* dp) {
-  causal_softmax_backward_kernel<<<static_cast<unsigned>(matrices * context), block_size, 0, stream>>>(
-      context, scale, p, dp);
-}
-
-void gelu(cudaStream_t stream, const float* x, float* y, std::size_t count) {
-  gelu_kernel<<<blocks_for(count), block_size, 0, stream>>>(x, y, count);
-}
-
-void gelu_backward(cudaStream_t stream, const float* x, const float* dy, float* dx, std::size_t count) {
-  gelu_backward_kernel<<<blocks_for(count), block_size, 0, stream>>>(x, dy, dx, count);
-}
-
-void embed(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, const float* embedding,
-           const float* positions, float* y) {
+void embed(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, DeviceTensor embedding,
+           DeviceTensor positions, float* y) {
   const std::size_t count = std::size_t{size.sequences} * size.context * size.width;
-  embed_kernel<<<blocks_for(count), block_size, 0, stream>>>(size, tokens, embedding, positions, y);
+  with_elements(embedding, [&](auto* vectors) {
+    with_elements(positions, [&](auto* places) {
+      embed_kernel<std::remove_pointer_t<decltype(vectors)>, std::remove_pointer_t<decltype(places)>>
+          <<<blocks_for(count), block_size, 0, stream>>>(size, tokens, vectors, places, y);
+    });
+  });
 }
 
 void embed_backward(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, const float* dy,
-                    float* dembedding, float* dpositions) {
+                    const Gradient& dembedding, const Gradient& dpositions) {
   const std::size_t elements = std::size_t{size.vocabulary} * size.width;
-  embed_backward_kernel<<<blocks_for(elements), block_size, 0, stream>>>(size, tokens, dy, dembedding);
+  with_elements(dembedding.tensor, [&](auto* to) {
+    embed_backward_kernel<<<blocks_for(elements), block_size, 0, stream>>>(size, tokens, dy, to,
+                                                                           accumulates(dembedding));
+  });
   const std::size_t places = std::size_t{size.context} * size.width;
-  positions_backward_kernel<<<blocks_for(places), block_size, 0, stream>>>(size, dy, dpositions);
+  with_elements(dpositions.tensor, [&](auto* to) {
+    positions_backward_kernel<<<blocks_for(places), block_size, 0, stream>>>(size, dy, to,
+                                                                             accumulates(dpositions));
+  });
 }
 
 void cross_entropy(cudaStream_t stream, RowsSize size, const float* logits, const std::uint8_t* targets,
@@ -336,9 +358,9 @@ void cross_entropy(cudaStream_t stream, RowsSize size, const float* logits, cons
 }
 
 void cross_entropy_backward(cudaStream_t stream, RowsSize size, const float* logits,
-                            const std::uint8_t* targets, float scale, float* dlogits) {
+                            const std::uint8_t* targets, float scale, void* dlogits) {
   cross_entropy_backward_kernel<<<size.rows, block_size, 0, stream>>>(size.columns, logits, targets, scale,
-                                                                      dlogits);
+                                                                      static_cast<Bf16*>(dlogits));
 }
 
 }  // namespace gpt::cuda

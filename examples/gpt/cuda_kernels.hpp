@@ -7,44 +7,47 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The kernels of CudaOps, on plain device pointers; each function launches and returns. They correspond to the
-/// functions of host_kernels.hpp, where the formulas are documented.
+/// The kernels of CudaOps; each function launches and returns. Activations are plain device pointers, those of void
+/// bf16; parameters and gradients are tensors of bf16 or fp32. Formulas are documented in ops.hpp and host_kernels.hpp.
 namespace gpt::cuda {
 
 /// Loads all kernels for the current device. CUDA would load each at its first launch, which then waits for the device
 /// (CUDA C++ Programming Guide, "Lazy Loading").
 [[nodiscard]] cudaError_t load_kernels();
 
-void widen_bf16(cudaStream_t stream, const void* from, float* to, std::size_t count);
-void store_bf16(cudaStream_t stream, const float* from, void* to, std::size_t count, GradientWrite write);
-void store_fp32(cudaStream_t stream, const float* from, float* to, std::size_t count, GradientWrite write);
+/// to[i] = bf16(from[i]), to nearest even; and back.
+void round(cudaStream_t stream, const float* from, void* to, std::size_t count);
+void widen(cudaStream_t stream, const void* from, float* to, std::size_t count);
 
 void add(cudaStream_t stream, const float* x, float* y, std::size_t count);
-void add_bias(cudaStream_t stream, RowsSize size, const float* b, float* y);
-void column_sums(cudaStream_t stream, RowsSize size, const float* x, float* sums);
 
-void layer_norm(cudaStream_t stream, RowsSize size, const float* x, const float* gain, const float* b,
-                float* y, float* statistics);
-void layer_norm_backward(cudaStream_t stream, RowsSize size, const float* x, const float* gain,
-                         const float* statistics, const float* dy, float* dx, float* dgain, float* db);
+/// Sums over rows are computed in at most so many parts, which are then added in order. A scratch holds one fp32 vector
+/// for each part and result.
+constexpr std::size_t row_parts_max = 64;
 
-/// `matrices` square matrices, one after another.
-void causal_softmax(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                    float* scores);
-void causal_softmax_backward(cudaStream_t stream, std::size_t matrices, std::uint32_t context, float scale,
-                             const float* p, float* dp);
+/// sums[c] = Σ_row x[row, c].
+void column_sums(cudaStream_t stream, RowsSize size, const void* x, float* scratch, const Gradient& sums);
 
-void gelu(cudaStream_t stream, const float* x, float* y, std::size_t count);
-void gelu_backward(cudaStream_t stream, const float* x, const float* dy, float* dx, std::size_t count);
+void layer_norm(cudaStream_t stream, RowsSize size, const float* x, DeviceTensor gain, DeviceTensor b,
+                void* y, float* statistics);
+struct LayerNormGradients {
+  const float* x;
+  DeviceTensor gain;
+  const float *statistics, *dy;
+  float* dx;
+  Gradient dgain, db;
+};
+void layer_norm_backward(cudaStream_t stream, RowsSize size, const LayerNormGradients& tensors,
+                         float* scratch);
 
-void embed(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, const float* embedding,
-           const float* positions, float* y);
+void embed(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, DeviceTensor embedding,
+           DeviceTensor positions, float* y);
 void embed_backward(cudaStream_t stream, EmbeddingSize size, const std::uint8_t* tokens, const float* dy,
-                    float* dembedding, float* dpositions);
+                    const Gradient& dembedding, const Gradient& dpositions);
 
 void cross_entropy(cudaStream_t stream, RowsSize size, const float* logits, const std::uint8_t* targets,
                    float* losses);
 void cross_entropy_backward(cudaStream_t stream, RowsSize size, const float* logits,
-                            const std::uint8_t* targets, float scale, float* dlogits);
+                            const std::uint8_t* targets, float scale, void* dlogits);
 
 }  // namespace gpt::cuda

@@ -1,13 +1,14 @@
 #include "gpt/cuda_ops.hpp"
 
+#include "gpt/cuda_attention.hpp"
 #include "gpt/cuda_kernels.hpp"
+#include "gpt/cuda_matmul.hpp"
 #include "gpt/device_memory.hpp"
 
 #include <penstock/base/check.hpp>
 
-#include <cublas_v2.h>
-
-#include <cmath>
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,10 @@ template <class T>
 T* pointer(DeviceSpan bytes) {
   return reinterpret_cast<T*>(static_cast<std::uintptr_t>(bytes.address()));
 }
+template <class T>
+T* pointer(DeviceTensor tensor) {
+  return pointer<T>(tensor.bytes);
+}
 float* floats(DeviceTensor tensor) {
   return pointer<float>(tensor.bytes);
 }
@@ -33,68 +38,103 @@ std::size_t count(DeviceTensor tensor) {
   return tensor.count().value();
 }
 
-/// A row-major matrix inside a larger one. In a batch, matrices begin `batch_stride` elements apart.
-struct Matrix {
-  float* data;
-  std::uint32_t stride;
-  bool transposed = false;
-  std::uint32_t batch_stride = 0;
-};
-Matrix transposed(Matrix matrix) {
-  matrix.transposed = true;
-  return matrix;
-}
-
-struct ProductSize {
-  std::uint32_t rows, columns, inner, batches = 1;
-};
+constexpr penstock::Alignment scratch_alignment{256};
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(cublasHandle_t handle, DeviceBuffer scratch) : handle_(handle), scratch_(std::move(scratch)) {}
-  ~CudaOps() override { cublasDestroy(handle_); }
+  CudaOps(std::unique_ptr<CudaMatmul> products, DeviceBuffer scratch)
+      : products_(std::move(products)), scratch_(std::move(scratch)) {}
+
+  DType operand_dtype() const override { return DType::bf16; }
+  OpsLimits limits() const override { return cuda::attention_limits; }
 
   Result<void> status() const override {
     if (failure_) return *failure_;
     return penstock::ok();
   }
 
-  void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
-    run("Ops::matmul", stream, [&](cudaStream_t on) {
-      product({size.rows, size.outputs, size.inputs}, {floats(x), size.inputs},
-              {values(on, w), size.inputs, true}, {floats(y), size.outputs});
+  void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) override {
+    run("Ops::linear", stream, [&](cudaStream_t on) {
+      const bool biased = count(in.b) > 0;
+      multiply(on, forward(size, biased ? Epilogue::add_bias : Epilogue::none, y),
+               {.a = pointer<void>(in.x),
+                .b = rounded(on, in.w),
+                .d = pointer<void>(y),
+                .vector = biased ? vector(on, in.b, y.dtype) : nullptr});
     });
   }
 
-  void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                             DeviceTensor dx) override {
-    run("Ops::matmul_input_gradient", stream, [&](cudaStream_t on) {
-      product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
-              {values(on, w), size.inputs}, {floats(dx), size.inputs});
+  void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
+                  DeviceTensor y) override {
+    run("Ops::linear_add", stream, [&](cudaStream_t on) {
+      CudaMatmul::Shape shape = forward(size, Epilogue::add_bias, y);
+      shape.adds = true;
+      multiply(on, shape,
+               {.a = pointer<void>(in.x),
+                .b = rounded(on, in.w),
+                .c = pointer<void>(residual),
+                .d = pointer<void>(y),
+                .vector = vector(on, in.b, y.dtype)});
     });
   }
 
-  void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
-                              Gradient dw) override {
-    run("Ops::matmul_weight_gradient", stream, [&](cudaStream_t on) {
-      float* sum = scratch(0, count(dw.tensor));
-      product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, true},
-              {floats(x), size.inputs}, {sum, size.inputs});
-      store(on, sum, dw);
+  void linear_gelu(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor up,
+                   DeviceTensor y) override {
+    run("Ops::linear_gelu", stream, [&](cudaStream_t on) {
+      multiply(on, forward(size, Epilogue::gelu, y),
+               {.a = pointer<void>(in.x),
+                .b = rounded(on, in.w),
+                .d = pointer<void>(y),
+                .vector = vector(on, in.b, y.dtype),
+                .other = pointer<void>(up)});
     });
   }
 
-  void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) override {
-    run("Ops::add_bias", stream,
-        [&](cudaStream_t on) { cuda::add_bias(on, size, values(on, b), floats(y)); });
+  void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                       DeviceTensor dx) override {
+    run("Ops::linear_backward", stream, [&](cudaStream_t on) {
+      multiply(on, backward(size, Epilogue::none, dx),
+               {.a = pointer<void>(dy), .b = rounded(on, w), .d = pointer<void>(dx)});
+    });
   }
 
-  void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) override {
-    run("Ops::bias_gradient", stream, [&](cudaStream_t on) {
-      float* sums = scratch(0, size.columns);
-      cuda::column_sums(on, size, floats(dy), sums);
-      store(on, sums, db);
+  void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                            DeviceTensor up, DeviceTensor dup) override {
+    run("Ops::linear_gelu_backward", stream, [&](cudaStream_t on) {
+      multiply(
+          on, backward(size, Epilogue::gelu_backward, dup),
+          {.a = pointer<void>(dy), .b = rounded(on, w), .d = pointer<void>(dup), .other = pointer<void>(up)});
     });
+  }
+
+  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
+                        Gradient db) override {
+    run("Ops::linear_gradients", stream, [&](cudaStream_t on) {
+      // The epilogue's sums can neither be added to the old ones nor have another dtype than the product.
+      const bool biased = count(db.tensor) > 0;
+      const bool sums = biased && db.write == GradientWrite::overwrite && db.tensor.dtype == dw.tensor.dtype;
+      multiply(on,
+               {.rows = size.outputs,
+                .columns = size.inputs,
+                .inner = size.rows,
+                .transposes_a = true,
+                .adds = dw.write == GradientWrite::accumulate,
+                .epilogue = sums ? Epilogue::row_sums : Epilogue::none,
+                .result = dw.tensor.dtype},
+               {.a = pointer<void>(dy),
+                .b = pointer<void>(x),
+                .c = pointer<void>(dw.tensor),
+                .d = pointer<void>(dw.tensor),
+                .vector = sums ? pointer<void>(db.tensor) : nullptr});
+      if (biased && !sums) {
+        cuda::column_sums(on, {size.rows, size.outputs}, pointer<void>(dy), part_sums(1, size.outputs), db);
+      }
+    });
+  }
+
+  void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    run("Ops::round", stream,
+        [&](cudaStream_t on) { cuda::round(on, floats(x), pointer<void>(y), count(x)); });
   }
 
   void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
@@ -104,80 +144,54 @@ class CudaOps final : public Ops {
   void layer_norm(StreamHandle stream, RowsSize size, DeviceTensor x, DeviceTensor gain, DeviceTensor b,
                   DeviceTensor y, DeviceTensor statistics) override {
     run("Ops::layer_norm", stream, [&](cudaStream_t on) {
-      cuda::layer_norm(on, size, floats(x), values(on, gain), values(on, b, size.columns), floats(y),
-                       floats(statistics));
+      cuda::layer_norm(on, size, floats(x), gain, b, pointer<void>(y), floats(statistics));
     });
   }
 
   void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& t) override {
     run("Ops::layer_norm_backward", stream, [&](cudaStream_t on) {
-      float* dgain = scratch(size.columns, size.columns);
-      float* db = scratch(2 * std::size_t{size.columns}, size.columns);
-      cuda::layer_norm_backward(on, size, floats(t.x), values(on, t.gain), floats(t.statistics), floats(t.dy),
-                                floats(t.dx), dgain, db);
-      store(on, dgain, t.dgain);
-      store(on, db, t.db);
+      cuda::layer_norm_backward(on, size,
+                                {.x = floats(t.x),
+                                 .gain = t.gain,
+                                 .statistics = floats(t.statistics),
+                                 .dy = floats(t.dy),
+                                 .dx = floats(t.dx),
+                                 .dgain = t.dgain,
+                                 .db = t.db},
+                                part_sums(2, size.columns));
     });
   }
 
-  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
                  DeviceTensor y) override {
     run("Ops::attention", stream, [&](cudaStream_t on) {
-      const Attention in(size, floats(qkv), floats(probabilities), floats(y));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.scores(), in.query(s), transposed(in.key(s)), in.probabilities(s));
-      }
-      cuda::causal_softmax(on, in.matrices(), size.context, in.scale(), floats(probabilities));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), in.probabilities(s), in.value(s), in.output(s));
-      }
+      cuda::attention(on, size, pointer<void>(qkv), floats(log_sums), pointer<void>(y));
     });
   }
 
-  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                          DeviceTensor dqkv) override {
+  void attention_backward(StreamHandle stream, AttentionSize size, const AttentionBackward& t) override {
     run("Ops::attention_backward", stream, [&](cudaStream_t on) {
-      const Attention in(size, floats(qkv), floats(probabilities), floats(dy));
-      const Attention out(size, floats(dqkv), floats(scratch), floats(dy));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), transposed(in.probabilities(s)), in.output(s), out.value(s));
-        product(in.scores(), in.output(s), transposed(in.value(s)), out.probabilities(s));
-      }
-      cuda::causal_softmax_backward(on, in.matrices(), size.context, in.scale(), floats(probabilities),
-                                    floats(scratch));
-      for (std::uint32_t s = 0; s < size.sequences; ++s) {
-        product(in.mixed(), out.probabilities(s), in.key(s), out.query(s));
-        product(in.mixed(), transposed(out.probabilities(s)), in.query(s), out.key(s));
-      }
+      cuda::attention_backward(on, size,
+                               {.qkv = pointer<void>(t.qkv),
+                                .log_sums = floats(t.log_sums),
+                                .y = pointer<void>(t.y),
+                                .dy = pointer<void>(t.dy),
+                                .projections = floats(t.projections),
+                                .dqkv = pointer<void>(t.dqkv)});
     });
-  }
-
-  void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
-    run("Ops::gelu", stream, [&](cudaStream_t on) { cuda::gelu(on, floats(x), floats(y), count(x)); });
-  }
-
-  void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) override {
-    run("Ops::gelu_backward", stream,
-        [&](cudaStream_t on) { cuda::gelu_backward(on, floats(x), floats(dy), floats(dx), count(x)); });
   }
 
   void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
              DeviceTensor positions, DeviceTensor y) override {
     run("Ops::embed", stream, [&](cudaStream_t on) {
-      cuda::embed(on, size, pointer<const std::uint8_t>(tokens), values(on, embedding),
-                  values(on, positions, count(embedding)), floats(y));
+      cuda::embed(on, size, pointer<const std::uint8_t>(tokens), embedding, positions, floats(y));
     });
   }
 
   void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
                       Gradient dembedding, Gradient dpositions) override {
     run("Ops::embed_backward", stream, [&](cudaStream_t on) {
-      float* vectors = scratch(0, count(dembedding.tensor));
-      float* positions = scratch(count(dembedding.tensor), count(dpositions.tensor));
-      cuda::embed_backward(on, size, pointer<const std::uint8_t>(tokens), floats(dy), vectors, positions);
-      store(on, vectors, dembedding);
-      store(on, positions, dpositions);
+      cuda::embed_backward(on, size, pointer<const std::uint8_t>(tokens), floats(dy), dembedding, dpositions);
     });
   }
 
@@ -192,98 +206,79 @@ class CudaOps final : public Ops {
                               float scale, DeviceTensor dlogits) override {
     run("Ops::cross_entropy_backward", stream, [&](cudaStream_t on) {
       cuda::cross_entropy_backward(on, size, floats(logits), pointer<const std::uint8_t>(targets), scale,
-                                   floats(dlogits));
+                                   pointer<void>(dlogits));
     });
   }
 
  private:
-  /// The heads of one sequence as batches of matrices inside the attention's buffers.
-  class Attention {
-   public:
-    Attention(const AttentionSize& size, float* qkv, float* probabilities, float* output)
-        : size_(size), qkv_(qkv), probabilities_(probabilities), output_(output) {}
-
-    ProductSize scores() const { return {size_.context, size_.context, head_width(), size_.heads}; }
-    ProductSize mixed() const { return {size_.context, head_width(), size_.context, size_.heads}; }
-    std::size_t matrices() const { return std::size_t{size_.sequences} * size_.heads; }
-    float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_width())); }
-
-    Matrix query(std::uint32_t sequence) const { return part(sequence, 0); }
-    Matrix key(std::uint32_t sequence) const { return part(sequence, 1); }
-    Matrix value(std::uint32_t sequence) const { return part(sequence, 2); }
-    Matrix output(std::uint32_t sequence) const {
-      return {output_ + first_row(sequence) * size_.width, size_.width, false, head_width()};
-    }
-    Matrix probabilities(std::uint32_t sequence) const {
-      const std::uint32_t matrix = size_.context * size_.context;
-      return {probabilities_ + std::size_t{sequence} * size_.heads * matrix, size_.context, false, matrix};
-    }
-
-   private:
-    std::uint32_t head_width() const { return size_.width / size_.heads; }
-    std::size_t first_row(std::uint32_t sequence) const { return std::size_t{sequence} * size_.context; }
-    Matrix part(std::uint32_t sequence, std::size_t index) const {
-      return {qkv_ + first_row(sequence) * 3 * size_.width + index * size_.width, 3 * size_.width, false,
-              head_width()};
-    }
-
-    AttentionSize size_;
-    float *qkv_, *probabilities_, *output_;
-  };
+  using Epilogue = CudaMatmul::Epilogue;
 
   template <class Operation>
   void run(const char* name, StreamHandle stream, Operation operation) {
     if (failure_) return;
-    const auto on = static_cast<cudaStream_t>(stream.native());
-    check(cublasSetStream(handle_, on));
-    operation(on);
+    scratch_used_ = 0;
+    operation(static_cast<cudaStream_t>(stream.native()));
     // cuBLAS does not name the error of an operation that was enqueued before; CUDA does.
     const cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess && cublas_ == CUBLAS_STATUS_SUCCESS) return;
     failure_ = Error(ErrorCode::failed_state, name)
                    .reason(error != cudaSuccess ? std::string("CUDA: ") + cudaGetErrorString(error)
-                                                : std::string("cuBLAS: ") + cublasGetStatusString(cublas_));
+                                                : std::string("cuBLAS: ") + cublasLtGetStatusString(cublas_));
   }
 
-  void check(cublasStatus_t status) {
+  /// x · wᵀ and dy · w.
+  static CudaMatmul::Shape forward(MatmulSize size, Epilogue epilogue, DeviceTensor result) {
+    return {.rows = size.rows,
+            .columns = size.outputs,
+            .inner = size.inputs,
+            .transposes_b = true,
+            .epilogue = epilogue,
+            .result = result.dtype};
+  }
+  static CudaMatmul::Shape backward(MatmulSize size, Epilogue epilogue, DeviceTensor result) {
+    return {.rows = size.rows,
+            .columns = size.inputs,
+            .inner = size.outputs,
+            .epilogue = epilogue,
+            .result = result.dtype};
+  }
+  void multiply(cudaStream_t on, const CudaMatmul::Shape& shape, const CudaMatmul::Tensors& tensors) {
+    const cublasStatus_t status = products_->run(on, shape, tensors);
     if (cublas_ == CUBLAS_STATUS_SUCCESS) cublas_ = status;
   }
 
-  float* scratch(std::size_t first, std::size_t length) const {
-    PENSTOCK_CHECK((first + length) * sizeof(float) <= scratch_.bytes.size().value());
-    return pointer<float>(scratch_.bytes) + first;
+  /// Scratch of this operation, beside what it has taken already.
+  void* take_scratch(std::size_t size) {
+    const std::size_t first = scratch_used_;
+    scratch_used_ += penstock::round_up(ByteCount(size), scratch_alignment).value();
+    PENSTOCK_CHECK(scratch_used_ <= scratch_.bytes.size().value());
+    return pointer<std::byte>(scratch_.bytes) + first;
   }
-
-  /// A parameter as fp32: its own bytes if it is fp32, else a copy at element `first` of the scratch.
-  float* values(cudaStream_t on, DeviceTensor parameter, std::size_t first = 0) const {
-    if (parameter.dtype == DType::fp32) return floats(parameter);
-    float* copy = scratch(first, count(parameter));
-    cuda::widen_bf16(on, pointer<const void>(parameter.bytes), copy, count(parameter));
+  float* part_sums(std::size_t vectors, std::uint32_t columns) {
+    return static_cast<float*>(take_scratch(vectors * columns * cuda::row_parts_max * sizeof(float)));
+  }
+  /// A parameter as bf16: its own bytes, or a rounded copy.
+  const void* rounded(cudaStream_t on, DeviceTensor parameter) {
+    if (parameter.dtype == DType::bf16) return pointer<void>(parameter);
+    void* const copy = take_scratch(count(parameter) * 2);
+    cuda::round(on, floats(parameter), copy, count(parameter));
+    return copy;
+  }
+  /// A bias in the dtype of a product's result, as the epilogue needs it.
+  void* vector(cudaStream_t on, DeviceTensor bias, DType dtype) {
+    if (bias.dtype == dtype) return pointer<void>(bias);
+    void* const copy = take_scratch(count(bias) * size_of(dtype).value());
+    if (dtype == DType::fp32) {
+      cuda::widen(on, pointer<void>(bias), static_cast<float*>(copy), count(bias));
+    } else {
+      cuda::round(on, floats(bias), copy, count(bias));
+    }
     return copy;
   }
 
-  static void store(cudaStream_t on, const float* from, const Gradient& gradient) {
-    if (gradient.tensor.dtype == DType::fp32) {
-      cuda::store_fp32(on, from, floats(gradient.tensor), count(gradient.tensor), gradient.write);
-    } else {
-      cuda::store_bf16(on, from, pointer<void>(gradient.tensor.bytes), count(gradient.tensor),
-                       gradient.write);
-    }
-  }
-
-  /// c = op(a) · op(b). cuBLAS is column-major, so it computes cᵀ = op(b)ᵀ · op(a)ᵀ.
-  void product(ProductSize size, Matrix a, Matrix b, Matrix c) {
-    const auto index = [](std::uint32_t n) { return static_cast<int>(n); };
-    const auto op = [](const Matrix& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    const float one = 1, zero = 0;
-    check(cublasSgemmStridedBatched(handle_, op(b), op(a), index(size.columns), index(size.rows),
-                                    index(size.inner), &one, b.data, index(b.stride), b.batch_stride, a.data,
-                                    index(a.stride), a.batch_stride, &zero, c.data, index(c.stride),
-                                    c.batch_stride, index(size.batches)));
-  }
-
-  cublasHandle_t handle_;
-  DeviceBuffer scratch_;
+  const std::unique_ptr<CudaMatmul> products_;
+  const DeviceBuffer scratch_;
+  std::size_t scratch_used_ = 0;
   cublasStatus_t cublas_ = CUBLAS_STATUS_SUCCESS;  // the first that is not success
   std::optional<Error> failure_;
 };
@@ -307,16 +302,26 @@ Result<DeviceBuffer> allocate(ByteCount size) {
 
 }  // namespace
 
+ByteCount cuda_scratch_size(const ModelConfig& config) {
+  // A matrix that is rounded and a bias, or the sums of parts of a bias; and three alignments.
+  const std::uint64_t wide = 4 * std::uint64_t{config.width};
+  const std::uint64_t matrix = std::max<std::uint64_t>(config.width, ModelConfig::vocabulary) * wide * 2;
+  return ByteCount(matrix + wide * sizeof(float) * (1 + cuda::row_parts_max)) +
+         ByteCount(3 * scratch_alignment.bytes());
+}
+
 Result<std::unique_ptr<Ops>> make_cuda_ops(ByteCount scratch) {
   PENSTOCK_TRY_ASSIGN(auto buffer, allocate(scratch));
-  if (const cudaError_t error = cuda::load_kernels(); error != cudaSuccess) return refused(error);
-  cublasHandle_t handle = nullptr;
-  if (const cublasStatus_t status = cublasCreate(&handle); status != CUBLAS_STATUS_SUCCESS) {
+  for (const auto load : {cuda::load_kernels, cuda::load_attention_kernels}) {
+    if (const cudaError_t error = load(); error != cudaSuccess) return refused(error);
+  }
+  std::unique_ptr<CudaMatmul> products;
+  if (const cublasStatus_t status = CudaMatmul::create(products); status != CUBLAS_STATUS_SUCCESS) {
     const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
     return Error(memory ? ErrorCode::budget_too_small : ErrorCode::unsupported, "make_cuda_ops")
-        .reason(std::string("cuBLAS: ") + cublasGetStatusString(status));
+        .reason(std::string("cuBLAS: ") + cublasLtGetStatusString(status));
   }
-  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(handle, std::move(buffer)));
+  return std::unique_ptr<Ops>(std::make_unique<CudaOps>(std::move(products), std::move(buffer)));
 }
 
 }  // namespace gpt

@@ -162,27 +162,49 @@ void layer_norm_backward(RowsSize size, const float* x, const float* gain, const
 }
 
 GPT_MULTIVERSION
-void causal_softmax(std::uint32_t context, float scale, float* scores) noexcept {
-  for (std::size_t row = 0; row < context; ++row, scores += context) {
-    const std::size_t visible = row + 1;
-    const float inverse =
-        1.0f / exponentials_sum(scores, scale, scale * largest(scores, visible), scores, visible);
+void online_softmax(ScoreTile tile, float scale, float* scores, const SoftmaxState& state) noexcept {
+  float* output = state.output;
+  for (std::size_t row = 0; row < tile.rows; ++row, scores += tile.columns, output += state.output_stride) {
+    const std::size_t visible = tile.diagonal ? row + 1 : tile.columns;
+    const float before = state.largest[row], now = std::max(before, largest(scores, visible));
+    const float correction = exponential(scale * (before - now));
+    const float sum = exponentials_sum(scores, scale, scale * now, scores, visible);
+    std::fill(scores + visible, scores + tile.columns, 0.0f);
+    state.largest[row] = now;
+    state.sums[row] = state.sums[row] * correction + sum;
 #pragma omp simd
-    for (std::size_t c = 0; c < visible; ++c) scores[c] *= inverse;
-    std::fill(scores + visible, scores + context, 0.0f);
+    for (std::size_t c = 0; c < state.output_width; ++c) output[c] *= correction;
   }
 }
 
 GPT_MULTIVERSION
-void causal_softmax_backward(std::uint32_t context, float scale, const float* p, float* dp) noexcept {
-  for (std::size_t row = 0; row < context; ++row, p += context, dp += context) {
-    const std::size_t visible = row + 1;
-    float projected = 0;
-#pragma omp simd reduction(+ : projected)
-    for (std::size_t c = 0; c < visible; ++c) projected += p[c] * dp[c];
+void causal_softmax(ScoreTile tile, float scale, const float* log_sums, float* scores) noexcept {
+  for (std::size_t row = 0; row < tile.rows; ++row, scores += tile.columns) {
+    const std::size_t visible = tile.diagonal ? row + 1 : tile.columns;
 #pragma omp simd
-    for (std::size_t c = 0; c < visible; ++c) dp[c] = scale * p[c] * (dp[c] - projected);
-    std::fill(dp + visible, dp + context, 0.0f);
+    for (std::size_t c = 0; c < visible; ++c) scores[c] = exponential(scale * scores[c] - log_sums[row]);
+    std::fill(scores + visible, scores + tile.columns, 0.0f);
+  }
+}
+
+GPT_MULTIVERSION
+void causal_softmax_backward(ScoreTile tile, float scale, const float* p, const float* projections,
+                             float* dp) noexcept {
+  // Where p is zero, so is the result.
+  for (std::size_t row = 0; row < tile.rows; ++row, p += tile.columns, dp += tile.columns) {
+#pragma omp simd
+    for (std::size_t c = 0; c < tile.columns; ++c) dp[c] = scale * p[c] * (dp[c] - projections[row]);
+  }
+}
+
+GPT_MULTIVERSION
+void row_products(RowsSize size, std::uint32_t stride, const float* x, const float* y,
+                  float* products) noexcept {
+  for (std::size_t row = 0; row < size.rows; ++row, x += stride, y += stride) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::size_t c = 0; c < size.columns; ++c) sum += x[c] * y[c];
+    products[row] = sum;
   }
 }
 

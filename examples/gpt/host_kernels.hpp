@@ -26,10 +26,29 @@ void layer_norm(RowsSize size, const float* x, const float* gain, const float* b
 void layer_norm_backward(RowsSize size, const float* x, const float* gain, const float* statistics,
                          const float* dy, float* dx, float* dgain, float* db) noexcept;
 
-/// In place: row r becomes softmax(scale · row) over its first r + 1 elements, zero after them.
-void causal_softmax(std::uint32_t context, float scale, float* scores) noexcept;
-/// In place: dp becomes scale · p · (dp − Σ dp · p) in each row.
-void causal_softmax_backward(std::uint32_t context, float scale, const float* p, float* dp) noexcept;
+/// A dense tile of attention's scores; rows are queries, columns keys. In a tile on the diagonal, row r has r + 1
+/// visible columns, else all; what is computed for the others is zero.
+struct ScoreTile {
+  std::uint32_t rows, columns;
+  bool diagonal;
+};
+/// What the forward keeps of a row of scores: the largest and Σ exp(scale · (score − largest)) so far, and a row of
+/// output that is not divided by the sum yet.
+struct SoftmaxState {
+  float *largest, *sums, *output;
+  std::uint32_t output_width, output_stride;
+};
+/// In place: scores become exp(scale · (score − largest)). The state takes them in; its output is scaled to the new
+/// largest, and the caller adds the product of the scores and the values.
+void online_softmax(ScoreTile tile, float scale, float* scores, const SoftmaxState& state) noexcept;
+/// In place: a score becomes exp(scale · score − log_sums[row]).
+void causal_softmax(ScoreTile tile, float scale, const float* log_sums, float* scores) noexcept;
+/// In place: dp becomes scale · p · (dp − projections[row]).
+void causal_softmax_backward(ScoreTile tile, float scale, const float* p, const float* projections,
+                             float* dp) noexcept;
+/// products[row] = Σ_c x[row, c] · y[row, c], of rows that begin `stride` elements apart.
+void row_products(RowsSize size, std::uint32_t stride, const float* x, const float* y,
+                  float* products) noexcept;
 
 void gelu(const float* x, float* y, std::size_t count) noexcept;
 void gelu_backward(const float* x, const float* dy, float* dx, std::size_t count) noexcept;

@@ -1,20 +1,19 @@
 #include "gpt/host_ops.hpp"
 
+#include "gpt/host_attention.hpp"
 #include "gpt/host_kernels.hpp"
 #include "gpt/host_matmul.hpp"
 
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <tuple>
+#include <limits>
 #include <utility>
 
 namespace gpt {
 
 namespace {
 
-using host::Matrix;
 using host::Transpose;
 using penstock::DType;
 
@@ -51,6 +50,18 @@ class Scratch {
   DeviceBuffer buffer_;
 };
 
+DeviceTensor row_of(DeviceTensor matrix, std::size_t row, std::size_t columns) {
+  return matrix.slice(penstock::ElementCount(row * columns), penstock::ElementCount(columns));
+}
+/// to = the values of a parameter.
+void widen(DeviceTensor parameter, float* to) {
+  if (parameter.dtype == DType::fp32) {
+    std::copy_n(floats(parameter), count(parameter), to);
+  } else {
+    host::widen_bf16(pointer<const std::uint16_t>(parameter.bytes), to, count(parameter));
+  }
+}
+
 void store(const float* values, const Gradient& gradient) {
   if (gradient.tensor.dtype == DType::fp32) {
     host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
@@ -60,67 +71,66 @@ void store(const float* values, const Gradient& gradient) {
   }
 }
 
-/// One head of one sequence inside the attention's buffers.
-struct Head {
-  Head(const AttentionSize& size, std::uint32_t sequence, std::uint32_t head)
-      : context(size.context), head_width(size.width / size.heads), qkv_stride(3 * size.width) {
-    const std::size_t first_row = std::size_t{sequence} * size.context;
-    query = first_row * qkv_stride + std::size_t{head} * head_width;
-    key = query + size.width;
-    value = key + size.width;
-    output = first_row * size.width + std::size_t{head} * head_width;
-    probabilities = (std::size_t{sequence} * size.heads + head) * size.context * size.context;
-    scale = 1.0f / std::sqrt(static_cast<float>(head_width));
-  }
-
-  std::uint32_t context, head_width, qkv_stride;
-  std::size_t query, key, value, output, probabilities;  // first element of each
-  float scale;
-};
-
 class HostOps final : public Ops {
  public:
   explicit HostOps(DeviceBuffer scratch) : scratch_(std::make_shared<const Scratch>(std::move(scratch))) {
     host::limit_products_to_one_thread();
   }
 
+  DType operand_dtype() const override { return DType::fp32; }
+  OpsLimits limits() const override {
+    return {.head_width_max = std::numeric_limits<std::uint32_t>::max(), .head_width_multiple = 1};
+  }
   penstock::Result<void> status() const override { return penstock::ok(); }
 
-  void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor y) override {
+  void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) override {
+    enqueue(stream, [=, scratch = scratch_] { multiply(*scratch, size, in, floats(y)); });
+  }
+
+  void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
+                  DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
-      host::product({size.rows, size.outputs, size.inputs}, {floats(x), size.inputs},
-                    {scratch->values(w), size.inputs, Transpose::yes}, {floats(y), size.outputs});
+      multiply(*scratch, size, in, floats(y));
+      host::add(floats(residual), floats(y), count(y));
     });
   }
 
-  void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                             DeviceTensor dx) override {
+  void linear_gelu(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor up,
+                   DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
-      host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
-                    {scratch->values(w), size.inputs}, {floats(dx), size.inputs});
+      multiply(*scratch, size, in, floats(up));
+      host::gelu(floats(up), floats(y), count(y));
     });
   }
 
-  void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
-                              Gradient dw) override {
+  void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                       DeviceTensor dx) override {
+    enqueue(stream, [=, scratch = scratch_] { multiply_back(*scratch, size, dy, w, floats(dx)); });
+  }
+
+  void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                            DeviceTensor up, DeviceTensor dup) override {
+    enqueue(stream, [=, scratch = scratch_] {
+      multiply_back(*scratch, size, dy, w, floats(dup));
+      host::gelu_backward(floats(up), floats(dup), floats(dup), count(dup));
+    });
+  }
+
+  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
+                        Gradient db) override {
     enqueue(stream, [=, scratch = scratch_] {
       float* sum = scratch->at(0, count(dw.tensor));
       host::product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, Transpose::yes},
                     {floats(x), size.inputs}, {sum, size.inputs});
       store(sum, dw);
+      if (count(db.tensor) == 0) return;
+      host::column_sums({size.rows, size.outputs}, floats(dy), sum);
+      store(sum, db);
     });
   }
 
-  void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) override {
-    enqueue(stream, [=, scratch = scratch_] { host::add_bias(size, scratch->values(b), floats(y)); });
-  }
-
-  void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) override {
-    enqueue(stream, [=, scratch = scratch_] {
-      float* sums = scratch->at(0, size.columns);
-      host::column_sums(size, floats(dy), sums);
-      store(sums, db);
-    });
+  void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
+    enqueue(stream, [=] { std::copy_n(floats(x), count(x), floats(y)); });
   }
 
   void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
@@ -146,60 +156,32 @@ class HostOps final : public Ops {
     });
   }
 
-  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor probabilities,
+  void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
                  DeviceTensor y) override {
-    for_each_head(stream, size, [=](const Head& head) {
-      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
-      const float* in = floats(qkv);
-      float* p = floats(probabilities) + head.probabilities;
-      host::product({context, context, width}, {in + head.query, stride},
-                    {in + head.key, stride, Transpose::yes}, {p, context});
-      host::causal_softmax(context, head.scale, p);
-      host::product({context, width, context}, {p, context}, {in + head.value, stride},
-                    {floats(y) + head.output, size.width});
+    enqueue(stream, [=] { host::attention(size, floats(qkv), floats(log_sums), floats(y)); });
+  }
+
+  void attention_backward(StreamHandle stream, AttentionSize size, const AttentionBackward& t) override {
+    enqueue(stream, [size, t] {
+      host::attention_backward(size, {.qkv = floats(t.qkv),
+                                      .log_sums = floats(t.log_sums),
+                                      .y = floats(t.y),
+                                      .dy = floats(t.dy),
+                                      .projections = floats(t.projections),
+                                      .dqkv = floats(t.dqkv)});
     });
-  }
-
-  void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                          DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                          DeviceTensor dqkv) override {
-    for_each_head(stream, size, [=](const Head& head) {
-      const auto [context, width, stride] = std::tuple(head.context, head.head_width, head.qkv_stride);
-      const float* in = floats(qkv);
-      const float* p = floats(probabilities) + head.probabilities;
-      float* dp = floats(scratch) + head.probabilities;
-      float* din = floats(dqkv);
-      const Matrix<const float> dout{floats(dy) + head.output, size.width};
-      host::product({context, width, context}, {p, context, Transpose::yes}, dout,
-                    {din + head.value, stride});
-      host::product({context, context, width}, dout, {in + head.value, stride, Transpose::yes},
-                    {dp, context});
-      host::causal_softmax_backward(context, head.scale, p, dp);
-      host::product({context, width, context}, {dp, context}, {in + head.key, stride},
-                    {din + head.query, stride});
-      host::product({context, width, context}, {dp, context, Transpose::yes}, {in + head.query, stride},
-                    {din + head.key, stride});
-    });
-  }
-
-  void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
-    enqueue(stream, [=] { host::gelu(floats(x), floats(y), count(x)); });
-  }
-
-  void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) override {
-    enqueue(stream, [=] { host::gelu_backward(floats(x), floats(dy), floats(dx), count(x)); });
   }
 
   void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
              DeviceTensor positions, DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
       const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
-      const float* position = scratch->values(positions, count(embedding));
-      const float* vectors = scratch->values(embedding);
+      float* vector = scratch->at(0, width);
       for (std::size_t row = 0; row < rows; ++row) {
         float* out = floats(y) + row * width;
-        std::copy_n(vectors + pointer<const std::uint8_t>(tokens)[row] * width, width, out);
-        host::add(position + row % size.context * width, out, width);
+        widen(row_of(embedding, pointer<const std::uint8_t>(tokens)[row], width), out);
+        widen(row_of(positions, row % size.context, width), vector);
+        host::add(vector, out, width);
       }
     });
   }
@@ -209,16 +191,20 @@ class HostOps final : public Ops {
     enqueue(stream, [=, scratch = scratch_] {
       const std::size_t width = size.width, rows = std::size_t{size.sequences} * size.context;
       float* vectors = scratch->at(0, count(dembedding.tensor));
-      float* position = scratch->at(count(dembedding.tensor), count(dpositions.tensor));
+      float* position = scratch->at(count(dembedding.tensor), width);
       std::fill_n(vectors, count(dembedding.tensor), 0.0f);
-      std::fill_n(position, count(dpositions.tensor), 0.0f);
       for (std::size_t row = 0; row < rows; ++row) {
-        const float* in = floats(dy) + row * width;
-        host::add(in, vectors + pointer<const std::uint8_t>(tokens)[row] * width, width);
-        host::add(in, position + row % size.context * width, width);
+        host::add(floats(dy) + row * width, vectors + pointer<const std::uint8_t>(tokens)[row] * width,
+                  width);
       }
       store(vectors, dembedding);
-      store(position, dpositions);
+      for (std::size_t place = 0; place < size.context; ++place) {
+        std::fill_n(position, width, 0.0f);
+        for (std::size_t row = place; row < rows; row += size.context) {
+          host::add(floats(dy) + row * width, position, width);
+        }
+        store(position, {row_of(dpositions.tensor, place, width), dpositions.write});
+      }
     });
   }
 
@@ -242,13 +228,17 @@ class HostOps final : public Ops {
     stream.host_queue()->enqueue(std::move(operation));
   }
 
-  template <class Operation>
-  static void for_each_head(StreamHandle stream, AttentionSize size, Operation operation) {
-    enqueue(stream, [size, operation] {
-      for (std::uint32_t sequence = 0; sequence < size.sequences; ++sequence) {
-        for (std::uint32_t head = 0; head < size.heads; ++head) operation(Head(size, sequence, head));
-      }
-    });
+  /// y = x · wᵀ + b.
+  static void multiply(const Scratch& scratch, MatmulSize size, const Linear& in, float* y) {
+    host::product({size.rows, size.outputs, size.inputs}, {floats(in.x), size.inputs},
+                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.outputs});
+    if (count(in.b) > 0) host::add_bias({size.rows, size.outputs}, scratch.values(in.b), y);
+  }
+  /// dx = dy · w.
+  static void multiply_back(const Scratch& scratch, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                            float* dx) {
+    host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
+                  {scratch.values(w), size.inputs}, {dx, size.inputs});
   }
 
   std::shared_ptr<const Scratch> scratch_;

@@ -10,9 +10,9 @@ namespace gpt {
 /// Creates the Ops of host memory: single-threaded OpenBLAS for products and vectorised loops for the rest. Each
 /// operation is a closure on stream.host_queue().
 ///
-/// `scratch` holds the fp32 copy of one parameter: scratch_size() bytes. Its owner is shared with the
-/// closures. Limits OpenBLAS to one thread for the whole process: the ranks run in parallel, and the result must not
-/// depend on the number of free cores.
+/// `scratch` holds the fp32 copy of one parameter: ModelDescription::scratch_count() elements. Its owner is shared
+/// with the closures. Limits OpenBLAS to one thread for the whole process: the ranks run in parallel, and the result
+/// must not depend on the number of free cores.
 [[nodiscard]] std::unique_ptr<Ops> make_host_ops(DeviceBuffer scratch);
 
 /// The implementation of the matrix product: "OpenBLAS SkylakeX", or "naive".

@@ -25,7 +25,7 @@ MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConf
   if (!device_is_host) return bound;
   const ByteCount scratch(ModelDescription(model).scratch_count().value() * sizeof(float));
   bound.device = plan.device_budget * training.ranks;
-  bound.activations = (Activations::size(model, training.sequences) + scratch) * training.ranks;
+  bound.activations = (Activations::size(model, activation_options(training)) + scratch) * training.ranks;
   return bound;
 }
 

@@ -31,7 +31,14 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
   PENSTOCK_TRY(config.validate());
-  return Model(config, ops);
+  const std::uint32_t head_width = config.width / config.heads;
+  const auto [most, multiple] = ops.limits();
+  if (head_width <= most && head_width % multiple == 0) return Model(config, ops);
+  return Error::invalid_argument("Model::create")
+      .object("width of a head (--width / --heads)")
+      .wanted("a multiple of " + std::to_string(multiple) + ", at most " + std::to_string(most) +
+              ", on this device")
+      .got(head_width);
 }
 
 Result<void> Model::check(const char* operation, std::size_t unit,
@@ -96,16 +103,10 @@ Result<void> Model::backward(StreamHandle stream, std::size_t unit, std::span<co
   return ops_->status();
 }
 
-void Model::linear(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor b,
-                   DeviceTensor y) {
-  ops_->matmul(stream, size, x, w, y);
-  ops_->add_bias(stream, {size.rows, size.outputs}, b, y);
-}
-
-void Model::linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
-                             Gradient dw, Gradient db) {
-  ops_->matmul_weight_gradient(stream, size, dy, x, dw);
-  ops_->bias_gradient(stream, {size.rows, size.outputs}, dy, db);
+DeviceTensor Model::rounded_gradient(StreamHandle stream, const Activations& a) {
+  if (ops_->operand_dtype() != penstock::DType::fp32)
+    ops_->round(stream, a.residual_gradient, a.rounded_gradient);
+  return a.rounded_gradient;
 }
 
 void Model::forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a) {
@@ -121,24 +122,32 @@ void Model::backward_embed(StreamHandle stream, std::span<const Gradient> gradie
 
 void Model::forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
                           Activations& a) {
+  forward_branches(stream, layer, weights, a);
+  const Activations::Block& block = *a.find_block(layer);
+  ops_->linear_add(stream, {rows(a), 4 * config_.width, config_.width},
+                   {block.gelu, weights[down_weight], weights[down_bias]}, block.middle,
+                   a.residual[layer + 1]);
+}
+
+void Model::forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                             Activations& a) {
   const std::uint32_t n = rows(a), width = config_.width;
   const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
-  Activations::Block& block = a.blocks[layer];
-  const DeviceTensor in = a.residual[layer], out = a.residual[layer + 1];
+  const Activations::Block& block = a.open_block(layer);
+  const DeviceTensor in = a.residual[layer];
 
   ops_->layer_norm(stream, {n, width}, in, weights[norm1_gain], weights[norm1_bias], block.norm1,
                    block.norm1_statistics);
-  linear(stream, {n, width, 3 * width}, block.norm1, weights[qkv_weight], weights[qkv_bias], block.qkv);
-  ops_->attention(stream, attention, block.qkv, block.probabilities, block.attended);
-  linear(stream, {n, width, width}, block.attended, weights[proj_weight], weights[proj_bias], block.middle);
-  ops_->add(stream, in, block.middle);
+  ops_->linear(stream, {n, width, 3 * width}, {block.norm1, weights[qkv_weight], weights[qkv_bias]},
+               block.qkv);
+  ops_->attention(stream, attention, block.qkv, block.log_sums, block.attended);
+  ops_->linear_add(stream, {n, width, width}, {block.attended, weights[proj_weight], weights[proj_bias]}, in,
+                   block.middle);
 
   ops_->layer_norm(stream, {n, width}, block.middle, weights[norm2_gain], weights[norm2_bias], block.norm2,
                    block.norm2_statistics);
-  linear(stream, {n, width, 4 * width}, block.norm2, weights[up_weight], weights[up_bias], block.up);
-  ops_->gelu(stream, block.up, block.gelu);
-  linear(stream, {n, 4 * width, width}, block.gelu, weights[down_weight], weights[down_bias], out);
-  ops_->add(stream, block.middle, out);
+  ops_->linear_gelu(stream, {n, width, 4 * width}, {block.norm2, weights[up_weight], weights[up_bias]},
+                    block.up, block.gelu);
 }
 
 void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
@@ -147,17 +156,17 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
   const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
   const MatmulSize qkv{n, width, 3 * width}, proj{n, width, width}, up{n, width, 4 * width},
       down{n, 4 * width, width};
-  Activations::Block& block = a.blocks[layer];
-  const DeviceTensor dstream =
-      a.residual_gradient;  // gradient of the block's output, then of its middle, then of its input
+  if (a.find_block(layer) == nullptr) forward_branches(stream, layer, weights, a);
+  const Activations::Block& block = *a.find_block(layer);
   const DeviceTensor dbranch = a.branch_gradient, dup = a.wide_gradient;
   const DeviceTensor dqkv = a.wide_gradient.slice({}, block.qkv.count());
 
-  linear_gradients(stream, down, dstream, block.gelu, gradients[down_weight], gradients[down_bias]);
-  ops_->matmul_input_gradient(stream, down, dstream, weights[down_weight], dup);
-  ops_->gelu_backward(stream, block.up, dup, dup);
-  linear_gradients(stream, up, dup, block.norm2, gradients[up_weight], gradients[up_bias]);
-  ops_->matmul_input_gradient(stream, up, dup, weights[up_weight], dbranch);
+  // The gradient of the block's output.
+  DeviceTensor dstream = rounded_gradient(stream, a);
+  ops_->linear_gradients(stream, down, dstream, block.gelu, gradients[down_weight], gradients[down_bias]);
+  ops_->linear_gelu_backward(stream, down, dstream, weights[down_weight], block.up, dup);
+  ops_->linear_gradients(stream, up, dup, block.norm2, gradients[up_weight], gradients[up_bias]);
+  ops_->linear_backward(stream, up, dup, weights[up_weight], dbranch);
   ops_->layer_norm_backward(stream, {n, width},
                             {.x = block.middle,
                              .gain = weights[norm2_gain],
@@ -166,14 +175,21 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
                              .dx = dbranch,
                              .dgain = gradients[norm2_gain],
                              .db = gradients[norm2_bias]});
-  ops_->add(stream, dbranch, dstream);
+  ops_->add(stream, dbranch, a.residual_gradient);
 
-  linear_gradients(stream, proj, dstream, block.attended, gradients[proj_weight], gradients[proj_bias]);
-  ops_->matmul_input_gradient(stream, proj, dstream, weights[proj_weight], dbranch);
-  ops_->attention_backward(stream, attention, block.qkv, block.probabilities, dbranch,
-                           a.probabilities_gradient, dqkv);
-  linear_gradients(stream, qkv, dqkv, block.norm1, gradients[qkv_weight], gradients[qkv_bias]);
-  ops_->matmul_input_gradient(stream, qkv, dqkv, weights[qkv_weight], dbranch);
+  // That of its middle.
+  dstream = rounded_gradient(stream, a);
+  ops_->linear_gradients(stream, proj, dstream, block.attended, gradients[proj_weight], gradients[proj_bias]);
+  ops_->linear_backward(stream, proj, dstream, weights[proj_weight], a.attended_gradient);
+  ops_->attention_backward(stream, attention,
+                           {.qkv = block.qkv,
+                            .log_sums = block.log_sums,
+                            .y = block.attended,
+                            .dy = a.attended_gradient,
+                            .projections = a.projections,
+                            .dqkv = dqkv});
+  ops_->linear_gradients(stream, qkv, dqkv, block.norm1, gradients[qkv_weight], gradients[qkv_bias]);
+  ops_->linear_backward(stream, qkv, dqkv, weights[qkv_weight], dbranch);
   ops_->layer_norm_backward(stream, {n, width},
                             {.x = a.residual[layer],
                              .gain = weights[norm1_gain],
@@ -182,14 +198,15 @@ void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<con
                              .dx = dbranch,
                              .dgain = gradients[norm1_gain],
                              .db = gradients[norm1_bias]});
-  ops_->add(stream, dbranch, dstream);
+  ops_->add(stream, dbranch, a.residual_gradient);
 }
 
 void Model::forward_head(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a) {
   const std::uint32_t n = rows(a), width = config_.width;
   ops_->layer_norm(stream, {n, width}, a.residual.back(), weights[norm_gain], weights[norm_bias],
                    a.final_norm, a.final_norm_statistics);
-  ops_->matmul(stream, {n, width, ModelConfig::vocabulary}, a.final_norm, weights[tied_embedding], a.logits);
+  ops_->linear(stream, {n, width, ModelConfig::vocabulary}, {a.final_norm, weights[tied_embedding], {}},
+               a.logits);
   ops_->cross_entropy(stream, {n, ModelConfig::vocabulary}, a.logits, a.targets, a.losses);
 }
 
@@ -197,11 +214,11 @@ void Model::backward_head(StreamHandle stream, std::span<const DeviceTensor> wei
                           std::span<const Gradient> gradients, Activations& a, float loss_scale) {
   const std::uint32_t n = rows(a), width = config_.width;
   const MatmulSize output{n, width, ModelConfig::vocabulary};
-  const DeviceTensor dlogits = a.logits;
+  const DeviceTensor dlogits = a.logits_gradient;
   ops_->cross_entropy_backward(stream, {n, ModelConfig::vocabulary}, a.logits, a.targets,
                                loss_scale / static_cast<float>(n), dlogits);
-  ops_->matmul_weight_gradient(stream, output, dlogits, a.final_norm, gradients[tied_embedding]);
-  ops_->matmul_input_gradient(stream, output, dlogits, weights[tied_embedding], a.residual_gradient);
+  ops_->linear_gradients(stream, output, dlogits, a.final_norm, gradients[tied_embedding], {});
+  ops_->linear_backward(stream, output, dlogits, weights[tied_embedding], a.residual_gradient);
   ops_->layer_norm_backward(stream, {n, width},
                             {.x = a.residual.back(),
                              .gain = weights[norm_gain],

@@ -18,7 +18,8 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero or a width that is not a multiple of the heads.
+  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head that is not
+  /// within Ops::limits().
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -49,6 +50,9 @@ class Model {
   void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
   void forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
                      Activations& a);
+  /// All of a block but its output.
+  void forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
+                        Activations& a);
   void forward_head(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
   void backward_embed(StreamHandle stream, std::span<const Gradient> gradients, Activations& a);
   void backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
@@ -56,11 +60,8 @@ class Model {
   void backward_head(StreamHandle stream, std::span<const DeviceTensor> weights,
                      std::span<const Gradient> gradients, Activations& a, float loss_scale);
 
-  // A matrix product with bias, forward and backward.
-  void linear(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w, DeviceTensor b,
-              DeviceTensor y);
-  void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
-                        Gradient db);
+  /// The gradient of the residual stream, as an operand.
+  DeviceTensor rounded_gradient(StreamHandle stream, const Activations& a);
 
   [[nodiscard]] std::uint32_t rows(const Activations& a) const { return a.sequences * config_.context; }
 

@@ -10,7 +10,7 @@ using penstock::Result;
 namespace {
 
 // The activations of one rank with all values at their maximum have fewer than 2^63 bytes.
-constexpr std::uint32_t layers_max = 1 << 12, width_max = 1 << 16, heads_max = 1 << 9, context_max = 1 << 14;
+constexpr std::uint32_t layers_max = 1 << 12, width_max = 1 << 16, heads_max = 1 << 9, context_max = 1 << 16;
 constexpr std::uint32_t ranks_max = 64, micro_batches_max = 1 << 20, sequences_max = 1 << 10;
 
 Result<void> check_range(const char* operation, const char* name, std::uint32_t value, std::uint32_t most) {

@@ -36,8 +36,9 @@ inline constexpr ModelPreset model_presets[] = {
 /// The demonstration's hyperparameters, found with gpt_plain on two cores.
 struct TrainingConfig {
   std::uint32_t ranks = 2;
-  std::uint32_t micro_batches = 2;  ///< per step and rank
-  std::uint32_t sequences = 2;      ///< per micro-batch
+  std::uint32_t micro_batches = 2;      ///< per step and rank
+  std::uint32_t sequences = 2;          ///< per micro-batch
+  bool checkpoint_activations = false;  ///< see Activations::Options
   std::uint32_t steps = 48;
   std::uint32_t warmup_steps = 6;  ///< the rate rises linearly, then falls linearly to zero at `steps`
   float learning_rate = 6e-4f;     ///< the maximum

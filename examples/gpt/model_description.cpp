@@ -68,7 +68,7 @@ ElementCount UnitDescription::element_count() const {
   return sum;
 }
 
-ModelDescription::ModelDescription(const ModelConfig& config) : seed_(config.seed) {
+ModelDescription::ModelDescription(const ModelConfig& config) : width_(config.width), seed_(config.seed) {
   units_.push_back(embed(config));
   for (std::uint32_t layer = 0; layer < config.layers; ++layer) units_.push_back(block(config, layer));
   units_.push_back(head(config));
@@ -81,9 +81,11 @@ ElementCount ModelDescription::element_count() const {
 }
 
 ElementCount ModelDescription::scratch_count() const {
-  // The embedding needs both its tables at the same time; a block needs one matrix at a time.
-  ElementCount most = units_.front().element_count();
-  for (const UnitDescription& unit : units_) {
+  // Of the embedding, the gradient of the tokens' table and one row of the positions'; of the others one parameter at a
+  // time.
+  const UnitDescription& embedding = units_.front();
+  ElementCount most = embedding.parameters[0].count + ElementCount(width_);
+  for (const UnitDescription& unit : std::span(units_).subspan(1)) {
     for (const ParameterDescription& parameter : unit.parameters) most = std::max(most, parameter.count);
   }
   return most;

@@ -53,7 +53,7 @@ class ModelDescription {
     return units_[id.unit].parameters[id.index];
   }
   [[nodiscard]] penstock::ElementCount element_count() const;
-  /// Elements of the fp32 scratch that Ops needs for this model.
+  /// Elements of the fp32 scratch that the Ops of host memory need for this model.
   [[nodiscard]] penstock::ElementCount scratch_count() const;
 
   /// Element `element` of a parameter before training. Depends only on the seed, the parameter's number over all units
@@ -66,6 +66,7 @@ class ModelDescription {
   [[nodiscard]] std::uint64_t number(ParameterId id) const;
 
   std::vector<UnitDescription> units_;
+  std::uint32_t width_;
   std::uint64_t seed_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/base/stream.hpp>
@@ -44,11 +45,19 @@ struct EmbeddingSize {
   std::uint32_t sequences, context, width, vocabulary;
 };
 
+/// The shapes that an Ops computes.
+struct OpsLimits {
+  std::uint32_t head_width_max;       ///< of attention
+  std::uint32_t head_width_multiple;  ///< a head's width is a multiple of it
+};
+
 /// The arithmetic of a GPT, on the memory of one kind of device: the example's own compute interface.
 ///
-/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32;
-/// everything else is fp32; tokens and targets are one byte each. Arithmetic is fp32; a gradient is rounded
-/// once, to nearest even. An implementation gives the same bits from run to run.
+/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32. Activations that
+/// are operands of matrix products have operand_dtype(), bf16 or fp32, and are called operands below; all others are
+/// fp32. Tokens and targets are one byte each. Products are of operands and of parameters rounded to operand_dtype();
+/// their sums and all other arithmetic are fp32. A result is rounded once, to nearest even. An implementation gives the
+/// same bits from run to run.
 ///
 /// Every operation is stream-ordered: the call returns once it is enqueued, and its operands must stay alive until the
 /// stream has executed it. An instance is used with one stream, from one thread at a time; several instances may be
@@ -60,29 +69,42 @@ class Ops {
   Ops& operator=(const Ops&) = delete;
   virtual ~Ops() = default;
 
+  [[nodiscard]] virtual penstock::DType operand_dtype() const = 0;
+  [[nodiscard]] virtual OpsLimits limits() const = 0;
+
   /// The first error of any operation enqueued so far.
   [[nodiscard]] virtual penstock::Result<void> status() const = 0;
 
-  /// y = x · wᵀ.
-  virtual void matmul(StreamHandle stream, MatmulSize size, DeviceTensor x, DeviceTensor w,
-                      DeviceTensor y) = 0;
-  /// dx = dy · w.
-  virtual void matmul_input_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                                     DeviceTensor dx) = 0;
-  /// dw = dyᵀ · x.
-  virtual void matmul_weight_gradient(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
-                                      Gradient dw) = 0;
+  /// A layer's input, an operand, and its parameters w[outputs, inputs] and b[outputs].
+  struct Linear {
+    DeviceTensor x, w, b;
+  };
+  /// y = x · wᵀ + b, an operand or fp32. An empty b is left out.
+  virtual void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) = 0;
+  /// y = residual + x · wᵀ + b; residual and y are fp32.
+  virtual void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
+                          DeviceTensor y) = 0;
+  /// up = x · wᵀ + b, y = gelu(up); both are operands. gelu(u) = u · Φ(u) in its tanh form: u / (1 + exp(−2v)),
+  /// v = sqrt(2/π) · (u + 0.044715 u³) (Hendrycks, Gimpel 2016).
+  virtual void linear_gelu(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor up,
+                           DeviceTensor y) = 0;
+  /// dx = dy · w. dy is an operand; dx is one or fp32.
+  virtual void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                               DeviceTensor dx) = 0;
+  /// dup = (dy · w) · gelu'(up), of the layer whose input is gelu(up). All but w are operands.
+  virtual void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
+                                    DeviceTensor up, DeviceTensor dup) = 0;
+  /// dw = dyᵀ · x and db = Σ_row dy[row], of operands. An empty db is left out.
+  virtual void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
+                                Gradient dw, Gradient db) = 0;
 
-  /// y[row, c] += b[c].
-  virtual void add_bias(StreamHandle stream, RowsSize size, DeviceTensor b, DeviceTensor y) = 0;
-  /// db[c] = Σ_row dy[row, c].
-  virtual void bias_gradient(StreamHandle stream, RowsSize size, DeviceTensor dy, Gradient db) = 0;
-
+  /// y = x, rounded to an operand.
+  virtual void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
   /// y += x, over all elements of x.
   virtual void add(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
 
-  /// y = (x − mean) · rstd · gain + b in each row, rstd = 1 / sqrt(variance + 1e-5). Keeps mean and rstd for
-  /// the backward: statistics[rows, 2].
+  /// y = (x − mean) · rstd · gain + b in each row, an operand; rstd = 1 / sqrt(variance + 1e-5). Keeps mean and rstd
+  /// for the backward: statistics[rows, 2].
   virtual void layer_norm(StreamHandle stream, RowsSize size, DeviceTensor x, DeviceTensor gain,
                           DeviceTensor b, DeviceTensor y, DeviceTensor statistics) = 0;
   struct LayerNormBackward {
@@ -92,20 +114,20 @@ class Ops {
   };
   virtual void layer_norm_backward(StreamHandle stream, RowsSize size, const LayerNormBackward& tensors) = 0;
 
-  /// Causal multi-head attention. A row of qkv[rows, 3 · width] is query, key and value, one after the other, each
-  /// divided into heads. Keeps probabilities[sequences, heads, context, context] for the backward.
-  virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                         DeviceTensor probabilities, DeviceTensor y) = 0;
-  /// `scratch` has the size of the probabilities.
-  virtual void attention_backward(StreamHandle stream, AttentionSize size, DeviceTensor qkv,
-                                  DeviceTensor probabilities, DeviceTensor dy, DeviceTensor scratch,
-                                  DeviceTensor dqkv) = 0;
-
-  /// y = x · Φ(x) in its tanh form: x / (1 + exp(−2u)), u = sqrt(2/π) · (x + 0.044715 x³)
-  /// (Hendrycks, Gimpel 2016).
-  virtual void gelu(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;
-  /// dx = dy · gelu'(x); dx may be the same as dy.
-  virtual void gelu_backward(StreamHandle stream, DeviceTensor x, DeviceTensor dy, DeviceTensor dx) = 0;
+  /// Causal multi-head attention; qkv, y and their gradients are operands. A row of qkv[rows, 3 · width] is query, key
+  /// and value, one after the other, each divided into heads. Scores exist only in tiles, so memory is linear in the
+  /// context (FlashAttention-2, Dao 2023). Keeps log_sums[sequences, heads, context] for the backward: log Σ exp(score)
+  /// of each query, where a score is query · key / sqrt(width of a head).
+  virtual void attention(StreamHandle stream, AttentionSize size, DeviceTensor qkv, DeviceTensor log_sums,
+                         DeviceTensor y) = 0;
+  struct AttentionBackward {
+    DeviceTensor qkv, log_sums, y;  ///< as in the forward
+    DeviceTensor dy;
+    DeviceTensor projections;  ///< scratch of the size of log_sums: Σ dy · y of each query and head
+    DeviceTensor dqkv;
+  };
+  virtual void attention_backward(StreamHandle stream, AttentionSize size,
+                                  const AttentionBackward& tensors) = 0;
 
   /// y[row] = embedding[tokens[row]] + positions[row mod context].
   virtual void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
@@ -117,7 +139,7 @@ class Ops {
   /// losses[row] = log Σ_c exp(logits[row, c]) − logits[row, targets[row]].
   virtual void cross_entropy(StreamHandle stream, RowsSize size, DeviceTensor logits, DeviceSpan targets,
                              DeviceTensor losses) = 0;
-  /// dlogits = scale · (softmax(logits) − onehot(targets)); dlogits may be the same as logits.
+  /// dlogits = scale · (softmax(logits) − onehot(targets)), an operand; if that is fp32, it may be the same as logits.
   virtual void cross_entropy_backward(StreamHandle stream, RowsSize size, DeviceTensor logits,
                                       DeviceSpan targets, float scale, DeviceTensor dlogits) = 0;
 };

@@ -131,7 +131,7 @@ class Rank {
         ops_(make_host_ops(
             allocator_.allocate(*bytes_of(ModelDescription(config).scratch_count(), DType::fp32)).value())),
         model_(Model::create(config, *ops_).value()),
-        activations_(Activations::allocate(config, training.sequences, allocator_).value()),
+        activations_(Activations::allocate(config, activation_options(training), allocator_).value()),
         gradients_(model_.description()) {
     shared_.sums[rank_].resize(shared_.master.size());
     const std::uint64_t slice = penstock::ceil_divide(shared_.master.size(), training_.ranks);
@@ -267,7 +267,7 @@ Result<void> train(const ModelConfig& config, const TrainingConfig& training, co
       double{1} * training.ranks * training.micro_batches * training.sequences * config.context;
   std::printf("%s parameters, %.0f tokens a step, %s of text, %s, activations %s a rank\n",
               to_string(description.element_count()).c_str(), tokens, to_string(text.size()).c_str(),
-              host_matmul_name(), to_string(Activations::size(config, training.sequences)).c_str());
+              host_matmul_name(), to_string(Activations::size(config, activation_options(training))).c_str());
 
   const auto start = std::chrono::steady_clock::now();
   const auto run_rank = [&](std::uint32_t number) {

@@ -5,6 +5,7 @@
 
 #if GPT_HAS_CUDA
 #include "gpt/cuda_ops.hpp"
+#include "gpt/cuda_stream_clock.hpp"
 #endif
 
 namespace gpt {
@@ -15,7 +16,7 @@ using penstock::Result;
 
 namespace {
 
-/// Of the fp32 scratch of the model's arithmetic.
+/// Of the fp32 scratch of the model's arithmetic on the host.
 Result<ByteCount> scratch_size(const ModelConfig& model) {
   return bytes_of(ModelDescription(model).scratch_count(), penstock::DType::fp32);
 }
@@ -28,6 +29,7 @@ MakeDevice on_host(const ModelConfig& model) {
     RankDevice made{.accelerator = penstock::zero::make_host_accelerator(budget + size)};
     PENSTOCK_TRY_ASSIGN(const auto scratch, made.accelerator.device->allocate(size));
     made.ops = make_host_ops({scratch, nullptr});  // the device keeps it alive
+    made.make_clock = [] { return Result<std::unique_ptr<StreamClock>>(make_host_stream_clock()); };
     return made;
   };
 }
@@ -37,8 +39,8 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
     PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(0));
     RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
-    PENSTOCK_TRY_ASSIGN(const ByteCount size, scratch_size(model));
-    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(size));
+    PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(cuda_scratch_size(model)));
+    made.make_clock = make_cuda_stream_clock;
 #endif
     return made;
   };

@@ -1,5 +1,7 @@
 #include "gpt/rank_trainer.hpp"
 
+#include "gpt/timed_device.hpp"
+
 #include <penstock/base/time.hpp>
 
 #include <algorithm>
@@ -48,6 +50,16 @@ class PhaseTimer {
   TimePoint began_ = Clock::steady().now(), stalled_ = runtime_.stall_time();
 };
 
+/// Makes a track of each path.
+void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions& runtime) {
+  for (std::size_t i = 0; i < runtime.paths.size(); ++i) {
+    runtime.paths[i].decorate = [timeline, track = timeline->add_track("disk " + std::to_string(i + 1))](
+                                    std::unique_ptr<tiers::IoEngine> engine) {
+      return time_requests(std::move(engine), timeline, track);
+    };
+  }
+}
+
 /// Linear warm-up, then linear decay to zero.
 float learning_rate(const TrainingConfig& training, float height, std::uint32_t step) {
   const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
@@ -88,7 +100,7 @@ RankTrainer::~RankTrainer() {
 
 Result<void> RankTrainer::open() {
   const std::uint32_t ranks = options_.training.ranks;
-  const ByteCount activation_bytes = Activations::size(options_.model, options_.training.sequences);
+  const ByteCount activation_bytes = Activations::size(options_.model, activation_options(options_.training));
   auto rank =
       zero::Rank::create({.config = options_.config,
                           .model = layout_of(ModelDescription(options_.model)),
@@ -97,10 +109,19 @@ Result<void> RankTrainer::open() {
                             auto made = options_.make_device(engine_budget + activation_bytes);
                             if (!made) return made.error();
                             ops_ = std::move(made->ops);
+                            if (options_.timed) {
+                              PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
+                              timeline_ = std::make_shared<Timeline>(std::move(clock));
+                              made->accelerator.device =
+                                  time_copies(std::move(made->accelerator.device), timeline_);
+                            }
                             return std::move(made->accelerator);
                           },
                           .group = zero::in_process_membership(options_.group, options_.rank),
-                          .hooks = {.runtime_options = options_.adjust_runtime}});
+                          .hooks = {.runtime_options = [&](swap::RuntimeOptions& runtime) {
+                            if (timeline_) time_disks(timeline_, runtime);
+                            if (options_.adjust_runtime) options_.adjust_runtime(runtime);
+                          }}});
   if (!rank) return rank.error();
   rank_ = std::move(*rank);
   auto stream = rank_->device().create_stream();
@@ -110,7 +131,8 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   OnDevice allocator(rank_->device());
-  auto activations = Activations::allocate(options_.model, options_.training.sequences, allocator);
+  auto activations = Activations::allocate(
+      options_.model, activation_options(options_.training, ops_->operand_dtype()), allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
   const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;
@@ -118,10 +140,16 @@ Result<void> RankTrainer::open() {
   targets_.resize(rows);
   losses_.resize(rows);
 
-  return rank_->engine().initialize(
+  const auto initialized = rank_->engine().initialize(
       [&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
         model_->description().initial_values({parameter.unit, parameter.index}, first, values);
       });
+  if (initialized && timeline_) {
+    (void)timeline_->take();  // what it cost to initialize is no part of the training
+    timeline_->name_stream(stream_->handle(), "compute");
+    timeline_->begin(stream_->handle());
+  }
+  return initialized;
 }
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
@@ -154,6 +182,7 @@ Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, S
                        {options_.training.sequences, options_.model.context}, tokens, targets);
   const StreamHandle stream = stream_->handle();
   tiers::Device& device = rank_->device();
+  did(Activity::wait_for_step);
   PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(tokens), activations_->tokens));
   PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(targets), activations_->targets));
 
@@ -161,14 +190,18 @@ Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, S
   for (std::uint32_t unit = 0; unit < units; ++unit) {
     auto weights = rank_->engine().acquire(unit, *stream_);
     if (!weights) return weights.error();
+    did(Activity::wait_for_parameters, unit);
     PENSTOCK_TRY(model_->forward(stream, unit, weights->parameters(), *activations_));
+    did(Activity::forward, unit);
   }
   timer.end(report, &StepReport::Phases::forward);
   for (std::uint32_t unit = units; unit-- > 0;) {
     auto weights = rank_->engine().acquire(unit, *stream_);
     if (!weights) return weights.error();
+    did(Activity::wait_for_parameters, unit);
     auto room = rank_->engine().gradients(unit, *stream_);
     if (!room) return room.error();
+    did(Activity::wait_for_gradients, unit);
     std::vector<Gradient> gradients;
     for (const zero::GradientSlot& slot : room->slots()) {
       gradients.push_back(
@@ -176,6 +209,7 @@ Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, S
     }
     const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
     PENSTOCK_TRY(model_->backward(stream, unit, weights->parameters(), gradients, *activations_, share));
+    did(Activity::backward, unit);
     weights->end();
     PENSTOCK_TRY(rank_->engine().reduce(std::move(*room), *stream_));
   }
@@ -184,10 +218,15 @@ Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, S
   return ok();
 }
 
+void RankTrainer::did(Activity activity, std::uint32_t unit) {
+  if (timeline_) timeline_->end(stream_->handle(), {.activity = activity, .unit = unit});
+}
+
 /// Waits for the stream, once a step: a device that waits for its trainer in between is idle.
 Result<double> RankTrainer::read_loss() {
   PENSTOCK_TRY(stream_->synchronize());
   PENSTOCK_TRY(ops_->status());
+  if (timeline_) PENSTOCK_TRY(timeline_->status());
   double sum = 0;
   for (const float loss : losses_) sum += loss;
   return sum / static_cast<double>(losses_.size());

@@ -4,6 +4,7 @@
 #include "gpt/model_config.hpp"
 #include "gpt/rank_device.hpp"
 #include "gpt/text.hpp"
+#include "gpt/timeline.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
@@ -44,6 +45,7 @@ class RankTrainer {
     std::shared_ptr<penstock::zero::InProcessGroup> group;
     std::uint32_t rank = 0;
     MakeDevice make_device;
+    bool timed = false;  ///< keep a timeline
     /// If set, is called last to change the runtime's options, for example to inject faults into its paths.
     std::function<void(penstock::swap::RuntimeOptions&)> adjust_runtime;
   };
@@ -55,6 +57,9 @@ class RankTrainer {
   [[nodiscard]] penstock::Result<void> finish_update() { return rank_->engine().finish_update(); }
   [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
 
+  /// What streams and disks did; null if Options::timed is not set. The compute stream's spans follow one another from
+  /// the first micro-batch on, so that its waits are all that is left.
+  [[nodiscard]] Timeline* timeline() { return timeline_.get(); }
   [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
   /// Requested features that are not available, one per line.
@@ -68,7 +73,11 @@ class RankTrainer {
   /// The mean loss of the step's micro-batches.
   penstock::Result<double> read_loss();
 
+  /// The compute stream did this until now.
+  void did(Activity activity, std::uint32_t unit = 0);
+
   Options options_;
+  std::shared_ptr<Timeline> timeline_;  // used by the rank's device and disks
   std::unique_ptr<penstock::zero::Rank> rank_;
   std::unique_ptr<Ops> ops_;  // its scratch is memory of the rank's device
   std::unique_ptr<penstock::tiers::Stream> stream_;

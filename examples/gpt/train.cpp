@@ -5,6 +5,7 @@
 #include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/stop_signal.hpp"
+#include "gpt/trace_report.hpp"
 #include "gpt/training_report.hpp"
 
 #include "measure/run_main.hpp"
@@ -33,6 +34,7 @@ struct Arguments {
   std::vector<std::filesystem::path> nvme_paths;
   ModelConfig model;
   TrainingConfig training;
+  std::optional<std::filesystem::path> trace;
   bool cuda = false;
   bool check = false;
 };
@@ -59,7 +61,8 @@ int fail(const Error& error, const char* what) {
 }
 
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
-Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit) {
+Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit,
+          TraceReport* trace) {
   const std::uint32_t ranks = arguments.training.ranks;
   const auto created = zero::InProcessGroup::create(ranks);
   if (!created) return {.digest = {}, .error = created.error()};
@@ -81,7 +84,8 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
                                              .group = group,
                                              .rank = rank,
                                              .make_device = arguments.cuda ? on_cuda(arguments.model)
-                                                                           : on_host(arguments.model)}));
+                                                                           : on_host(arguments.model),
+                                             .timed = trace != nullptr}));
     if (rank == 0) {
       for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
     }
@@ -95,6 +99,8 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
       arrived.arrive_and_wait();
       if (rank == 0) {
         if (!failed) report.step(step, reports, trainers);
+        for (std::uint32_t i = 0; trace != nullptr && !failed && i < ranks; ++i)
+          trace->add(i, *trainers[i]->timeline());
         run.signal = stop_signal();  // once per step, for all ranks
       }
       arrived.arrive_and_wait();
@@ -141,6 +147,13 @@ Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config
   return plan;
 }
 
+std::vector<std::string> unit_names(const ModelConfig& model) {
+  std::vector<std::string> names;
+  const ModelDescription description(model);
+  for (const UnitDescription& unit : description.units()) names.push_back(unit.name);
+  return names;
+}
+
 int run(const Arguments& arguments) {
   if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
@@ -166,8 +179,17 @@ int run(const Arguments& arguments) {
     limit = *measured;
     if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");
   }
-  const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr);
+  std::unique_ptr<TraceReport> trace;
+  if (arguments.trace) {
+    auto created = TraceReport::create(*arguments.trace, unit_names(arguments.model));
+    if (!created) return fail(created.error(), "cannot write the trace");
+    trace = std::move(*created);
+  }
+  const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr, trace.get());
+  const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
   if (trained.error) return fail(*trained.error, "training failed");
+  if (trace) trace->print();
+  if (!written) return fail(written.error(), "cannot write the trace");
   if (trained.signal != 0) return stopped_by(trained.signal);
   if (!arguments.check) return 0;
 
@@ -176,7 +198,7 @@ int run(const Arguments& arguments) {
   in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
   if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
-  const Run checked = train(effective, in_memory, *text, nullptr);
+  const Run checked = train(effective, in_memory, *text, nullptr, nullptr);
   if (checked.error) return fail(*checked.error, "training in memory failed");
   if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
@@ -237,6 +259,11 @@ int main_body(int argc, char** argv) {
   app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
   app.add_option("--seed", arguments.model.seed, "seed of the initial values and of the order of the text")
       ->capture_default_str();
+  app.add_flag(
+      "--checkpoint-activations", arguments.training.checkpoint_activations,
+      "keep only the input of each block, and compute the rest again in its backward; the same result");
+  app.add_option("--trace", arguments.trace,
+                 "write a Chrome trace of streams and disks to this file, and print what they waited for");
   app.add_flag("--cuda", arguments.cuda, "use CUDA devices; default: host memory is used as the device");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {

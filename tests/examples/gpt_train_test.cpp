@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,6 +118,40 @@ TEST_F(GptTrain, TrainsOnDiskToTheDigestItHasInMemory) {
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("check passed"), std::string::npos) << outcome.output;
   EXPECT_EQ(swap_.entry_count(), 0u);
+}
+
+TEST_F(GptTrain, TrainsWithCheckpointedActivationsToTheSameDigestInLessMemory) {
+  const std::string deep = arguments() + " --layers 6 --context 64";
+  const Outcome whole = train(deep), checkpointed = train(deep + " --checkpoint-activations");
+  const auto activations = [](const Outcome& outcome) {
+    const std::string label = "activations ";
+    const auto at = outcome.output.find(label);
+    return at == std::string::npos ? 0 : std::atof(outcome.output.c_str() + at + label.size());
+  };
+
+  EXPECT_EQ(checkpointed.status, 0) << checkpointed.output;
+  EXPECT_EQ(digest_in(checkpointed.output), digest_in(whole.output));
+  EXPECT_GT(activations(checkpointed), 0);
+  EXPECT_LT(activations(checkpointed), 0.5 * activations(whole)) << checkpointed.output;
+}
+
+TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
+  const std::string file = (directory_.path() / "trace.json").string();
+  const Outcome plain = train(arguments()), traced = train(arguments() + " --trace " + file);
+
+  EXPECT_EQ(traced.status, 0) << traced.output;
+  EXPECT_EQ(digest_in(traced.output), digest_in(plain.output));
+  for (const char* const words :
+       {"rank 1", "compute", "idle", "parameters", "room for gradients", "step", "disk 1"}) {
+    EXPECT_NE(traced.output.find(words), std::string::npos) << words << " in\n" << traced.output;
+  }
+  std::ifstream in(file);
+  const std::string trace{std::istreambuf_iterator<char>(in), {}};
+  for (const char* const name : {"forward block.0", "backward head", "wait for parameters of embed",
+                                 "copy to device", "copy to host", "read and write"}) {
+    EXPECT_NE(trace.find(std::string("\"name\": \"") + name), std::string::npos) << name;
+  }
+  expect_refused(train(arguments() + " --trace /nonexistent/trace.json"), 2, {"/nonexistent/trace.json"});
 }
 
 TEST_F(GptTrain, NamesAMisspelledKeyAndTheNearestSpelling) {

@@ -21,6 +21,8 @@
 ///   streams, and they for it (Runtime API, "Stream synchronization behavior": legacy default stream).
 /// - A wait takes the event's last record at the time of the call; later records do not change it, and an event that
 ///   was never recorded is no wait (Runtime API, cudaStreamWaitEvent, cudaEventRecord).
+/// - A timed event takes the steady clock's time when its stream passes it. The time between two events is refused if
+///   one is not timed or not recorded, and not ready until both have passed (Runtime API, cudaEventElapsedTime).
 /// - Device addresses are memory that no host code can access. Kernels are interpreted from their PTX; an access
 ///   outside of the device's allocations is cudaErrorIllegalAddress.
 /// - Copies of registered host memory run when the stream gets there. Those of pageable memory may do so too, or read
@@ -37,14 +39,17 @@
 /// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
 ///   event behavior" of multi-device systems).
 ///
-/// `penstock_fake_cublas` adds the cuBLAS functions that the GPT example calls: a product runs when its stream gets
-/// there, cublasDestroy waits for the device, and handles, sizes and leading dimensions are refused as the section
-/// cublas<t>gemmStridedBatched of the cuBLAS documentation says.
+/// `penstock_fake_cublas` adds the cuBLASLt functions that the GPT example calls: bf16 operands, fp32 sums, the
+/// epilogues BIAS, GELU_AUX_BIAS, DGELU and BGRADB. A product runs when its stream gets there, and cublasLtDestroy
+/// waits for the device. Refused are sizes, types, leading dimensions and missing pointers (cuBLAS, "cublasLtMatmul",
+/// "cublasLtMatmulDescAttributes_t"), a workspace that is too small, pointers that are aligned less than the preference
+/// says, and an algorithm that was chosen for another problem.
 ///
 /// tests/conformance/cuda asserts these rules, with this runtime and, on a GPU, with NVIDIA's.
 ///
-/// Not modelled: graphs, events with times, peer access, managed memory, stream-ordered allocation, dynamic shared
-/// memory, how cuBLAS orders a sum, and the functions that library and example do not call, which do not link.
+/// Not modelled: graphs, peer access, managed memory, stream-ordered allocation, dynamic shared
+/// memory, how cuBLASLt orders a sum and which algorithms it has, and the functions that library and example do not
+/// call, which do not link.
 ///
 /// The CUDA functions, count() and enqueue() are safe from any thread.
 namespace penstock::test::fake_cuda {

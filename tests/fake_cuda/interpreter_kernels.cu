@@ -70,3 +70,38 @@ __global__ void multiply_add_kernel(const float* x, const float* y, float* z) {
 __global__ void multiply_add_down_kernel(const float* x, const float* y, float* z) {
   z[threadIdx.x] = __fmaf_rd(x[threadIdx.x], y[threadIdx.x], z[threadIdx.x]);
 }
+
+/// Each thread's value and that of the lane whose number differs in the bits of `mask`.
+__global__ void butterfly_kernel(float* values, int mask) {
+  values[threadIdx.x] = __shfl_xor_sync(~0u, values[threadIdx.x], mask);
+}
+
+/// Registers of a fragment follow one another: a[thread][4], b[thread][2], sum[thread][4].
+__global__ void multiply_matrices_kernel(const unsigned* a, const unsigned* b, float* sum) {
+  a += 4 * threadIdx.x, b += 2 * threadIdx.x, sum += 4 * threadIdx.x;
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Registers of four matrices of 8 x 8 numbers of 16 bits, one after the other in memory: to[thread][4].
+template <bool transposed>
+__global__ void load_matrices_kernel(const unsigned* from, unsigned* to) {
+  __shared__ alignas(16) unsigned shared[4 * 32];
+  for (unsigned i = 0; i < 4; ++i) shared[4 * threadIdx.x + i] = from[4 * threadIdx.x + i];
+  __syncthreads();
+  const auto row = static_cast<unsigned>(__cvta_generic_to_shared(&shared[4 * threadIdx.x]));
+  to += 4 * threadIdx.x;
+  if (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row));
+  }
+}
+template __global__ void load_matrices_kernel<true>(const unsigned*, unsigned*);
+template __global__ void load_matrices_kernel<false>(const unsigned*, unsigned*);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <bit>
 #include <cfenv>
 #include <cmath>
 #include <numeric>
@@ -160,6 +161,75 @@ TEST(PtxInterpreter, RoundsAFusedMultiplicationOnceAsItsModeSays) {
     volatile float wanted = std::fma(a, b, c);
     std::fesetround(FE_TONEAREST);
     EXPECT_EQ(down[i], wanted) << i;
+  }
+}
+
+TEST(PtxInterpreter, ExchangesValuesOfLanesWhoseNumbersDifferInSomeBits) {
+  std::vector<float> values = numbers(32);
+
+  module().launch("butterfly_kernel", {.blocks = 1, .threads = 32}, values.data(), 5);
+
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i ^ 5));
+}
+
+TEST(PtxInterpreter, LoadsFourMatricesIntoTheRegistersOfAWarp) {
+  // Each number says where it is: matrix, row, column.
+  const auto number = [](std::size_t matrix, std::size_t row, std::size_t column) {
+    return static_cast<std::uint32_t>(matrix << 8 | row << 4 | column);
+  };
+  std::vector<std::uint32_t> from, straight(128), transposed(128);
+  for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+    for (std::size_t row = 0; row < 8; ++row) {
+      for (std::size_t column = 0; column < 8; column += 2) {
+        from.push_back(number(matrix, row, column) | number(matrix, row, column + 1) << 16);
+      }
+    }
+  }
+
+  module().launch("load_matrices_kernel<false>", {.blocks = 1, .threads = 32}, from.data(), straight.data());
+  module().launch("load_matrices_kernel<true>", {.blocks = 1, .threads = 32}, from.data(), transposed.data());
+
+  for (std::size_t lane = 0; lane < 32; ++lane) {
+    const std::size_t first = lane / 4, second = lane % 4 * 2;
+    for (std::size_t matrix = 0; matrix < 4; ++matrix) {
+      EXPECT_EQ(straight[4 * lane + matrix], number(matrix, first, second) | number(matrix, first, second + 1)
+                                                                                 << 16);
+      EXPECT_EQ(transposed[4 * lane + matrix],
+                number(matrix, second, first) | number(matrix, second + 1, first) << 16);
+    }
+  }
+}
+
+TEST(PtxInterpreter, MultipliesMatricesInTheFragmentsOfAWarp) {
+  // Element (row, column) of the operands, in bf16; their register and half by the tables of the PTX ISA.
+  const auto left = [](std::size_t row, std::size_t column) {
+    return static_cast<float>(3 * row) - static_cast<float>(column);
+  };
+  const auto right = [](std::size_t row, std::size_t column) {
+    return static_cast<float>(row * (column + 1) % 7) - 2;
+  };
+  const auto bf16 = [](float x) { return std::bit_cast<std::uint32_t>(x) >> 16; };
+  std::vector<std::uint32_t> a(128), b(64);
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 16; ++column) {
+      const std::size_t lane = row % 8 * 4 + column % 8 / 2, i = row / 8 + column / 8 * 2;
+      a[4 * lane + i] |= bf16(left(row, column)) << column % 2 * 16;
+    }
+    for (std::size_t column = 0; column < 8; ++column) {
+      b[2 * (column * 4 + row % 8 / 2) + row / 8] |= bf16(right(row, column)) << row % 2 * 16;
+    }
+  }
+  std::vector<float> sums(128, 100.0f);
+
+  module().launch("multiply_matrices_kernel", {.blocks = 1, .threads = 32}, a.data(), b.data(), sums.data());
+
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 8; ++column) {
+      float wanted = 100;
+      for (std::size_t k = 0; k < 16; ++k) wanted += left(row, k) * right(k, column);
+      EXPECT_EQ(sums[4 * (row % 8 * 4 + column / 2) + row / 8 * 2 + column % 2], wanted)
+          << row << ", " << column;
+    }
   }
 }
 

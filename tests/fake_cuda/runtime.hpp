@@ -4,6 +4,8 @@
 #include "fake_cuda/fake_cuda.hpp"
 #include "kit/seeded_random.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -60,6 +62,14 @@ class Stream {
   std::deque<Entry> queue_;
 };
 
+struct Event {
+  int device = 0;
+  bool timed = false;
+  Point last{};  ///< record
+  /// When the stream passed it, on the steady clock.
+  std::shared_ptr<std::atomic<std::chrono::steady_clock::time_point>> passed;
+};
+
 /// The state of the machine; one of a process. Members are guarded by `mutex`.
 class Runtime {
  public:
@@ -102,7 +112,7 @@ class Runtime {
   std::vector<Device> devices;
   DeviceMemory memory;
   HostRegistrations registrations;
-  std::map<cudaEvent_t, std::pair<int, Point>> events;  ///< their device and last record
+  std::map<cudaEvent_t, Event> events;
   std::map<cudaStream_t, std::shared_ptr<Stream>> handles;
   Counts counts;
   std::map<std::string, std::pair<std::uint64_t, cudaError_t>, std::less<>>

@@ -67,8 +67,8 @@ cudaError_t copy(Runtime& runtime, std::unique_lock<std::mutex>& lock, void* to,
   return waits ? runtime.wait(lock, copied) : cudaSuccess;
 }
 
-/// The device and last record of an event; null if the handle is none.
-std::pair<int, Point>* find_event(Runtime& runtime, cudaEvent_t handle) {
+/// Null if the handle is none.
+Event* find_event(Runtime& runtime, cudaEvent_t handle) {
   const auto found = runtime.events.find(handle);
   return found == runtime.events.end() ? nullptr : &found->second;
 }
@@ -119,16 +119,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     const auto stream = runtime.stream(handle);
     const auto* const recorded = find_event(runtime, event);
     if (stream == nullptr || recorded == nullptr) return cudaErrorInvalidResourceHandle;
-    runtime.append(stream, {}, {recorded->second});
+    runtime.append(stream, {}, {recorded->last});
     return cudaSuccess;
   });
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
   return call("cudaEventCreateWithFlags", [&](Runtime& runtime, auto&) {
     if (handle == nullptr) return cudaErrorInvalidValue;
     *handle = reinterpret_cast<cudaEvent_t>(runtime.next_handle += 16);
-    runtime.events[*handle] = {runtime.current_device(), {}};
+    runtime.events[*handle] = {.device = runtime.current_device(),
+                               .timed = (flags & cudaEventDisableTiming) == 0};
     return cudaSuccess;
   });
 }
@@ -143,10 +144,14 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return call("cudaEventRecord", [&](Runtime& runtime, auto&) {
     const auto stream = runtime.stream(stream_handle);
     auto* const event = find_event(runtime, handle);
-    if (stream == nullptr || event == nullptr || event->first != stream->device()) {
+    if (stream == nullptr || event == nullptr || event->device != stream->device()) {
       return cudaErrorInvalidResourceHandle;
     }
-    event->second = runtime.append(stream, {});
+    event->passed = std::make_shared<std::atomic<std::chrono::steady_clock::time_point>>();
+    event->last = runtime.append(stream, [passed = event->passed] {
+      passed->store(std::chrono::steady_clock::now());
+      return cudaSuccess;
+    });
     return cudaSuccess;
   });
 }
@@ -155,7 +160,25 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call("cudaEventQuery", [&](Runtime& runtime, auto&) {
     const auto* const event = find_event(runtime, handle);
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    return event->second.reached() ? cudaSuccess : cudaErrorNotReady;
+    return event->last.reached() ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  return call("cudaEventElapsedTime", [&](Runtime& runtime, auto&) {
+    if (milliseconds == nullptr) return cudaErrorInvalidValue;
+    const Event* const events[] = {find_event(runtime, from), find_event(runtime, to)};
+    for (const Event* event : events) {
+      if (event == nullptr || !event->timed || event->last.stream == nullptr)
+        return cudaErrorInvalidResourceHandle;
+    }
+    for (const Event* event : events) {
+      if (!event->last.reached()) return cudaErrorNotReady;
+    }
+    const std::chrono::duration<float, std::milli> elapsed =
+        events[1]->passed->load() - events[0]->passed->load();
+    *milliseconds = elapsed.count();
+    return cudaSuccess;
   });
 }
 
@@ -163,7 +186,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return call("cudaEventSynchronize", [&](Runtime& runtime, auto& lock) {
     const auto* const event = find_event(runtime, handle);
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
-    const Point point = event->second;  // another thread may record or destroy the event meanwhile
+    const Point point = event->last;  // another thread may record or destroy the event meanwhile
     return runtime.wait(lock, point);
   });
 }

@@ -26,8 +26,8 @@ using u64 = std::uint64_t;
 
 struct Instruction {
   ptx::Action act;
-  ptx::Group group;
   ptx::WarpAction act_together;
+  ptx::Group group;
   Operands operands;
   std::size_t guard;  // a predicate; without one it is true
   bool negated;
@@ -57,12 +57,14 @@ class Decoder {
     std::smatch match;
     if (!std::regex_match(line, match, form)) throw unknown(line);
     const std::string operands = match.str(4);
-    const char* const shape = operands.starts_with('{') ? " {}" : operands.ends_with('}') ? " ,{}" : "";
-    const ptx::Operation& operation = ptx::operation(match.str(3) + shape, arithmetic_);
+    const char *const first = operands.starts_with('{') ? " {}" : "", *const last = operands.ends_with('}')
+                                                                                        ? " ,{}"
+                                                                                        : "";
+    const ptx::Operation& operation = ptx::operation(match.str(3) + first + last, arithmetic_);
     if (operation.group != ptx::Group::thread && match[2].matched) throw unknown(line);
     Instruction instruction{.act = operation.act,
-                            .group = operation.group,
                             .act_together = operation.act_together,
+                            .group = operation.group,
                             .operands = {},
                             .guard = match[2].matched ? number_of(match.str(2)) : constant(1),
                             .negated = match.length(1) > 0};
@@ -162,6 +164,7 @@ struct PtxModule::Program {
   std::vector<Instruction> instructions;
   std::vector<u64> registers;           ///< the initial ones of a thread
   std::vector<std::size_t> parameters;  ///< the register of each
+  std::size_t shared_size = 0;          ///< of the variables in shared memory that it uses
 };
 
 PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmetic)
@@ -182,9 +185,7 @@ PtxModule::PtxModule(const std::filesystem::path& path, ptx::Arithmetic arithmet
         kernel != nullptr && !instruction.empty()) {
       kernel->lines.emplace_back(instruction);
     } else if (std::regex_match(line, match, shared)) {
-      constexpr std::size_t alignment = 16;
-      shared_[match.str(2)] = shared_size_;
-      shared_size_ += (size() + alignment - 1) / alignment * alignment;
+      shared_[match.str(2)] = size();
     } else if (std::regex_match(line, match, entry)) {
       kernel = &kernels_[name_in_cpp(match.str(1))];
     } else if (kernel == nullptr) {
@@ -250,7 +251,15 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
   std::call_once(kernel.decoded, [&] {
     Decoder decoder(kernel.labels, arithmetic_);
     auto program = std::make_shared<Program>();
-    for (const auto& [variable, address] : shared_) decoder.add_variable(variable, address);
+    for (const auto& [variable, size] : shared_) {
+      const auto uses = [&name = variable](const std::string& line) {
+        return line.find(name) != std::string::npos;
+      };
+      if (!std::ranges::any_of(kernel.lines, uses)) continue;
+      constexpr std::size_t alignment = 16;
+      decoder.add_variable(variable, program->shared_size);
+      program->shared_size += (size + alignment - 1) / alignment * alignment;
+    }
     for (const auto& [parameter, size] : kernel.parameters) {
       program->parameters.push_back(decoder.add_parameter(parameter));
     }
@@ -263,7 +272,7 @@ void PtxModule::run(const Kernel& kernel, Grid grid, const std::vector<Bytes>& a
     initial.registers[kernel.program->parameters[i]] = reinterpret_cast<std::uintptr_t>(arguments[i].data());
   }
 
-  ptx::SharedMemory shared(shared_size_);
+  ptx::SharedMemory shared(kernel.program->shared_size);
   initial.shared = &shared;
   thread_local std::vector<Thread> threads;  // keeps its memory: kernels have thousands of virtual registers
   threads.resize(grid.threads);

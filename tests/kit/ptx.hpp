@@ -70,10 +70,8 @@ class PtxModule {
            const ptx::Memory& memory) const;
 
   const ptx::Arithmetic arithmetic_;
-  std::map<std::string, std::uint64_t>
-      shared_;  // variables in shared memory and their addresses, of all kernels
-  std::size_t shared_size_ = 0;
-  std::map<std::string, Kernel> kernels_;  // by what they are called in C++
+  std::map<std::string, std::size_t> shared_;  // variables in shared memory and their sizes, of all kernels
+  std::map<std::string, Kernel> kernels_;      // by what they are called in C++
 };
 
 /// What elements of a dtype are called in the template arguments of a kernel.

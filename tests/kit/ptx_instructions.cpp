@@ -1,5 +1,7 @@
 #include "kit/ptx_instructions.hpp"
 
+#include "kit/ptx_warp.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -65,6 +67,14 @@ template <class T>
 void store_shared(Thread& t, const Operands& o) {
   const T value = t.get<T>(o[1]);
   std::memcpy(t.shared_write(o[0], sizeof value), &value, sizeof value);
+}
+template <class T, std::size_t count>
+void store_shared_vector(Thread& t, const Operands& o) {
+  std::byte* const to = t.shared_write(o[0], count * sizeof(T));
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = t.get<T>(o[1 + i]);
+    std::memcpy(to + i * sizeof value, &value, sizeof value);
+  }
 }
 template <class T, std::size_t count>
 void load_parameter_vector(Thread& t, const Operands& o) {
@@ -212,9 +222,8 @@ constexpr auto reciprocal = [](float a) { return 1.0f / a; };
 constexpr auto flush = [](float a) {
   return std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a;
 };
-constexpr auto power_of_two = [](float a) {
-  return flush(static_cast<float>(std::exp2(static_cast<double>(flush(a)))));
-};
+constexpr auto power_of_two = [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); };
+constexpr auto power_of_two_flushed = [](float a) { return flush(power_of_two(flush(a))); };
 
 void fused(Thread& t, const Operands& o) {
   t.set(o[0], std::fma(t.get<float>(o[1]), t.get<float>(o[2]), t.get<float>(o[3])));
@@ -229,19 +238,29 @@ void fused_down(Thread& t, const Operands& o) {
   t.set(o[0], above ? std::nextafter(nearest, -std::numeric_limits<float>::infinity()) : nearest);
 }
 /// To nearest even; a NaN becomes the one of PTX.
-void round_to_bf16(Thread& t, const Operands& o) {
-  const u32 bits = t.get<u32>(o[1]);
+u16 rounded_to_bf16(u32 bits) {
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  t.set(o[0], static_cast<u16>(is_nan ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+  return static_cast<u16>(is_nan ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+void round_to_bf16(Thread& t, const Operands& o) {
+  t.set(o[0], rounded_to_bf16(t.get<u32>(o[1])));
+}
+/// The first source becomes the upper half.
+void round_pair_to_bf16(Thread& t, const Operands& o) {
+  t.set(o[0], u32{rounded_to_bf16(t.get<u32>(o[1]))} << 16 | rounded_to_bf16(t.get<u32>(o[2])));
 }
 
 // Of Arithmetic::approximate alone.
 const std::map<std::string_view, Operation> approximate_operations = {
     {"add.f32", {binary<float, std::plus<>{}>, 3}},
     {"cvt.sat.f32.f32", {unary<float, saturate>, 2}},
-    {"ex2.approx.ftz.f32", {unary<float, power_of_two>, 2}},
+    {"cvt.rn.bf16x2.f32", {round_pair_to_bf16, 3}},
+    {"ex2.approx.f32", {unary<float, power_of_two>, 2}},
+    {"ex2.approx.ftz.f32", {unary<float, power_of_two_flushed>, 2}},
     {"fma.rm.f32", {fused_down, 4}},
     {"fma.rn.f32", {fused, 4}},
+    {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {} ,{}",
+     {nullptr, 14, Group::warp, multiply_matrices}},
     {"mul.f32", {binary<float, std::multiplies<>{}>, 3}},
     {"sub.f32", {binary<float, std::minus<>{}>, 3}},
 };
@@ -249,6 +268,7 @@ const std::map<std::string_view, Operation> approximate_operations = {
 const std::map<std::string_view, Operation> operations = {
     {"add.rn.f32", {binary<float, std::plus<>{}>, 3}},
     {"add.rn.f64", {binary<double, std::plus<>{}>, 3}},
+    {"add.s16", {binary<u16, std::plus<>{}>, 3}},
     {"add.s32", {binary<u32, std::plus<>{}>, 3}},
     {"add.s64", {binary<u64, std::plus<>{}>, 3}},
     {"and.b16", {binary<u16, std::bit_and<>{}>, 3}},
@@ -270,6 +290,7 @@ const std::map<std::string_view, Operation> operations = {
     {"cvt.u16.u32", {unary<u32, convert<u32, u16>>, 2}},
     {"cvt.u32.u16", {unary<u16, convert<u16, u32>>, 2}},
     {"cvt.u32.u64", {unary<u64, convert<u64, u32>>, 2}},
+    {"cvt.u64.u16", {unary<u16, convert<u16, u64>>, 2}},
     {"cvt.u64.u32", {unary<u32, convert<u32, u64>>, 2}},
     {"cvta.to.global.u64", {copy<u64>, 2}},
     {"div.rn.f32", {binary<float, std::divides<>{}>, 3}},
@@ -289,6 +310,11 @@ const std::map<std::string_view, Operation> operations = {
     {"ld.param.u8", {load_parameter<u8>, 2}},
     {"ld.param.v4.u8 {}", {load_parameter_vector<u8, 4>, 5}},
     {"ld.shared.f32", {load_shared<float>, 2}},
+    {"ld.shared.u16", {load_shared<u16>, 2}},
+    {"ld.shared.u32", {load_shared<u32>, 2}},
+    {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {}", {nullptr, 5, Group::warp, load_matrices}},
+    {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}",
+     {nullptr, 5, Group::warp, load_matrices_transposed}},
     {"mad.lo.s32", {multiply_add, 4}},
     {"max.f32", {binary<float, maximum>, 3}},
     {"max.u32", {binary<u32, most<u32>>, 3}},
@@ -309,6 +335,7 @@ const std::map<std::string_view, Operation> operations = {
     {"mov.u16", {copy<u16>, 2}},
     {"mov.u32", {copy<u32>, 2}},
     {"mov.u64", {copy<u64>, 2}},
+    {"mul.lo.s16", {binary<u16, std::multiplies<>{}>, 3}},
     {"mul.lo.s32", {binary<u32, std::multiplies<>{}>, 3}},
     {"mul.lo.s64", {binary<u64, std::multiplies<>{}>, 3}},
     {"mul.rn.f32", {binary<float, std::multiplies<>{}>, 3}},
@@ -316,6 +343,7 @@ const std::map<std::string_view, Operation> operations = {
     {"mul.wide.u16", {multiply_wide<u16, u32>, 3}},
     {"mul.wide.u32", {multiply_wide<u32, u64>, 3}},
     {"neg.f32", {unary<float, std::negate<>{}>, 2}},
+    {"neg.s64", {unary<u64, std::negate<>{}>, 2}},
     {"not.b32", {unary<u32, std::bit_not<>{}>, 2}},
     {"not.b64", {unary<u64, std::bit_not<>{}>, 2}},
     {"not.pred", {unary<u64, is_false>, 2}},
@@ -341,6 +369,8 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.ge.u64", {setp<u64, std::greater_equal<>{}>, 3}},
     {"setp.gt.u16", {setp<u16, std::greater<>{}>, 3}},
     {"setp.gt.u32", {setp<u32, std::greater<>{}>, 3}},
+    {"setp.gt.u64", {setp<u64, std::greater<>{}>, 3}},
+    {"setp.le.u32", {setp<u32, std::less_equal<>{}>, 3}},
     {"setp.lt.f32", {setp<float, std::less<>{}>, 3}},
     {"setp.lt.u16", {setp<u16, std::less<>{}>, 3}},
     {"setp.lt.u32", {setp<u32, std::less<>{}>, 3}},
@@ -348,6 +378,7 @@ const std::map<std::string_view, Operation> operations = {
     {"setp.ne.s16", {setp<u16, std::not_equal_to<>{}>, 3}},
     {"setp.ne.s32", {setp<u32, std::not_equal_to<>{}>, 3}},
     {"setp.ne.s64", {setp<u64, std::not_equal_to<>{}>, 3}},
+    {"shfl.sync.bfly.b32", {nullptr, 6, Group::warp, shuffle_butterfly}},
     {"shfl.sync.down.b32", {nullptr, 6, Group::warp, shuffle_down}},
     {"shl.b16", {shift<u16, shift_left<u16>>, 3}},
     {"shl.b32", {shift<u32, shift_left<u32>>, 3}},
@@ -365,6 +396,8 @@ const std::map<std::string_view, Operation> operations = {
     {"st.global.v4.u32 ,{}", {store_vector<u32, 4>, 5}},
     {"st.shared.f32", {store_shared<float>, 2}},
     {"st.shared.u32", {store_shared<u32>, 2}},
+    {"st.shared.v4.u32 ,{}", {store_shared_vector<u32, 4>, 5}},
+    {"sub.s16", {binary<u16, std::minus<>{}>, 3}},
     {"sub.s32", {binary<u32, std::minus<>{}>, 3}},
     {"sub.s64", {binary<u64, std::minus<>{}>, 3}},
     {"xor.b64", {binary<u64, std::bit_xor<>{}>, 3}},

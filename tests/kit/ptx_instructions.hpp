@@ -75,7 +75,7 @@ using WarpAction = void (*)(std::span<Thread>, const Operands&);
 /// The threads that execute an instruction together.
 enum class Group : std::uint8_t {
   thread,
-  warp,   ///< a shuffle, for example
+  warp,   ///< a shuffle, or a load or product of matrices
   block,  ///< a barrier
 };
 

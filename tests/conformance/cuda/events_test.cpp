@@ -111,6 +111,53 @@ TEST_F(CudaEvents, DestroyedWhilePendingAreReleasedLaterAndHoldWaitsUntilThen) {
   EXPECT_EQ(*result.words(), 4u);
 }
 
+/// Destroyed with the test.
+class TimedEvent {
+ public:
+  TimedEvent() { EXPECT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDefault), cudaSuccess); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  ~TimedEvent() { EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess); }
+  operator cudaEvent_t() const { return event_; }  // NOLINT: stands for it
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+TEST_F(CudaEvents, WithTimesGiveTheTimeBetweenThemWhenBothHavePassed) {
+  const cudaStream_t stream = make_stream(), other = make_stream();
+  const TimedEvent first, second;
+  float forward = 0, backward = 0;
+  recorded(first, stream);
+  ASSERT_EQ(cudaEventSynchronize(first), cudaSuccess);
+  Hold hold(other);
+  recorded(second, other);
+
+  EXPECT_EQ(cudaEventElapsedTime(&forward, first, second), cudaErrorNotReady);
+  (void)cudaGetLastError();
+  hold.release();
+  ASSERT_EQ(cudaEventSynchronize(second), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&forward, first, second), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&backward, second, first), cudaSuccess);
+
+  EXPECT_GT(forward, 0);
+  EXPECT_EQ(backward, -forward);
+}
+
+TEST_F(CudaEvents, WithoutTimesOrRecordsHaveNoTimeBetweenThem) {
+  const cudaStream_t stream = make_stream();
+  const TimedEvent timed, never_recorded;
+  const cudaEvent_t untimed = make_event();
+  float elapsed = 0;
+  recorded(timed, stream);
+  recorded(untimed, stream);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+
+  EXPECT_EQ(cudaEventElapsedTime(&elapsed, timed, untimed), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventElapsedTime(&elapsed, never_recorded, timed), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+}
+
 TEST_F(CudaEvents, AreWaitedForByAnyThread) {
   const cudaStream_t stream = make_stream();
   const cudaEvent_t event = make_event();

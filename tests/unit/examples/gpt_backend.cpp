@@ -1,5 +1,7 @@
 #include "gpt_backend.hpp"
 
+#include "gpt_host_backend.hpp"
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -35,22 +37,23 @@ Values Backend::read(DeviceTensor from) {
   return values;
 }
 
+DeviceTensor Backend::tensor(std::size_t count, DType dtype) {
+  const auto bytes = bytes_of(penstock::ElementCount(count), dtype).value();
+  buffers_.push_back(allocator().allocate(bytes).value());
+  return {buffers_.back().bytes.subspan({}, bytes), dtype};
+}
+
+DeviceTensor Backend::tensor(const Values& values, DType dtype) {
+  const DeviceTensor result = tensor(values.size(), dtype);
+  write(values, result);
+  return result;
+}
+
 void BackendTest::SetUp() {
   std::string reason;
   backend_ = GetParam().make(reason);
   if (!backend_) GTEST_SKIP() << reason;
-}
-
-DeviceTensor BackendTest::tensor(std::size_t count, DType dtype) {
-  const auto bytes = bytes_of(penstock::ElementCount(count), dtype).value();
-  buffers_.push_back(backend_->allocator().allocate(bytes).value());
-  return {buffers_.back().bytes.subspan({}, bytes), dtype};
-}
-
-DeviceTensor BackendTest::tensor(const Values& values, DType dtype) {
-  const DeviceTensor result = tensor(values.size(), dtype);
-  backend_->write(values, result);
-  return result;
+  reference_ = std::make_unique<HostBackend<EagerQueue>>();
 }
 
 DeviceSpan BackendTest::bytes(const std::vector<std::uint8_t>& values) {
@@ -68,6 +71,12 @@ Values BackendTest::read(DeviceTensor from) {
 Values BackendTest::random(std::size_t count) {
   Values values(count);
   for (float& x : values) x = choices_.symmetric();
+  return values;
+}
+
+Values BackendTest::random_bf16(std::size_t count, float factor) {
+  Values values = random(count);
+  for (float& x : values) x = nearest_bf16(factor * x);
   return values;
 }
 

@@ -37,6 +37,13 @@ class Backend {
   // The same in elements; bf16 is rounded to nearest even and widened.
   void write(const Values& values, DeviceTensor to);
   Values read(DeviceTensor from);
+
+  /// New memory that lives as long as the backend.
+  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32);
+  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32);
+
+ private:
+  std::vector<DeviceBuffer> buffers_;
 };
 
 /// How to make a backend: null, with the reason, where this machine has none.
@@ -59,24 +66,44 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
   Ops& ops() { return backend_->ops(); }
   StreamHandle stream() { return backend_->stream(); }
   Backend& backend() { return *backend_; }
+  /// One in fp32, of which differences can be taken.
+  Backend& reference() { return *reference_; }
 
   /// New device memory that lives as long as the test.
-  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32);
-  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32);
+  DeviceTensor tensor(std::size_t count, penstock::DType dtype = penstock::DType::fp32) {
+    return backend().tensor(count, dtype);
+  }
+  DeviceTensor tensor(const Values& values, penstock::DType dtype = penstock::DType::fp32) {
+    return backend().tensor(values, dtype);
+  }
+  DeviceTensor operand(std::size_t count) { return tensor(count, ops().operand_dtype()); }
+  DeviceTensor operand(const Values& values) { return tensor(values, ops().operand_dtype()); }
+  /// How far a result may be from the reference: by the rounding of its elements, and a little.
+  static double tolerance(DeviceTensor result) { return result.dtype == penstock::DType::bf16 ? 4e-3 : 1e-5; }
+  /// Where operands are rounded between inputs and result.
+  double tolerance_of_several() { return ops().operand_dtype() == penstock::DType::bf16 ? 1e-2 : 1e-5; }
   DeviceSpan bytes(const std::vector<std::uint8_t>& values);
   Values read(DeviceTensor from);
 
   /// `count` numbers in [-1, 1).
   Values random(std::size_t count);
+  /// `factor` times such numbers, which bf16 represents exactly.
+  Values random_bf16(std::size_t count, float factor = 1);
   std::vector<std::uint8_t> random_bytes(std::size_t count, std::uint32_t below);
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_, reference_;
   std::vector<DeviceBuffer> buffers_;
   penstock::test::SeededRandom choices_{7};
 };
 
 class OpsConformance : public BackendTest {};
+class LinearConformance : public BackendTest {};
+class AttentionConformance : public BackendTest {
+ protected:
+  /// Compares forward and backward of `qkv` and a random gradient with the reference.
+  void expect_reference(AttentionSize size, const Values& qkv);
+};
 class ModelConformance : public BackendTest {};
 
 /// The bf16 nearest to x, ties to even, by a rule of its own: through the spacing of bf16 at x, in double.

@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Ops> ops_;
 };
 
-const BackendKind kind{"Cuda", [](std::string& reason) -> std::unique_ptr<Backend> {
+const BackendKind kind{.name = "Cuda", .make = [](std::string& reason) -> std::unique_ptr<Backend> {
                          int devices = 0;
                          const cudaError_t error = cudaGetDeviceCount(&devices);
                          if (error == cudaSuccess && devices > 0) return std::make_unique<CudaBackend>();
@@ -71,6 +71,8 @@ const BackendKind kind{"Cuda", [](std::string& reason) -> std::unique_ptr<Backen
                        }};
 
 const auto name_of = [](const auto& param) { return param.param.name; };
+INSTANTIATE_TEST_SUITE_P(Gpu, AttentionConformance, ::testing::Values(kind), name_of);
+INSTANTIATE_TEST_SUITE_P(Gpu, LinearConformance, ::testing::Values(kind), name_of);
 INSTANTIATE_TEST_SUITE_P(Gpu, OpsConformance, ::testing::Values(kind), name_of);
 INSTANTIATE_TEST_SUITE_P(Gpu, ModelConformance, ::testing::Values(kind), name_of);
 

@@ -41,6 +41,14 @@ TEST(ModelDescription, CountsTheDemonstrationsParameters) {
   EXPECT_EQ(model.scratch_count().value(), 4u * 768 * 768);
 }
 
+TEST(ModelDescription, NeedsNoMoreScratchForALongerContext) {
+  const auto scratch = [](std::uint32_t context) {
+    return ModelDescription({.layers = 1, .width = 64, .heads = 2, .context = context}).scratch_count();
+  };
+
+  EXPECT_EQ(scratch(65536), scratch(16));
+}
+
 TEST(ModelDescription, CountsAsManyParametersAsEachPresetIsNamedAfter) {
   const std::vector<std::pair<std::string, double>> expected = {
       {"30m", 30e6}, {"124m", 124e6}, {"1b", 1e9}, {"7b", 7e9}};

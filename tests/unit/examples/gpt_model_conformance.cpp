@@ -10,16 +10,18 @@ namespace {
 
 using penstock::DType;
 
-constexpr ModelConfig tiny{.layers = 2, .width = 8, .heads = 2, .context = 5, .seed = 3};
+constexpr ModelConfig tiny{.layers = 2, .width = 16, .heads = 2, .context = 5, .seed = 3};
 constexpr std::uint32_t sequences = 2, rows = 10;
 
 /// A tiny model with its parameters and gradients in separate tensors.
 class ModelOnDevice {
  public:
-  ModelOnDevice(Backend& backend, DType dtype)
+  ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false)
       : backend_(backend),
         model_(Model::create(tiny, backend.ops()).value()),
-        activations_(Activations::allocate(tiny, sequences, backend.allocator()).value()) {
+        activations_(Activations::allocate(tiny, {sequences, checkpoint, backend.ops().operand_dtype()},
+                                           backend.allocator())
+                         .value()) {
     for (std::size_t unit = 0; unit < description().units().size(); ++unit) {
       weights_.emplace_back();
       gradients_.emplace_back();
@@ -119,8 +121,10 @@ double difference(Backend& backend, ModelOnDevice& model, ParameterId id, const 
 }
 
 TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
-  ModelOnDevice model(backend(), DType::fp32);
+  ModelOnDevice model(backend(), DType::fp32), exact(reference(), DType::fp32);
   model.fill();
+  exact.fill();
+  const double tolerance = tolerance_of_several();
 
   model.forward();
   model.backward();
@@ -135,8 +139,9 @@ TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
     Values along = gradient, signs = random(gradient.size());
     for (float& x : along) x = static_cast<float>(x / norm);
     for (float& x : signs) x = std::copysign(1 / std::sqrt(static_cast<float>(signs.size())), x);
-    EXPECT_NEAR(difference(backend(), model, id, along), norm, 5e-3 * norm + 1e-4);
-    EXPECT_NEAR(difference(backend(), model, id, signs), dot(gradient, signs), 2e-3 * norm + 1e-4);
+    EXPECT_NEAR(difference(reference(), exact, id, along), norm, (5e-3 + tolerance) * norm + 1e-4);
+    EXPECT_NEAR(difference(reference(), exact, id, signs), dot(gradient, signs),
+                (2e-3 + tolerance) * norm + 1e-4);
   }
 }
 
@@ -179,22 +184,42 @@ TEST_P(ModelConformance, TakesBf16ParametersAndGivesBf16GradientsNearTheFp32Ones
   }
 }
 
-TEST_P(ModelConformance, GivesTheSameBitsEachTime) {
-  std::vector<Values> gradients[2];
+TEST_P(ModelConformance, GivesTheSameBitsEachTimeAndWithCheckpoints) {
+  std::vector<Values> gradients[3];
   for (auto& of_run : gradients) {
-    ModelOnDevice model(backend(), DType::bf16);
+    ModelOnDevice model(backend(), DType::bf16, /*checkpoint=*/&of_run == &gradients[2]);
     model.fill();
     of_run.push_back({static_cast<float>(model.forward())});
     model.backward();
     for (const ParameterId id : model.parameters()) of_run.push_back(read(model.gradient(id)));
   }
   EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
+}
+
+TEST_P(ModelConformance, RefusesAHeadThatTheDeviceDoesNotCompute) {
+  const auto created = [&](std::uint32_t head_width) {
+    return Model::create({.layers = 1, .width = 2 * head_width, .heads = 2, .context = 4}, ops());
+  };
+  const auto [most, multiple] = ops().limits();
+  const bool has_most = most < 1u << 15;
+
+  EXPECT_TRUE(created(multiple));
+  EXPECT_EQ(created(multiple + 1).has_value(), multiple == 1);
+  EXPECT_TRUE(created(has_most ? most : 1u << 15));
+  if (has_most) {
+    ASSERT_FALSE(created(most + multiple));
+    EXPECT_NE(created(most + multiple).error().message().find("width of a head"), std::string::npos);
+  }
 }
 
 TEST_P(ModelConformance, NamesTheTensorThatDoesNotFit) {
   Model model = Model::create(tiny, ops()).value();
-  Activations activations = Activations::allocate(tiny, sequences, backend().allocator()).value();
-  const DeviceTensor tensors[] = {tensor(256 * 8), tensor(5 * 7)};
+  Activations activations =
+      Activations::allocate(tiny, {.sequences = sequences, .operands = ops().operand_dtype()},
+                            backend().allocator())
+          .value();
+  const DeviceTensor tensors[] = {tensor(256 * 16), tensor(5 * 15)};
 
   const auto missing = model.forward(stream(), 0, std::span(tensors, 1), activations);
   const auto short_one = model.forward(stream(), 0, tensors, activations);

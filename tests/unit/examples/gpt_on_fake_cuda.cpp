@@ -1,6 +1,13 @@
 // Adds the example's kernels to those of the fake CUDA runtime.
 #include "fake_cuda/fake_cuda.hpp"
 
+#include <sstream>
+#include <string>
+
 namespace {
-[[maybe_unused]] const bool added = (penstock::test::fake_cuda::add_kernels(GPT_KERNELS_PTX), true);
-}
+[[maybe_unused]] const bool added = [] {
+  std::istringstream files(GPT_KERNELS_PTX);
+  for (std::string file; std::getline(files, file, ':');) penstock::test::fake_cuda::add_kernels(file);
+  return true;
+}();
+}  // namespace

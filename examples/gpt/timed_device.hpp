@@ -1,0 +1,23 @@
+#pragma once
+
+#include "gpt/timeline.hpp"
+
+#include <penstock/tiers/device/device.hpp>
+#include <penstock/tiers/io/io_engine.hpp>
+
+#include <memory>
+
+namespace gpt {
+
+/// Makes the copies of a device spans of the timeline. It is shared, because what a device or a disk does not finish
+/// may outlive the rank.
+[[nodiscard]] std::unique_ptr<penstock::tiers::Device> time_copies(
+    std::unique_ptr<penstock::tiers::Device> device, std::shared_ptr<Timeline> timeline);
+
+/// Makes a track of a path's engine: a span lasts from a request that finds no other in flight to the time when none
+/// is.
+[[nodiscard]] std::unique_ptr<penstock::tiers::IoEngine> time_requests(
+    std::unique_ptr<penstock::tiers::IoEngine> engine, std::shared_ptr<Timeline> timeline,
+    std::uint32_t track);
+
+}  // namespace gpt

@@ -1,0 +1,150 @@
+#include "gpt/timeline.hpp"
+
+#include "gpt/trace_report.hpp"
+#include "kit/run_program.hpp"
+#include "kit/scratch_directory.hpp"
+
+#include <gtest/gtest.h>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+namespace gpt {
+namespace {
+
+using penstock::ByteCount;
+using penstock::StreamHandle;
+using penstock::TimePoint;
+
+/// A clock whose streams pass marks when the test says so.
+class ManualClock final : public StreamClock {
+ public:
+  Mark mark(StreamHandle) override {
+    open_.insert(next_);
+    return next_++;
+  }
+  std::optional<TimePoint> passed(Mark mark) override {
+    return mark < passed_ ? std::optional(TimePoint(100 * mark)) : std::nullopt;
+  }
+  void release(Mark mark) override { EXPECT_EQ(open_.erase(mark), 1u); }
+  penstock::Result<void> status() const override { return penstock::ok(); }
+
+  /// The streams pass the first `count` marks, each 100 ns after the one before.
+  void pass(Mark count) { passed_ = count; }
+  std::size_t open() const { return open_.size(); }
+
+ private:
+  Mark next_ = 0, passed_ = 0;
+  std::set<Mark> open_;
+};
+
+class TimelineTest : public testing::Test {
+ protected:
+  StreamHandle compute() { return StreamHandle::from_native(&compute_); }
+  StreamHandle copies() { return StreamHandle::from_native(&copies_); }
+
+  ManualClock* clock_ = new ManualClock;
+  Timeline timeline_{std::unique_ptr<StreamClock>(clock_)};
+
+ private:
+  int compute_ = 0, copies_ = 0;
+};
+
+TEST_F(TimelineTest, GivesTheSpansOfAStreamOnceItHasPassedThem) {
+  timeline_.begin(compute());
+  timeline_.end(compute(), {.activity = Activity::wait_for_parameters, .unit = 3});
+  timeline_.end(compute(), {.activity = Activity::forward, .unit = 3});
+
+  clock_->pass(2);
+  const auto first = timeline_.take();
+  clock_->pass(3);
+  const auto second = timeline_.take();
+
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].did.activity, Activity::wait_for_parameters);
+  EXPECT_EQ(first[0].did.unit, 3u);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].did.activity, Activity::forward);
+  EXPECT_EQ(second[0].begin, first[0].end);
+  EXPECT_EQ(second[0].end, TimePoint(200));
+  EXPECT_TRUE(timeline_.take().empty());
+  EXPECT_EQ(clock_->open(), 0u);
+}
+
+TEST_F(TimelineTest, LeavesOutWhatIsBetweenAnEndAndTheNextBegin) {
+  for (int copy = 0; copy < 2; ++copy) {
+    timeline_.begin(copies());
+    timeline_.end(copies(), {.activity = Activity::copy_to_device, .bytes = ByteCount(7)});
+  }
+  clock_->pass(4);
+
+  const auto spans = timeline_.take();
+
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].end, TimePoint(100));
+  EXPECT_EQ(spans[1].begin, TimePoint(200));
+  EXPECT_EQ(spans[1].did.bytes, ByteCount(7));
+}
+
+TEST_F(TimelineTest, HoldsNoStreamForTheMarksOfAnother) {
+  timeline_.name_stream(compute(), "compute");
+  timeline_.begin(copies());                                      // mark 0
+  timeline_.begin(compute());                                     // 1
+  timeline_.end(compute(), {.activity = Activity::backward});     // 2
+  timeline_.end(copies(), {.activity = Activity::copy_to_host});  // 3
+  clock_->pass(3);
+
+  const auto spans = timeline_.take();
+
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(timeline_.tracks().at(spans[0].track), "compute");
+}
+
+TEST_F(TimelineTest, BecomesAChromeTraceOfCompleteEvents) {
+  const penstock::test::ScratchDirectory directory;
+  const auto file = directory.path() / "trace.json";
+  auto report = TraceReport::create(file, {"embed", "block.0"}).value();
+  timeline_.name_stream(compute(), "compute");
+  timeline_.begin(compute());
+  timeline_.end(compute(), {.activity = Activity::wait_for_parameters, .unit = 1});
+  timeline_.end(compute(), {.activity = Activity::backward, .unit = 1});
+  const auto disk = timeline_.add_track("disk 1");
+  timeline_.add({.track = disk,
+                 .did = {.activity = Activity::disk, .bytes = ByteCount(4096)},
+                 .begin = TimePoint(50),
+                 .end = TimePoint(1050)});
+  clock_->pass(3);
+
+  report->add(/*rank=*/1, timeline_);
+  ASSERT_TRUE(report->finish());
+
+  std::ifstream in(file);
+  const penstock::test::ProgramResult text{
+      .status = 0, .out = {std::istreambuf_iterator<char>(in), {}}, .err = {}};
+  const Json::Value events = text.json()["traceEvents"];
+  std::map<std::string, Json::Value> by_name;
+  for (const Json::Value& event : events)
+    by_name[event["name"].asString() + event["args"]["name"].asString()] = event;
+  ASSERT_EQ(by_name.size(), 5u) << text.out;
+  EXPECT_EQ(by_name.at("thread_namecompute")["tid"], by_name.at("backward block.0")["tid"]);
+  const Json::Value wait = by_name.at("wait for parameters of block.0"),
+                    read = by_name.at("read and write 4.0 KiB");
+  EXPECT_EQ(wait["ph"].asString(), "X");
+  EXPECT_EQ(wait["pid"].asUInt(), 1u);
+  EXPECT_NEAR(by_name.at("backward block.0")["ts"].asDouble(), 0.1, 1e-3);  // microseconds
+  EXPECT_NEAR(by_name.at("backward block.0")["dur"].asDouble(), 0.1, 1e-3);
+  EXPECT_NEAR(read["dur"].asDouble(), 1.0, 1e-3);
+}
+
+TEST(TraceReport, NamesAFileThatItCannotWrite) {
+  const auto missing = TraceReport::create("/nonexistent/trace.json", {});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), penstock::ErrorCode::not_found);
+  EXPECT_NE(missing.error().message().find("/nonexistent/trace.json"), std::string::npos);
+
+  auto full = TraceReport::create("/dev/full", {}).value();
+  EXPECT_FALSE(full->finish());
+}
+
+}  // namespace
+}  // namespace gpt
