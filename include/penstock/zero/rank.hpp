@@ -37,7 +37,7 @@ struct RankIdentity {
 struct Accelerator {
   std::unique_ptr<tiers::Device> device;
   std::unique_ptr<Compute> compute;
-  std::unique_ptr<cpu_adam::DeviceAdam> adam;  ///< null: the CPU updates all tiles
+  std::unique_ptr<cpu_adam::DeviceAdam> adam;  ///< null: for plans in which the CPU updates all tiles
 };
 /// Creates an accelerator that uses `memory` bytes of host memory as its device memory.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);

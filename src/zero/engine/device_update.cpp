@@ -176,13 +176,17 @@ Result<void> DeviceUpdate::begin_sweep() {
 }
 
 Result<void> DeviceUpdate::read(DeviceSpan kept, HostSpan to) {
-  PENSTOCK_TRY(context_.device.copy_to_host(stream_->handle(), kept, to));
-  return context_.finish(*stream_, "copies of kept states");
+  const auto copied = context_.device.copy_to_host(stream_->handle(), kept, to);
+  PENSTOCK_TRY(
+      context_.finish(*stream_, "copies of kept states"));  // a part of a copy that fails may be enqueued
+  return copied;
 }
 
 Result<void> DeviceUpdate::write(ConstHostSpan from, DeviceSpan kept) {
-  PENSTOCK_TRY(context_.device.copy_to_device(stream_->handle(), from, kept));
-  return context_.finish(*stream_, "copies of kept states");
+  PENSTOCK_TRY(begin_sweep());  // a gather may still copy what is overwritten
+  const auto copied = context_.device.copy_to_device(stream_->handle(), from, kept);
+  PENSTOCK_TRY(context_.finish(*stream_, "copies of kept states"));
+  return copied;
 }
 
 std::unique_ptr<DeviceUpdate::TileHop> DeviceUpdate::make_hop(std::size_t slot,

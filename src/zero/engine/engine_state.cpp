@@ -92,7 +92,7 @@ Result<void> EngineState::open() {
   }
   PENSTOCK_TRY(open_memory());
   const bool asked = config.cpu_update_ratio < 1 || config.penstock.update_split == UpdateSplit::automatic;
-  if (asked && options_.plan.shares_memory)
+  if (asked && !options_.plan.device_squares)
     add_note("the CPU updates all tiles: the rank has no other device");
   return update_.open();
 }

@@ -135,7 +135,7 @@ void OffloadedOptimizer::advance(FlatState& flat, std::uint64_t step) const {
   stamp(flat, step);
 }
 
-Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, TileState& tile, HostSpan state,
+Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
                                              const Step& step) const {
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
   PENSTOCK_TRY_ASSIGN(
@@ -147,7 +147,6 @@ Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, TileState& t
                            .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
-  stamp(tile, step.number);
   return ok();
 }
 
@@ -174,14 +173,11 @@ Result<void> OffloadedOptimizer::verify(const TileState& tile, ConstHostSpan sta
   return internals().corrupted(tile.tensor, first_mismatch);
 }
 
-void OffloadedOptimizer::seal(TileState& tile, ConstHostSpan state, const Step& step) const {
-  if (has_checksums(tile)) {
-    tiers::BlockTable& blocks = internals().blocks(tile.tensor);
-    options_.workers->parallel_blocks(blocks.block_count(), [&](std::size_t first, std::size_t last) {
-      for (std::size_t i = first; i < last; ++i) blocks.seal(i, blocks.block(state, i), step.number);
-    });
-  }
-  stamp(tile, step.number);
+void OffloadedOptimizer::seal(const TileState& tile, ConstHostSpan state, const Step& step) const {
+  tiers::BlockTable& blocks = internals().blocks(tile.tensor);
+  options_.workers->parallel_blocks(blocks.block_count(), [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) blocks.seal(i, blocks.block(state, i), step.number);
+  });
 }
 
 Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,

@@ -57,13 +57,16 @@ class OffloadedOptimizer {
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
   /// Errors: corrupted and non_finite, naming the tile, which is then updated in part.
-  Result<void> update_tile(const FlatState& flat, TileState& tile, HostSpan state, const Step& step) const;
+  Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
+                           const Step& step) const;
   /// For a tile that the device updates: whether the blocks are those that were sealed, if they are from disk.
   ///
   /// Errors: corrupted, naming the tile.
   Result<void> verify(const TileState& tile, ConstHostSpan state) const;
-  /// After the update: seals the blocks, if they go to disk, and records the tile's step.
-  void seal(TileState& tile, ConstHostSpan state, const Step& step) const;
+  /// After the update: seals the blocks of a tile that has_checksums().
+  void seal(const TileState& tile, ConstHostSpan state, const Step& step) const;
+  /// Records that the tile is of step `step`: by the mover, which reads it, once no worker uses the tile.
+  void stamp(TileState& tile, std::uint64_t step) const;
   /// Whether verify() and seal() compute checksums.
   [[nodiscard]] bool has_checksums(const TileState& tile) const {
     return tile.on_disk && options_.integrity == Integrity::checksum;
@@ -98,7 +101,6 @@ class OffloadedOptimizer {
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostSpan shard);
   [[nodiscard]] std::uint64_t step_of(const TileState& tile) const;
-  void stamp(TileState& tile, std::uint64_t step) const;
 
   Options options_;
 };

@@ -25,7 +25,10 @@ Result<bool> TileLane::poll() {
   while (true) {
     if (!hop_) {
       hop_ = next_hop();
-      if (!hop_) return true;
+      if (!hop_) {
+        optimizer_.stamp(*tile_, step_->number);
+        return true;
+      }
       PENSTOCK_TRY(hop_->start());
     }
     PENSTOCK_TRY_ASSIGN(const swap::HopState state, hop_->poll());
@@ -72,14 +75,11 @@ std::unique_ptr<swap::Hop> TileLane::next_device_hop() {
       return hop;
     }
     case 2:
-      if (has_checksums) {
-        return on_workers([this]() -> Result<void> {
-          optimizer_.seal(*tile_, state_.bytes(), *step_);
-          return ok();
-        });
-      }
-      optimizer_.seal(*tile_, state_.bytes(), *step_);
-      return nullptr;
+      if (!has_checksums) return nullptr;
+      return on_workers([this]() -> Result<void> {
+        optimizer_.seal(*tile_, state_.bytes(), *step_);
+        return ok();
+      });
     default: return nullptr;
   }
 }

@@ -115,7 +115,10 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
                       : "raise the budget or use smaller units");
     }
     const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();
-    const ByteCount rest = std::max(given - std::min(given, leases), plan.device_minimum);
+    // What is kept there begins at a multiple of the alignment.
+    const ByteCount left = given - std::min(given, leases);
+    const ByteCount rest = std::max(
+        ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_minimum);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
     if (auto more = rehearse(rest - kept)) peaks = more, plan.device_budget = rest;
   }

@@ -112,7 +112,7 @@ RankBytes not_on_device(const MemoryPlan& plan, RankBytes rank) {
 /// Sets plan.update but for the number of flats.
 Result<void> plan_update(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
   plan.update.split = config.penstock.update_split;
-  if (plan.shares_memory) return ok();  // the device is the CPU
+  if (!plan.device_squares) return ok();  // the device is the CPU
   const auto of_cpu =
       static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
   plan.update.tiles_on_device =
@@ -238,7 +238,9 @@ std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& larges
   const ByteCount leases = largest.shard + largest.gradient;
   if (leases.is_zero()) return plan.update.tiles();
   // As host_staging() for two flats: four leases leave five gaps.
-  const ByteCount two = leases * 2 + std::max(largest.tile, largest.shard) * 5;
+  // Before them, the gradient of the second flat waits beside the leases of the first one.
+  const ByteCount two =
+      std::max(leases * 2 + std::max(largest.tile, largest.shard) * 5, leases + largest.gradient * 3);
   return room >= two + largest.tile * plan.update.tiles() ? 2 : 1;
 }
 
