@@ -109,6 +109,7 @@ Result<void> RankTrainer::open() {
                             auto made = options_.make_device(engine_budget + activation_bytes);
                             if (!made) return made.error();
                             ops_ = std::move(made->ops);
+                            device_free_at_start_ = made->accelerator.device->free_memory();
                             if (options_.timed) {
                               PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
                               timeline_ = std::make_shared<Timeline>(std::move(clock));
@@ -131,8 +132,9 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   OnDevice allocator(rank_->device());
-  auto activations = Activations::allocate(
-      options_.model, activation_options(options_.training, ops_->operand_dtype()), allocator);
+  const auto kept = activation_options(options_.training, ops_->operand_dtype());
+  activation_bytes_ = Activations::size(options_.model, kept);
+  auto activations = Activations::allocate(options_.model, kept, allocator);
   if (!activations) return activations.error();
   activations_ = std::move(*activations);
   const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;
@@ -150,6 +152,12 @@ Result<void> RankTrainer::open() {
     timeline_->begin(stream_->handle());
   }
   return initialized;
+}
+
+DeviceMemoryUse RankTrainer::device_memory() {
+  return {.free_at_start = device_free_at_start_,
+          .free_now = rank_->device().free_memory(),
+          .activations = activation_bytes_};
 }
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {

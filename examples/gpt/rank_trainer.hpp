@@ -33,6 +33,14 @@ struct StepReport {
   std::vector<std::string> messages;  ///< reports of failing paths
 };
 
+/// Memory of a rank's device. Ranks and other processes on the same device count too.
+struct DeviceMemoryUse {
+  penstock::ByteCount
+      free_at_start;  ///< before the engine's memory and the activations; after cuBLAS and scratch
+  penstock::ByteCount free_now;
+  penstock::ByteCount activations;
+};
+
 /// One rank that embeds Penstock: a zero::Rank, and the loop of a training step.
 /// Used by one thread.
 class RankTrainer {
@@ -61,6 +69,7 @@ class RankTrainer {
   /// the first micro-batch on, so that its waits are all that is left.
   [[nodiscard]] Timeline* timeline() { return timeline_.get(); }
   [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
+  [[nodiscard]] DeviceMemoryUse device_memory();
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
   /// Requested features that are not available, one per line.
   [[nodiscard]] std::vector<std::string> notes() const { return rank_->notes(); }
@@ -83,6 +92,7 @@ class RankTrainer {
   std::unique_ptr<penstock::tiers::Stream> stream_;
   std::optional<Model> model_;
   std::optional<Activations> activations_;
+  penstock::ByteCount device_free_at_start_, activation_bytes_;
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;
 };

@@ -1,14 +1,11 @@
 #include "gpt/trace_report.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
 
 namespace gpt {
 
-using penstock::Error;
-using penstock::ErrorCode;
 using penstock::Result;
 using penstock::TimePoint;
 
@@ -42,15 +39,9 @@ constexpr std::size_t number(Activity activity) {
 
 Result<std::unique_ptr<TraceReport>> TraceReport::create(const std::filesystem::path& file,
                                                          std::vector<std::string> units) {
-  std::FILE* const opened = std::fopen(file.c_str(), "we");
-  if (opened == nullptr) {
-    const ErrorCode code = errno == ENOENT   ? ErrorCode::not_found
-                           : errno == EACCES ? ErrorCode::permission
-                                             : ErrorCode::io;
-    return Error(code, "TraceReport::create").object(file.string()).reason(std::strerror(errno));
-  }
-  std::fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [", opened);
-  return std::unique_ptr<TraceReport>(new TraceReport(file, opened, std::move(units)));
+  PENSTOCK_TRY_ASSIGN(auto opened, OutputFile::create(file));
+  std::fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [", opened.get());
+  return std::unique_ptr<TraceReport>(new TraceReport(std::move(opened), std::move(units)));
 }
 
 std::string TraceReport::name_of(const Doing& did) const {
@@ -102,11 +93,7 @@ void TraceReport::add(std::uint32_t rank, Timeline& timeline) {
 
 Result<void> TraceReport::finish() {
   std::fputs("\n]}\n", file_.get());
-  const bool failed = std::ferror(file_.get()) != 0;
-  if (std::fclose(file_.release()) == 0 && !failed) return penstock::ok();
-  return Error(ErrorCode::io, "TraceReport::finish")
-      .object(path_.string())
-      .reason("the trace could not be written");
+  return file_.close();
 }
 
 void TraceReport::print(const Track& track, double elapsed) const {
@@ -146,7 +133,7 @@ void TraceReport::print() const {
     std::printf("\nrank %u, %.1f s\n", number, elapsed);
     for (const auto& [track_number, track] : rank.tracks) print(track, elapsed);
   }
-  std::printf("trace  %s\n", path_.c_str());
+  std::printf("trace  %s\n", file_.path().c_str());
 }
 
 }  // namespace gpt

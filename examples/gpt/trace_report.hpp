@@ -1,9 +1,9 @@
 #pragma once
 
+#include "gpt/output_file.hpp"
 #include "gpt/timeline.hpp"
 
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -29,9 +29,6 @@ class TraceReport {
   void print() const;
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   struct Track {
     std::string name;
     std::array<double, activity_count> seconds{};
@@ -43,14 +40,13 @@ class TraceReport {
     std::map<std::uint32_t, Track> tracks;
   };
 
-  TraceReport(std::filesystem::path path, std::FILE* file, std::vector<std::string> units)
-      : path_(std::move(path)), units_(std::move(units)), file_(file) {}
+  TraceReport(OutputFile file, std::vector<std::string> units)
+      : units_(std::move(units)), file_(std::move(file)) {}
   [[nodiscard]] std::string name_of(const Doing& did) const;
   void print(const Track& track, double elapsed) const;
 
-  const std::filesystem::path path_;
   const std::vector<std::string> units_;
-  std::unique_ptr<std::FILE, Close> file_;
+  OutputFile file_;
   bool first_ = true;
   std::map<std::uint32_t, Rank> ranks_;
 };

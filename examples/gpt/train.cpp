@@ -34,7 +34,7 @@ struct Arguments {
   std::vector<std::filesystem::path> nvme_paths;
   ModelConfig model;
   TrainingConfig training;
-  std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> trace, json;
   bool cuda = false;
   bool check = false;
 };
@@ -62,7 +62,7 @@ int fail(const Error& error, const char* what) {
 
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
 Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit,
-          TraceReport* trace) {
+          TraceReport* trace, const OutputFile* json) {
   const std::uint32_t ranks = arguments.training.ranks;
   const auto created = zero::InProcessGroup::create(ranks);
   if (!created) return {.digest = {}, .error = created.error()};
@@ -129,6 +129,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
     ::_exit(status);
   }
   if (!run.error) report.end(trainers, run.digest);
+  if (!run.error && json != nullptr) report.write_json(*json, trainers, run.digest);
   return run;
 }
 
@@ -185,11 +186,20 @@ int run(const Arguments& arguments) {
     if (!created) return fail(created.error(), "cannot write the trace");
     trace = std::move(*created);
   }
-  const Run trained = train(effective, *config, *text, limit ? &*limit : nullptr, trace.get());
+  std::optional<OutputFile> json;
+  if (arguments.json) {
+    auto created = OutputFile::create(*arguments.json);
+    if (!created) return fail(created.error(), "cannot write the report");
+    json = std::move(*created);
+  }
+  const Run trained =
+      train(effective, *config, *text, limit ? &*limit : nullptr, trace.get(), json ? &*json : nullptr);
   const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
   if (trained.error) return fail(*trained.error, "training failed");
   if (trace) trace->print();
   if (!written) return fail(written.error(), "cannot write the trace");
+  if (const auto closed = json ? json->close() : ok(); !closed)
+    return fail(closed.error(), "cannot write the report");
   if (trained.signal != 0) return stopped_by(trained.signal);
   if (!arguments.check) return 0;
 
@@ -198,7 +208,7 @@ int run(const Arguments& arguments) {
   in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
   if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
-  const Run checked = train(effective, in_memory, *text, nullptr, nullptr);
+  const Run checked = train(effective, in_memory, *text, nullptr, nullptr, nullptr);
   if (checked.error) return fail(*checked.error, "training in memory failed");
   if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
@@ -264,6 +274,7 @@ int main_body(int argc, char** argv) {
       "keep only the input of each block, and compute the rest again in its backward; the same result");
   app.add_option("--trace", arguments.trace,
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
+  app.add_option("--json", arguments.json, "write the figures of the report to this file");
   app.add_flag("--cuda", arguments.cuda, "use CUDA devices; default: host memory is used as the device");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   try {

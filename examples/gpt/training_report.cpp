@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace gpt {
 
@@ -20,6 +21,17 @@ using penstock::tiers::Tier;
 namespace {
 double seconds(penstock::TimePoint time) {
   return std::chrono::duration<double>(time).count();
+}
+
+penstock::tiers::Ledger::Line sum_over_ranks(const TrainingReport::Trainers& trainers, Tier tier,
+                                             Purpose purpose) {
+  penstock::tiers::Ledger::Line sum{};
+  for (const auto& trainer : trainers) {
+    const auto line = trainer->runtime().ledger().line(tier, purpose);
+    sum.predicted += line.predicted;
+    sum.peak += line.peak;
+  }
+  return sum;
 }
 }  // namespace
 
@@ -68,7 +80,14 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
     stall += report.stalled.sum() / training_.ranks;
     update = std::max(update, seconds(report.outcome.previous_update));
   }
-  losses_.push_back(loss);
+  const bool skipped = !reports[0].outcome.skip_reason.empty();
+  steps_.push_back({.loss = loss,
+                    .seconds = elapsed,
+                    .update_seconds = update,
+                    .stall_seconds = stall,
+                    .moved = {read, written},
+                    .skipped = skipped});
+  device_free_min_ = std::min(device_free_min_, trainers[0]->device_memory().free_now);
   double tiles = 0;
   for (const auto& trainer : trainers) {
     const auto traffic = trainer->runtime().ledger().traffic(Purpose::optimizer_tile);
@@ -88,17 +107,17 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
       "ETA %d:%02d%s\n",
       step + 1, training_.steps, loss, tokens_ / elapsed / 1e3, read / 1e9, written / 1e9, update, stall,
       100 * stall / elapsed, static_cast<int>(left) / 60, static_cast<int>(left) % 60,
-      reports[0].outcome.skip_reason.empty() ? "" : ("  skipped: " + reports[0].outcome.skip_reason).c_str());
+      skipped ? ("  skipped: " + reports[0].outcome.skip_reason).c_str() : "");
   std::fflush(stdout);
 }
 
 void TrainingReport::end(const Trainers& trainers, const std::string& digest) const {
-  const std::size_t tail = std::min<std::size_t>(losses_.size(), 6);
+  const std::size_t tail = std::min<std::size_t>(steps_.size(), 6);
   double mean = 0;
-  for (std::size_t i = losses_.size() - tail; i < losses_.size(); ++i)
-    mean += losses_[i] / static_cast<double>(tail);
-  std::printf("\n%zu steps in %.0f s; loss from %.3f to %.3f (mean of the last %zu)\n", losses_.size(),
-              seconds(last_ - began_), losses_.empty() ? 0.0 : losses_.front(), mean, tail);
+  for (std::size_t i = steps_.size() - tail; i < steps_.size(); ++i)
+    mean += steps_[i].loss / static_cast<double>(tail);
+  std::printf("\n%zu steps in %.0f s; loss from %.3f to %.3f (mean of the last %zu)\n", steps_.size(),
+              seconds(last_ - began_), steps_.empty() ? 0.0 : steps_.front().loss, mean, tail);
   bytes_by_tier(trainers);
   if (!moved(trainers).is_zero()) disk(trainers);
   memory(trainers);
@@ -123,16 +142,11 @@ void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
   std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "at most", "actual peak");
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
-      ByteCount predicted, peak;
-      for (const auto& trainer : trainers) {
-        const auto line = trainer->runtime().ledger().line(tier, Purpose(p));
-        predicted += line.predicted;
-        peak += line.peak;
-      }
-      if (predicted.is_zero() && peak.is_zero()) continue;
+      const auto line = sum_over_ranks(trainers, tier, Purpose(p));
+      if (line.predicted.is_zero() && line.peak.is_zero()) continue;
       std::printf("%-8s%-20s%14s%14s\n", std::string(to_string(tier)).c_str(),
-                  std::string(to_string(Purpose(p))).c_str(), to_string(predicted).c_str(),
-                  to_string(peak).c_str());
+                  std::string(to_string(Purpose(p))).c_str(), to_string(line.predicted).c_str(),
+                  to_string(line.peak).c_str());
     }
   }
 }
@@ -162,6 +176,44 @@ void TrainingReport::disk(const Trainers& trainers) const {
       "GB/s\n",
       optimizer_bytes_ / 1e9, optimizer_seconds_, rate / 1e9, 100 * rate / limit_->mixed,
       limit_->mixed / 1e9);
+}
+
+void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers,
+                                const std::string& digest) const {
+  std::FILE* const out = file.get();
+  const auto bytes = [](ByteCount count) { return static_cast<unsigned long long>(count.value()); };
+  std::fprintf(out,
+               "{\"parameters\": %llu, \"ranks\": %u, \"micro_batches\": %u, \"tokens_per_step\": %.0f, "
+               "\"digest\": \"%s\",\n \"steps\": [",
+               static_cast<unsigned long long>(ModelDescription(model_).element_count().value()),
+               training_.ranks, training_.micro_batches, tokens_, digest.c_str());
+  for (const Step& step : steps_) {
+    std::fprintf(out,
+                 "%s\n  {\"loss\": %.6f, \"seconds\": %.6f, \"update_seconds\": %.6f, "
+                 "\"stall_seconds\": %.6f, \"read_bytes\": %.0f, \"written_bytes\": %.0f, \"skipped\": %s}",
+                 &step == steps_.data() ? "" : ",", step.loss, step.seconds, step.update_seconds,
+                 step.stall_seconds, step.moved.read, step.moved.written, step.skipped ? "true" : "false");
+  }
+  std::fprintf(out, "],\n \"ledger\": [");
+  const char* separator = "";
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
+      const auto line = sum_over_ranks(trainers, tier, Purpose(p));
+      if (line.predicted.is_zero() && line.peak.is_zero()) continue;
+      std::fprintf(
+          out,
+          "%s\n  {\"tier\": \"%s\", \"purpose\": \"%s\", \"predicted_bytes\": %llu, \"peak_bytes\": %llu}",
+          std::exchange(separator, ","), std::string(to_string(tier)).c_str(),
+          std::string(to_string(Purpose(p))).c_str(), bytes(line.predicted), bytes(line.peak));
+    }
+  }
+  const DeviceMemoryUse device = trainers[0]->device_memory();
+  std::fprintf(out,
+               "],\n \"device\": {\"budget_bytes\": %llu, \"activation_bytes\": %llu, "
+               "\"free_at_start_bytes\": %llu, \"free_min_bytes\": %llu},\n"
+               " \"peak_resident_bytes\": %llu}\n",
+               bytes(trainers[0]->plan().device_budget), bytes(device.activations),
+               bytes(device.free_at_start), bytes(device_free_min_), bytes(peak_resident_memory()));
 }
 
 }  // namespace gpt

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "gpt/disk_limit.hpp"
+#include "gpt/output_file.hpp"
 #include "gpt/rank_trainer.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,11 +23,18 @@ class TrainingReport {
 
   void step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers);
   void end(const Trainers& trainers, const std::string& digest) const;
+  /// Writes the same figures as JSON: docs/gpt_example.md.
+  void write_json(const OutputFile& file, const Trainers& trainers, const std::string& digest) const;
 
  private:
   struct Totals {
     double read = 0, written = 0;  ///< bytes
     [[nodiscard]] bool is_zero() const { return read + written == 0; }
+  };
+  struct Step {
+    double loss = 0, seconds = 0, update_seconds = 0, stall_seconds = 0;
+    Totals moved;
+    bool skipped = false;
   };
   [[nodiscard]] static Totals moved(const Trainers& trainers);
   void bytes_by_tier(const Trainers& trainers) const;
@@ -40,7 +49,8 @@ class TrainingReport {
   penstock::TimePoint began_, last_;
   Totals moved_;
   double tile_bytes_ = 0, optimizer_bytes_ = 0, optimizer_seconds_ = 0;
-  std::vector<double> losses_;
+  std::vector<Step> steps_;
+  penstock::ByteCount device_free_min_ = penstock::ByteCount(UINT64_MAX);  // of rank 0
 };
 
 }  // namespace gpt

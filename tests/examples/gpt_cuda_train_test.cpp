@@ -35,6 +35,8 @@ struct Outcome {
   std::vector<double> losses;  // of rank 0, by step
   std::vector<Span> spans;     // likewise
   std::vector<std::string> tracks;
+  DeviceMemoryUse memory;  // likewise
+  penstock::ByteCount device_budget;
 };
 
 class GptOnCuda : public testing::Test {
@@ -76,6 +78,10 @@ class GptOnCuda : public testing::Test {
           outcome.spans.insert(outcome.spans.end(), spans.begin(), spans.end());
           outcome.tracks = trainer->timeline()->tracks();
         }
+      }
+      if (rank == 0) {
+        outcome.memory = trainer->device_memory();
+        outcome.device_budget = trainer->plan().device_budget;
       }
       PENSTOCK_TRY_ASSIGN(auto digest, trainer->digest());
       if (rank == 0) outcome.digest = digest;
@@ -121,6 +127,15 @@ TEST_P(GptOnCudaRanks, GivesTheSameBitsOnDiskAndInMemoryInEveryOrderOfTheStreams
     EXPECT_EQ(outcome.losses, wanted.losses);
     EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
   }
+}
+
+TEST_F(GptOnCuda, TakesTheDeviceMemoryOfTheBudgetAndTheActivations) {
+  const Outcome outcome = train(1, OffloadDevice::cpu);
+
+  ASSERT_FALSE(outcome.error) << outcome.error->message();
+  EXPECT_FALSE(outcome.memory.activations.is_zero());
+  EXPECT_EQ(to_string(outcome.memory.free_at_start - outcome.memory.free_now),
+            to_string(outcome.device_budget + outcome.memory.activations));
 }
 
 TEST_F(GptOnCuda, AllocatesNothingAndWaitsForNoDeviceInAStep) {

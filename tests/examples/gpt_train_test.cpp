@@ -154,6 +154,22 @@ TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
   expect_refused(train(arguments() + " --trace /nonexistent/trace.json"), 2, {"/nonexistent/trace.json"});
 }
 
+TEST_F(GptTrain, WritesItsFiguresAsJson) {
+  const std::string file = (directory_.path() / "report.json").string();
+  const Outcome outcome = train(arguments() + " --json " + file);
+
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  std::ifstream in(file);
+  const std::string json{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(json.find("\"digest\": \"" + digest_in(outcome.output) + "\""), std::string::npos) << json;
+  for (const char* const words :
+       {"\"tokens_per_step\": 128", "{\"loss\": 5.", "\"update_seconds\": ", "\"skipped\": false}",
+        "{\"tier\": \"device\", \"purpose\": \"full gradients\"", "\"free_min_bytes\": "}) {
+    EXPECT_NE(json.find(words), std::string::npos) << words << " in\n" << json;
+  }
+  expect_refused(train(arguments() + " --json /nonexistent/report.json"), 2, {"/nonexistent/report.json"});
+}
+
 TEST_F(GptTrain, NamesAMisspelledKeyAndTheNearestSpelling) {
   expect_refused(train(arguments("", "zero_optimisation")), 2,
                  {"zero_optimisation", "zero_optimization", "line"});

@@ -16,8 +16,10 @@ sys.path.insert(0, str(ROOT / "tools/gpu"))
 
 import bundle  # noqa: E402
 import parts  # noqa: E402
+import phase_floor  # noqa: E402
 import runner  # noqa: E402
 import session  # noqa: E402
+import training  # noqa: E402
 from runner import Part  # noqa: E402
 
 
@@ -35,6 +37,97 @@ sys.exit({status})
 
 def shell(text):
     return "#!/bin/sh\n" + textwrap.dedent(text)
+
+
+def traced(*steps, loss=5.5):
+    """A trace and a report of one rank, from (name, begin, end) of the compute stream and ("copy ...", begin, end) of
+    another, in seconds, step by step. Beside step k runs a sweep of k seconds."""
+    events = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
+              for tid, name in ((3, "compute"), (5, "stream 2"))]
+    for name, begin, end in (span for step in steps for span in step):
+        kind = name.split()[0]
+        events.append({"name": name, "cat": {"forward": "compute", "backward": "compute"}.get(kind, kind), "ph": "X",
+                       "ts": begin * 1e6, "dur": (end - begin) * 1e6, "pid": 0, "tid": 5 if kind == "copy" else 3})
+    report = {"ranks": 1, "micro_batches": 1, "tokens_per_step": 100,
+              "steps": [{"loss": loss - k, "update_seconds": k} for k in range(len(steps))],
+              "ledger": [{"tier": "device", "peak_bytes": 30}, {"tier": "host", "peak_bytes": 1000}],
+              "device": {"budget_bytes": 40, "activation_bytes": 60, "free_at_start_bytes": 300, "free_min_bytes": 190}}
+    return {"traceEvents": events}, report
+
+
+def step_from(begin):
+    """2 s of waits, forward of 3 s, backward of 4 s."""
+    spans = [("wait for parameters of a", 0, 1), ("forward a", 1, 4), ("wait for room for gradients of a", 4, 5),
+             ("backward a", 5, 9), ("wait for step", 9, 10)]
+    return [(name, begin + first, begin + last) for name, first, last in spans]
+
+
+def trainer(trace, report, trap=False):
+    """A gpt_train that writes these, or prints that a check passed."""
+    return f"""#!{sys.executable}
+import json, pathlib, signal, sys, time
+arguments = dict(zip(sys.argv, sys.argv[1:]))
+if "--check" in sys.argv:
+    print("check passed: on disk 12ab, in memory 12ab")
+    sys.exit(0)
+def write(*_):
+    pathlib.Path(arguments["--trace"]).write_text(json.dumps({trace!r}))
+    pathlib.Path(arguments["--json"]).write_text(json.dumps({report!r}))
+    sys.exit({143 if trap else 0})
+{"signal.signal(signal.SIGTERM, write); time.sleep(60)" if trap else "write()"}
+"""
+
+
+class PhaseFloor(unittest.TestCase):
+    def figures(self, *copies):
+        copies = [(name, begin + 10, end + 10) for name, begin, end in copies]  # of the second step
+        return phase_floor.step_figures(*traced(step_from(0), step_from(10) + copies, step_from(20)[:-1]))
+
+    def test_is_the_longest_of_each_phase_of_all_steps_but_the_first_and_the_last(self):
+        figures = self.figures()
+
+        self.assertEqual(figures["steps"], 1)
+        self.assertEqual([round(figures[name], 9) for name in ("seconds", "forward", "backward", "sweep", "floor")],
+                         [10, 3, 4, 1, 7])
+        self.assertEqual([round(figures[f"wait_for_{cause}"], 9) for cause in ("parameters", "gradients", "step")],
+                         [1, 1, 1])
+        self.assertAlmostEqual(figures["to_floor"], 10 / 7)
+        self.assertAlmostEqual(figures["compute_busy"], 0.7)
+        self.assertAlmostEqual(figures["tokens_per_s"], 10)
+
+    def test_counts_copies_of_each_direction_once_and_in_the_phase_in_which_they_ran(self):
+        cases = [  # copies, the floor
+            ([("copy to device 1 B", 0, 3.5)], 7.5),
+            ([("copy to device 1 B", 0, 3.5), ("copy to device 1 B", 0, 3)], 7.5),  # on two streams at once
+            ([("copy to host 1 B", 0, 4)], 7),  # a forward waits for no copy to the host
+            ([("copy to host 1 B", 4, 9.5)], 8.5),
+            ([("copy to device 1 B", 3, 10)], 9),  # 1 s in the forward, 6 s in the backward
+            ([("copy to device 1 B", 4, 7), ("copy to host 1 B", 6, 9)], 7)]  # two directions
+        for copies, floor in cases:
+            with self.subTest(copies=copies):
+                self.assertAlmostEqual(self.figures(*copies)["floor"], floor)
+
+    def test_counts_the_sweep_in_the_first_forward_of_a_step_only(self):
+        spans = [step_from(10 * i) for i in range(5)]
+        trace, report = traced(*spans, step_from(50)[:-1])
+        report["micro_batches"] = 2
+        report["steps"][1]["update_seconds"] = 3.5
+
+        figures = phase_floor.step_figures(trace, report)
+
+        self.assertEqual((figures["steps"], figures["floor"], figures["seconds"]), (1, 14.5, 20))
+
+    def test_needs_three_steps_and_one_rank(self):
+        with self.assertRaisesRegex(phase_floor.TraceError, "2 steps were trained"):
+            phase_floor.step_figures(*traced(step_from(0), step_from(10)[:-1]))
+        trace, report = traced(step_from(0), step_from(10), step_from(20)[:-1])
+        with self.assertRaisesRegex(phase_floor.TraceError, "one rank"):
+            phase_floor.step_figures(trace, {**report, "ranks": 2})
+
+    def test_compares_what_the_device_lost_with_budget_and_activations(self):
+        self.assertEqual(phase_floor.device_memory(traced()[1]),
+                         {"taken_bytes": 110, "ledger_bytes": 30, "budget_bytes": 40, "activation_bytes": 60,
+                          "to_budget": 1.1})
 
 
 class GpuRun(unittest.TestCase):
@@ -173,14 +266,67 @@ class GpuRun(unittest.TestCase):
                 echo 'step 1/1  loss 5.5  4.00 k tok/s  read 0.00 GB'
                 echo 'check {verdict}: on disk 12ab, in memory 12ab'
                 """)
-        demo = [Part("demo", "", 5, parts.demo, needs_gpu=False)]
+        demo = [Part("demo", "", 5, training.demo, needs_gpu=False)]
 
         _, report, table, _ = self.run_parts(demo, {"gpt_train": trained("passed")})
         _, unchecked, _, _ = self.run_parts(demo, {"gpt_train": trained("FAILED")})
 
         self.assertIn("digests equal; 2.00 k tok/s on disk, 4.00 in memory", table)
         self.assertEqual(report["parts"][0]["figures"]["digest"], "12ab")
-        self.assertIn("not that its check passed", unchecked["parts"][0]["headline"])
+        self.assertIn("did not print that its check passed", unchecked["parts"][0]["headline"])
+
+    def run_training(self, part, *trained, seconds=300, trap=False):
+        program = trainer(*traced(*trained), trap)
+        status, report, table, log = self.run_parts([Part("p", "", seconds, part, needs_gpu=False)],
+                                                    {"gpt_train": program})
+        return status, report["parts"][0], table, log
+
+    def test_a_training_reports_its_step_its_floor_and_its_losses(self):
+        three = (step_from(0), step_from(10), step_from(20)[:-1])
+
+        status, part, table, log = self.run_training(training.one_billion, *three)
+
+        self.assertEqual((status, part["figures"]["to_floor"]), (0, 10 / 7), part)
+        for said in ("step 10.00 s, 1.43 of its floor", "compute busy 70.0% (waits: parameters 10.0%",
+                     "1.100 of budget and activations", "loss 5.500 to 3.500, 3 of 8 steps"):
+            self.assertIn(said, table)
+        self.assertIn("--preset 1b --context 16384 --steps 8 --checkpoint-activations", log)
+        self.assertIn("--cuda --ranks 1", log)
+
+    def test_a_training_with_too_few_steps_fails(self):
+        _, part, _, _ = self.run_training(training.one_billion_long, step_from(0), step_from(10)[:-1])
+
+        self.assertIn("2 steps were trained", part["headline"])
+
+    def test_a_slow_training_is_asked_to_end_and_its_figures_count(self):
+        three = (step_from(0), step_from(10), step_from(20)[:-1])
+
+        status, part, _, _ = self.run_training(training.one_billion, *three, seconds=32, trap=True)
+
+        self.assertEqual((status, part["figures"]["steps"]), (0, 1), part)
+
+    def test_seven_billion_needs_disk_space_equal_digests_and_a_falling_loss(self):
+        three = (step_from(0), step_from(10), step_from(20)[:-1])
+        usage = unittest.mock.Mock(free=48 << 30)
+        with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
+            status, part, table, _ = self.run_training(training.seven_billion, *three)
+            self.assertEqual((status, part["figures"]["small_digest"]), (0, "12ab"), part)
+            self.assertIn("digests equal on disk and in memory", table)
+            rising = traced(*three)
+            rising[1]["steps"][-1]["loss"] = 6
+            status, report, _, _ = self.run_parts(
+                [Part("p", "", 300, training.seven_billion, needs_gpu=False)], {"gpt_train": trainer(*rising)})
+            self.assertEqual(report["parts"][0]["failures"], ["the loss did not fall: 5.500 to 6.000"])
+            usage.free = 40 << 30
+            _, part, _, log = self.run_training(training.seven_billion, *three)
+        self.assertRegex(part["headline"],
+                         r"^the disk has too little space: 47\d{9} bytes are needed in .* and 42949672960 are free$")
+        self.assertNotIn("$ ", log)
+
+    def test_the_parts_of_each_call_fit_into_its_time(self):
+        limits = {part.name: part.seconds for part in parts.PARTS}
+        self.assertLessEqual(limits["1b"] + limits["1b-device"] + limits["1b-64k"], 570)
+        self.assertLessEqual(limits["7b"], 540)
 
     def test_a_sanitizer_that_refuses_the_device_is_unavailable_and_one_that_finds_errors_fails(self):
         def output(text):

@@ -4,9 +4,9 @@ import os
 import pathlib
 import re
 import shutil
-import statistics
 
 import runner
+import training
 from bundle import SYSTEM_LIBRARIES, find_cuda_library, is_cuda_library
 from session import Failed, Unavailable
 
@@ -74,7 +74,7 @@ def check(session):
         output = session.run([program, "--gtest_list_tests" if name in bundle.tests else "--help"], 60)
         if output.status != 0 or not output.out:
             session.fail(f"{name} does not start, status {output.status}: {output.error()}")
-    trained = train(session, SMALL_MODEL)
+    trained = training.train(session, SMALL_MODEL)
     places = {}
     for name, path in sorted(libraries.items()):
         places.setdefault(str(pathlib.Path(path).parent), []).append(name)
@@ -119,7 +119,7 @@ def sanitizer_summary(output):
 def sanitizer(session):
     program, summaries = find_sanitizer(), {}
     programs = {"cuda_kernels_test": [session.bundle.program("cuda_kernels_test")],
-                "gpt_train": training_command(session, ["--cuda", "--ranks", 1, *SMALL_MODEL])}
+                "gpt_train": training.training_command(session, ["--cuda", "--ranks", 1, *SMALL_MODEL])}
     for tool in ("memcheck", "racecheck"):
         for name, command in programs.items():
             try:
@@ -145,36 +145,18 @@ def kernels(session):
                      for row in figures["kernels"]), figures
 
 
-def training_command(session, arguments):
-    return [session.bundle.program("gpt_train"), "--config", session.bundle.data("ds_config.json"), "--text",
-            session.bundle.data("text.txt"), "--nvme-path", session.scratch, *arguments]
-
-
-def train(session, arguments):
-    """Trains on disk and in memory, and compares the digests."""
-    out = session.succeed(training_command(session, ["--check", *arguments])).out
-    checked = re.search(r"^check passed: on disk (\w+), in memory (\w+)$", out, re.M)
-    rates = [float(rate) for rate in re.findall(r"([\d.]+) k tok/s", out)]
-    if not checked or not rates:
-        raise Failed("gpt_train printed no rates, or not that its check passed")
-    update = re.search(r"^optimizer updates moved .*", out, re.M)
-    half = len(rates) // 2  # the first half trained with its states on disk
-    return {"digest": checked[1], "on_disk_k_tokens_per_s": statistics.median(rates[:half]),
-            "in_memory_k_tokens_per_s": statistics.median(rates[half:]), "update": update[0] if update else None}
-
-
-def demo(session):
-    figures = train(session, ["--cuda"])
-    return (f"digests equal; {figures['on_disk_k_tokens_per_s']:.2f} k tok/s on disk, "
-            f"{figures['in_memory_k_tokens_per_s']:.2f} in memory; {figures['update']}"), figures
-
-
 PARTS = [
     runner.Part("facts", "GPU, link, memory, pages, disk", 60, facts),
     runner.Part("check", "every program of the bundle starts; where its libraries are", 90, check, needs_gpu=False),
     runner.Part("tests", "the tests that need a GPU; a skipped test is a failure", 180, tests),
-    runner.Part("sanitizer", "compute-sanitizer, memcheck and racecheck: the kernel test, a short training", 200, sanitizer),
+    runner.Part("sanitizer", "compute-sanitizer, memcheck and racecheck: kernel test, short training", 200, sanitizer),
     runner.Part("link", "copies to the device, to the host and both at once, against bare cudaMemcpyAsync", 60, copies),
     runner.Part("kernels", "bandwidth of the CUDA kernels, against a copy on the device", 60, kernels),
-    runner.Part("demo", "the demonstration on CUDA, on disk and in memory, digests compared", 180, demo),
+    runner.Part("demo", "the demonstration on CUDA, on disk and in memory, digests compared", 180, training.demo),
+    runner.Part("1b", "1 B parameters, 16 k tokens, states in host memory: timeline, floor of the phases", 150,
+                training.one_billion),
+    runner.Part("1b-device", "the same with everything on the device", 130, training.one_billion_on_device),
+    runner.Part("1b-64k", "1 B parameters, 64 k tokens, states in host memory", 280, training.one_billion_long),
+    runner.Part("7b", "7 B parameters in split_q8 on disk; a small model: the same bits as in memory", 540,
+                training.seven_billion),
 ]

@@ -34,6 +34,16 @@ def end_of(file):
     return file.read().decode(errors="replace")
 
 
+def wait(process, limit, stop_after):
+    if stop_after is None or stop_after >= limit:
+        return process.wait(limit)
+    try:
+        return process.wait(max(0, stop_after))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        return process.wait(limit - max(0, stop_after))
+
+
 class Session:
     """One part's run. `failures` collects what failed; the part goes on after them."""
 
@@ -50,10 +60,15 @@ class Session:
         self.log.write(text)
         self.log.flush()
 
-    def run(self, command, seconds=None):
-        """Runs `command`, kills it and what it started at the time limit, and returns its Output."""
+    def seconds_left(self):
+        return self.deadline - time.monotonic()
+
+    def run(self, command, seconds=None, stop_after=None):
+        """Runs `command`, kills it and what it started at the time limit, and returns its Output.
+
+        After `stop_after` seconds it gets a SIGTERM, which it may answer with a report of what it has done."""
         command = [str(word) for word in command]
-        left = self.deadline - time.monotonic()
+        left = self.seconds_left()
         limit = left if seconds is None else min(seconds, left)
         name = pathlib.Path(command[0]).name
         if limit <= 0:
@@ -67,7 +82,7 @@ class Session:
                 raise Failed(f"{name} cannot be started: {error.strerror}") from error
             status = None
             try:
-                status = process.wait(limit)
+                status = wait(process, limit, stop_after)
             except subprocess.TimeoutExpired:
                 pass
             finally:

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+namespace gpt {
+
+/// A file that a report is written to. Opened before the training, so that a wrong path is an error at once.
+class OutputFile {
+ public:
+  /// Errors: those of opening the file, such as permission and not_found.
+  [[nodiscard]] static penstock::Result<OutputFile> create(const std::filesystem::path& path);
+
+  [[nodiscard]] std::FILE* get() const { return file_.get(); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Errors: io, if the file could not be written.
+  [[nodiscard]] penstock::Result<void> close();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  OutputFile(std::filesystem::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace gpt
