@@ -1,95 +1,155 @@
 #include "gpt/activations.hpp"
 
-#include <utility>
+#include "gpt/block_pieces.hpp"
+
+#include <algorithm>
 
 namespace gpt {
 
 using penstock::ByteCount;
 using penstock::DeviceSpan;
-using penstock::DeviceTensor;
 using penstock::DType;
 
-// Calls place(bytes) for each tensor in a fixed order: once to compute the total size, once to assign the ranges.
-template <class Place>
-void Activations::lay_out(const ModelConfig& config, const Options& options, Place place) {
-  sequences = options.sequences;
-  const std::uint64_t rows = std::uint64_t{sequences} * config.context;
-  const auto floats = [&](std::uint64_t count) {
-    return DeviceTensor{place(ByteCount(count * 4)), DType::fp32};
-  };
-  const auto operand = [&](std::uint64_t columns) {
-    return DeviceTensor{place(size_of(options.operands) * (rows * columns)), options.operands};
-  };
-  const bool rounds = options.operands != DType::fp32;
-  const std::uint64_t width = config.width;
+namespace {
 
-  tokens = place(ByteCount(rows));
-  targets = place(ByteCount(rows));
-  residual.clear();
-  blocks_.clear();
-  for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-    residual.push_back(floats(rows * width));
-    if (options.checkpoint && layer > 0) continue;
-    blocks_.push_back({.norm1 = operand(width),
-                       .norm1_statistics = floats(2 * rows),
-                       .qkv = operand(3 * width),
-                       .log_sums = floats(rows * config.heads),
-                       .attended = operand(width),
-                       .middle = floats(rows * width),
-                       .norm2 = operand(width),
-                       .norm2_statistics = floats(2 * rows),
-                       .up = operand(4 * width),
-                       .gelu = operand(4 * width)});
-  }
-  residual.push_back(floats(rows * width));
-  final_norm = operand(width);
-  final_norm_statistics = floats(2 * rows);
-  logits = floats(rows * ModelConfig::vocabulary);
-  losses = floats(rows);
-  logits_gradient = rounds ? operand(ModelConfig::vocabulary) : logits;
-  residual_gradient = floats(rows * width);
-  rounded_gradient = rounds ? operand(width) : residual_gradient;
-  branch_gradient = floats(rows * width);
-  attended_gradient = {branch_gradient.bytes.subspan({}, rounded_gradient.bytes.size()), options.operands};
-  wide_gradient = operand(4 * width);
-  projections = floats(rows * config.heads);
+constexpr penstock::Alignment alignment{256};
+
+/// Whether a layer whose input is an operand's, not a norm's, is more than one piece: see summed_gradient.
+bool sums_operands(const ModelConfig& config) {
+  const auto units = block_pieces(config).value();
+  return std::any_of(units.begin(), units.end(), [](const std::vector<BlockPiece>& pieces) {
+    return std::any_of(pieces.begin(), pieces.end(), [](const BlockPiece& piece) {
+      const bool operand = piece.kind == BlockPiece::Kind::proj || piece.kind == BlockPiece::Kind::down;
+      return operand && !piece.is_whole();
+    });
+  });
 }
 
+}  // namespace
+
+/// Consecutive ranges of a buffer, or their total size where there is no buffer yet.
+class Activations::Places {
+ public:
+  Places() = default;
+  explicit Places(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+
+  DeviceSpan take(ByteCount bytes) {
+    const ByteCount begin = end_;
+    end_ += round_up(bytes, alignment);
+    return buffer_.bytes.empty() ? DeviceSpan({}, bytes) : buffer_.bytes.subspan(begin, bytes);
+  }
+  [[nodiscard]] ByteCount end() const { return end_; }
+  [[nodiscard]] const DeviceBuffer& buffer() const { return buffer_; }
+
+ private:
+  DeviceBuffer buffer_;
+  ByteCount end_;
+};
+
 namespace {
-constexpr penstock::Alignment alignment{256};
+
+/// Places tensors of one micro-batch.
+template <class Places>
+struct Tensors {
+  Places& places;
+  DType operands;
+  std::uint64_t rows;
+
+  penstock::DeviceTensor floats(std::uint64_t count) const {
+    return {places.take(ByteCount(count * 4)), DType::fp32};
+  }
+  penstock::DeviceTensor operand(std::uint64_t columns) const {
+    return {places.take(size_of(operands) * (rows * columns)), operands};
+  }
+  Activations::Block block(const ModelConfig& config) const {
+    const std::uint64_t width = config.width;
+    return {.norm1 = operand(width),
+            .norm1_statistics = floats(2 * rows),
+            .qkv = operand(3 * width),
+            .log_sums = floats(rows * config.heads),
+            .attended = operand(width),
+            .middle = floats(rows * width),
+            .norm2 = operand(width),
+            .norm2_statistics = floats(2 * rows),
+            .up = operand(4 * width),
+            .gelu = operand(4 * width)};
+  }
+};
+
+std::uint64_t rows_of(const ModelConfig& config, const Activations::Options& options) {
+  return std::uint64_t{options.sequences} * config.context;
+}
+
+}  // namespace
+
+void Activations::lay_out_kept(const ModelConfig& config, const Options& options, Places& places) {
+  const std::uint64_t rows = rows_of(config, options), width = config.width;
+  const Tensors<Places> take{places, options.operands, rows};
+  sequences = options.sequences;
+  tokens = places.take(ByteCount(rows));
+  targets = places.take(ByteCount(rows));
+  residual.clear();
+  if (!options.checkpoint) blocks_.clear();
+  for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
+    residual.push_back(take.floats(rows * width));
+    if (!options.checkpoint) blocks_.push_back(take.block(config));
+  }
+  residual.push_back(take.floats(rows * width));
+  final_norm = take.operand(width);
+  final_norm_statistics = take.floats(2 * rows);
+  logits = take.floats(rows * ModelConfig::vocabulary);
+  losses = take.floats(rows);
+  residual_gradient = take.floats(rows * width);
+  if (options.operands == DType::fp32) {
+    logits_gradient = logits;
+    rounded_gradient = residual_gradient;
+  }
+}
+
+void Activations::lay_out_shared(const ModelConfig& config, const Options& options, Places& places) {
+  const std::uint64_t rows = rows_of(config, options), width = config.width;
+  const Tensors<Places> take{places, options.operands, rows};
+  if (options.checkpoint) blocks_ = {take.block(config)};
+  if (options.operands != DType::fp32) {
+    logits_gradient = take.operand(ModelConfig::vocabulary);
+    rounded_gradient = take.operand(width);
+  }
+  branch_gradient = take.floats(rows * width);
+  attended_gradient = {branch_gradient.bytes.subspan({}, size_of(options.operands) * (rows * width)),
+                       options.operands};
+  wide_gradient = take.operand(4 * width);
+  projections = take.floats(rows * config.heads);
+  if (sums_operands(config)) summed_gradient = take.floats(rows * 4 * width);
+}
+
+std::vector<Activations> Activations::lay_out(const ModelConfig& config, const Options& options,
+                                              Places& places) {
+  const bool shares = block_pieces(config).value().size() == 1;
+  std::vector<Activations> all(options.micro_batches);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i > 0 && shares) {
+      all[i] = all.front();
+    } else {
+      all[i].lay_out_shared(config, options, places);
+    }
+    all[i].lay_out_kept(config, options, places);
+    all[i].buffer_ = places.buffer();
+  }
+  return all;
 }
 
 ByteCount Activations::size(const ModelConfig& config, const Options& options) {
-  ByteCount end;
-  Activations().lay_out(config, options, [&](ByteCount bytes) {
-    end += round_up(bytes, alignment);
-    return DeviceSpan({}, bytes);
-  });
-  return end;
+  Places places;
+  (void)lay_out(config, options, places);
+  return places.end();
 }
 
-penstock::Result<Activations> Activations::allocate(const ModelConfig& config, const Options& options,
-                                                    DeviceAllocator& allocator) {
+penstock::Result<std::vector<Activations>> Activations::allocate(const ModelConfig& config,
+                                                                 const Options& options,
+                                                                 DeviceAllocator& allocator) {
   PENSTOCK_TRY_ASSIGN(auto buffer, allocator.allocate(size(config, options)));
-
-  Activations activations;
-  activations.buffer_ = std::move(buffer);
-  ByteCount end;
-  activations.lay_out(config, options, [&](ByteCount bytes) {
-    const ByteCount begin = std::exchange(end, end + round_up(bytes, alignment));
-    return activations.buffer_.bytes.subspan(begin, bytes);
-  });
-  return activations;
-}
-
-Activations::Block& Activations::open_block(std::size_t layer) {
-  shared_by_ = layer;
-  return blocks_.size() == 1 ? blocks_.front() : blocks_[layer];
-}
-
-Activations::Block* Activations::find_block(std::size_t layer) {
-  if (blocks_.size() > 1) return &blocks_[layer];
-  return shared_by_ == layer ? &blocks_.front() : nullptr;
+  Places places(std::move(buffer));
+  return lay_out(config, options, places);
 }
 
 }  // namespace gpt

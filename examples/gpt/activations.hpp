@@ -12,7 +12,7 @@ namespace gpt {
 
 /// The activations of one micro-batch, kept from forward to backward on the device. rows = sequences × context
 /// throughout. Those that are operands of products (see Ops) have the dtype for them, all others are fp32. Owned by one
-/// rank and reused for its next micro-batch.
+/// rank and reused for its next micro-batches. Copies are the same memory.
 class Activations {
  public:
   /// The activations that a block keeps for its backward.
@@ -32,18 +32,20 @@ class Activations {
     /// one Block.
     bool checkpoint = false;
     penstock::DType operands = penstock::DType::fp32;  ///< Ops::operand_dtype()
+    /// How many are allocated. They share what is used within one visit of a unit, see ModelDescription, unless blocks
+    /// are cut.
+    std::uint32_t micro_batches = 1;
   };
-  /// Errors: those of the allocator.
-  [[nodiscard]] static penstock::Result<Activations> allocate(const ModelConfig& config,
-                                                              const Options& options,
-                                                              DeviceAllocator& allocator);
+  /// The activations of each of Options::micro_batches. Errors: those of the allocator.
+  [[nodiscard]] static penstock::Result<std::vector<Activations>> allocate(const ModelConfig& config,
+                                                                           const Options& options,
+                                                                           DeviceAllocator& allocator);
   /// The size of the one buffer that allocate() requests.
   [[nodiscard]] static penstock::ByteCount size(const ModelConfig& config, const Options& options);
 
-  /// Where the forward of block `layer` keeps its activations.
-  [[nodiscard]] Block& open_block(std::size_t layer);
-  /// Those of block `layer`; null if they must be computed again.
-  [[nodiscard]] Block* find_block(std::size_t layer);
+  [[nodiscard]] const Block& block(std::size_t layer) const {
+    return blocks_.size() == 1 ? blocks_.front() : blocks_[layer];
+  }
 
   std::uint32_t sequences = 0;
   penstock::DeviceSpan tokens, targets;          ///< one byte per row; the caller writes them
@@ -52,29 +54,36 @@ class Activations {
   penstock::DeviceTensor logits;                             ///< [rows, vocabulary]
   penstock::DeviceTensor losses;  ///< [rows], cross-entropy in nats; the caller takes the mean
 
-  // Used only by the backward. Some are the same memory, as noted.
+  penstock::DeviceTensor residual_gradient;  ///< [rows, width], carried from unit to unit in the backward
+
+  // Used only by the backward of one block. Some are the same memory, as noted.
   penstock::DeviceTensor logits_gradient;    ///< operand[rows, vocabulary]; the logits, if both are fp32
-  penstock::DeviceTensor residual_gradient;  ///< [rows, width], carried from unit to unit
-  penstock::DeviceTensor rounded_gradient;   ///< operand of it; the same, if both are fp32
+  penstock::DeviceTensor rounded_gradient;   ///< operand of residual_gradient; the same, if both are fp32
   penstock::DeviceTensor branch_gradient;    ///< [rows, width]
   penstock::DeviceTensor attended_gradient;  ///< operand[rows, width], in the branch gradient
   penstock::DeviceTensor wide_gradient;      ///< operand[rows, 4 · width]
   penstock::DeviceTensor projections;        ///< [sequences, heads, context], see Ops::AttentionBackward
+  /// [rows, 4 · width], a sum over the row blocks of a layer. Empty, if no layer is cut whose input's gradient is an
+  /// operand.
+  penstock::DeviceTensor summed_gradient;
 
  private:
-  template <class Place>
-  void lay_out(const ModelConfig& config, const Options& options, Place place);
+  class Places;
+  void lay_out_kept(const ModelConfig& config, const Options& options, Places& places);
+  void lay_out_shared(const ModelConfig& config, const Options& options, Places& places);
+  static std::vector<Activations> lay_out(const ModelConfig& config, const Options& options, Places& places);
 
-  std::vector<Block> blocks_;  // one, if they are shared
-  std::size_t shared_by_ = 0;  // the block whose activations the shared one holds
+  std::vector<Block> blocks_;  // one, if blocks share it
   DeviceBuffer buffer_;
 };
 
-/// The activations of one of the training's micro-batches.
+/// The activations of the training's micro-batches that are in progress at a time.
 [[nodiscard]] inline Activations::Options activation_options(
     const TrainingConfig& training, penstock::DType operands = penstock::DType::fp32) {
-  return {
-      .sequences = training.sequences, .checkpoint = training.checkpoint_activations, .operands = operands};
+  return {.sequences = training.sequences,
+          .checkpoint = training.checkpoint_activations,
+          .operands = operands,
+          .micro_batches = training.micro_batches_at_a_time()};
 }
 
 }  // namespace gpt

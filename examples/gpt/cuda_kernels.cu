@@ -78,6 +78,17 @@ __global__ void add_kernel(const float* x, float* y, std::size_t count) {
   for (std::size_t i = first_index(); i < count; i += index_stride()) y[i] += x[i];
 }
 
+/// See host_kernels.cpp for the formula of gelu.
+__global__ void gelu_backward_kernel(const float* dy, const Bf16* up, Bf16* dup, std::size_t count) {
+  constexpr float slope = 0.7978845608028654f, cubic = 0.044715f;  // the first is sqrt(2 / π)
+  for (std::size_t i = first_index(); i < count; i += index_stride()) {
+    const float x = value_of(up[i]), square = x * x;
+    const float gate = 1.0f / (1.0f + expf(-2.0f * slope * (x + cubic * square * x)));
+    const float rise = 2.0f * slope * (1.0f + 3.0f * cubic * square);
+    assign(dup[i], dy[i] * (gate + x * gate * (1.0f - gate) * rise));
+  }
+}
+
 /// Rows [first, last) of a part, and the column of this thread.
 struct Part {
   std::size_t first, last, number;
@@ -92,12 +103,12 @@ struct Part {
   }
 };
 
-__global__ void column_sums_kernel(RowsSize size, unsigned part_rows, const Bf16* x, float* sums) {
+__global__ void column_sums_kernel(RowsSize size, std::uint32_t stride, unsigned part_rows, const Bf16* x,
+                                   float* sums) {
   const Part part(size, part_rows);
   if (part.column >= size.columns) return;
   float sum = 0;
-  for (std::size_t row = part.first; row < part.last; ++row)
-    sum += value_of(x[row * size.columns + part.column]);
+  for (std::size_t row = part.first; row < part.last; ++row) sum += value_of(x[row * stride + part.column]);
   sums[part.number * size.columns + part.column] = sum;
 }
 
@@ -275,13 +286,13 @@ cudaError_t load_kernels() {
     cudaFuncAttributes attributes{};
     ((error = error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, kernels)), ...);
   };
-  load(convert_kernel<float, Bf16>, convert_kernel<Bf16, float>, add_kernel, column_sums_kernel,
-       join_parts_kernel<float>, join_parts_kernel<Bf16>, layer_norm_kernel<float>, layer_norm_kernel<Bf16>,
-       layer_norm_parameters_kernel, layer_norm_backward_kernel<float>, layer_norm_backward_kernel<Bf16>,
-       embed_kernel<float, float>, embed_kernel<Bf16, Bf16>, embed_kernel<float, Bf16>,
-       embed_kernel<Bf16, float>, embed_backward_kernel<float>, embed_backward_kernel<Bf16>,
-       positions_backward_kernel<float>, positions_backward_kernel<Bf16>, cross_entropy_kernel,
-       cross_entropy_backward_kernel);
+  load(convert_kernel<float, Bf16>, convert_kernel<Bf16, float>, add_kernel, gelu_backward_kernel,
+       column_sums_kernel, join_parts_kernel<float>, join_parts_kernel<Bf16>, layer_norm_kernel<float>,
+       layer_norm_kernel<Bf16>, layer_norm_parameters_kernel, layer_norm_backward_kernel<float>,
+       layer_norm_backward_kernel<Bf16>, embed_kernel<float, float>, embed_kernel<Bf16, Bf16>,
+       embed_kernel<float, Bf16>, embed_kernel<Bf16, float>, embed_backward_kernel<float>,
+       embed_backward_kernel<Bf16>, positions_backward_kernel<float>, positions_backward_kernel<Bf16>,
+       cross_entropy_kernel, cross_entropy_backward_kernel);
   return error;
 }
 
@@ -297,9 +308,15 @@ void add(cudaStream_t stream, const float* x, float* y, std::size_t count) {
   add_kernel<<<blocks_for(count), block_size, 0, stream>>>(x, y, count);
 }
 
-void column_sums(cudaStream_t stream, RowsSize size, const void* x, float* scratch, const Gradient& sums) {
+void gelu_backward(cudaStream_t stream, const float* dy, const void* up, void* dup, std::size_t count) {
+  gelu_backward_kernel<<<blocks_for(count), block_size, 0, stream>>>(dy, static_cast<const Bf16*>(up),
+                                                                     static_cast<Bf16*>(dup), count);
+}
+
+void column_sums(cudaStream_t stream, RowsSize size, std::uint32_t stride, const void* x, float* scratch,
+                 const Gradient& sums) {
   column_sums_kernel<<<parts_of(size) * column_blocks(size), block_size, 0, stream>>>(
-      size, rows_of_part(size), static_cast<const Bf16*>(x), scratch);
+      size, stride, rows_of_part(size), static_cast<const Bf16*>(x), scratch);
   join_parts(stream, size, size.columns, scratch, sums);
 }
 

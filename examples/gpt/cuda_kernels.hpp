@@ -25,8 +25,12 @@ void add(cudaStream_t stream, const float* x, float* y, std::size_t count);
 /// for each part and result.
 constexpr std::size_t row_parts_max = 64;
 
-/// sums[c] = Σ_row x[row, c].
-void column_sums(cudaStream_t stream, RowsSize size, const void* x, float* scratch, const Gradient& sums);
+/// sums[c] = Σ_row x[row, c]; rows begin `stride` elements apart.
+void column_sums(cudaStream_t stream, RowsSize size, std::uint32_t stride, const void* x, float* scratch,
+                 const Gradient& sums);
+
+/// dup[i] = bf16(dy[i] · gelu'(up[i])).
+void gelu_backward(cudaStream_t stream, const float* dy, const void* up, void* dup, std::size_t count);
 
 void layer_norm(cudaStream_t stream, RowsSize size, const float* x, DeviceTensor gain, DeviceTensor b,
                 void* y, float* statistics);

@@ -46,9 +46,10 @@ class FirstFailure {
     if (status_ == CUBLAS_STATUS_SUCCESS) status_ = call();
   }
   /// A layout of a row-major matrix, which to cuBLAS is the transposed one in columns.
-  Layout layout(DType dtype, std::uint32_t rows, std::uint32_t columns) {
+  Layout layout(DType dtype, std::uint32_t rows, std::uint32_t columns, std::uint32_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
-    then([&] { return cublasLtMatrixLayoutCreate(&made, data_type(dtype), columns, rows, columns); });
+    const std::uint32_t leading = stride == 0 ? columns : stride;
+    then([&] { return cublasLtMatrixLayoutCreate(&made, data_type(dtype), columns, rows, leading); });
     return Layout(made);
   }
   template <class Value>
@@ -118,16 +119,18 @@ cublasStatus_t CudaMatmul::plan(const Shape& shape, const Tensors& tensors, Plan
   calls.set(made->description, CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.transposes_a));
   calls.set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(shape.epilogue));
   if (tensors.other != nullptr) {
-    calls.set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{shape.columns});
+    calls.set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+              std::int64_t{shape.d_stride == 0 ? shape.columns : shape.d_stride});
   }
   made->set_pointers(calls, tensors);
-  const auto stored = [&](bool transposes, std::uint32_t rows, std::uint32_t columns) {
-    return transposes ? calls.layout(DType::bf16, columns, rows) : calls.layout(DType::bf16, rows, columns);
+  const auto stored = [&](bool transposes, std::uint32_t rows, std::uint32_t columns, std::uint32_t stride) {
+    return transposes ? calls.layout(DType::bf16, columns, rows, stride)
+                      : calls.layout(DType::bf16, rows, columns, stride);
   };
-  made->a = stored(shape.transposes_b, shape.inner, shape.columns);
-  made->b = stored(shape.transposes_a, shape.rows, shape.inner);
-  made->c = calls.layout(shape.result, shape.rows, shape.columns);
-  made->d = calls.layout(shape.result, shape.rows, shape.columns);
+  made->a = stored(shape.transposes_b, shape.inner, shape.columns, 0);
+  made->b = stored(shape.transposes_a, shape.rows, shape.inner, shape.a_stride);
+  made->c = calls.layout(shape.result, shape.rows, shape.columns, shape.d_stride);
+  made->d = calls.layout(shape.result, shape.rows, shape.columns, shape.d_stride);
 
   cublasLtMatmulPreference_t created = nullptr;
   calls.then([&] { return cublasLtMatmulPreferenceCreate(&created); });

@@ -29,6 +29,8 @@ class CudaMatmul {
   /// d[rows, columns] = op(a)[rows, inner] · op(b)[inner, columns], where op transposes or not; plus c if `adds`.
   struct Shape {
     std::uint32_t rows = 0, columns = 0, inner = 0;
+    /// Elements from a row, as stored, to the next of a, and of c, d and `other`; 0: the rows follow one another.
+    std::uint32_t a_stride = 0, d_stride = 0;
     bool transposes_a = false, transposes_b = false, adds = false;
     Epilogue epilogue = Epilogue::none;
     penstock::DType result = penstock::DType::bf16;

@@ -4,6 +4,7 @@
 #include "gpt/cuda_kernels.hpp"
 #include "gpt/cuda_matmul.hpp"
 #include "gpt/device_memory.hpp"
+#include "gpt/model_description.hpp"
 
 #include <penstock/base/check.hpp>
 
@@ -59,7 +60,7 @@ class CudaOps final : public Ops {
       multiply(on, forward(size, biased ? Epilogue::add_bias : Epilogue::none, y),
                {.a = pointer<void>(in.x),
                 .b = rounded(on, in.w),
-                .d = pointer<void>(y),
+                .d = block(size, y),
                 .vector = biased ? vector(on, in.b, y.dtype) : nullptr});
     });
   }
@@ -72,8 +73,8 @@ class CudaOps final : public Ops {
       multiply(on, shape,
                {.a = pointer<void>(in.x),
                 .b = rounded(on, in.w),
-                .c = pointer<void>(residual),
-                .d = pointer<void>(y),
+                .c = block(size, residual),
+                .d = block(size, y),
                 .vector = vector(on, in.b, y.dtype)});
     });
   }
@@ -84,17 +85,22 @@ class CudaOps final : public Ops {
       multiply(on, forward(size, Epilogue::gelu, y),
                {.a = pointer<void>(in.x),
                 .b = rounded(on, in.w),
-                .d = pointer<void>(y),
+                .d = block(size, y),
                 .vector = vector(on, in.b, y.dtype),
-                .other = pointer<void>(up)});
+                .other = block(size, up)});
     });
   }
 
   void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                       DeviceTensor dx) override {
+                       const Gradient& dx) override {
     run("Ops::linear_backward", stream, [&](cudaStream_t on) {
-      multiply(on, backward(size, Epilogue::none, dx),
-               {.a = pointer<void>(dy), .b = rounded(on, w), .d = pointer<void>(dx)});
+      CudaMatmul::Shape shape = backward(size, Epilogue::none, dx.tensor);
+      shape.adds = dx.write == GradientWrite::accumulate;
+      multiply(on, shape,
+               {.a = block(size, dy),
+                .b = rounded(on, w),
+                .c = pointer<void>(dx.tensor),
+                .d = pointer<void>(dx.tensor)});
     });
   }
 
@@ -117,18 +123,26 @@ class CudaOps final : public Ops {
                {.rows = size.outputs,
                 .columns = size.inputs,
                 .inner = size.rows,
+                .a_stride = size.columns,
                 .transposes_a = true,
                 .adds = dw.write == GradientWrite::accumulate,
                 .epilogue = sums ? Epilogue::row_sums : Epilogue::none,
                 .result = dw.tensor.dtype},
-               {.a = pointer<void>(dy),
+               {.a = block(size, dy),
                 .b = pointer<void>(x),
                 .c = pointer<void>(dw.tensor),
                 .d = pointer<void>(dw.tensor),
                 .vector = sums ? pointer<void>(db.tensor) : nullptr});
       if (biased && !sums) {
-        cuda::column_sums(on, {size.rows, size.outputs}, pointer<void>(dy), part_sums(1, size.outputs), db);
+        cuda::column_sums(on, {size.rows, size.outputs}, size.columns, block(size, dy),
+                          part_sums(1, size.outputs), db);
       }
+    });
+  }
+
+  void gelu_backward(StreamHandle stream, DeviceTensor dy, DeviceTensor up, DeviceTensor dup) override {
+    run("Ops::gelu_backward", stream, [&](cudaStream_t on) {
+      cuda::gelu_backward(on, floats(dy), pointer<void>(up), pointer<void>(dup), count(dup));
     });
   }
 
@@ -231,6 +245,7 @@ class CudaOps final : public Ops {
     return {.rows = size.rows,
             .columns = size.outputs,
             .inner = size.inputs,
+            .d_stride = size.columns,
             .transposes_b = true,
             .epilogue = epilogue,
             .result = result.dtype};
@@ -239,8 +254,13 @@ class CudaOps final : public Ops {
     return {.rows = size.rows,
             .columns = size.inputs,
             .inner = size.outputs,
+            .a_stride = size.columns,
             .epilogue = epilogue,
             .result = result.dtype};
+  }
+  /// Where the columns of a block begin.
+  static void* block(MatmulSize size, DeviceTensor y) {
+    return pointer<std::byte>(y) + size_of(y.dtype).value() * size.first;
   }
   void multiply(cudaStream_t on, const CudaMatmul::Shape& shape, const CudaMatmul::Tensors& tensors) {
     const cublasStatus_t status = products_->run(on, shape, tensors);
@@ -305,7 +325,7 @@ Result<DeviceBuffer> allocate(ByteCount size) {
 ByteCount cuda_scratch_size(const ModelConfig& config) {
   // A matrix that is rounded and a bias, or the sums of parts of a bias; and three alignments.
   const std::uint64_t wide = 4 * std::uint64_t{config.width};
-  const std::uint64_t matrix = std::max<std::uint64_t>(config.width, ModelConfig::vocabulary) * wide * 2;
+  const std::uint64_t matrix = ModelDescription(config).scratch_count().value() * 2;
   return ByteCount(matrix + wide * sizeof(float) * (1 + cuda::row_parts_max)) +
          ByteCount(3 * scratch_alignment.bytes());
 }

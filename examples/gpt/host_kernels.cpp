@@ -103,13 +103,13 @@ void add(const float* x, float* y, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) y[i] += x[i];
 }
 
-void add_bias(RowsSize size, const float* b, float* y) noexcept {
-  for (std::size_t row = 0; row < size.rows; ++row) add(b, y + row * size.columns, size.columns);
+void add_bias(RowsSize size, std::uint32_t stride, const float* b, float* y) noexcept {
+  for (std::size_t row = 0; row < size.rows; ++row) add(b, y + row * stride, size.columns);
 }
 
-void column_sums(RowsSize size, const float* x, float* sums) noexcept {
+void column_sums(RowsSize size, std::uint32_t stride, const float* x, float* sums) noexcept {
   std::fill_n(sums, size.columns, 0.0f);
-  for (std::size_t row = 0; row < size.rows; ++row) add(x + row * size.columns, sums, size.columns);
+  for (std::size_t row = 0; row < size.rows; ++row) add(x + row * stride, sums, size.columns);
 }
 
 GPT_MULTIVERSION

@@ -16,9 +16,10 @@ void store_bf16(const float* from, std::uint16_t* to, std::size_t count, Gradien
 void store_fp32(const float* from, float* to, std::size_t count, GradientWrite write) noexcept;
 
 void add(const float* x, float* y, std::size_t count) noexcept;
-void add_bias(RowsSize size, const float* b, float* y) noexcept;
+/// Rows of y begin `stride` elements apart; so do those of x.
+void add_bias(RowsSize size, std::uint32_t stride, const float* b, float* y) noexcept;
 /// sums[c] = Σ_row x[row, c].
-void column_sums(RowsSize size, const float* x, float* sums) noexcept;
+void column_sums(RowsSize size, std::uint32_t stride, const float* x, float* sums) noexcept;
 
 void layer_norm(RowsSize size, const float* x, const float* gain, const float* b, float* y,
                 float* statistics) noexcept;

@@ -91,7 +91,9 @@ class HostOps final : public Ops {
                   DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
       multiply(*scratch, size, in, floats(y));
-      host::add(floats(residual), floats(y), count(y));
+      for_each_run(size, [&](std::size_t first, std::size_t length) {
+        host::add(floats(residual) + first, floats(y) + first, length);
+      });
     });
   }
 
@@ -99,19 +101,21 @@ class HostOps final : public Ops {
                    DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
       multiply(*scratch, size, in, floats(up));
-      host::gelu(floats(up), floats(y), count(y));
+      for_each_run(size, [&](std::size_t first, std::size_t length) {
+        host::gelu(floats(up) + first, floats(y) + first, length);
+      });
     });
   }
 
   void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                       DeviceTensor dx) override {
-    enqueue(stream, [=, scratch = scratch_] { multiply_back(*scratch, size, dy, w, floats(dx)); });
+                       const Gradient& dx) override {
+    enqueue(stream, [=, scratch = scratch_] { multiply_back(*scratch, size, dy, w, dx); });
   }
 
   void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
                             DeviceTensor up, DeviceTensor dup) override {
     enqueue(stream, [=, scratch = scratch_] {
-      multiply_back(*scratch, size, dy, w, floats(dup));
+      multiply_back(*scratch, size, dy, w, {dup});
       host::gelu_backward(floats(up), floats(dup), floats(dup), count(dup));
     });
   }
@@ -120,13 +124,18 @@ class HostOps final : public Ops {
                         Gradient db) override {
     enqueue(stream, [=, scratch = scratch_] {
       float* sum = scratch->at(0, count(dw.tensor));
-      host::product({size.outputs, size.inputs, size.rows}, {floats(dy), size.outputs, Transpose::yes},
+      const float* const from = floats(dy) + size.first;
+      host::product({size.outputs, size.inputs, size.rows}, {from, size.columns, Transpose::yes},
                     {floats(x), size.inputs}, {sum, size.inputs});
       store(sum, dw);
       if (count(db.tensor) == 0) return;
-      host::column_sums({size.rows, size.outputs}, floats(dy), sum);
+      host::column_sums({size.rows, size.outputs}, size.columns, from, sum);
       store(sum, db);
     });
+  }
+
+  void gelu_backward(StreamHandle stream, DeviceTensor dy, DeviceTensor up, DeviceTensor dup) override {
+    enqueue(stream, [=] { host::gelu_backward(floats(up), floats(dy), floats(dup), count(dup)); });
   }
 
   void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) override {
@@ -230,15 +239,23 @@ class HostOps final : public Ops {
 
   /// y = x · wᵀ + b.
   static void multiply(const Scratch& scratch, MatmulSize size, const Linear& in, float* y) {
+    y += size.first;
     host::product({size.rows, size.outputs, size.inputs}, {floats(in.x), size.inputs},
-                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.outputs});
-    if (count(in.b) > 0) host::add_bias({size.rows, size.outputs}, scratch.values(in.b), y);
+                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.columns});
+    if (count(in.b) > 0) host::add_bias({size.rows, size.outputs}, size.columns, scratch.values(in.b), y);
   }
-  /// dx = dy · w.
+  /// dx = dy · w. Activations are fp32.
   static void multiply_back(const Scratch& scratch, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                            float* dx) {
-    host::product({size.rows, size.inputs, size.outputs}, {floats(dy), size.outputs},
-                  {scratch.values(w), size.inputs}, {dx, size.inputs});
+                            const Gradient& dx) {
+    host::product({size.rows, size.inputs, size.outputs}, {floats(dy) + size.first, size.columns},
+                  {scratch.values(w), size.inputs}, {floats(dx.tensor), size.inputs},
+                  dx.write == GradientWrite::accumulate);
+  }
+  /// Calls visit(first, length) for each run of consecutive elements of a block's columns.
+  template <class Visit>
+  static void for_each_run(MatmulSize size, const Visit& visit) {
+    if (size.is_whole()) return visit(0, std::size_t{size.rows} * size.columns);
+    for (std::size_t row = 0; row < size.rows; ++row) visit(row * size.columns + size.first, size.outputs);
   }
 
   std::shared_ptr<const Scratch> scratch_;

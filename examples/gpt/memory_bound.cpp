@@ -1,8 +1,8 @@
 #include "gpt/memory_bound.hpp"
 
-#include "gpt/activations.hpp"
 #include "gpt/model_description.hpp"
 #include "gpt/peak_memory.hpp"
+#include "gpt/training_memory.hpp"
 
 #include <penstock/tiers/memory/memory_limits.hpp>
 
@@ -25,7 +25,7 @@ MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConf
   if (!device_is_host) return bound;
   const ByteCount scratch(ModelDescription(model).scratch_count().value() * sizeof(float));
   bound.device = plan.device_budget * training.ranks;
-  bound.activations = (Activations::size(model, activation_options(training)) + scratch) * training.ranks;
+  bound.activations = (training_memory(model, training) + scratch) * training.ranks;
   return bound;
 }
 

@@ -9,21 +9,8 @@ namespace {
 using penstock::Error;
 using penstock::Result;
 
-// The tensors of a block, in the order of its description.
-enum BlockTensor : std::size_t {
-  norm1_gain,
-  norm1_bias,
-  qkv_weight,
-  qkv_bias,
-  proj_weight,
-  proj_bias,
-  norm2_gain,
-  norm2_bias,
-  up_weight,
-  up_bias,
-  down_weight,
-  down_bias,
-};
+using Kind = BlockPiece::Kind;
+
 enum EmbedTensor : std::size_t { token_embedding, position_embedding };
 enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 
@@ -80,7 +67,23 @@ Result<void> Model::forward(StreamHandle stream, std::size_t unit, std::span<con
   } else if (is_head(unit)) {
     forward_head(stream, weights, activations);
   } else {
-    forward_block(stream, unit - 1, weights, activations);
+    const UnitDescription& described = description_.units()[unit];
+    for (std::size_t i = 0; i < described.pieces.size(); ++i) {
+      forward_piece(stream, described.layer, described.pieces[i], {weights[2 * i], weights[2 * i + 1]},
+                    activations);
+    }
+  }
+  return ops_->status();
+}
+
+Result<void> Model::recompute(StreamHandle stream, std::size_t unit, std::span<const DeviceTensor> weights,
+                              Activations& activations) {
+  PENSTOCK_TRY(check("Model::recompute", unit, weights));
+  const UnitDescription& described = description_.units()[unit];
+  for (std::size_t i = 0; i < described.pieces.size(); ++i) {
+    if (described.pieces[i].kind == Kind::down) break;
+    forward_piece(stream, described.layer, described.pieces[i], {weights[2 * i], weights[2 * i + 1]},
+                  activations);
   }
   return ops_->status();
 }
@@ -98,15 +101,18 @@ Result<void> Model::backward(StreamHandle stream, std::size_t unit, std::span<co
   } else if (is_head(unit)) {
     backward_head(stream, weights, gradients, activations, loss_scale);
   } else {
-    backward_block(stream, unit - 1, weights, gradients, activations);
+    const UnitDescription& described = description_.units()[unit];
+    for (std::size_t i = described.pieces.size(); i-- > 0;) {
+      backward_piece(stream, described.layer, described.pieces[i], {weights[2 * i], weights[2 * i + 1]},
+                     {gradients[2 * i], gradients[2 * i + 1]}, activations);
+    }
   }
   return ops_->status();
 }
 
-DeviceTensor Model::rounded_gradient(StreamHandle stream, const Activations& a) {
+void Model::round_residual_gradient(StreamHandle stream, const Activations& a) {
   if (ops_->operand_dtype() != penstock::DType::fp32)
     ops_->round(stream, a.residual_gradient, a.rounded_gradient);
-  return a.rounded_gradient;
 }
 
 void Model::forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a) {
@@ -120,84 +126,115 @@ void Model::backward_embed(StreamHandle stream, std::span<const Gradient> gradie
                        gradients[position_embedding]);
 }
 
-void Model::forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                          Activations& a) {
-  forward_branches(stream, layer, weights, a);
-  const Activations::Block& block = *a.find_block(layer);
-  ops_->linear_add(stream, {rows(a), 4 * config_.width, config_.width},
-                   {block.gelu, weights[down_weight], weights[down_bias]}, block.middle,
-                   a.residual[layer + 1]);
+void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
+                          const PieceWeights& weights, Activations& a) {
+  const RowsSize norm{rows(a), config_.width};
+  const MatmulSize size = size_of(piece, a);
+  const Activations::Block& block = a.block(layer);
+  const DeviceTensor in = a.residual[layer], w = weights.first, b = weights.second;
+  switch (piece.kind) {
+    case Kind::norm1: ops_->layer_norm(stream, norm, in, w, b, block.norm1, block.norm1_statistics); break;
+    case Kind::qkv:
+      ops_->linear(stream, size, {block.norm1, w, b}, block.qkv);
+      if (piece.ends_layer())
+        ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
+      break;
+    case Kind::proj: ops_->linear_add(stream, size, {block.attended, w, b}, in, block.middle); break;
+    case Kind::norm2:
+      ops_->layer_norm(stream, norm, block.middle, w, b, block.norm2, block.norm2_statistics);
+      break;
+    case Kind::up: ops_->linear_gelu(stream, size, {block.norm2, w, b}, block.up, block.gelu); break;
+    case Kind::down:
+      ops_->linear_add(stream, size, {block.gelu, w, b}, block.middle, a.residual[layer + 1]);
+      break;
+  }
 }
 
-void Model::forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                             Activations& a) {
-  const std::uint32_t n = rows(a), width = config_.width;
-  const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
-  const Activations::Block& block = a.open_block(layer);
-  const DeviceTensor in = a.residual[layer];
-
-  ops_->layer_norm(stream, {n, width}, in, weights[norm1_gain], weights[norm1_bias], block.norm1,
-                   block.norm1_statistics);
-  ops_->linear(stream, {n, width, 3 * width}, {block.norm1, weights[qkv_weight], weights[qkv_bias]},
-               block.qkv);
-  ops_->attention(stream, attention, block.qkv, block.log_sums, block.attended);
-  ops_->linear_add(stream, {n, width, width}, {block.attended, weights[proj_weight], weights[proj_bias]}, in,
-                   block.middle);
-
-  ops_->layer_norm(stream, {n, width}, block.middle, weights[norm2_gain], weights[norm2_bias], block.norm2,
-                   block.norm2_statistics);
-  ops_->linear_gelu(stream, {n, width, 4 * width}, {block.norm2, weights[up_weight], weights[up_bias]},
-                    block.up, block.gelu);
-}
-
-void Model::backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                           std::span<const Gradient> gradients, Activations& a) {
-  const std::uint32_t n = rows(a), width = config_.width;
-  const AttentionSize attention{a.sequences, config_.context, config_.heads, width};
-  const MatmulSize qkv{n, width, 3 * width}, proj{n, width, width}, up{n, width, 4 * width},
-      down{n, 4 * width, width};
-  if (a.find_block(layer) == nullptr) forward_branches(stream, layer, weights, a);
-  const Activations::Block& block = *a.find_block(layer);
-  const DeviceTensor dbranch = a.branch_gradient, dup = a.wide_gradient;
+void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
+                           const PieceWeights& weights, const PieceGradients& gradients, Activations& a) {
+  const MatmulSize size = size_of(piece, a);
+  const Activations::Block& block = a.block(layer);
+  const DeviceTensor w = weights.first;
+  const auto parameters = [&](DeviceTensor dy, DeviceTensor x) {
+    ops_->linear_gradients(stream, size, dy, x, gradients.first, gradients.second);
+  };
   const DeviceTensor dqkv = a.wide_gradient.slice({}, block.qkv.count());
+  switch (piece.kind) {
+    case Kind::down:
+      if (piece.ends_layer()) round_residual_gradient(stream, a);
+      parameters(a.rounded_gradient, block.gelu);
+      backward_gelu(stream, piece, w, block.up, a);
+      break;
+    case Kind::up:
+      parameters(a.wide_gradient, block.norm2);
+      backward_norm_input(stream, piece, a.wide_gradient, w, a);
+      break;
+    case Kind::norm2: backward_norm(stream, block.middle, block.norm2_statistics, w, gradients, a); break;
+    case Kind::proj:
+      if (piece.ends_layer()) round_residual_gradient(stream, a);
+      parameters(a.rounded_gradient, block.attended);
+      backward_attended(stream, piece, w, a);
+      break;
+    case Kind::qkv:
+      if (piece.ends_layer()) {
+        ops_->attention_backward(stream, attention_size(a),
+                                 {.qkv = block.qkv,
+                                  .log_sums = block.log_sums,
+                                  .y = block.attended,
+                                  .dy = a.attended_gradient,
+                                  .projections = a.projections,
+                                  .dqkv = dqkv});
+      }
+      parameters(dqkv, block.norm1);
+      backward_norm_input(stream, piece, dqkv, w, a);
+      break;
+    case Kind::norm1:
+      backward_norm(stream, a.residual[layer], block.norm1_statistics, w, gradients, a);
+      break;
+  }
+}
 
-  // The gradient of the block's output.
-  DeviceTensor dstream = rounded_gradient(stream, a);
-  ops_->linear_gradients(stream, down, dstream, block.gelu, gradients[down_weight], gradients[down_bias]);
-  ops_->linear_gelu_backward(stream, down, dstream, weights[down_weight], block.up, dup);
-  ops_->linear_gradients(stream, up, dup, block.norm2, gradients[up_weight], gradients[up_bias]);
-  ops_->linear_backward(stream, up, dup, weights[up_weight], dbranch);
-  ops_->layer_norm_backward(stream, {n, width},
-                            {.x = block.middle,
-                             .gain = weights[norm2_gain],
-                             .statistics = block.norm2_statistics,
+namespace {
+/// The last rows of a layer come first in the backward.
+GradientWrite write_of(const BlockPiece& piece) {
+  return piece.ends_layer() ? GradientWrite::overwrite : GradientWrite::accumulate;
+}
+}  // namespace
+
+void Model::backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
+                                Activations& a) {
+  ops_->linear_backward(stream, size_of(piece, a), dy, w, {a.branch_gradient, write_of(piece)});
+}
+
+void Model::backward_attended(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, Activations& a) {
+  const MatmulSize size = size_of(piece, a);
+  if (piece.is_whole())
+    return ops_->linear_backward(stream, size, a.rounded_gradient, w, {a.attended_gradient});
+  const DeviceTensor sum = a.summed_gradient.slice({}, a.branch_gradient.count());
+  ops_->linear_backward(stream, size, a.rounded_gradient, w, {sum, write_of(piece)});
+  if (piece.begins_layer()) ops_->round(stream, sum, a.attended_gradient);
+}
+
+void Model::backward_gelu(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, DeviceTensor up,
+                          Activations& a) {
+  const MatmulSize size = size_of(piece, a);
+  if (piece.is_whole())
+    return ops_->linear_gelu_backward(stream, size, a.rounded_gradient, w, up, a.wide_gradient);
+  ops_->linear_backward(stream, size, a.rounded_gradient, w, {a.summed_gradient, write_of(piece)});
+  if (piece.begins_layer()) ops_->gelu_backward(stream, a.summed_gradient, up, a.wide_gradient);
+}
+
+void Model::backward_norm(StreamHandle stream, DeviceTensor x, DeviceTensor statistics, DeviceTensor gain,
+                          const PieceGradients& gradients, Activations& a) {
+  const DeviceTensor dbranch = a.branch_gradient;
+  ops_->layer_norm_backward(stream, {rows(a), config_.width},
+                            {.x = x,
+                             .gain = gain,
+                             .statistics = statistics,
                              .dy = dbranch,
                              .dx = dbranch,
-                             .dgain = gradients[norm2_gain],
-                             .db = gradients[norm2_bias]});
-  ops_->add(stream, dbranch, a.residual_gradient);
-
-  // That of its middle.
-  dstream = rounded_gradient(stream, a);
-  ops_->linear_gradients(stream, proj, dstream, block.attended, gradients[proj_weight], gradients[proj_bias]);
-  ops_->linear_backward(stream, proj, dstream, weights[proj_weight], a.attended_gradient);
-  ops_->attention_backward(stream, attention,
-                           {.qkv = block.qkv,
-                            .log_sums = block.log_sums,
-                            .y = block.attended,
-                            .dy = a.attended_gradient,
-                            .projections = a.projections,
-                            .dqkv = dqkv});
-  ops_->linear_gradients(stream, qkv, dqkv, block.norm1, gradients[qkv_weight], gradients[qkv_bias]);
-  ops_->linear_backward(stream, qkv, dqkv, weights[qkv_weight], dbranch);
-  ops_->layer_norm_backward(stream, {n, width},
-                            {.x = a.residual[layer],
-                             .gain = weights[norm1_gain],
-                             .statistics = block.norm1_statistics,
-                             .dy = dbranch,
-                             .dx = dbranch,
-                             .dgain = gradients[norm1_gain],
-                             .db = gradients[norm1_bias]});
+                             .dgain = gradients.first,
+                             .db = gradients.second});
   ops_->add(stream, dbranch, a.residual_gradient);
 }
 
@@ -218,7 +255,7 @@ void Model::backward_head(StreamHandle stream, std::span<const DeviceTensor> wei
   ops_->cross_entropy_backward(stream, {n, ModelConfig::vocabulary}, a.logits, a.targets,
                                loss_scale / static_cast<float>(n), dlogits);
   ops_->linear_gradients(stream, output, dlogits, a.final_norm, gradients[tied_embedding], {});
-  ops_->linear_backward(stream, output, dlogits, weights[tied_embedding], a.residual_gradient);
+  ops_->linear_backward(stream, output, dlogits, weights[tied_embedding], {a.residual_gradient});
   ops_->layer_norm_backward(stream, {n, width},
                             {.x = a.residual.back(),
                              .gain = weights[norm_gain],

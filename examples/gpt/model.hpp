@@ -12,8 +12,8 @@ namespace gpt {
 /// The GPT, unit by unit: pre-norm blocks of attention and a 4× MLP, learned positions, the output head tied
 /// to the token embedding (Radford et al. 2019).
 ///
-/// Holds no parameters: each call is given the tensors of its unit, in the order of UnitDescription. A
-/// micro-batch is forward of units 0 … n − 1 and backward of n − 1 … 0 on one stream. One thread at a time.
+/// Holds no parameters: each call is given the tensors of its unit, in the order of UnitDescription. A micro-batch is
+/// forward of units 0 … n − 1, then ModelDescription::backward_visits(), on one stream. One thread at a time.
 class Model {
  public:
   /// `ops` outlives the model.
@@ -33,6 +33,12 @@ class Model {
                                                std::span<const DeviceTensor> weights,
                                                Activations& activations);
 
+  /// Enqueues what a BackwardVisit recomputes: the activations of the unit from the input of its block. Errors: as
+  /// forward().
+  [[nodiscard]] penstock::Result<void> recompute(StreamHandle stream, std::size_t unit,
+                                                 std::span<const DeviceTensor> weights,
+                                                 Activations& activations);
+
   /// Enqueues the backward of unit `unit`, of the loss `loss_scale` × mean cross-entropy, and writes each
   /// gradient once. Errors: as forward().
   [[nodiscard]] penstock::Result<void> backward(StreamHandle stream, std::size_t unit,
@@ -48,22 +54,42 @@ class Model {
   [[nodiscard]] bool is_head(std::size_t unit) const { return unit + 1 == description_.units().size(); }
 
   void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
-  void forward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                     Activations& a);
-  /// All of a block but its output.
-  void forward_branches(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                        Activations& a);
   void forward_head(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
   void backward_embed(StreamHandle stream, std::span<const Gradient> gradients, Activations& a);
-  void backward_block(StreamHandle stream, std::size_t layer, std::span<const DeviceTensor> weights,
-                      std::span<const Gradient> gradients, Activations& a);
   void backward_head(StreamHandle stream, std::span<const DeviceTensor> weights,
                      std::span<const Gradient> gradients, Activations& a, float loss_scale);
 
-  /// The gradient of the residual stream, as an operand.
-  DeviceTensor rounded_gradient(StreamHandle stream, const Activations& a);
+  /// The two tensors of a piece of a block.
+  struct PieceWeights {
+    DeviceTensor first, second;
+  };
+  struct PieceGradients {
+    Gradient first, second;
+  };
+  void forward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
+                     const PieceWeights& weights, Activations& a);
+  void backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
+                      const PieceWeights& weights, const PieceGradients& gradients, Activations& a);
+  /// The gradient of a layer's input from that of its output, for each of its pieces in the order of the backward.
+  void backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
+                           Activations& a);
+  void backward_attended(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, Activations& a);
+  void backward_gelu(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, DeviceTensor up,
+                     Activations& a);
+  /// Adds the gradient through a norm to that of the residual stream.
+  void backward_norm(StreamHandle stream, DeviceTensor x, DeviceTensor statistics, DeviceTensor gain,
+                     const PieceGradients& gradients, Activations& a);
+
+  /// Makes the gradient of the residual stream an operand.
+  void round_residual_gradient(StreamHandle stream, const Activations& a);
 
   [[nodiscard]] std::uint32_t rows(const Activations& a) const { return a.sequences * config_.context; }
+  [[nodiscard]] AttentionSize attention_size(const Activations& a) const {
+    return {a.sequences, config_.context, config_.heads, config_.width};
+  }
+  [[nodiscard]] MatmulSize size_of(const BlockPiece& piece, const Activations& a) const {
+    return {rows(a), piece.inputs, piece.outputs, piece.first, piece.all_outputs};
+  }
 
   ModelConfig config_;
   ModelDescription description_;

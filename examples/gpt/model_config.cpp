@@ -1,5 +1,7 @@
 #include "gpt/model_config.hpp"
 
+#include "gpt/block_pieces.hpp"
+
 #include <string>
 
 namespace gpt {
@@ -26,11 +28,14 @@ Result<void> ModelConfig::validate() const {
   PENSTOCK_TRY(check_range(operation, "width", width, width_max));
   PENSTOCK_TRY(check_range(operation, "heads", heads, heads_max));
   PENSTOCK_TRY(check_range(operation, "context", context, context_max));
-  if (width % heads == 0) return penstock::ok();
-  return Error::invalid_argument(operation)
-      .object("width")
-      .wanted("a multiple of " + std::to_string(heads) + " heads")
-      .got(width);
+  if (width % heads != 0) {
+    return Error::invalid_argument(operation)
+        .object("width")
+        .wanted("a multiple of " + std::to_string(heads) + " heads")
+        .got(width);
+  }
+  PENSTOCK_TRY(block_pieces(*this));
+  return penstock::ok();
 }
 
 Result<void> TrainingConfig::validate() const {
@@ -38,8 +43,14 @@ Result<void> TrainingConfig::validate() const {
   PENSTOCK_TRY(check_range(operation, "ranks", ranks, ranks_max));
   PENSTOCK_TRY(check_range(operation, "micro-batches (gradient_accumulation_steps)", micro_batches,
                            micro_batches_max));
-  return check_range(operation, "sequences of a micro-batch (train_micro_batch_size_per_gpu)", sequences,
-                     sequences_max);
+  PENSTOCK_TRY(check_range(operation, "sequences of a micro-batch (train_micro_batch_size_per_gpu)",
+                           sequences, sequences_max));
+  if (!layer_by_layer || micro_batches <= sequences_max / sequences) return penstock::ok();
+  return Error::invalid_argument(operation)
+      .object("sequences of all micro-batches of a step, whose activations exist at a time")
+      .wanted("at most " + std::to_string(sequences_max))
+      .got(std::uint64_t{micro_batches} * sequences)
+      .advice("lower gradient_accumulation_steps, or do not accumulate layer by layer");
 }
 
 }  // namespace gpt

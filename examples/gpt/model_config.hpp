@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/base/result.hpp>
+#include <penstock/base/units.hpp>
 
 #include <cstdint>
 
@@ -15,9 +16,12 @@ struct ModelConfig {
   std::uint32_t heads = 12;
   std::uint32_t context = 128;  ///< tokens per sequence
   std::uint64_t seed = 1;       ///< of the initial values
+  /// Maximum number of elements of a unit of a block, penstock.unit_elements_max. A block above it is several units,
+  /// and matrices above it are cut into row blocks. 0: each block is one unit.
+  penstock::ElementCount unit_elements_max = {};
 
-  /// Errors: invalid_argument, for a zero, a value above those with which sizes in bytes fit into 64 bits, and a width
-  /// that is not a multiple of heads.
+  /// Errors: invalid_argument, for a zero, a value above those with which sizes in bytes fit into 64 bits, a width
+  /// that is not a multiple of heads, and a limit below that of the smallest row block.
   [[nodiscard]] penstock::Result<void> validate() const;
 };
 
@@ -39,6 +43,9 @@ struct TrainingConfig {
   std::uint32_t micro_batches = 2;      ///< per step and rank
   std::uint32_t sequences = 2;          ///< per micro-batch
   bool checkpoint_activations = false;  ///< see Activations::Options
+  /// Each unit runs all micro-batches of a step before the next unit does, so that its parameters are gathered as often
+  /// as for one micro-batch ("layered gradient accumulation", Lamy-Poirier 2021).
+  bool layer_by_layer = false;
   std::uint32_t steps = 48;
   std::uint32_t warmup_steps = 6;  ///< the rate rises linearly, then falls linearly to zero at `steps`
   float learning_rate = 6e-4f;     ///< the maximum
@@ -46,6 +53,9 @@ struct TrainingConfig {
   float weight_decay = 0.1f;  ///< of matrices and embeddings
   float gradient_norm_max = 1.0f;
   std::uint64_t data_seed = 1;
+
+  /// The micro-batches whose activations exist at a time.
+  [[nodiscard]] std::uint32_t micro_batches_at_a_time() const { return layer_by_layer ? micro_batches : 1; }
 
   /// Errors: invalid_argument, for zero or too many ranks, micro-batches or sequences.
   [[nodiscard]] penstock::Result<void> validate() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace gpt {
@@ -26,24 +27,63 @@ ParameterDescription vector(std::string name, std::uint64_t count, float constan
   return {.name = std::move(name), .count = ElementCount(count), .initial = {.constant = constant}};
 }
 
+constexpr std::size_t parameters_of_embed = 2, parameters_of_block = 12;
+
+struct PieceNames {
+  const char *first, *second;
+};
+PieceNames names_of(BlockPiece::Kind kind) {
+  using Kind = BlockPiece::Kind;
+  switch (kind) {
+    case Kind::norm1: return {"norm1.gain", "norm1.bias"};
+    case Kind::qkv: return {"qkv.weight", "qkv.bias"};
+    case Kind::proj: return {"proj.weight", "proj.bias"};
+    case Kind::norm2: return {"norm2.gain", "norm2.bias"};
+    case Kind::up: return {"up.weight", "up.bias"};
+    case Kind::down: return {"down.weight", "down.bias"};
+  }
+  return {"unknown", "unknown"};
+}
+
 UnitDescription embed(const ModelConfig& config) {
   return {.name = "embed",
           .parameters = {matrix("token_embedding", ModelConfig::vocabulary, config.width, deviation),
-                         matrix("position_embedding", config.context, config.width, deviation / 2)},
-          .uses = {}};
+                         matrix("position_embedding", config.context, config.width, deviation / 2)}};
 }
 
-UnitDescription block(const ModelConfig& config, std::uint32_t layer) {
-  const std::uint64_t width = config.width;
-  const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
-  return {.name = "block." + std::to_string(layer),
-          .parameters = {vector("norm1.gain", width, 1), vector("norm1.bias", width, 0),
-                         matrix("qkv.weight", 3 * width, width, deviation), vector("qkv.bias", 3 * width, 0),
-                         matrix("proj.weight", width, width, residual), vector("proj.bias", width, 0),
-                         vector("norm2.gain", width, 1), vector("norm2.bias", width, 0),
-                         matrix("up.weight", 4 * width, width, deviation), vector("up.bias", 4 * width, 0),
-                         matrix("down.weight", width, 4 * width, residual), vector("down.bias", width, 0)},
-          .uses = {}};
+/// The two parameters of a piece. Row blocks are named by their rows: "up.weight[64:128]".
+std::vector<ParameterDescription> parameters_of(const BlockPiece& piece, const ModelConfig& config) {
+  using Kind = BlockPiece::Kind;
+  const PieceNames names = names_of(piece.kind);
+  std::string rows;
+  if (!piece.is_whole()) {
+    rows.append("[").append(std::to_string(piece.first)).append(":");
+    rows.append(std::to_string(piece.first + piece.outputs)).append("]");
+  }
+  if (piece.inputs == 0)
+    return {vector(names.first, piece.outputs, 1), vector(names.second, piece.outputs, 0)};
+  const bool to_residual = piece.kind == Kind::proj || piece.kind == Kind::down;
+  const float spread =
+      to_residual ? deviation / std::sqrt(2.0f * static_cast<float>(config.layers)) : deviation;
+  return {matrix(names.first + rows, piece.outputs, piece.inputs, spread),
+          vector(names.second + rows, piece.outputs, 0)};
+}
+
+UnitDescription block_unit(const ModelConfig& config, std::uint32_t layer, std::vector<BlockPiece> pieces,
+                           std::string name) {
+  UnitDescription unit{.name = std::move(name), .parameters = {}, .layer = layer};
+  for (const BlockPiece& piece : pieces) {
+    std::vector<ParameterDescription> two = parameters_of(piece, config);
+    const auto number =
+        parameters_of_embed + parameters_of_block * layer + 2 * static_cast<std::size_t>(piece.kind);
+    two[0].number = number;
+    two[0].first = std::uint64_t{piece.first} * piece.inputs;
+    two[1].number = number + 1;
+    two[1].first = piece.first;
+    std::move(two.begin(), two.end(), std::back_inserter(unit.parameters));
+  }
+  unit.pieces = std::move(pieces);
+  return unit;
 }
 
 UnitDescription head(const ModelConfig& config) {
@@ -69,9 +109,21 @@ ElementCount UnitDescription::element_count() const {
 }
 
 ModelDescription::ModelDescription(const ModelConfig& config) : width_(config.width), seed_(config.seed) {
-  units_.push_back(embed(config));
-  for (std::uint32_t layer = 0; layer < config.layers; ++layer) units_.push_back(block(config, layer));
-  units_.push_back(head(config));
+  const auto number_from = [](UnitDescription unit, std::uint64_t first) {
+    for (ParameterDescription& parameter : unit.parameters) parameter.number = first++;
+    return unit;
+  };
+  const auto of_block = block_pieces(config).value();
+  units_per_block_ = of_block.size();
+  units_.push_back(number_from(embed(config), 0));
+  for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
+    for (std::size_t part = 0; part < of_block.size(); ++part) {
+      std::string name = "block." + std::to_string(layer);
+      if (blocks_are_cut()) name.append(".part.").append(std::to_string(part));
+      units_.push_back(block_unit(config, layer, of_block[part], std::move(name)));
+    }
+  }
+  units_.push_back(number_from(head(config), parameters_of_embed + parameters_of_block * config.layers));
 }
 
 ElementCount ModelDescription::element_count() const {
@@ -91,10 +143,26 @@ ElementCount ModelDescription::scratch_count() const {
   return most;
 }
 
-std::uint64_t ModelDescription::number(ParameterId id) const {
-  std::uint64_t result = id.index;
-  for (std::size_t unit = 0; unit < id.unit; ++unit) result += units_[unit].parameters.size();
-  return result;
+std::vector<BackwardVisit> ModelDescription::backward_visits(bool checkpoint) const {
+  const auto count = static_cast<std::uint32_t>(units_.size());
+  const auto parts = static_cast<std::uint32_t>(units_per_block_);
+  std::vector<BackwardVisit> visits = {{.unit = count - 1, .recompute = false, .backward = true}};
+  for (std::uint32_t last = count - 2; last > 0; last -= parts) {
+    const std::uint32_t first = last - parts + 1;
+    // The output of a block is the input of the next one, which is kept.
+    const auto recomputes = [&](std::uint32_t unit) {
+      return checkpoint && units_[unit].pieces.front().kind != BlockPiece::Kind::down;
+    };
+    for (std::uint32_t unit = first; unit < last; ++unit) {
+      if (recomputes(unit)) visits.push_back({.unit = unit, .recompute = true, .backward = false});
+    }
+    visits.push_back({.unit = last, .recompute = recomputes(last), .backward = true});
+    for (std::uint32_t unit = last; unit-- > first;) {
+      visits.push_back({.unit = unit, .recompute = false, .backward = true});
+    }
+  }
+  visits.push_back({.unit = 0, .recompute = false, .backward = true});
+  return visits;
 }
 
 float ModelDescription::initial_value(ParameterId id, std::uint64_t element) const {
@@ -104,8 +172,10 @@ float ModelDescription::initial_value(ParameterId id, std::uint64_t element) con
 }
 
 void ModelDescription::initial_values(ParameterId id, std::uint64_t first, std::span<float> values) const {
-  const InitialRule rule = parameter(id).initial;
-  const std::uint64_t stream = random_bits({seed_, number(id)});
+  const ParameterDescription& described = parameter(id);
+  const InitialRule rule = described.initial;
+  const std::uint64_t stream = random_bits({seed_, described.number});
+  first += described.first;
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = rule.constant + rule.deviation * standard_draw(random_bits({stream, first + i}));
   }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include "gpt/block_pieces.hpp"
 #include "gpt/model_config.hpp"
 
 #include <penstock/base/units.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,11 +20,14 @@ struct InitialRule {
   float deviation = 0.0f;
 };
 
+/// A parameter, or a row block of one.
 struct ParameterDescription {
   std::string name;
   penstock::ElementCount count;
   InitialRule initial;
   bool weight_decay = false;
+  /// Its number over all units of the model that is not cut, and its first element in that parameter.
+  std::uint64_t number = 0, first = 0;
 };
 
 /// A parameter's position in the description.
@@ -35,16 +40,26 @@ struct ParameterId {
 struct UnitDescription {
   std::string name;
   std::vector<ParameterDescription> parameters;  ///< owned by this unit
-  std::vector<ParameterId> uses;                 ///< owned by another unit: the tied embedding
+  std::vector<ParameterId> uses = {};            ///< owned by another unit: the tied embedding
+  std::uint32_t layer = 0;                       ///< of a unit of a block
+  std::vector<BlockPiece> pieces = {};           ///< of a unit of a block: two parameters each, in this order
 
   [[nodiscard]] std::size_t tensor_count() const { return parameters.size() + uses.size(); }
   [[nodiscard]] penstock::ElementCount element_count() const;  ///< of the owned parameters
+};
+
+/// A turn of a unit in the backward of a micro-batch.
+struct BackwardVisit {
+  std::uint32_t unit;
+  bool recompute;  ///< first computes the unit's activations again
+  bool backward;
 };
 
 /// The model as a trainer needs to know it: units in forward order (embed, block.0 …, head) and their parameters. A
 /// value type, independent of where parameters are stored.
 class ModelDescription {
  public:
+  /// Precondition: `config` is valid.
   explicit ModelDescription(const ModelConfig& config);
 
   [[nodiscard]] std::span<const UnitDescription> units() const& { return units_; }
@@ -53,19 +68,23 @@ class ModelDescription {
     return units_[id.unit].parameters[id.index];
   }
   [[nodiscard]] penstock::ElementCount element_count() const;
+  /// Whether blocks are several units.
+  [[nodiscard]] bool blocks_are_cut() const { return units_per_block_ > 1; }
+  /// The units in the order of the backward. Where activations are checkpoints, all units of a block compute theirs
+  /// again before the last of them runs its backward.
+  [[nodiscard]] std::vector<BackwardVisit> backward_visits(bool checkpoint) const;
   /// Elements of the fp32 scratch that the Ops of host memory need for this model.
   [[nodiscard]] penstock::ElementCount scratch_count() const;
 
-  /// Element `element` of a parameter before training. Depends only on the seed, the parameter's number over all units
-  /// and the element, so that any rank can compute any slice, with the same bits on every platform.
+  /// Element `element` of a parameter before training. Depends only on the seed, the parameter's number and the
+  /// element, so that any rank can compute any slice, with the same bits on every platform and however blocks are cut.
   [[nodiscard]] float initial_value(ParameterId id, std::uint64_t element) const;
   /// The values of elements [first, first + values.size()).
   void initial_values(ParameterId id, std::uint64_t first, std::span<float> values) const;
 
  private:
-  [[nodiscard]] std::uint64_t number(ParameterId id) const;
-
   std::vector<UnitDescription> units_;
+  std::size_t units_per_block_ = 1;
   std::uint32_t width_;
   std::uint64_t seed_;
 };

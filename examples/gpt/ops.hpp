@@ -19,15 +19,20 @@ enum class GradientWrite : std::uint8_t {
   accumulate,  ///< gradient = round(old + new), the sum in fp32
 };
 
-/// Where the gradient of one parameter goes: bf16 or fp32, of the parameter's element count.
+/// Where a gradient goes: bf16 or fp32, of the element count of what it is the gradient of.
 struct Gradient {
   DeviceTensor tensor;
   GradientWrite write = GradientWrite::overwrite;
 };
 
-/// y[rows, outputs] = x[rows, inputs] · w[outputs, inputs]ᵀ.
+/// A layer y[rows, columns] = x[rows, inputs] · w[columns, inputs]ᵀ, or one block of it: rows [first, first + outputs)
+/// of w and of the bias, and these columns of y. An operation on a block is given w and the bias of the block, and all
+/// columns of y and of its gradient.
 struct MatmulSize {
   std::uint32_t rows, inputs, outputs;
+  std::uint32_t first = 0, columns = outputs;
+
+  [[nodiscard]] bool is_whole() const { return outputs == columns; }
 };
 
 /// Rows of `columns` elements each.
@@ -90,13 +95,16 @@ class Ops {
                            DeviceTensor y) = 0;
   /// dx = dy · w. dy is an operand; dx is one or fp32.
   virtual void linear_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
-                               DeviceTensor dx) = 0;
-  /// dup = (dy · w) · gelu'(up), of the layer whose input is gelu(up). All but w are operands.
+                               const Gradient& dx) = 0;
+  /// dup = (dy · w) · gelu'(up), of the whole layer whose input is gelu(up). All but w are operands.
   virtual void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
                                     DeviceTensor up, DeviceTensor dup) = 0;
   /// dw = dyᵀ · x and db = Σ_row dy[row], of operands. An empty db is left out.
   virtual void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
                                 Gradient dw, Gradient db) = 0;
+
+  /// dup = dy · gelu'(up), where y = gelu(up). dy is fp32, the others are operands.
+  virtual void gelu_backward(StreamHandle stream, DeviceTensor dy, DeviceTensor up, DeviceTensor dup) = 0;
 
   /// y = x, rounded to an operand.
   virtual void round(StreamHandle stream, DeviceTensor x, DeviceTensor y) = 0;

@@ -131,7 +131,7 @@ class Rank {
         ops_(make_host_ops(
             allocator_.allocate(*bytes_of(ModelDescription(config).scratch_count(), DType::fp32)).value())),
         model_(Model::create(config, *ops_).value()),
-        activations_(Activations::allocate(config, activation_options(training), allocator_).value()),
+        activations_(Activations::allocate(config, activation_options(training), allocator_).value().front()),
         gradients_(model_.description()) {
     shared_.sums[rank_].resize(shared_.master.size());
     const std::uint64_t slice = penstock::ceil_divide(shared_.master.size(), training_.ranks);

@@ -100,7 +100,7 @@ RankTrainer::~RankTrainer() {
 
 Result<void> RankTrainer::open() {
   const std::uint32_t ranks = options_.training.ranks;
-  const ByteCount activation_bytes = Activations::size(options_.model, activation_options(options_.training));
+  const ByteCount activation_bytes = training_memory(options_.model, options_.training);
   auto rank =
       zero::Rank::create({.config = options_.config,
                           .model = layout_of(ModelDescription(options_.model)),
@@ -131,17 +131,7 @@ Result<void> RankTrainer::open() {
   auto model = Model::create(options_.model, *ops_);
   if (!model) return model.error();
   model_ = std::move(*model);
-  OnDevice allocator(rank_->device());
-  const auto kept = activation_options(options_.training, ops_->operand_dtype());
-  activation_bytes_ = Activations::size(options_.model, kept);
-  auto activations = Activations::allocate(options_.model, kept, allocator);
-  if (!activations) return activations.error();
-  activations_ = std::move(*activations);
-  const std::size_t rows = activations_->tokens.size().value() * options_.training.micro_batches;
-  tokens_.resize(rows);
-  targets_.resize(rows);
-  losses_.resize(rows);
-
+  PENSTOCK_TRY(open_training_memory());
   const auto initialized = rank_->engine().initialize(
       [&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
         model_->description().initial_values({parameter.unit, parameter.index}, first, values);
@@ -154,6 +144,23 @@ Result<void> RankTrainer::open() {
   return initialized;
 }
 
+Result<void> RankTrainer::open_training_memory() {
+  const ModelDescription& description = model_->description();
+  OnDevice allocator(rank_->device());
+  const auto options = activation_options(options_.training, ops_->operand_dtype());
+  activation_bytes_ = training_memory(options_.model, options_.training, options.operands);
+  PENSTOCK_TRY_ASSIGN(activations_, Activations::allocate(options_.model, options, allocator));
+  if (activations_.size() > 1) {
+    PENSTOCK_TRY_ASSIGN(sums_, GradientSums::allocate(description, allocator));
+  }
+  backward_visits_ = description.backward_visits(options.checkpoint);
+  const std::size_t rows = activations_.front().tokens.size().value() * options_.training.micro_batches;
+  tokens_.resize(rows);
+  targets_.resize(rows);
+  losses_.resize(rows);
+  return ok();
+}
+
 DeviceMemoryUse RankTrainer::device_memory() {
   return {.free_at_start = device_free_at_start_,
           .free_now = rank_->device().free_memory(),
@@ -162,11 +169,14 @@ DeviceMemoryUse RankTrainer::device_memory() {
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
   StepReport report;
+  const TrainingConfig& training = options_.training;
+  const std::uint32_t at_a_time = training.micro_batches_at_a_time();
+  // The engine sees one micro-batch for each sum of gradients that it gets.
   PENSTOCK_TRY(rank_->engine().begin_step(
-      {.micro_batches = options_.training.micro_batches,
-       .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
-  for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
-    PENSTOCK_TRY(micro_batch(step, micro, report));
+      {.micro_batches = training.micro_batches / at_a_time,
+       .learning_rate = learning_rate(training, options_.config.optimizer.learning_rate, step)}));
+  for (std::uint32_t first = 0; first < training.micro_batches; first += at_a_time) {
+    PENSTOCK_TRY(micro_batches(step, first, report));
   }
   PhaseTimer timer(rank_->runtime());
   auto outcome = rank_->engine().step();
@@ -180,49 +190,82 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   return report;
 }
 
-Result<void> RankTrainer::micro_batch(std::uint32_t step, std::uint32_t micro, StepReport& report) {
+Result<void> RankTrainer::micro_batches(std::uint32_t step, std::uint32_t first, StepReport& report) {
   PhaseTimer timer(rank_->runtime());
+  did(Activity::wait_for_step);
+  for (std::uint32_t i = 0; i < activations_.size(); ++i)
+    PENSTOCK_TRY(copy_tokens(step, first + i, activations_[i]));
+  const auto units = static_cast<std::uint32_t>(model_->description().units().size());
+  for (std::uint32_t unit = 0; unit < units; ++unit) PENSTOCK_TRY(forward(unit));
+  timer.end(report, &StepReport::Phases::forward);
+  for (const BackwardVisit& visit : backward_visits_) PENSTOCK_TRY(backward(visit));
+  for (std::uint32_t i = 0; i < activations_.size(); ++i) {
+    PENSTOCK_TRY(rank_->device().copy_to_host(stream_->handle(), activations_[i].losses.bytes,
+                                              HostSpan(of_micro_batch(losses_, first + i))));
+  }
+  timer.end(report, &StepReport::Phases::backward);
+  return ok();
+}
+
+Result<void> RankTrainer::copy_tokens(std::uint32_t step, std::uint32_t micro_batch,
+                                      Activations& activations) {
   // Each micro-batch has its own host memory, because its copies run when the stream gets there.
-  const std::size_t rows = activations_->tokens.size().value();
-  const auto of_micro_batch = [&](auto& all) { return std::span(all).subspan(micro * rows, rows); };
-  const std::span<std::uint8_t> tokens = of_micro_batch(tokens_), targets = of_micro_batch(targets_);
-  options_.text->batch(options_.training.data_seed, {step, micro, options_.rank},
+  const std::span<std::uint8_t> tokens = of_micro_batch(tokens_, micro_batch),
+                                targets = of_micro_batch(targets_, micro_batch);
+  options_.text->batch(options_.training.data_seed, {step, micro_batch, options_.rank},
                        {options_.training.sequences, options_.model.context}, tokens, targets);
   const StreamHandle stream = stream_->handle();
-  tiers::Device& device = rank_->device();
-  did(Activity::wait_for_step);
-  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(tokens), activations_->tokens));
-  PENSTOCK_TRY(device.copy_to_device(stream, ConstHostSpan(targets), activations_->targets));
+  PENSTOCK_TRY(rank_->device().copy_to_device(stream, ConstHostSpan(tokens), activations.tokens));
+  return rank_->device().copy_to_device(stream, ConstHostSpan(targets), activations.targets);
+}
 
-  const auto units = static_cast<std::uint32_t>(model_->description().units().size());
-  for (std::uint32_t unit = 0; unit < units; ++unit) {
-    auto weights = rank_->engine().acquire(unit, *stream_);
-    if (!weights) return weights.error();
-    did(Activity::wait_for_parameters, unit);
-    PENSTOCK_TRY(model_->forward(stream, unit, weights->parameters(), *activations_));
-    did(Activity::forward, unit);
-  }
-  timer.end(report, &StepReport::Phases::forward);
-  for (std::uint32_t unit = units; unit-- > 0;) {
-    auto weights = rank_->engine().acquire(unit, *stream_);
-    if (!weights) return weights.error();
-    did(Activity::wait_for_parameters, unit);
-    auto room = rank_->engine().gradients(unit, *stream_);
-    if (!room) return room.error();
-    did(Activity::wait_for_gradients, unit);
-    std::vector<Gradient> gradients;
+Result<void> RankTrainer::forward(std::uint32_t unit) {
+  auto weights = rank_->engine().acquire(unit, *stream_);
+  if (!weights) return weights.error();
+  did(Activity::wait_for_parameters, unit);
+  for (Activations& activations : activations_)
+    PENSTOCK_TRY(model_->forward(stream_->handle(), unit, weights->parameters(), activations));
+  did(Activity::forward, unit);
+  return ok();
+}
+
+Result<void> RankTrainer::backward(const BackwardVisit& visit) {
+  auto weights = rank_->engine().acquire(visit.unit, *stream_);
+  if (!weights) return weights.error();
+  did(Activity::wait_for_parameters, visit.unit);
+  const StreamHandle stream = stream_->handle();
+  std::optional<zero::UnitGradients> room;
+  std::vector<Gradient> gradients;
+  if (visit.backward && sums_) {
+    gradients = sums_->of_unit(model_->description(), visit.unit);
+  } else if (visit.backward) {
+    PENSTOCK_TRY_ASSIGN(room, rank_->engine().gradients(visit.unit, *stream_));
+    did(Activity::wait_for_gradients, visit.unit);
     for (const zero::GradientSlot& slot : room->slots()) {
       gradients.push_back(
           {slot.tensor, slot.accumulate ? GradientWrite::accumulate : GradientWrite::overwrite});
     }
-    const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
-    PENSTOCK_TRY(model_->backward(stream, unit, weights->parameters(), gradients, *activations_, share));
-    did(Activity::backward, unit);
-    weights->end();
-    PENSTOCK_TRY(rank_->engine().reduce(std::move(*room), *stream_));
   }
-  PENSTOCK_TRY(device.copy_to_host(stream, activations_->losses.bytes, HostSpan(of_micro_batch(losses_))));
-  timer.end(report, &StepReport::Phases::backward);
+  const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
+  for (Activations& activations : activations_) {
+    if (visit.recompute)
+      PENSTOCK_TRY(model_->recompute(stream, visit.unit, weights->parameters(), activations));
+    if (!visit.backward) continue;
+    PENSTOCK_TRY(model_->backward(stream, visit.unit, weights->parameters(), gradients, activations, share));
+    for (Gradient& gradient : gradients)
+      gradient.write = GradientWrite::accumulate;  // of the next micro-batch
+  }
+  did(Activity::backward, visit.unit);
+  weights->end();
+  if (room) return rank_->engine().reduce(std::move(*room), *stream_);
+  if (!visit.backward) return ok();
+  const std::vector<zero::GradientSource> sums = [&] {
+    std::vector<zero::GradientSource> sources;
+    for (const Gradient& gradient : gradients) sources.emplace_back(gradient.tensor);
+    return sources;
+  }();
+  PENSTOCK_TRY(rank_->engine().reduce(visit.unit, sums, *stream_));
+  did(Activity::wait_for_gradients, visit.unit);
   return ok();
 }
 

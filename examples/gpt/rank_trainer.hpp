@@ -5,6 +5,7 @@
 #include "gpt/rank_device.hpp"
 #include "gpt/text.hpp"
 #include "gpt/timeline.hpp"
+#include "gpt/training_memory.hpp"
 
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
@@ -38,7 +39,7 @@ struct DeviceMemoryUse {
   penstock::ByteCount
       free_at_start;  ///< before the engine's memory and the activations; after cuBLAS and scratch
   penstock::ByteCount free_now;
-  penstock::ByteCount activations;
+  penstock::ByteCount activations;  ///< see training_memory()
 };
 
 /// One rank that embeds Penstock: a zero::Rank, and the loop of a training step.
@@ -77,8 +78,19 @@ class RankTrainer {
  private:
   explicit RankTrainer(const Options& options) : options_(options) {}
   penstock::Result<void> open();
-  /// Enqueues forward and backward of one micro-batch.
-  penstock::Result<void> micro_batch(std::uint32_t step, std::uint32_t micro_batch, StepReport& report);
+  penstock::Result<void> open_training_memory();
+  /// Enqueues forward and backward of the micro-batches from number `first` on that are in progress at a time.
+  penstock::Result<void> micro_batches(std::uint32_t step, std::uint32_t first, StepReport& report);
+  /// Enqueues the copies of a micro-batch's tokens to the device.
+  penstock::Result<void> copy_tokens(std::uint32_t step, std::uint32_t micro_batch, Activations& activations);
+  penstock::Result<void> forward(std::uint32_t unit);
+  penstock::Result<void> backward(const BackwardVisit& visit);
+  /// Those of `values`, of one micro-batch.
+  template <class Values>
+  [[nodiscard]] auto of_micro_batch(Values& values, std::uint32_t micro_batch) const {
+    const std::size_t rows = values.size() / options_.training.micro_batches;
+    return std::span(values).subspan(micro_batch * rows, rows);
+  }
   /// The mean loss of the step's micro-batches.
   penstock::Result<double> read_loss();
 
@@ -91,7 +103,9 @@ class RankTrainer {
   std::unique_ptr<Ops> ops_;  // its scratch is memory of the rank's device
   std::unique_ptr<penstock::tiers::Stream> stream_;
   std::optional<Model> model_;
-  std::optional<Activations> activations_;
+  std::vector<BackwardVisit> backward_visits_;
+  std::vector<Activations> activations_;  // of the micro-batches that are in progress at a time
+  std::optional<GradientSums> sums_;      // if these are several
   penstock::ByteCount device_free_at_start_, activation_bytes_;
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;

@@ -156,7 +156,6 @@ std::vector<std::string> unit_names(const ModelConfig& model) {
 }
 
 int run(const Arguments& arguments) {
-  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
   if (!arguments.nvme_paths.empty()) {
@@ -165,8 +164,10 @@ int run(const Arguments& arguments) {
   for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   if (auto paths = config->check_paths(); !paths) return fail(paths.error(), "cannot use the swap directory");
   Arguments effective = arguments;
+  effective.model.unit_elements_max = config->penstock.unit_elements_max;
   effective.training.micro_batches = config->gradient_accumulation_steps;
   effective.training.sequences = config->micro_batch_size;
+  if (auto model = effective.model.validate(); !model) return fail(model.error(), "cannot start");
   if (auto valid = effective.training.validate(); !valid) return fail(valid.error(), "cannot start");
   auto plan = plan_run(effective, *config);
   if (!plan) return fail(plan.error(), "cannot start");
@@ -182,7 +183,7 @@ int run(const Arguments& arguments) {
   }
   std::unique_ptr<TraceReport> trace;
   if (arguments.trace) {
-    auto created = TraceReport::create(*arguments.trace, unit_names(arguments.model));
+    auto created = TraceReport::create(*arguments.trace, unit_names(effective.model));
     if (!created) return fail(created.error(), "cannot write the trace");
     trace = std::move(*created);
   }
@@ -272,6 +273,9 @@ int main_body(int argc, char** argv) {
   app.add_flag(
       "--checkpoint-activations", arguments.training.checkpoint_activations,
       "keep only the input of each block, and compute the rest again in its backward; the same result");
+  app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
+               "run each layer for all micro-batches of a step before the next layer, so that parameters are "
+               "gathered once a step; needs activations of all micro-batches");
   app.add_option("--trace", arguments.trace,
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
   app.add_option("--json", arguments.json, "write the figures of the report to this file");

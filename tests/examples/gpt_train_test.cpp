@@ -19,6 +19,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,15 @@ class GptTrain : public testing::Test {
            config_file;
   }
   std::string swap() const { return swap_.path().string(); }
+  /// The same arguments, with the text of the configuration changed.
+  std::string with_replaced(const std::string& all, const std::string& old, const std::string& by) const {
+    const std::string file = (directory_.path() / "config.json").string();
+    std::ifstream in(file);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    text.replace(text.find(old), old.size(), by);
+    std::ofstream(file) << text;
+    return all;
+  }
 
   /// Runs it with `redirection` of the shell, where it cannot print: it must say so and use no file as its output.
   void expect_output_error(const std::string& redirection) {
@@ -133,6 +143,57 @@ TEST_F(GptTrain, TrainsWithCheckpointedActivationsToTheSameDigestInLessMemory) {
   EXPECT_EQ(digest_in(checkpointed.output), digest_in(whole.output));
   EXPECT_GT(activations(checkpointed), 0);
   EXPECT_LT(activations(checkpointed), 0.5 * activations(whole)) << checkpointed.output;
+}
+
+TEST_F(GptTrain, ReadsParametersAsOftenForManyMicroBatchesAsForOneIfItAccumulatesByLayer) {
+  // The budget holds two thirds of the shards.
+  const std::string changes = R"(, "penstock": {"host_budget": "3MiB", "tile_elements": 16384})";
+  const auto read_mib = [&](int micro_batches, const std::string& option) {
+    const Outcome outcome = train(with_replaced(arguments(changes) + " --layers 8 --width 128 " + option,
+                                                "accumulation_steps\": 2",
+                                                "accumulation_steps\": " + std::to_string(micro_batches)));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(outcome.output, match, std::regex("\nparameter shards +([0-9.]+) MiB")))
+        << outcome.output;
+    return match.empty() ? 0 : std::stod(match[1]);
+  };
+  const double one = read_mib(1, "");
+
+  EXPECT_GT(one, 1);
+  EXPECT_GT(read_mib(6, ""), 4 * one);
+  EXPECT_NEAR(read_mib(6, "--accumulate-by-layer") / one, 1, 0.25);
+}
+
+TEST_F(GptTrain, TrainsByLayerToTheSameDigestOnDiskAndInMemoryWithAndWithoutCheckpoints) {
+  const Outcome outcome = train(arguments() + " --accumulate-by-layer --check"),
+                checkpointed = train(arguments() + " --accumulate-by-layer --checkpoint-activations");
+
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("check passed"), std::string::npos) << outcome.output;
+  EXPECT_EQ(digest_in(checkpointed.output), digest_in(outcome.output));
+}
+
+TEST_F(GptTrain, TrainsABlockThatIsLargerThanTheDevicesBudget) {
+  const std::string shape = " --width 256 --context 16";
+  const std::string budget = R"(, "penstock": {"device_budget": "2MiB", "tile_elements": 16384)";
+
+  expect_refused(train(arguments(budget + "}") + shape), 2,
+                 {"device budget is too small", "penstock.device_budget"});
+  const Outcome cut = train(arguments(budget + R"(, "unit_elements_max": 75000})") + shape +
+                            " --checkpoint-activations --check");
+
+  EXPECT_EQ(cut.status, 0) << cut.output;
+  EXPECT_NE(cut.output.find("check passed"), std::string::npos) << cut.output;
+}
+
+TEST_F(GptTrain, RefusesALimitOfUnitsThatItCannotKeep) {
+  const auto limited = [&](const char* limit) {
+    return train(arguments(R"(, "penstock": {"unit_elements_max": )" + std::string(limit) + "}"));
+  };
+  expect_refused(limited("1000"), 2, {"qkv.weight", "64 rows", "penstock.unit_elements_max"});
+  expect_refused(limited("17000"), 2, {"embed", "at most 17 000", "unit_elements_max"});
+  expect_refused(limited("-1"), 2, {"penstock.unit_elements_max"});
 }
 
 TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
@@ -261,6 +322,8 @@ TEST_F(GptTrain, RefusesSizesThatNoMachineHas) {
   expect_refused(train(arguments() + " --width 1000000"), 2, {"width", "1 to 65536"});
   expect_refused(train(arguments() + " --layers 4294967295"), 2, {"layers", "1 to 4096"});
   expect_refused(train(arguments() + " --heads 0"), 2, {"heads"});
+  expect_refused(train(with_replaced(arguments() + " --accumulate-by-layer", "steps\": 2", "steps\": 1025")),
+                 2, {"all micro-batches of a step", "at most 1024", "gradient_accumulation_steps"});
   expect_refused(train(arguments() + " --context 4000000000"), 2, {"context"});
   expect_refused(train(arguments() + " --text /dev/zero"), 2, {"/dev/zero", "too long"});
   expect_refused(train(arguments() + " --text /proc/self/mem"), 1, {"/proc/self/mem", "Input/output error"});

@@ -80,7 +80,7 @@ TEST(ConfigKeys, ListsEveryKeyWithAllItsFields) {
   EXPECT_EQ(pin["status"], "supported");
   EXPECT_EQ(pin["read_by"], "runtime");
   EXPECT_NE(pin["help"].asString().find("pinned"), std::string::npos);
-  EXPECT_EQ(keys["penstock.unit_elements_max"]["status"], "only the default");
+  EXPECT_EQ(keys["aio.use_gds"]["status"], "only the default");
   EXPECT_EQ(keys["aio.single_submit"]["status"], "no effect");
   EXPECT_EQ(keys["zero_optimization.prefetch_bucket_size"]["aliases"][0],
             "zero_optimization.stage3_prefetch_bucket_size");

@@ -108,7 +108,12 @@ constexpr Key keys[] = {
      .most = 86'400,
      .field = own<&PenstockConfig::io_deadline_seconds>,
      .read_by = runtime},
-    {.path = "penstock.unit_elements_max", .kind = count, .status = only_default, .fallback = "0"},
+    {.path = "penstock.unit_elements_max",
+     .kind = count,
+     .help = "maximum number of elements of a unit, beyond which a trainer cuts matrices into row blocks; 0: "
+             "no limit",
+     .field = own<&PenstockConfig::unit_elements_max>,
+     .read_by = plan},
     {.path = "penstock.eviction",
      .kind = text,
      .help = "policy that chooses the host copy to evict when memory is needed",

@@ -31,6 +31,24 @@ Result<void> check_ranks(const Config& config, std::uint32_t ranks, std::uint32_
       .got(std::to_string(nodes) + " numbers");
 }
 
+/// Checks that no unit is larger than the configuration permits.
+Result<void> check_units(const Config& config, const ModelLayout& model) {
+  const ElementCount most = config.penstock.unit_elements_max;
+  if (most.is_zero()) return ok();
+  for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    ElementCount count;
+    for (const ParameterId id : model.parameters_of(unit)) count += model.parameter(id).count;
+    if (count <= most) continue;
+    return Error::invalid_argument("plan_memory")
+        .reason("the unit is larger than penstock.unit_elements_max")
+        .object(model.units[unit].name)
+        .wanted("at most " + to_string(most))
+        .got(count)
+        .advice("cut its matrices into row blocks with cut_rows(), each a unit; or raise the limit");
+  }
+  return ok();
+}
+
 /// The bytes of one rank by kind, and the largest tensor of each kind.
 struct RankBytes {
   ByteCount shards, gradients, tiles;
@@ -322,6 +340,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   PENSTOCK_TRY(config.validate());
   PENSTOCK_TRY(model.validate());
   PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
+  PENSTOCK_TRY(check_units(config, model));
   const ShardLayout shards(model, ranks);
 
   MemoryPlan plan;

@@ -3,6 +3,7 @@
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
+#include <penstock/zero/layout/row_blocks.hpp>
 
 #include <filesystem>
 
@@ -183,6 +184,26 @@ void add_plan_rows(BadArguments& bad) {
   bad("plan_memory", "device_memory", "unknown", [=] {
     return expect(plan_memory({}, model, 1, 1, unknown<tiers::DeviceMemory>).has_value(), "refused");
   });
+  bad("plan_memory", "config.penstock.unit_elements_max", "below a unit", [=] {
+    Config config;
+    config.penstock.unit_elements_max = ElementCount(1023);
+    return refused(plan_memory(config, model, 1, 1), "unit_elements_max");
+  });
+  const auto cut = [&](const char* argument, const char* value, auto change) {
+    bad("cut_rows", argument, value, [change] {
+      RowBlockOptions matrix{
+          .name = "w", .rows = 100, .row_elements = 10, .elements_max = ElementCount(100), .multiple = 8};
+      change(matrix);
+      return refused(cut_rows(matrix), "w");
+    });
+  };
+  cut("matrix.rows", "0", [](RowBlockOptions& m) { m.rows = 0; });
+  cut("matrix.rows", "the most", [](RowBlockOptions& m) { m.rows = ~std::uint64_t{}; });
+  cut("matrix.row_elements", "0", [](RowBlockOptions& m) { m.row_elements = 0; });
+  cut("matrix.row_elements", "the most", [](RowBlockOptions& m) { m.row_elements = ~std::uint64_t{}; });
+  cut("matrix.multiple", "0", [](RowBlockOptions& m) { m.multiple = 0; });
+  cut("matrix.multiple", "the most", [](RowBlockOptions& m) { m.multiple = ~std::uint64_t{}; });
+  cut("matrix.elements_max", "below a row", [](RowBlockOptions& m) { m.elements_max = ElementCount(9); });
   bad("plan_memory", "config.penstock.host_budget", "1 B", [=] {
     Config config;
     config.penstock.host_budget = 1_B;

@@ -56,7 +56,7 @@ inline std::ostream& operator<<(std::ostream& out, const BackendKind& kind) {
 }
 
 /// Scratch of so many fp32 elements is enough for every test.
-constexpr std::uint64_t scratch_elements = 8192;
+constexpr std::uint64_t scratch_elements = 1 << 19;
 
 /// The fixture of every test that runs on all backends.
 class BackendTest : public ::testing::TestWithParam<BackendKind> {

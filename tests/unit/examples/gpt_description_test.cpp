@@ -72,6 +72,73 @@ TEST(ModelDescription, DecaysMatricesAndEmbeddingsOnly) {
   }
 }
 
+constexpr ModelConfig cut_rows{.layers = 2,
+                               .width = 128,
+                               .heads = 2,
+                               .context = 16,
+                               .unit_elements_max = penstock::ElementCount(64 * 513)};
+
+TEST(ModelDescription, CutsABlockIntoUnitsWithinTheLimit) {
+  const ModelDescription model(cut_rows);
+  ModelConfig whole = cut_rows;
+  whole.unit_elements_max = {};
+
+  EXPECT_EQ(model.element_count(), ModelDescription(whole).element_count());
+  EXPECT_EQ(model.units()[1].name, "block.0.part.0");
+  EXPECT_EQ(model.units()[1].parameters[2].name, "qkv.weight[0:192]");
+  EXPECT_EQ(model.units()[2].parameters[1].name, "qkv.bias[192:384]");
+  for (const UnitDescription& unit : model.units().subspan(1))
+    EXPECT_LE(unit.element_count(), cut_rows.unit_elements_max) << unit.name;
+}
+
+TEST(ModelDescription, RefusesALimitBelowTheSmallestRowBlock) {
+  ModelConfig config = cut_rows;
+  config.unit_elements_max -= penstock::ElementCount(1);
+
+  const auto refused = config.validate();
+
+  ASSERT_FALSE(refused);
+  for (const char* const part : {"down.weight", "64 rows", "penstock.unit_elements_max"})
+    EXPECT_NE(refused.error().message().find(part), std::string::npos) << refused.error().message();
+}
+
+TEST(ModelDescription, VisitsTheUnitsOfABlockBackwardsOnceEachOfThemHasComputedItsActivationsAgain) {
+  const auto visits_of = [](bool checkpoint) {
+    std::string visits;
+    const ModelDescription model(cut_rows);
+    for (const BackwardVisit& visit : model.backward_visits(checkpoint)) {
+      if (visit.recompute) visits.append(" +").append(std::to_string(visit.unit));
+      if (visit.backward) visits.append(" -").append(std::to_string(visit.unit));
+    }
+    return visits;
+  };
+  // Units 0: embed; 1 to 8, 9 to 16: blocks, whose last two units are down; 17: head.
+  EXPECT_EQ(visits_of(false), " -17 -16 -15 -14 -13 -12 -11 -10 -9 -8 -7 -6 -5 -4 -3 -2 -1 -0");
+  EXPECT_EQ(visits_of(true),
+            " -17 +9 +10 +11 +12 +13 +14 -16 -15 -14 -13 -12 -11 -10 -9"
+            " +1 +2 +3 +4 +5 +6 -8 -7 -6 -5 -4 -3 -2 -1 -0");
+}
+
+TEST(InitialValues, AreTheSameForRowBlocksAsForTheWholeParameter) {
+  ModelConfig config = cut_rows;
+  config.unit_elements_max = {};
+  const ModelDescription whole(config), cut(cut_rows);
+  std::vector<std::vector<float>> wanted, got(36);
+  for (std::size_t unit = 0; unit < whole.units().size(); ++unit) {
+    for (std::size_t index = 0; index < whole.units()[unit].parameters.size(); ++index)
+      wanted.push_back(values_of(whole, {unit, index}));
+  }
+  for (std::size_t unit = 0; unit < cut.units().size(); ++unit) {
+    for (std::size_t index = 0; index < cut.units()[unit].parameters.size(); ++index) {
+      const std::vector<float> block = values_of(cut, {unit, index});
+      std::vector<float>& all = got.at(cut.parameter({unit, index}).number);
+      all.insert(all.end(), block.begin(), block.end());
+    }
+  }
+  got.resize(wanted.size());
+  EXPECT_EQ(got, wanted);
+}
+
 TEST(InitialValues, AreTheSameForAnySliceOfAParameter) {
   const ModelDescription model(small);
   const ParameterId id{.unit = 1, .index = 2};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace gpt::test {
 namespace {
@@ -165,7 +166,7 @@ TEST_P(LinearConformance, ComputesTheInputsGradient) {
       for (const DType parameters : {DType::fp32, DType::bf16}) {
         const DeviceTensor dx = tensor(size.rows * size.inputs, dtype);
 
-        ops().linear_backward(stream(), size, operand(layer.dy), tensor(layer.w, parameters), dx);
+        ops().linear_backward(stream(), size, operand(layer.dy), tensor(layer.w, parameters), {dx});
 
         expect_near(read(dx), narrow(layer.input_gradient()), tolerance(dx));
       }
@@ -202,6 +203,78 @@ TEST_P(LinearConformance, ComputesTheParametersGradients) {
     expect_near(read(db), narrow(layer.bias_gradient()), 1e-5);
     EXPECT_EQ(read(alone), read(dw));
   }
+}
+
+/// The rows of a layer's matrix in two blocks, and the layer whose results the blocks must give together.
+struct BlocksOfALayer {
+  static constexpr MatmulSize whole{37, 40, 24};
+  static constexpr MatmulSize blocks[] = {{37, 40, 8, 0, 24}, {37, 40, 16, 8, 24}};
+  static Values rows(const Values& all, MatmulSize block, std::size_t columns) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(block.first * columns);
+    return {first, first + static_cast<std::ptrdiff_t>(block.outputs * columns)};
+  }
+};
+
+TEST_P(LinearConformance, GivesTheColumnsOfARowBlock) {
+  using In = BlocksOfALayer;
+  const Layer layer{In::whole, random_bf16(37 * 40), random_bf16(24 * 40), random_bf16(24), {}};
+  const Values residual = random(37 * 24);
+  const DeviceTensor x = operand(layer.x), old = tensor(residual);
+  const DeviceTensor plain = tensor(37 * 24), added = tensor(37 * 24), up = operand(37 * 24),
+                     activated = operand(37 * 24);
+
+  for (const MatmulSize block : In::blocks) {
+    const Ops::Linear in{x, tensor(In::rows(layer.w, block, 40)), tensor(In::rows(layer.b, block, 1))};
+    ops().linear(stream(), block, in, plain);
+    ops().linear_add(stream(), block, in, old, added);
+    ops().linear_gelu(stream(), block, in, up, activated);
+  }
+
+  Reals wanted = layer.output();
+  expect_near(read(plain), narrow(wanted), 1e-5);
+  expect_near(read(up), narrow(wanted), tolerance(up));
+  Reals sum = wanted, gelus = wanted;
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += residual[i];
+  expect_near(read(added), narrow(sum), 1e-5);
+  std::transform(gelus.begin(), gelus.end(), gelus.begin(), gelu);
+  expect_near(read(activated), narrow(gelus), tolerance(activated));
+}
+
+TEST_P(LinearConformance, AddsUpTheInputsGradientsOfRowBlocks) {
+  using In = BlocksOfALayer;
+  const Layer layer{In::whole, random_bf16(37 * 40), random_bf16(24 * 40), {}, random_bf16(37 * 24)};
+  const DeviceTensor dx = tensor(37 * 40), dy = operand(layer.dy), x = operand(layer.x);
+  Values dw, db, db_again;
+
+  for (const MatmulSize block : In::blocks) {
+    const DeviceTensor of_w = tensor(block.outputs * 40), of_b = tensor(block.outputs),
+                       added_to = tensor(Values(block.outputs, 1));
+    ops().linear_backward(stream(), block, dy, tensor(In::rows(layer.w, block, 40)),
+                          {dx, block.first == 0 ? GradientWrite::overwrite : GradientWrite::accumulate});
+    ops().linear_gradients(stream(), block, dy, x, {of_w}, {of_b});
+    ops().linear_gradients(stream(), block, dy, x, {of_w}, {added_to, GradientWrite::accumulate});
+    for (auto [values, of] : {std::pair(&dw, of_w), {&db, of_b}, {&db_again, added_to}}) {
+      const Values of_block = read(of);
+      values->insert(values->end(), of_block.begin(), of_block.end());
+    }
+  }
+
+  expect_near(read(dx), narrow(layer.input_gradient()), 1e-5);
+  expect_near(dw, narrow(layer.weight_gradient()), 1e-5);
+  expect_near(db, narrow(layer.bias_gradient()), 1e-5);
+  for (float& sum : db_again) sum -= 1;
+  expect_near(db_again, narrow(layer.bias_gradient()), 1e-5);
+}
+
+TEST_P(LinearConformance, ComputesTheGradientThroughGeluAlone) {
+  const Values dy = random(200), up = random_bf16(200, 6);
+  const DeviceTensor dup = operand(200);
+
+  ops().gelu_backward(stream(), tensor(dy), operand(up), dup);
+
+  Reals wanted(dy.begin(), dy.end());
+  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] *= gelu_slope(up[i]);
+  expect_near(read(dup), narrow(wanted), tolerance(dup));
 }
 
 TEST_P(LinearConformance, RoundsABf16GradientOnceToNearestEven) {

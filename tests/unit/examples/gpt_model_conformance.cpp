@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 namespace gpt::test {
 namespace {
@@ -16,12 +18,14 @@ constexpr std::uint32_t sequences = 2, rows = 10;
 /// A tiny model with its parameters and gradients in separate tensors.
 class ModelOnDevice {
  public:
-  ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false)
+  ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false, const ModelConfig& config = tiny)
       : backend_(backend),
-        model_(Model::create(tiny, backend.ops()).value()),
-        activations_(Activations::allocate(tiny, {sequences, checkpoint, backend.ops().operand_dtype()},
+        model_(Model::create(config, backend.ops()).value()),
+        activations_(Activations::allocate(config, {sequences, checkpoint, backend.ops().operand_dtype()},
                                            backend.allocator())
-                         .value()) {
+                         .value()
+                         .front()),
+        visits_(description().backward_visits(checkpoint)) {
     for (std::size_t unit = 0; unit < description().units().size(); ++unit) {
       weights_.emplace_back();
       gradients_.emplace_back();
@@ -56,6 +60,9 @@ class ModelOnDevice {
       for (float& x : values) x = description().parameter(id).initial.constant + 0.4f * choices.symmetric();
       backend_.write(values, weight(id));
     }
+    write_tokens();
+  }
+  void write_tokens() {
     constexpr std::uint8_t tokens[rows] = {1, 2, 3, 1, 2, 200, 1, 200, 3, 3};
     constexpr std::uint8_t targets[rows] = {2, 3, 1, 2, 255, 1, 200, 3, 3, 0};
     backend_.write(std::as_bytes(std::span(tokens)), activations_.tokens);
@@ -73,13 +80,13 @@ class ModelOnDevice {
   }
 
   void backward(float loss_scale = 1.0f) {
-    for (std::size_t unit = weights_.size(); unit-- > 0;) {
-      std::vector<Gradient> gradients;
-      for (const DeviceTensor& tensor : of_unit(gradients_, unit)) gradients.push_back({tensor});
-      if (unit == 0) gradients[0].write = GradientWrite::accumulate;  // after the head's use of it
-      const auto done = model_.backward(backend_.stream(), unit, of_unit(weights_, unit), gradients,
-                                        activations_, loss_scale);
-      EXPECT_TRUE(done) << done.error().message();
+    for (const BackwardVisit& visit : visits_) {
+      if (visit.recompute) {
+        const auto done =
+            model_.recompute(backend_.stream(), visit.unit, of_unit(weights_, visit.unit), activations_);
+        EXPECT_TRUE(done) << done.error().message();
+      }
+      if (visit.backward) backward(visit.unit, loss_scale);
     }
   }
 
@@ -92,9 +99,19 @@ class ModelOnDevice {
     return result;
   }
 
+  void backward(std::size_t unit, float loss_scale) {
+    std::vector<Gradient> gradients;
+    for (const DeviceTensor& tensor : of_unit(gradients_, unit)) gradients.push_back({tensor});
+    if (unit == 0) gradients[0].write = GradientWrite::accumulate;  // after the head's use of it
+    const auto done = model_.backward(backend_.stream(), unit, of_unit(weights_, unit), gradients,
+                                      activations_, loss_scale);
+    EXPECT_TRUE(done) << done.error().message();
+  }
+
   Backend& backend_;
   Model model_;
   Activations activations_;
+  std::vector<BackwardVisit> visits_;
   std::vector<DeviceBuffer> buffers_;
   std::vector<std::vector<DeviceTensor>> weights_, gradients_;
 };
@@ -197,6 +214,49 @@ TEST_P(ModelConformance, GivesTheSameBitsEachTimeAndWithCheckpoints) {
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
+TEST_P(ModelConformance, GivesTheSameFromRowBlocksAsFromWholeMatrices) {
+  // Every layer is cut: proj into blocks of fewer than 64 · 257 elements, down into blocks of 64 rows.
+  const ModelConfig whole{.layers = 1, .width = 320, .heads = 4, .context = 5, .seed = 3};
+  ModelConfig cut = whole;
+  cut.unit_elements_max = penstock::ElementCount(64 * 1281);
+  const auto gradients_of = [&](const ModelConfig& config, bool checkpoint) {
+    ModelOnDevice model(backend(), DType::bf16, checkpoint, config);
+    const ModelDescription& description = model.description();
+    for (const ParameterId id : model.parameters()) {
+      Values values(model.weight(id).count().value());
+      description.initial_values(id, 0, values);
+      backend().write(values, model.weight(id));
+    }
+    model.write_tokens();
+    std::map<std::uint64_t, Values> gradients;  // by the number of the whole parameter
+    gradients[~std::uint64_t{}] = {static_cast<float>(model.forward())};
+    model.backward();
+    for (const ParameterId id : model.parameters()) {
+      const Values block = read(model.gradient(id));
+      Values& all = gradients[description.parameter(id).number];
+      EXPECT_EQ(all.size(), description.parameter(id).first) << description.parameter(id).name;
+      all.insert(all.end(), block.begin(), block.end());
+    }
+    return gradients;
+  };
+  const auto wanted = gradients_of(whole, false), got = gradients_of(cut, false),
+             again = gradients_of(cut, true);
+
+  EXPECT_EQ(again, got);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (const auto& [number, values] : wanted) {
+    SCOPED_TRACE("parameter " + std::to_string(number));
+    ASSERT_EQ(got.at(number).size(), values.size());
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(got.at(number)[i] - values[i], 2);
+      size += std::pow(values[i], 2);
+    }
+    ASSERT_GT(size, 0);
+    EXPECT_LT(std::sqrt(difference / size), 4e-3);  // one rounding to bf16
+  }
+}
+
 TEST_P(ModelConformance, RefusesAHeadThatTheDeviceDoesNotCompute) {
   const auto created = [&](std::uint32_t head_width) {
     return Model::create({.layers = 1, .width = 2 * head_width, .heads = 2, .context = 4}, ops());
@@ -218,7 +278,8 @@ TEST_P(ModelConformance, NamesTheTensorThatDoesNotFit) {
   Activations activations =
       Activations::allocate(tiny, {.sequences = sequences, .operands = ops().operand_dtype()},
                             backend().allocator())
-          .value();
+          .value()
+          .front();
   const DeviceTensor tensors[] = {tensor(256 * 16), tensor(5 * 15)};
 
   const auto missing = model.forward(stream(), 0, std::span(tensors, 1), activations);

@@ -32,7 +32,7 @@ std::vector<std::byte> run_rank() {
   };
   const auto ops = make_host_ops(allocate(description.scratch_count(), DType::fp32));
   Model model = Model::create(config, *ops).value();
-  Activations activations = Activations::allocate(config, {.sequences = 2}, allocator).value();
+  Activations activations = Activations::allocate(config, {.sequences = 2}, allocator).value().front();
   std::memset(pointer(activations.tokens), 'a', 64);
   std::memset(pointer(activations.targets), 'b', 64);
 

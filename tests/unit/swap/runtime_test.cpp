@@ -177,7 +177,7 @@ TEST(Runtime, ReturnsFromAHangingRequestAndFromItsDestructor) {
       return Runtime::create({.host_budget = 1_MiB,
                               .paths = {{.directory = directory.path(),
                                          .capacity = 4_MiB,
-                                         .deadline = std::chrono::milliseconds(20),
+                                         .deadline = std::chrono::milliseconds(250),
                                          .make_engine = make_engine}}});
     });
     const TensorId tensor = add(*runtime, 700_KiB), other = add(*runtime, 800_KiB);

@@ -58,6 +58,8 @@ struct PenstockConfig {
   std::optional<ElementCount>
       tile_elements;  ///< a multiple of cpu_adam::block_elements; none: the state format's default
   std::uint32_t tiles_in_flight = 4;  ///< maximum number of tiles read ahead, and of tiles being written
+  ElementCount
+      unit_elements_max;  ///< of a unit's parameters, shared ones included; 0: no limit. See cut_rows()
   swap::Eviction eviction = swap::Eviction::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;

@@ -122,8 +122,9 @@ struct MemoryPlan {
 /// configured device budget, it is device_minimum. If shares_memory, the configured device budget counts leased shards
 /// too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
 ///
-/// Errors: invalid_argument, for the layout or for zero ranks; invalid_config, of Config::validate(), or if
-/// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.
+/// Errors: invalid_argument, for the layout, for a unit above penstock.unit_elements_max or for zero ranks;
+/// invalid_config, of Config::validate(), or if penstock.rank_nodes does not have `local_ranks` entries;
+/// budget_too_small, with the minimum and its parts.
 [[nodiscard]] Result<MemoryPlan> plan_memory(
     const Config& config, const ModelLayout& model, std::uint32_t ranks, std::uint32_t local_ranks,
     tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate);

@@ -18,9 +18,9 @@ auto members(const OptimizerConfig& optimizer) {
   return std::tie(decay_mode, rate, betas, epsilon, decay, correction);
 }
 auto members(const PenstockConfig& penstock) {
-  const auto& [host, device, tile, in_flight, eviction, engine, integrity, format, split, weights, path_nodes,
-               rank_nodes, deadline, threads] = penstock;
-  return std::tie(host, device, tile, in_flight, eviction, engine, integrity, format, split, weights,
+  const auto& [host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, weights,
+               path_nodes, rank_nodes, deadline, threads] = penstock;
+  return std::tie(host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, weights,
                   path_nodes, rank_nodes, deadline, threads);
 }
 

@@ -199,6 +199,29 @@ TEST(MemoryPlan, NamesTheSmallestBudgetsToTheByte) {
   EXPECT_NE(host.find(at_least(plan.host_minimum)), std::string::npos) << host;
 }
 
+TEST(MemoryPlan, NamesAUnitThatHasMoreElementsThanTheConfigurationPermits) {
+  const ModelLayout model = test::small_model();
+  ElementCount largest;
+  std::string name;
+  for (std::uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    ElementCount count;
+    for (const ParameterId id : model.parameters_of(unit)) count += model.parameter(id).count;
+    if (count > largest) largest = count, name = model.units[unit].name;
+  }
+  Config config = test::RunOptions::default_config();
+
+  config.penstock.unit_elements_max = largest;
+  EXPECT_TRUE(plan_memory(config, model, 1, 1));
+  config.penstock.unit_elements_max = largest - ElementCount(1);
+  const auto refused = plan_memory(config, model, 1, 1);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  for (const std::string& part : {name, to_string(largest), std::string("cut_rows()")}) {
+    EXPECT_NE(refused.error().message().find(part), std::string::npos) << refused.error().message();
+  }
+}
+
 TEST(MemoryPlan, RefusesListsThatAreNotOneNumberForEachPathOrRank) {
   Config config = test::RunOptions::default_config();
   config.offload_param = config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"a", "b"}};
