@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kit/seeded_random.hpp"
 #include "swap/runtime_internals.hpp"
 
 #include <penstock/base/check.hpp>
@@ -7,14 +8,32 @@
 #include <penstock/zero/rank.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
 
 namespace penstock::zero::test {
 
-/// One rank without disks on a deferred device: its streams run only while the rank waits, in an order chosen by a
-/// seed, so that a forgotten wait shows with one of a few seeds.
+/// Tasks of one thread that run when they are asked to.
+class DeferredTasks final : public Executor {
+ public:
+  void post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  /// False if there is none.
+  bool run_one() {
+    if (tasks_.empty()) return false;
+    const auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    task();
+    return true;
+  }
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+};
+
+/// One rank without disks whose streams and workers run only while it waits, in an order chosen by a seed, so that a
+/// forgotten wait shows with one of a few seeds.
 class DeferredRank final : public swap::IdleHandler {
  public:
   struct Options {
@@ -24,7 +43,7 @@ class DeferredRank final : public swap::IdleHandler {
     /// Puts a device around the HostDevice, and changes the optimizer.
     std::function<void(Accelerator&)> change;
   };
-  explicit DeferredRank(const Options& options) {
+  explicit DeferredRank(const Options& options) : random_(options.seed) {
     const auto make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
       Accelerator made = make_host_accelerator({});
       auto device = std::make_unique<tiers::HostDevice>(
@@ -37,13 +56,15 @@ class DeferredRank final : public swap::IdleHandler {
       if (options.change) options.change(made);
       return made;
     };
-    rank_ =
-        Rank::create({.config = options.config,
-                      .model = options.model,
-                      .make_accelerator = make_accelerator,
-                      .hooks = {.runtime_options =
-                                    [this](swap::RuntimeOptions& runtime) { runtime.idle_handler = this; }}})
-            .value();
+    rank_ = Rank::create({.config = options.config,
+                          .model = options.model,
+                          .make_accelerator = make_accelerator,
+                          .hooks = {.runtime_options =
+                                        [this](swap::RuntimeOptions& runtime) {
+                                          runtime.idle_handler = this;
+                                          runtime.executor = &tasks_;
+                                        }}})
+                .value();
     stream_ = rank_->device().create_stream().value();
   }
   ~DeferredRank() override {
@@ -65,10 +86,14 @@ class DeferredRank final : public swap::IdleHandler {
   }
 
   void idle() override {
-    PENSTOCK_CHECK(device_->run_one());  // else nothing will ever happen
+    const bool any = random_.below(2) == 0 ? tasks_.run_one() || device_->run_one()
+                                           : device_->run_one() || tasks_.run_one();
+    PENSTOCK_CHECK(any);  // else nothing will ever happen
   }
 
  private:
+  penstock::test::SeededRandom random_;
+  DeferredTasks tasks_;
   tiers::HostDevice* device_ = nullptr;
   std::unique_ptr<Rank> rank_;
   std::unique_ptr<tiers::Stream> stream_;

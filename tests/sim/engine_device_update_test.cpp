@@ -208,6 +208,31 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceUpdates,
                                          StateFormat::split_bf16, StateFormat::split_q8),
                          [](const auto& one) { return std::string(to_string(one.param)); });
 
+TEST(DeviceUpdate, ReportsHowMuchEachProcessorHasUpdated) {
+  std::uint64_t elements = 0;
+  for (const Share share : {Share::none, Share::all, Share::half, Share::automatic}) {
+    RunOptions options = with(StateFormat::fp32, share);
+    options.seed = 1;
+
+    const RunResult result = train(options);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ((result.outcomes[0].updated_by_cpu + result.outcomes[0].updated_on_device).value(), 0u);
+    for (std::size_t step = 1; step < result.outcomes.size(); ++step) {
+      const std::uint64_t cpu = result.outcomes[step].updated_by_cpu.value(),
+                          device = result.outcomes[step].updated_on_device.value();
+      if (elements == 0) elements = cpu;
+      EXPECT_EQ(cpu + device, elements) << "share " << int(share);
+      EXPECT_EQ(device > 0, share != Share::none);
+      EXPECT_EQ(cpu > 0, share != Share::all);
+      if (share == Share::half) {
+        EXPECT_NEAR(double(device) / double(elements), 0.5, 0.1);
+      }
+    }
+  }
+  EXPECT_GE(elements * 2, 4u * 70'200u);
+}
+
 // Weight decay alone multiplies masters of 4 by 1e38.
 TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
   for (const Share share : {Share::none, Share::all}) {
