@@ -88,6 +88,7 @@ class SimulatedRank final : public swap::IdleHandler {
                             .speeds = options_.streams.value_or(HostDevice::Speeds{})});
     device_ = device.get();
     made.device = std::move(device);
+    if (options_.change_accelerator) options_.change_accelerator(made);
     return made;
   }
 

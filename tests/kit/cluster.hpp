@@ -52,6 +52,8 @@ struct RunOptions {
   std::optional<tiers::HostDevice::Speeds> streams;
   /// The ranks' device, if it is no HostDevice; without a seed, and with gradients of the engine.
   std::optional<TestAccelerator> accelerator;
+  /// Puts a device around each rank's HostDevice, or changes its optimizer.
+  std::function<void(Accelerator&)> change_accelerator;
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;
   ByteCount device_memory_of_trainer;  ///< beside the engine's
   /// Whose memory the backward writes gradients to: the engine's slots, or fp32 memory of the trainer, on either side.

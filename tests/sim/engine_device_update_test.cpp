@@ -1,19 +1,12 @@
 // Tiles that the device updates, all or some of them, beside those that the CPU updates.
 #include "kit/cluster.hpp"
-#include "kit/counting_device.hpp"
 
 #include <penstock/tiers/io/fault_engine.hpp>
 
 #include <gtest/gtest.h>
-#include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <latch>
-#include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace penstock::zero {
@@ -215,6 +208,31 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceUpdates,
                                          StateFormat::split_bf16, StateFormat::split_q8),
                          [](const auto& one) { return std::string(to_string(one.param)); });
 
+TEST(DeviceUpdate, ReportsHowMuchEachProcessorHasUpdated) {
+  std::uint64_t elements = 0;
+  for (const Share share : {Share::none, Share::all, Share::half, Share::automatic}) {
+    RunOptions options = with(StateFormat::fp32, share);
+    options.seed = 1;
+
+    const RunResult result = train(options);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ((result.outcomes[0].updated_by_cpu + result.outcomes[0].updated_on_device).value(), 0u);
+    for (std::size_t step = 1; step < result.outcomes.size(); ++step) {
+      const std::uint64_t cpu = result.outcomes[step].updated_by_cpu.value(),
+                          device = result.outcomes[step].updated_on_device.value();
+      if (elements == 0) elements = cpu;
+      EXPECT_EQ(cpu + device, elements) << "share " << int(share);
+      EXPECT_EQ(device > 0, share != Share::none);
+      EXPECT_EQ(cpu > 0, share != Share::all);
+      if (share == Share::half) {
+        EXPECT_NEAR(double(device) / double(elements), 0.5, 0.1);
+      }
+    }
+  }
+  EXPECT_GE(elements * 2, 4u * 70'200u);
+}
+
 // Weight decay alone multiplies masters of 4 by 1e38.
 TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
   for (const Share share : {Share::none, Share::all}) {
@@ -232,64 +250,62 @@ TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
   }
 }
 
-/// Copies on the device wait for `begin` once it is set.
-class LateCopies final : public penstock::test::CountingDevice {
- public:
-  using CountingDevice::CountingDevice;
-  Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override {
-    if (begin) stream.host_queue()->enqueue([this] { begin->wait(); });
-    return CountingDevice::copy_on_device(stream, from, to);
+/// The smallest host budget with which the plan updates two flats at a time, if there is one with gradients on disk.
+std::optional<ByteCount> smallest_budget_of_two_flats(const RunOptions& options) {
+  Config config = options.config;
+  for (config.penstock.host_budget = smallest_host_budget(options);; config.penstock.host_budget += 16_KiB) {
+    const auto plan =
+        plan_memory(config, options.model, options.ranks, options.ranks, options.device_memory).value();
+    if (!plan.gradients_on_disk) return std::nullopt;
+    if (plan.update.flats == 2) return config.penstock.host_budget;
   }
-  std::optional<std::latch> begin;
-};
+}
 
-TEST(DeviceUpdate, DoesNotChangeAParameterThatIsStillCopiedForAnEvaluation) {
-  constexpr std::uint64_t elements = 16'384;
-  Rank::Options options{.config = RunOptions::default_config()};
-  options.model.units = {{.name = "unit", .parameters = {{"weight", ElementCount(elements), 0}}}};
-  LateCopies* late = nullptr;
-  options.make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
-    Accelerator made = make_host_accelerator(memory);
-    auto device = std::make_unique<LateCopies>(std::make_unique<tiers::HostDevice>(
-        tiers::HostDevice::Options{.memory = memory,
-                                   .mode = tiers::HostDevice::Mode::threaded,
-                                   .location = tiers::DeviceMemory::separate}));
-    late = device.get();
-    made.device = std::move(device);
-    return made;
-  };
-  const auto rank = Rank::create(std::move(options)).value();
-  Engine& engine = rank->engine();
-  const auto stream = rank->device().create_stream().value();
-  engine
-      .initialize([](ParameterId, std::uint64_t, std::span<float> values) {
-        std::fill(values.begin(), values.end(), 1.0f);
-      })
-      .value();
-  engine.begin_step({.micro_batches = 1}).value();
-  auto gradients = engine.gradients(0, *stream).value();
-  stream->handle().host_queue()->enqueue(
-      [bytes = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes)] {
-        std::fill_n(reinterpret_cast<std::uint16_t*>(bytes.data()), elements, std::uint16_t{0x3f80});
-      });
-  engine.reduce(std::move(gradients), *stream).value();
-  std::uint16_t evaluated = 0;
-  late->begin.emplace(1);
-  {
-    const auto lease = engine.acquire(0, *stream).value();
-    stream->handle().host_queue()->enqueue(
-        [&evaluated, bytes = tiers::HostDevice::bytes(lease.parameters()[0].bytes)] {
-          std::memcpy(&evaluated, bytes.data(), sizeof(evaluated));
-        });
+// The gradient of a second flat waits beside the leases of the first one.
+TEST(DeviceUpdate, UpdatesTwoFlatsInTheSmallestBudgetForThemWhereGradientsAreOnDisk) {
+  std::uint32_t trained = 0;
+  for (std::uint64_t seed = 24; seed < 34; ++seed) {
+    penstock::test::SeededRandom random(seed);
+    RunOptions options = with(StateFormat::split_q8, seed % 2 == 0 ? Share::all : Share::half);
+    options.ranks = 1;
+    options.micro_batches = 1 + seed % 2;
+    options.steps = 2;
+    options.seed = seed;
+    options.model = {};
+    options.model.groups = {{.weight_decay = true}};
+    for (int i = 0; i < 6; ++i) {
+      const ElementCount weight(random.below(2) == 0 ? 100'000 + random.below(700'000)
+                                                     : 600'000 + random.below(400'000));
+      options.model.units.push_back({.name = std::to_string(i), .parameters = {{"weight", weight, 0}}});
+    }
+    options.config.grad_accum_dtype = seed % 6 == 0 ? DType::bf16 : DType::fp32;
+    options.config.offload_optimizer.device = OffloadDevice::nvme;
+    options.config.offload_param.nvme_paths = options.config.offload_optimizer.nvme_paths = {"."};
+    const auto budget = smallest_budget_of_two_flats(options);
+    if (!budget) continue;
+    options.config.penstock.host_budget = *budget;
+    ++trained;
+
+    const RunResult result = train(options);
+
+    EXPECT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
   }
+  EXPECT_GT(trained, 0u);
+}
 
-  EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // in which an update that does not wait ends
-  late->begin->count_down();
+// Lanes of the device and the CPU read and record the steps of tiles that workers update. ThreadSanitizer sees it.
+TEST(DeviceUpdate, GivesTheBitsOfTheCpuWithThreads) {
+  RunOptions options = with(StateFormat::fp32, Share::none);
+  options.ranks = 1;
+  const std::string reference = train(options).digest;
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;
+  set(options, Share::automatic);
 
-  engine.finish_update().value();
-  stream->synchronize().value();
-  EXPECT_EQ(evaluated, 0x3f80);  // 1, as before the step
+  const RunResult result = train(options);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, reference);
 }
 
 }  // namespace

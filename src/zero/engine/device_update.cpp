@@ -1,7 +1,5 @@
 #include "zero/engine/device_update.hpp"
 
-#include "base/abandon.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -60,10 +58,10 @@ class DeviceUpdate::Hop final : public TileHop {
   Result<void> enqueue() {
     const cpu_adam::DeviceAdamTile tile = on_device();
     PENSTOCK_TRY_ASSIGN(const auto copied_in, copy_in(tile));
-    if (copied_in) PENSTOCK_TRY(update_.stream_->wait(*copied_in));
-    PENSTOCK_TRY(update_.adam_->step(update_.stream_->handle(), step_.configs[flat_.layout->group],
+    if (copied_in) PENSTOCK_TRY(context_.update_stream->wait(*copied_in));
+    PENSTOCK_TRY(update_.adam_->step(context_.update_stream->handle(), step_.configs[flat_.layout->group],
                                      step_.number, step_.gradient_factor, tile));
-    PENSTOCK_TRY_ASSIGN(const auto updated, context_.events.record(*update_.stream_));
+    PENSTOCK_TRY_ASSIGN(const auto updated, context_.events.record(*context_.update_stream));
     PENSTOCK_TRY(context_.copy_out->wait(*updated));
     return copy_out(tile);
   }
@@ -121,7 +119,7 @@ class DeviceUpdate::Hop final : public TileHop {
   /// After an error, copies in and kernels may be enqueued that no copy out waits for.
   Result<void> record_end(bool all_streams) {
     if (all_streams) {
-      for (tiers::Stream* stream : {context_.copy_in.get(), update_.stream_.get()}) {
+      for (tiers::Stream* stream : {context_.copy_in.get(), context_.update_stream.get()}) {
         PENSTOCK_TRY_ASSIGN(const auto fence, context_.events.record(*stream));
         PENSTOCK_TRY(context_.copy_out->wait(*fence));
       }
@@ -151,41 +149,39 @@ class DeviceUpdate::Hop final : public TileHop {
   std::optional<Error> error_;
 };
 
-Result<void> DeviceUpdate::open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results) {
-  PENSTOCK_TRY_ASSIGN(stream_, context_.device.create_stream());
+Result<void> DeviceUpdate::open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results, HostSpan piece) {
+  PENSTOCK_TRY_ASSIGN(context_.update_stream, context_.device.create_stream());
   ElementCount longest;
   for (const FlatState& flat : context_.flats) {
     for (const TileState& tile : flat.tiles) longest = std::max(longest, tile.range.count);
   }
   PENSTOCK_TRY_ASSIGN(places_, UpdateSlot::of(plan, context_.config, longest));
+  PENSTOCK_TRY_ASSIGN(piece_places_, HostPiece::of(plan, context_.config, longest));
   results_ = results;
+  piece_ = piece;
   for (std::uint32_t slot = 0; slot < plan.update.device_slots; ++slot) {
     slots_.push_back(memory.subspan(plan.update.slot * slot, plan.update.slot));
   }
   return ok();
 }
 
-void DeviceUpdate::abandon() {
-  penstock::abandon(std::move(stream_));
-}
-
 Result<void> DeviceUpdate::begin_sweep() {
-  if (stream_ == nullptr) return ok();
+  if (context_.update_stream == nullptr) return ok();
   PENSTOCK_TRY_ASSIGN(const auto gathered, context_.events.record(*context_.copy_in));
-  return stream_->wait(*gathered);
+  return context_.update_stream->wait(*gathered);
 }
 
 Result<void> DeviceUpdate::read(DeviceSpan kept, HostSpan to) {
-  const auto copied = context_.device.copy_to_host(stream_->handle(), kept, to);
-  PENSTOCK_TRY(
-      context_.finish(*stream_, "copies of kept states"));  // a part of a copy that fails may be enqueued
+  const auto copied = context_.device.copy_to_host(context_.update_stream->handle(), kept, to);
+  PENSTOCK_TRY(context_.finish(*context_.update_stream,
+                               "copies of kept states"));  // a part of a copy that fails may be enqueued
   return copied;
 }
 
 Result<void> DeviceUpdate::write(ConstHostSpan from, DeviceSpan kept) {
   PENSTOCK_TRY(begin_sweep());  // a gather may still copy what is overwritten
-  const auto copied = context_.device.copy_to_device(stream_->handle(), from, kept);
-  PENSTOCK_TRY(context_.finish(*stream_, "copies of kept states"));
+  const auto copied = context_.device.copy_to_device(context_.update_stream->handle(), from, kept);
+  PENSTOCK_TRY(context_.finish(*context_.update_stream, "copies of kept states"));
   return copied;
 }
 

@@ -15,20 +15,17 @@ namespace penstock::zero {
 /// The device's part of an update: slots of its memory through which tiles pass. A tile is copied in, updated by a
 /// kernel on a stream of its own, and copied out; the transfers of one slot run beside the kernel of another.
 ///
-/// Used by the mover; open() and abandon() by the trainer's thread.
+/// Used by the mover; open() by the trainer's thread.
 class DeviceUpdate {
  public:
   DeviceUpdate(EngineContext& context, cpu_adam::DeviceAdam* adam) : context_(context), adam_(adam) {}
 
   /// Divides `memory` into the plan's slots, each for any tile of the engine, which exist. `results` is host memory of
-  /// UpdateSlot::result bytes for each slot.
+  /// UpdateSlot::result bytes for each slot, `piece` of a HostPiece. They stay mapped as long as the device may use
+  /// them.
   ///
   /// Errors: those of the device.
-  Result<void> open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results);
-  /// Precondition: no hop exists.
-  void close() { stream_.reset(); }
-  /// Keeps what a device that hangs may use for ever.
-  void abandon();
+  Result<void> open(const MemoryPlan& plan, DeviceSpan memory, HostSpan results, HostSpan piece);
 
   /// Orders the kernels of an update after the last copies of kept shards. Errors: those of the device.
   Result<void> begin_sweep();
@@ -37,6 +34,12 @@ class DeviceUpdate {
   /// update runs. Errors: those of the device, which fail the engine if they come from waiting.
   Result<void> read(DeviceSpan kept, HostSpan to);
   Result<void> write(ConstHostSpan from, DeviceSpan kept);
+  /// Host memory for these copies, of HostPiece::elements elements.
+  [[nodiscard]] HostSpan state_piece() const { return piece_.subspan({}, piece_places_.parameter); }
+  [[nodiscard]] HostSpan parameter_piece() const {
+    return piece_.subspan(piece_places_.parameter, piece_.size() - piece_places_.parameter);
+  }
+  [[nodiscard]] ElementCount piece_elements() const { return piece_places_.elements; }
 
   /// Updates one tile in a slot.
   class TileHop : public swap::Hop {
@@ -62,7 +65,8 @@ class DeviceUpdate {
   UpdateSlot places_;
   std::vector<DeviceSpan> slots_;
   HostSpan results_;
-  std::unique_ptr<tiers::Stream> stream_;  // of the kernels
+  HostPiece piece_places_{.elements = HostPiece::elements_max, .parameter = {}, .size = {}};
+  HostSpan piece_;
 };
 
 }  // namespace penstock::zero

@@ -98,7 +98,7 @@ Result<void> EngineContext::finish_streams() {
   Result<void> all = ok();
   for (const auto& [stream, work] :
        {Named{copy_in.get(), "copies to the device"}, Named{communication.get(), "collectives"},
-        Named{copy_out.get(), "copies to host memory"}}) {
+        Named{update_stream.get(), "updates of tiles"}, Named{copy_out.get(), "copies to host memory"}}) {
     if (stream == nullptr || wait_hangs) continue;
     auto finished = finish(*stream, work);
     if (all && !finished) all = std::move(finished);
@@ -107,7 +107,7 @@ Result<void> EngineContext::finish_streams() {
 }
 
 void EngineContext::abandon_device() {
-  for (auto* stream : {&copy_in, &communication, &copy_out}) abandon(std::move(*stream));
+  for (auto* stream : {&copy_in, &communication, &update_stream, &copy_out}) abandon(std::move(*stream));
   for (FlatState& flat : flats) {
     abandon(std::move(flat.gathered.in_place));
     abandon(std::move(flat.grad.in_place));
@@ -130,10 +130,7 @@ Result<void> EngineContext::check_update() {
   const auto stopped = std::exchange(update.error, std::nullopt);
   if (!stopped) return ok();
   update_stopped = true;
-  const ErrorCode code = stopped->code();
-  const bool damaged = update_damaged || code == ErrorCode::corrupted || code == ErrorCode::non_finite;
-  if (damaged) return fail(*stopped);
-  return fail_unless_retryable(*stopped);
+  return update_damaged ? fail(*stopped) : fail_unless_retryable(*stopped);
 }
 
 Result<void> EngineContext::wait_beside_update(const std::function<bool()>& done) {

@@ -104,8 +104,10 @@ struct EngineContext {
   DeviceSpan device_memory;
   DeviceSpan
       partials;  ///< of it: for the sums of squares of one flat, used in the order of copy_out; or empty
-  swap::Lease results;  ///< the host memory to which the results of kernels are copied
+  swap::Lease results;  ///< the host memory of MemoryPlan::host_results
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
+  /// Of the kernels that update tiles, and of copies of what is kept on the device; null if the plan has neither.
+  std::unique_ptr<tiers::Stream> update_stream;
   tiers::EventPool events{device};
   RangeFences fences;
   /// Of copy_in and copy_out; used by the mover. With an idle handler time is not the machine's.
@@ -117,7 +119,7 @@ struct EngineContext {
   std::vector<FlatState> flats;
   MoveProgress update;          ///< of the last step's parameters, by UpdateSweep
   bool update_stopped = false;  ///< by an error that check_update() has returned
-  bool update_damaged = false;  ///< that error may have left a tile half updated; set by the mover
+  bool update_damaged = false;  ///< its error may have left a tile updated in part; set by the mover
   const std::function<void()> wake = [this] { internals.wake(); };  ///< wakes the mover
   std::optional<Error> failure;
   std::optional<Error> interruption;  ///< until recover()

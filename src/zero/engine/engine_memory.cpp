@@ -18,7 +18,8 @@ Result<void> EngineState::open_memory() {
   return ok();
 }
 
-/// The memory to which kernels' results are copied, and the slots of the tiles that the device updates.
+/// The memory to which results of kernels and what is kept on the device are copied, and the slots of the tiles that
+/// the device updates.
 Result<void> EngineState::open_results() {
   const MemoryPlan& plan = options_.plan;
   if (plan.host_results.is_zero()) return ok();
@@ -38,13 +39,14 @@ Result<void> EngineState::open_results() {
     rest = rest.subspan(size, rest.size() - size);
     return taken;
   };
+  const HostSpan piece = take(plan.host_piece);
   if (plan.device_squares) {
     for (FlatState& flat : context_.flats) flat.grad.partials = take(partials_bytes(flat.layout->shard));
   }
   const std::uint32_t slots = plan.update.device_slots;
   if (slots == 0) return ok();
   return device_update_.open(plan, kept_->take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
-                             take(UpdateSlot::result * slots));
+                             take(UpdateSlot::result * slots), piece);
 }
 
 Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,

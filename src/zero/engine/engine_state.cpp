@@ -56,11 +56,7 @@ EngineState::~EngineState() {
   // wait for a peer's stream, which an idle handler must be able to run.
   if (!context_.device_hangs()) (void)context_.finish_streams();
   const bool hangs = context_.device_hangs();
-  if (hangs) {
-    context_.abandon_device();
-    device_update_.abandon();
-  }
-  device_update_.close();
+  if (hangs) context_.abandon_device();
   context_.results.end();
   residency_.reset();
   kept_.reset();
@@ -289,6 +285,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
   const TimePoint previous_update = update_.duration();
+  const UpdateSweep::Updated updated = update_.updated();
   const TimePoint began = Clock::steady().now();
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
@@ -299,6 +296,8 @@ Result<StepOutcome> EngineState::step() {
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
   outcome.gradient_wait = waited;
   outcome.previous_update = previous_update;
+  outcome.updated_by_cpu = updated.by_cpu;
+  outcome.updated_on_device = updated.on_device;
   predict_micro_batches(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();

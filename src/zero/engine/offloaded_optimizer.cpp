@@ -11,25 +11,6 @@ namespace penstock::zero {
 
 using cpu_adam::all_states;
 
-namespace {
-
-// Bounds the memory that restore() takes, and gives each of 16 workers a block.
-constexpr ElementCount restored_at_once = cpu_adam::block_elements * 16;
-
-/// Elements [first, first + count) of a tile; `first` is at a block's boundary.
-Result<cpu_adam::AdamTile> part_of(cpu_adam::AdamTile tile, ElementCount first, ElementCount count) {
-  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(tile.format, first));
-  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(tile.format, count));
-  const ByteCount element = size_of(tile.parameter_dtype);
-  tile.state = tile.state.subspan(before, bytes);
-  tile.parameter = tile.parameter.subspan(element * first.value(), element * count.value());
-  tile.elements = count;
-  tile.first_element += first.value();
-  return tile;
-}
-
-}  // namespace
-
 cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
                                             ConstHostSpan gradient) const {
   const auto part = [&](auto span, DType dtype) {
@@ -62,41 +43,65 @@ Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
   return ok();
 }
 
+Result<HostView> OffloadedOptimizer::host_view(const FlatState& flat, swap::Access access) const {
+  DeviceUpdate& device = *options_.device;
+  return HostView::of(*options_.runtime, device, flat.shard, flat.kept_shard, device.parameter_piece(),
+                      access);
+}
+
+Result<HostView> OffloadedOptimizer::host_view(const TileState& tile, swap::Access access) const {
+  DeviceUpdate& device = *options_.device;
+  return HostView::of(*options_.runtime, device, tile.tensor, tile.kept, device.state_piece(), access);
+}
+
+Result<cpu_adam::AdamTile> OffloadedOptimizer::piece_of(const TileState& tile, ElementCount first,
+                                                        HostView& state, HostView* shard) const {
+  const ElementCount count = std::min(options_.device->piece_elements(), tile.range.count - first);
+  const ByteCount parameter = size_of(options_.parameter_dtype);
+  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(options_.format, first));
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(options_.format, count));
+  cpu_adam::AdamTile piece{.elements = count,
+                           .gradient_dtype = options_.gradient_dtype,
+                           .parameter_dtype = options_.parameter_dtype,
+                           .format = options_.format,
+                           .first_element = tile.first_element + first.value()};
+  PENSTOCK_TRY_ASSIGN(piece.state, state.piece(before, bytes));
+  if (shard != nullptr) {
+    PENSTOCK_TRY_ASSIGN(piece.parameter, shard->piece(parameter * (tile.range.begin + first).value(),
+                                                      parameter * count.value()));
+  }
+  return piece;
+}
+
 Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                                          const StateSource& source) {
-  swap::Runtime& runtime = *options_.runtime;
   for (FlatState& flat : flats) {
-    PENSTOCK_TRY_ASSIGN(auto shard, HostView::of(runtime, *options_.device, flat.shard, flat.kept_shard,
-                                                 swap::Access::overwrite));
-    for (TileState& tile : flat.tiles) {
-      PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard.bytes()));
-    }
-    PENSTOCK_TRY(shard.write_back());
+    PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
+    for (TileState& tile : flat.tiles) PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard));
     stamp(flat, step);
   }
-  return runtime.flush();
+  return options_.runtime->flush();
 }
 
 Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
-                                              std::uint64_t step, const StateSource& source, HostSpan shard) {
-  swap::Runtime& runtime = *options_.runtime;
-  runtime.wait_for_stores(options_.tile_stores_max);
-  PENSTOCK_TRY_ASSIGN(
-      auto state, HostView::of(runtime, *options_.device, tile.tensor, tile.kept, swap::Access::overwrite));
-  const cpu_adam::AdamTile whole = view(tile, state.bytes(), shard, {});
+                                              std::uint64_t step, const StateSource& source,
+                                              HostView& shard) {
+  options_.runtime->wait_for_stores(options_.tile_stores_max);
+  PENSTOCK_TRY_ASSIGN(auto state, host_view(tile, swap::Access::overwrite));
   std::array<std::vector<float>, all_states.size()> states;
-  for (ElementCount first; first < tile.range.count; first += restored_at_once) {
-    const ElementCount count = std::min(restored_at_once, tile.range.count - first);
+  for (ElementCount first; first < tile.range.count;) {
+    PENSTOCK_TRY_ASSIGN(const auto piece, piece_of(tile, first, state, &shard));
     const ElementCount begin = flat.layout->shard * rank + tile.range.begin + first;
     for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
-      states[kind].assign(count.value(), 0.0f);
+      states[kind].assign(piece.elements.value(), 0.0f);
       PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, states[kind]));
     }
-    PENSTOCK_TRY_ASSIGN(const auto part, part_of(whole, first, count));
-    PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, part, options_.workers));
+    PENSTOCK_TRY(cpu_adam::restore_tile({states[0], states[1], states[2]}, piece, options_.workers));
+    PENSTOCK_TRY(state.write_back());
+    PENSTOCK_TRY(shard.write_back());
+    first += piece.elements;
   }
-  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(state.bytes(), step);
-  PENSTOCK_TRY(state.write_back());
+  if (tile.on_disk) internals().blocks(tile.tensor).seal_all(state.leased(), step);
   stamp(tile, step);
   return ok();
 }
@@ -125,9 +130,9 @@ bool OffloadedOptimizer::is_at(const TileState& tile, std::uint64_t step) const 
   return step_of(tile) == step;
 }
 
-bool OffloadedOptimizer::is_at(const FlatState& flat, std::uint64_t step) const {
-  return std::all_of(flat.tiles.begin(), flat.tiles.end(),
-                     [&](const TileState& tile) { return is_at(tile, step); });
+std::size_t OffloadedOptimizer::tiles_before(const FlatState& flat, std::uint64_t step) const {
+  return static_cast<std::size_t>(std::count_if(flat.tiles.begin(), flat.tiles.end(),
+                                                [&](const TileState& tile) { return !is_at(tile, step); }));
 }
 
 void OffloadedOptimizer::advance(FlatState& flat, std::uint64_t step) const {
@@ -183,32 +188,44 @@ void OffloadedOptimizer::seal(const TileState& tile, ConstHostSpan state, const 
 Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
                                               std::span<const cpu_adam::StateKind> kinds,
                                               const StateVisitor& visit) {
-  swap::Runtime& runtime = *options_.runtime;
-  std::vector<float> values;
   for (FlatState& flat : flats) {
     PENSTOCK_TRY(check_same_step(flat));
     std::optional<HostView> shard;  // where the parameter is a part of the master
     if (reads_parameters()) {
-      PENSTOCK_TRY_ASSIGN(
-          shard, HostView::of(runtime, *options_.device, flat.shard, flat.kept_shard, swap::Access::read));
+      PENSTOCK_TRY_ASSIGN(shard, host_view(flat, swap::Access::read));
     }
     for (const TileState& tile : flat.tiles) {
-      PENSTOCK_TRY_ASSIGN(
-          auto state, HostView::of(runtime, *options_.device, tile.tensor, tile.kept, swap::Access::read));
-      const cpu_adam::AdamTile whole = view(tile, state.bytes(), shard ? shard->bytes() : HostSpan(), {});
-      const tiers::BlockTable* const blocks =
-          has_checksums(tile) ? &internals().blocks(tile.tensor) : nullptr;
-      for (ElementCount first; first < tile.range.count; first += cpu_adam::block_elements) {
-        const std::size_t block = first.value() / cpu_adam::block_elements.value();
-        if (blocks != nullptr && !blocks->verify(block, blocks->block(ConstHostSpan(state.bytes()), block))) {
-          return internals().corrupted(tile.tensor, block);
-        }
-        values.resize(std::min(cpu_adam::block_elements, tile.range.count - first).value());
-        for (const cpu_adam::StateKind kind : kinds) {
-          PENSTOCK_TRY(cpu_adam::read_states(whole, kind, first, values));
-          PENSTOCK_TRY(visit(flat, kind, tile.range.begin + first, values));
-        }
+      PENSTOCK_TRY_ASSIGN(auto state, host_view(tile, swap::Access::read));
+      for (ElementCount first; first < tile.range.count;) {
+        PENSTOCK_TRY_ASSIGN(const auto piece, piece_of(tile, first, state, shard ? &*shard : nullptr));
+        PENSTOCK_TRY(visit_blocks(flat, tile, first, piece, kinds, visit));
+        first += piece.elements;
       }
+    }
+  }
+  return ok();
+}
+
+/// Of one piece, which begins at element `begin` of the tile.
+Result<void> OffloadedOptimizer::visit_blocks(const FlatState& flat, const TileState& tile,
+                                              ElementCount begin, const cpu_adam::AdamTile& piece,
+                                              std::span<const cpu_adam::StateKind> kinds,
+                                              const StateVisitor& visit) const {
+  PENSTOCK_TRY_ASSIGN(const ByteCount block_bytes,
+                      cpu_adam::block_bytes(options_.format, cpu_adam::block_elements));
+  const tiers::BlockTable* const blocks = has_checksums(tile) ? &internals().blocks(tile.tensor) : nullptr;
+  std::vector<float> values;
+  for (ElementCount first; first < piece.elements; first += cpu_adam::block_elements) {
+    const std::size_t block = (begin + first).value() / cpu_adam::block_elements.value();
+    const ByteCount at = block_bytes * (first.value() / cpu_adam::block_elements.value());
+    const ByteCount bytes = std::min(block_bytes, piece.state.size() - at);
+    if (blocks != nullptr && !blocks->verify(block, piece.state.subspan(at, bytes))) {
+      return internals().corrupted(tile.tensor, block);
+    }
+    values.resize(std::min(cpu_adam::block_elements, piece.elements - first).value());
+    for (const cpu_adam::StateKind kind : kinds) {
+      PENSTOCK_TRY(cpu_adam::read_states(piece, kind, first, values));
+      PENSTOCK_TRY(visit(flat, kind, tile.range.begin + begin + first, values));
     }
   }
   return ok();

@@ -15,6 +15,7 @@
 namespace penstock::zero {
 
 class DeviceUpdate;
+class HostView;
 
 /// The optimizer states of one rank in tiles. One pass unscales, clips, runs Adam and writes the 16-bit parameter; here
 /// on the CPU, by DeviceUpdate on the device. Each block of a tile that is kept on disk is verified before its update
@@ -81,8 +82,8 @@ class OffloadedOptimizer {
   /// Records that the flat's parameters are of step `step`.
   void stamp(FlatState& flat, std::uint64_t step) const;
   [[nodiscard]] bool is_at(const TileState& tile, std::uint64_t step) const;
-  /// Whether all tiles of the flat are of step `step`.
-  [[nodiscard]] bool is_at(const FlatState& flat, std::uint64_t step) const;
+  /// The tiles of the flat that are not of step `step` yet.
+  [[nodiscard]] std::size_t tiles_before(const FlatState& flat, std::uint64_t step) const;
   /// Checks that the parameters are of the same step as the tiles, if they are a part of the masters. Errors:
   /// corrupted.
   [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
@@ -98,8 +99,17 @@ class OffloadedOptimizer {
 
  private:
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
+  [[nodiscard]] Result<HostView> host_view(const FlatState& flat, swap::Access access) const;
+  [[nodiscard]] Result<HostView> host_view(const TileState& tile, swap::Access access) const;
+  /// The elements of a tile from `first` on that one piece holds, without a gradient; without parameters if `shard` is
+  /// null.
+  [[nodiscard]] Result<cpu_adam::AdamTile> piece_of(const TileState& tile, ElementCount first,
+                                                    HostView& state, HostView* shard) const;
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
-                            const StateSource& source, HostSpan shard);
+                            const StateSource& source, HostView& shard);
+  Result<void> visit_blocks(const FlatState& flat, const TileState& tile, ElementCount begin,
+                            const cpu_adam::AdamTile& piece, std::span<const cpu_adam::StateKind> kinds,
+                            const StateVisitor& visit) const;
   [[nodiscard]] std::uint64_t step_of(const TileState& tile) const;
 
   Options options_;

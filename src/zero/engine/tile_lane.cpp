@@ -16,35 +16,32 @@ void TileLane::begin(FlatState& flat, TileState& tile, const OffloadedOptimizer:
                                                   tile.on_disk ? swap::Use::recorded : swap::Use::unrecorded);
 }
 
-Result<bool> TileLane::poll() {
+Result<TileLane::State> TileLane::poll(bool stopping) {
   if (waits_for_lease()) {
+    if (stopping) return State::stopped;
     auto answer = pending_.poll();
-    if (!answer) return false;
+    if (!answer) return State::busy;
     PENSTOCK_TRY_ASSIGN(state_, *std::move(answer));
   }
   while (true) {
     if (!hop_) {
+      if (stopping && !update_has_begun()) return State::stopped;
       hop_ = next_hop();
       if (!hop_) {
         optimizer_.stamp(*tile_, step_->number);
-        return true;
+        return State::updated;
       }
       PENSTOCK_TRY(hop_->start());
     }
     PENSTOCK_TRY_ASSIGN(const swap::HopState state, hop_->poll());
-    if (state != swap::HopState::done) return false;
+    if (state != swap::HopState::done) return State::busy;
     on_device_ = nullptr;
     hop_.reset();
   }
 }
 
 void TileLane::end() {
-  if (on_device_ != nullptr && on_device_->may_use_leases()) {
-    context_.abandon_results();
-    abandon(std::move(state_));
-    abandon(std::move(flat_->open_shard));
-    abandon(std::move(flat_->open_gradient));
-  }
+  if (device_may_use_leases()) abandon(std::move(state_));
   on_device_ = nullptr;
   hop_.reset();
   pending_ = {};

@@ -23,26 +23,33 @@ class TileLane {
       : context_(context), optimizer_(optimizer), executor_(executor), device_(device), slot_(slot) {}
   TileLane(const TileLane&) = delete;
   TileLane& operator=(const TileLane&) = delete;
-  ~TileLane() { end(); }
 
   [[nodiscard]] Processor processor() const { return device_ ? Processor::device : Processor::cpu; }
   [[nodiscard]] bool idle() const { return tile_ == nullptr; }
   /// Holds nothing yet, and waits for the lease of its tile.
   [[nodiscard]] bool waits_for_lease() const { return !idle() && tile_->kept.empty() && !state_.held(); }
   [[nodiscard]] FlatState& flat() const { return *flat_; }
+  [[nodiscard]] const TileState& tile() const { return *tile_; }
   /// As swap::Hop::poll_interval().
   [[nodiscard]] TimePoint poll_interval() const { return hop_ ? hop_->poll_interval() : forever; }
 
   /// Requests the lease of the tile, whose flat's gradient and shard are leased. Precondition: idle.
   void begin(FlatState& flat, TileState& tile, const OffloadedOptimizer::Step& step);
-  /// Whether the tile is updated. Call end() then, and after an error.
+  enum class State : std::uint8_t { busy, updated, stopped };
+  /// How far the tile is; call end() unless `busy`, and after an error. With `stopping` its update does not begin any
+  /// more: it is `stopped` instead.
   ///
   /// Errors: those of the lease, of OffloadedOptimizer and of DeviceUpdate.
-  [[nodiscard]] Result<bool> poll();
-  /// Ends the lease, or withdraws the request for it. The lane is idle then.
+  [[nodiscard]] Result<State> poll(bool stopping);
+  /// After an error: whether the device may use the leases of the tile and its flat for ever.
+  [[nodiscard]] bool device_may_use_leases() const {
+    return on_device_ != nullptr && on_device_->may_use_leases();
+  }
+  /// Ends the lease of the tile, or withdraws the request for it. The lane is idle then.
   void end();
 
  private:
+  [[nodiscard]] bool update_has_begun() const { return hops_begun_ > (device_ == nullptr ? 0u : 1u); }
   /// The next part of the work on the tile; null after the last one.
   [[nodiscard]] std::unique_ptr<swap::Hop> next_hop();
   [[nodiscard]] std::unique_ptr<swap::Hop> next_device_hop();

@@ -1,5 +1,7 @@
 #include "zero/engine/update_sweep.hpp"
 
+#include "base/abandon.hpp"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -12,7 +14,9 @@ using swap::HopState;
 /// The tiles of one flat, and which of them an update has begun.
 class UpdateSweep::FlatTiles {
  public:
-  FlatTiles(FlatState& flat, UpdateSplit split) : flat_(&flat), split_(split) {}
+  /// `left`: tiles that are to be updated.
+  FlatTiles(FlatState& flat, UpdateSplit split, std::size_t left = 0)
+      : flat_(&flat), split_(split), left_(left) {}
 
   [[nodiscard]] FlatState& flat() const { return *flat_; }
   /// The first tile from number `from` on that has not begun; their number if there is none.
@@ -32,6 +36,8 @@ class UpdateSweep::FlatTiles {
     }
     return nullptr;
   }
+  void count_updated() { --left_; }
+  [[nodiscard]] bool all_updated() const { return left_ == 0; }
 
  private:
   // With UpdateSplit::automatic the processors share a cursor.
@@ -45,6 +51,7 @@ class UpdateSweep::FlatTiles {
 
   FlatState* flat_;
   UpdateSplit split_;
+  std::size_t left_;
   std::array<std::size_t, 2> cursors_{};
 };
 
@@ -53,9 +60,6 @@ class UpdateSweep::SweepHop final : public swap::Hop {
  public:
   explicit SweepHop(UpdateSweep& sweep)
       : sweep_(sweep), context_(sweep.context_), optimizer_(sweep.optimizer_), step_(sweep.step_) {}
-  ~SweepHop() override {
-    for (const auto& lane : sweep_.lanes_) lane->end();
-  }
 
   Result<void> start() override { return sweep_.device_.begin_sweep(); }
 
@@ -73,14 +77,10 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     bool advanced = true;
     while (advanced) {
       advanced = poll_lanes();
-      if (failure_) {
-        stop_waiting();
-        if (is_busy()) return HopState::pending;
-        return *failure_;
-      }
+      if (failure_) return stop();
       const auto further = advance();
       if (!further) {
-        failure_ = further.error();
+        note_failure(further.error(), /*on_device=*/false);
         advanced = true;
       } else {
         advanced = advanced || *further;
@@ -92,36 +92,62 @@ class UpdateSweep::SweepHop final : public swap::Hop {
  private:
   enum class Opening : std::uint8_t { none, gradient, shard };
 
-  [[nodiscard]] bool is_busy() const {
-    return std::any_of(sweep_.lanes_.begin(), sweep_.lanes_.end(),
-                       [](const auto& lane) { return !lane->idle(); });
-  }
-
-  /// True if a tile is updated, or has failed.
+  /// True if a tile is updated, or will not be.
   bool poll_lanes() {
     bool any = false;
     for (const auto& lane : sweep_.lanes_) {
       if (lane->idle()) continue;
-      const auto updated = lane->poll();
-      if (updated && !*updated) continue;
-      if (!updated) note_failure(*lane, updated.error());
+      const auto state = lane->poll(/*stopping=*/failure_.has_value());
+      if (state && *state == TileLane::State::busy) continue;
+      if (!state) {
+        note_failure(state.error(), lane->processor() == Processor::device && !lane->waits_for_lease());
+      } else if (*state == TileLane::State::updated) {
+        count_updated(*lane);
+      }
+      leases_in_use_ = leases_in_use_ || lane->device_may_use_leases();
       lane->end();
       any = true;
     }
     return any;
   }
 
-  void note_failure(const TileLane& lane, const Error& error) {
-    if (lane.processor() == Processor::device && !lane.waits_for_lease()) context_.update_damaged = true;
-    if (!failure_) failure_ = error;
+  void count_updated(const TileLane& lane) {
+    std::find_if(open_.begin(), open_.end(), [&](const FlatTiles& tiles) {
+      return &tiles.flat() == &lane.flat();
+    })->count_updated();
+    Updated& updated = sweep_.updated_;
+    (lane.processor() == Processor::cpu ? updated.by_cpu : updated.on_device) += lane.tile().range.count;
   }
 
-  /// After an error: what the move waits for may never come, such as memory of a tile that the disk refuses.
-  void stop_waiting() {
+  /// The update returns the first error, or the first after which it cannot be continued, because a tile may be updated
+  /// in part: the other one must not hide it.
+  void note_failure(const Error& error, bool on_device) {
+    const bool damaged =
+        on_device || error.code() == ErrorCode::corrupted || error.code() == ErrorCode::non_finite;
+    if (!failure_ || (damaged && !context_.update_damaged)) failure_ = error;
+    if (damaged) context_.update_damaged = true;
+  }
+
+  /// After an error: ends once no tile is being updated. What the move waits for may never come, such as memory of a
+  /// tile that the disk refuses.
+  Result<HopState> stop() {
     pending_ = {};
-    for (const auto& lane : sweep_.lanes_) {
-      if (lane->waits_for_lease()) lane->end();
+    while (poll_lanes()) {
     }
+    for (const auto& lane : sweep_.lanes_) {
+      if (!lane->idle()) return HopState::pending;
+    }
+    if (leases_in_use_) abandon_leases();
+    return *failure_;
+  }
+
+  /// The leases of the flats, which all lanes use, and the memory of their results.
+  void abandon_leases() {
+    for (const FlatTiles& tiles : open_) {
+      abandon(std::move(tiles.flat().open_shard));
+      abandon(std::move(tiles.flat().open_gradient));
+    }
+    context_.abandon_results();
   }
 
   Result<bool> advance() {
@@ -165,11 +191,11 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   /// Ends the flats whose tiles are all updated.
   Result<void> close_flats() {
     for (auto tiles = open_.begin(); tiles != open_.end();) {
-      FlatState& flat = tiles->flat();
-      if (!optimizer_.is_at(flat, step_.number)) {
+      if (!tiles->all_updated()) {
         ++tiles;
         continue;
       }
+      FlatState& flat = tiles->flat();
       optimizer_.stamp(flat, step_.number);
       flat.open_gradient.end();
       flat.open_shard.end();
@@ -201,7 +227,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
     if (next_flat_ == context_.flats.size() || open_.size() >= sweep_.plan_.flats) return false;
     FlatState& flat = next_flat();
     if (!step_.updates[next_flat_]) optimizer_.advance(flat, step_.number);
-    if (flat.updated || optimizer_.is_at(flat, step_.number)) {
+    if (flat.updated || optimizer_.tiles_before(flat, step_.number) == 0) {
       end(flat);
       ++next_flat_;
       return true;
@@ -249,7 +275,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   }
 
   Result<bool> finish_opening() {
-    open_.emplace_back(next_flat(), sweep_.plan_.split);
+    open_.emplace_back(next_flat(), sweep_.plan_.split, optimizer_.tiles_before(next_flat(), step_.number));
     ++next_flat_;
     opening_ = Opening::none;
     return true;
@@ -264,6 +290,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   Opening opening_ = Opening::none;
   swap::PendingLease pending_;
   std::optional<Error> failure_;
+  bool leases_in_use_ = false;  // by the device, perhaps for ever
 };
 
 Result<void> UpdateSweep::open() {
@@ -283,6 +310,7 @@ void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
   step_.updates = flats_to_update();
   has_read_ahead_ = false;
+  updated_ = {};
   began_ = Clock::steady().now();
   for (FlatState& flat : context_.flats) flat.updated = false;
   start();

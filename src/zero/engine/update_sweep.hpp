@@ -45,6 +45,11 @@ class UpdateSweep {
   void resume();
   /// How long the last update took, from begin() to its end. Call when none runs.
   [[nodiscard]] TimePoint duration() const { return duration_; }
+  /// How many elements the last update has updated. Call when none runs.
+  struct Updated {
+    ElementCount by_cpu, on_device;
+  };
+  [[nodiscard]] const Updated& updated() const { return updated_; }
   /// Ends the update before its next tile, for the engine's destructor: also while it waits for a lease.
   /// EngineContext::update then becomes done.
   void stop();
@@ -71,6 +76,7 @@ class UpdateSweep {
   std::vector<std::unique_ptr<TileLane>> lanes_;
   OffloadedOptimizer::Step step_;
   TimePoint began_{0}, duration_{0};
+  Updated updated_;
   bool has_read_ahead_ = false;
   std::atomic<bool> stopping_{false};
 };

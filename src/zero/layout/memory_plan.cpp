@@ -104,9 +104,12 @@ void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
   if (plan.shards_on_device) plan.device_shards = rank.shards;
 }
 
-/// Sets the memory for what kernels report.
-void plan_results(MemoryPlan& plan, const ShardLayout& shards) {
-  ByteCount results = UpdateSlot::result * plan.update.device_slots, largest;
+/// Sets the memory for what kernels report and for copies of what is kept on the device.
+Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                          const RankBytes& rank) {
+  PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, rank.longest_tile));
+  plan.host_piece = piece.size;
+  ByteCount results = piece.size + UpdateSlot::result * plan.update.device_slots, largest;
   if (plan.device_squares) {
     for (const FlatLayout& flat : shards.flats()) {
       const ByteCount partials = partials_bytes(flat.shard);
@@ -116,6 +119,7 @@ void plan_results(MemoryPlan& plan, const ShardLayout& shards) {
   }
   plan.device_partials = round_up(largest, extent_alignment);
   plan.host_results = round_up(results, extent_alignment);
+  return ok();
 }
 
 /// The bytes that are kept in host memory or on disk.
@@ -358,7 +362,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
   PENSTOCK_TRY(plan_update(plan, config, all));
-  plan_results(plan, shards);
+  PENSTOCK_TRY(plan_results(plan, config, shards, all));
   const RankBytes rank = not_on_device(plan, all);
   const HostNeed need = host_need(plan, config, rank, shards, model);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));

@@ -5,6 +5,7 @@
 #include <penstock/zero/layout/memory_plan.hpp>
 #include "zero/layout/tiles.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace penstock::zero {
@@ -35,6 +36,31 @@ struct UpdateSlot {
         slot.parameter + passing(plan.shards_on_device, size_of(config.dtype) * elements.value());
     slot.size = slot.first_non_finite_block + round_up(result, alignment);
     return slot;
+  }
+};
+
+/// The places of the parts of a piece in host memory, through which what is kept on the device is copied for host code:
+/// states, and parameters where these are kept too. Both are multiples of 256 bytes.
+struct HostPiece {
+  ElementCount elements;  ///< a multiple of block_elements, or all of a tile
+  ByteCount parameter;
+  ByteCount size;  ///< zero if nothing is kept
+
+  /// Bounds the memory, and gives each of 16 workers a block.
+  static constexpr ElementCount elements_max = cpu_adam::block_elements * 16;
+
+  /// Of tiles of at most `longest` elements. Errors: those of cpu_adam::tile_bytes().
+  [[nodiscard]] static Result<HostPiece> of(const MemoryPlan& plan, const Config& config,
+                                            ElementCount longest) {
+    HostPiece piece{.elements = std::min(elements_max, longest)};
+    if (!plan.tiles_on_device) return piece;
+    const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+    PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(format, piece.elements));
+    const ByteCount parameter = size_of(config.dtype) * piece.elements.value();
+    piece.parameter = round_up(state, UpdateSlot::alignment);
+    piece.size =
+        piece.parameter + (plan.shards_on_device ? round_up(parameter, UpdateSlot::alignment) : ByteCount());
+    return piece;
   }
 };
 

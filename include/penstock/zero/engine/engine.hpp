@@ -102,6 +102,8 @@ struct StepOutcome {
   std::chrono::nanoseconds gradient_wait{0};
   /// How long the update of the step before this one took, beside the trainer; 0 if there was none.
   std::chrono::nanoseconds previous_update{0};
+  /// How many of this rank's elements the CPU and the device updated then; see penstock.update_split.
+  ElementCount updated_by_cpu, updated_on_device;
 };
 
 /// The ZeRO-3 engine of one rank: gathers units before they are used, reduces their gradients, and updates the shards

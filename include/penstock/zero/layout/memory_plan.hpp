@@ -65,7 +65,9 @@ struct MemoryPlan {
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
   ByteCount host_shards, host_gradients, host_tiles;
-  ByteCount host_results;   ///< what kernels report: sums of squares, and blocks that are not finite
+  /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
+  ByteCount host_results;
+  ByteCount host_piece;     ///< for the calls that set and read states: a piece of what is kept on the device
   ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
   ByteCount
       host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased

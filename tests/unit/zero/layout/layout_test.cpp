@@ -341,5 +341,18 @@ TEST(MemoryPlan, KeepsOnASeparateDeviceWhatIsNotOffloaded) {
       << too_small.error().message();
 }
 
+TEST(MemoryPlan, LetsTheCpuUpdateAllTilesOfRanksThatHaveNoOtherDevice) {
+  Config config = test::RunOptions::default_config();
+  config.offload_optimizer.device = OffloadDevice::cpu;
+  config.cpu_update_ratio = 0;
+  const auto update = [&](tiers::DeviceMemory memory) {
+    return plan_memory(config, test::small_model(), 2, 2, memory).value().update;
+  };
+
+  EXPECT_EQ(update(tiers::DeviceMemory::host).device_slots, 0u);
+  EXPECT_TRUE(update(tiers::DeviceMemory::host).by_cpu);
+  EXPECT_GT(update(tiers::DeviceMemory::separate).device_slots, 0u);
+}
+
 }  // namespace
 }  // namespace penstock::zero
