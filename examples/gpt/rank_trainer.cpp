@@ -14,22 +14,6 @@ using namespace penstock;  // NOLINT: an example reads better so
 
 namespace {
 
-/// Activations in the memory of a penstock device.
-class OnDevice final : public DeviceAllocator {
- public:
-  explicit OnDevice(tiers::Device& device) : device_(device) {}
-  Result<DeviceBuffer> allocate(ByteCount size) override {
-    auto span = device_.allocate(size);
-    if (!span) return span.error();
-    tiers::Device* device = &device_;
-    return DeviceBuffer{
-        *span, std::shared_ptr<void>(nullptr, [device, bytes = *span](void*) { device->release(bytes); })};
-  }
-
- private:
-  tiers::Device& device_;
-};
-
 double seconds(TimePoint time) {
   return std::chrono::duration<double>(time).count();
 }
@@ -58,15 +42,6 @@ void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions&
       return time_requests(std::move(engine), timeline, track);
     };
   }
-}
-
-/// Linear warm-up, then linear decay to zero.
-float learning_rate(const TrainingConfig& training, float height, std::uint32_t step) {
-  const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
-    return static_cast<float>(part) / static_cast<float>(whole);
-  };
-  if (step < training.warmup_steps) return height * ratio(step + 1, training.warmup_steps);
-  return height * ratio(training.steps - step, training.steps - training.warmup_steps);
 }
 
 }  // namespace
@@ -164,7 +139,7 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   StepReport report;
   PENSTOCK_TRY(rank_->engine().begin_step(
       {.micro_batches = options_.training.micro_batches,
-       .learning_rate = learning_rate(options_.training, options_.config.optimizer.learning_rate, step)}));
+       .learning_rate = options_.training.learning_rate(options_.config.optimizer.learning_rate, step)}));
   for (std::uint32_t micro = 0; micro < options_.training.micro_batches; ++micro) {
     PENSTOCK_TRY(micro_batch(step, micro, report));
   }
