@@ -88,8 +88,7 @@ Result<void> RankTrainer::open() {
                             if (options_.timed) {
                               PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
                               timeline_ = std::make_shared<Timeline>(std::move(clock));
-                              made->accelerator.device =
-                                  time_copies(std::move(made->accelerator.device), timeline_);
+                              return time_operations(std::move(made->accelerator), timeline_);
                             }
                             return std::move(made->accelerator);
                           },
