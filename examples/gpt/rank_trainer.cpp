@@ -1,5 +1,6 @@
 #include "gpt/rank_trainer.hpp"
 
+#include "gpt/initial_values.hpp"
 #include "gpt/timed_device.hpp"
 
 #include <penstock/base/time.hpp>
@@ -116,10 +117,10 @@ Result<void> RankTrainer::open() {
   targets_.resize(rows);
   losses_.resize(rows);
 
-  const auto initialized = rank_->engine().initialize(
-      [&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
-        model_->description().initial_values({parameter.unit, parameter.index}, first, values);
-      });
+  const auto initialized = rank_->engine().initialize([&](zero::ParameterId parameter, std::uint64_t first,
+                                                          std::span<float> values) {
+    initial_values(model_->description(), {parameter.unit, parameter.index}, first, values, rank_->workers());
+  });
   if (initialized && timeline_) {
     (void)timeline_->take();  // what it cost to initialize is no part of the training
     timeline_->name_stream(stream_->handle(), "compute");
