@@ -49,7 +49,8 @@ def traced(*steps, loss=5.5):
         events.append({"name": name, "cat": {"forward": "compute", "backward": "compute"}.get(kind, kind), "ph": "X",
                        "ts": begin * 1e6, "dur": (end - begin) * 1e6, "pid": 0, "tid": 5 if kind == "copy" else 3})
     report = {"ranks": 1, "micro_batches": 1, "tokens_per_step": 100,
-              "steps": [{"loss": loss - k, "update_seconds": k} for k in range(len(steps))],
+              "steps": [{"loss": loss - k, "update_seconds": k, "read_bytes": 40e9, "written_bytes": 30e9}
+                        for k in range(len(steps))],
               "ledger": [{"tier": "device", "peak_bytes": 30}, {"tier": "host", "peak_bytes": 1000}],
               "device": {"budget_bytes": 40, "activation_bytes": 60, "free_at_start_bytes": 300, "free_min_bytes": 190}}
     return {"traceEvents": events}, report
@@ -350,7 +351,7 @@ class GpuRun(unittest.TestCase):
         commands = [line for line in log.splitlines() if line.startswith("$ ")]
         self.assertEqual([line.split()[1].rpartition("/")[2] for line in commands[:4]],
                          ["gpt_train", "gpt_plain", "gpt_plain", "gpt_train"])
-        for word, counts in (("--preset 1b --context 16384", (1, 1)), ("--ranks 1", (1, 0)), ("--nvme-path", (1, 0)),
+        for word, counts in (("--preset 1b --context 8192", (1, 1)), ("--ranks 1", (1, 0)), ("--nvme-path", (1, 0)),
                              ("--cuda", (1, 1))):
             self.assertEqual((commands[0].count(word), commands[1].count(word)), counts, word)
 
@@ -390,12 +391,18 @@ class GpuRun(unittest.TestCase):
         with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
             status, part, table, _ = self.run_training(training.seven_billion, *three)
             self.assertEqual((status, part["figures"]["small_digest"]), (0, "12ab"), part)
-            self.assertIn("digests equal on disk and in memory", table)
+            self.assertIn("a step reads 40.0 GB and writes 30.0; small: digests equal on disk and in memory", table)
             rising = traced(*three)
             rising[1]["steps"][-1]["loss"] = 6
             status, report, _, _ = self.run_parts(
                 [Part("p", "", 300, training.seven_billion, needs_gpu=False)], {"gpt_train": trainer(*rising)})
             self.assertEqual(report["parts"][0]["failures"], ["the loss did not fall: 5.500 to 6.000"])
+            in_memory = traced(*three)
+            in_memory[1]["steps"][1]["read_bytes"] = 0
+            _, report, _, _ = self.run_parts(
+                [Part("p", "", 300, training.seven_billion, needs_gpu=False)], {"gpt_train": trainer(*in_memory)})
+            self.assertEqual(report["parts"][0]["failures"],
+                             ["the steps read 0 bytes and wrote 30000000000: the states were not on disk"])
             usage.free = 40 << 30
             _, part, _, log = self.run_training(training.seven_billion, *three)
         self.assertRegex(part["headline"],
