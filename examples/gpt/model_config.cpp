@@ -53,4 +53,12 @@ Result<void> TrainingConfig::validate() const {
       .advice("lower gradient_accumulation_steps, or do not accumulate layer by layer");
 }
 
+float TrainingConfig::learning_rate(float most, std::uint32_t step) const {
+  const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
+    return static_cast<float>(part) / static_cast<float>(whole);
+  };
+  if (step < warmup_steps) return most * ratio(step + 1, warmup_steps);
+  return most * ratio(steps - step, steps - warmup_steps);
+}
+
 }  // namespace gpt

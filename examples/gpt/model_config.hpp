@@ -37,7 +37,7 @@ inline constexpr ModelPreset model_presets[] = {
     {"7b", {.layers = 35, .width = 4096, .heads = 32, .context = 1024}},
 };
 
-/// The demonstration's hyperparameters, found with gpt_plain on two cores.
+/// How a training runs; ds_config.json has the optimizer's settings. The defaults are those of the demonstration.
 struct TrainingConfig {
   std::uint32_t ranks = 2;
   std::uint32_t micro_batches = 2;      ///< per step and rank
@@ -47,11 +47,7 @@ struct TrainingConfig {
   /// as for one micro-batch ("layered gradient accumulation", Lamy-Poirier 2021).
   bool layer_by_layer = false;
   std::uint32_t steps = 48;
-  std::uint32_t warmup_steps = 6;  ///< the rate rises linearly, then falls linearly to zero at `steps`
-  float learning_rate = 6e-4f;     ///< the maximum
-  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
-  float weight_decay = 0.1f;  ///< of matrices and embeddings
-  float gradient_norm_max = 1.0f;
+  std::uint32_t warmup_steps = 6;  ///< of learning_rate()
   std::uint64_t data_seed = 1;
 
   /// The micro-batches whose activations exist at a time.
@@ -59,6 +55,9 @@ struct TrainingConfig {
 
   /// Errors: invalid_argument, for zero or too many ranks, micro-batches or sequences.
   [[nodiscard]] penstock::Result<void> validate() const;
+
+  /// That of a step: it rises linearly to `most`, then falls linearly to zero at `steps`.
+  [[nodiscard]] float learning_rate(float most, std::uint32_t step) const;
 };
 
 }  // namespace gpt

@@ -46,4 +46,10 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
   };
 }
 
+Result<DeviceBuffer> OnDevice::allocate(ByteCount size) {
+  PENSTOCK_TRY_ASSIGN(const penstock::DeviceSpan span, device_.allocate(size));
+  penstock::tiers::Device* device = &device_;
+  return DeviceBuffer{span, std::shared_ptr<void>(nullptr, [device, span](void*) { device->release(span); })};
+}
+
 }  // namespace gpt

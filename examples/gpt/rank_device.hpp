@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpt/device_memory.hpp"
 #include "gpt/model_config.hpp"
 #include "gpt/ops.hpp"
 #include "gpt/stream_clock.hpp"
@@ -29,5 +30,23 @@ using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCoun
 ///
 /// The returned function's errors: unsupported, if this build has no CUDA or the machine has no device.
 [[nodiscard]] MakeDevice on_cuda(const ModelConfig& model);
+
+/// Memory of a rank's device. Ranks and other processes on the same device count too.
+struct DeviceMemoryUse {
+  penstock::ByteCount
+      free_at_start;  ///< before the engine's memory and the activations; after cuBLAS and scratch
+  penstock::ByteCount free_now;
+  penstock::ByteCount activations;  ///< see training_memory()
+};
+
+/// Memory of a penstock device, which outlives the buffers.
+class OnDevice final : public DeviceAllocator {
+ public:
+  explicit OnDevice(penstock::tiers::Device& device) : device_(device) {}
+  penstock::Result<DeviceBuffer> allocate(penstock::ByteCount size) override;
+
+ private:
+  penstock::tiers::Device& device_;
+};
 
 }  // namespace gpt

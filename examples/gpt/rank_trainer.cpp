@@ -1,5 +1,6 @@
 #include "gpt/rank_trainer.hpp"
 
+#include "gpt/initial_values.hpp"
 #include "gpt/timed_device.hpp"
 
 #include <penstock/base/time.hpp>
@@ -13,22 +14,6 @@ namespace gpt {
 using namespace penstock;  // NOLINT: an example reads better so
 
 namespace {
-
-/// Activations in the memory of a penstock device.
-class OnDevice final : public DeviceAllocator {
- public:
-  explicit OnDevice(tiers::Device& device) : device_(device) {}
-  Result<DeviceBuffer> allocate(ByteCount size) override {
-    auto span = device_.allocate(size);
-    if (!span) return span.error();
-    tiers::Device* device = &device_;
-    return DeviceBuffer{
-        *span, std::shared_ptr<void>(nullptr, [device, bytes = *span](void*) { device->release(bytes); })};
-  }
-
- private:
-  tiers::Device& device_;
-};
 
 double seconds(TimePoint time) {
   return std::chrono::duration<double>(time).count();
@@ -58,15 +43,6 @@ void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions&
       return time_requests(std::move(engine), timeline, track);
     };
   }
-}
-
-/// Linear warm-up, then linear decay to zero.
-float learning_rate(const TrainingConfig& training, float height, std::uint32_t step) {
-  const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
-    return static_cast<float>(part) / static_cast<float>(whole);
-  };
-  if (step < training.warmup_steps) return height * ratio(step + 1, training.warmup_steps);
-  return height * ratio(training.steps - step, training.steps - training.warmup_steps);
 }
 
 }  // namespace
@@ -113,8 +89,7 @@ Result<void> RankTrainer::open() {
                             if (options_.timed) {
                               PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
                               timeline_ = std::make_shared<Timeline>(std::move(clock));
-                              made->accelerator.device =
-                                  time_copies(std::move(made->accelerator.device), timeline_);
+                              return time_operations(std::move(made->accelerator), timeline_);
                             }
                             return std::move(made->accelerator);
                           },
@@ -132,10 +107,10 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   PENSTOCK_TRY(open_training_memory());
-  const auto initialized = rank_->engine().initialize(
-      [&](zero::ParameterId parameter, std::uint64_t first, std::span<float> values) {
-        model_->description().initial_values({parameter.unit, parameter.index}, first, values);
-      });
+  const auto initialized = rank_->engine().initialize([&](zero::ParameterId parameter, std::uint64_t first,
+                                                          std::span<float> values) {
+    initial_values(model_->description(), {parameter.unit, parameter.index}, first, values, rank_->workers());
+  });
   if (initialized && timeline_) {
     (void)timeline_->take();  // what it cost to initialize is no part of the training
     timeline_->name_stream(stream_->handle(), "compute");
@@ -174,7 +149,7 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   // The engine sees one micro-batch for each sum of gradients that it gets.
   PENSTOCK_TRY(rank_->engine().begin_step(
       {.micro_batches = training.micro_batches / at_a_time,
-       .learning_rate = learning_rate(training, options_.config.optimizer.learning_rate, step)}));
+       .learning_rate = training.learning_rate(options_.config.optimizer.learning_rate, step)}));
   for (std::uint32_t first = 0; first < training.micro_batches; first += at_a_time) {
     PENSTOCK_TRY(micro_batches(step, first, report));
   }

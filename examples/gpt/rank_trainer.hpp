@@ -34,14 +34,6 @@ struct StepReport {
   std::vector<std::string> messages;  ///< reports of failing paths
 };
 
-/// Memory of a rank's device. Ranks and other processes on the same device count too.
-struct DeviceMemoryUse {
-  penstock::ByteCount
-      free_at_start;  ///< before the engine's memory and the activations; after cuBLAS and scratch
-  penstock::ByteCount free_now;
-  penstock::ByteCount activations;  ///< see training_memory()
-};
-
 /// One rank that embeds Penstock: a zero::Rank, and the loop of a training step.
 /// Used by one thread.
 class RankTrainer {

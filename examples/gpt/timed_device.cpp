@@ -8,6 +8,15 @@ using namespace penstock;  // NOLINT: an example reads better so
 
 namespace {
 
+/// Calls `enqueue`, and makes what it enqueues on the stream a span.
+template <class Enqueue>
+Result<void> timed(Timeline& timeline, StreamHandle stream, const Doing& doing, const Enqueue& enqueue) {
+  timeline.begin(stream);
+  auto done = enqueue();
+  timeline.end(stream, doing);
+  return done;
+}
+
 class TimedDevice final : public tiers::Device {
  public:
   TimedDevice(std::unique_ptr<tiers::Device> device, std::shared_ptr<Timeline> timeline)
@@ -22,15 +31,15 @@ class TimedDevice final : public tiers::Device {
   Result<std::unique_ptr<tiers::Event>> create_event() override { return device_->create_event(); }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
-    return timed(stream, {.activity = Activity::copy_to_device, .bytes = to.size()},
+    return timed(*timeline_, stream, {.activity = Activity::copy_to_device, .bytes = to.size()},
                  [&] { return device_->copy_to_device(stream, from, to); });
   }
   Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override {
-    return timed(stream, {.activity = Activity::copy_to_host, .bytes = from.size()},
+    return timed(*timeline_, stream, {.activity = Activity::copy_to_host, .bytes = from.size()},
                  [&] { return device_->copy_to_host(stream, from, to); });
   }
   Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override {
-    return timed(stream, {.activity = Activity::copy_on_device, .bytes = to.size()},
+    return timed(*timeline_, stream, {.activity = Activity::copy_on_device, .bytes = to.size()},
                  [&] { return device_->copy_on_device(stream, from, to); });
   }
   Result<void> fill_zero(StreamHandle stream, DeviceSpan span) override {
@@ -41,15 +50,61 @@ class TimedDevice final : public tiers::Device {
   void unpin(HostSpan memory) noexcept override { device_->unpin(memory); }
 
  private:
-  template <class Copy>
-  Result<void> timed(StreamHandle stream, const Doing& doing, const Copy& copy) {
-    timeline_->begin(stream);
-    auto done = copy();
-    timeline_->end(stream, doing);
-    return done;
+  const std::unique_ptr<tiers::Device> device_;
+  const std::shared_ptr<Timeline> timeline_;
+};
+
+class TimedCompute final : public Compute {
+ public:
+  TimedCompute(std::unique_ptr<Compute> compute, std::shared_ptr<Timeline> timeline)
+      : compute_(std::move(compute)), timeline_(std::move(timeline)) {}
+
+  Result<void> cast(StreamHandle stream, DeviceTensor from, DeviceTensor to) override {
+    return timed(*timeline_, stream,
+                 {.activity = Activity::cast, .bytes = from.bytes.size() + to.bytes.size()},
+                 [&] { return compute_->cast(stream, from, to); });
+  }
+  Result<void> scale(StreamHandle stream, DeviceTensor x, float factor) override {
+    return timed(*timeline_, stream, {.activity = Activity::scale, .bytes = x.bytes.size() * 2},
+                 [&] { return compute_->scale(stream, x, factor); });
+  }
+  Result<void> accumulate(StreamHandle stream, DeviceTensor x, DeviceTensor sum) override {
+    return timed(*timeline_, stream,
+                 {.activity = Activity::accumulate, .bytes = x.bytes.size() + sum.bytes.size() * 2},
+                 [&] { return compute_->accumulate(stream, x, sum); });
+  }
+  Result<void> mean(StreamHandle stream, std::span<const DeviceTensor> x, DeviceTensor out) override {
+    ByteCount bytes = out.bytes.size();
+    for (const DeviceTensor& one : x) bytes += one.bytes.size();
+    return timed(*timeline_, stream, {.activity = Activity::mean, .bytes = bytes},
+                 [&] { return compute_->mean(stream, x, out); });
+  }
+  Result<void> square_sums(StreamHandle stream, DeviceTensor x, DeviceSpan partials) override {
+    return timed(*timeline_, stream, {.activity = Activity::square_sums, .bytes = x.bytes.size()},
+                 [&] { return compute_->square_sums(stream, x, partials); });
   }
 
-  const std::unique_ptr<tiers::Device> device_;
+ private:
+  const std::unique_ptr<Compute> compute_;
+  const std::shared_ptr<Timeline> timeline_;
+};
+
+class TimedAdam final : public cpu_adam::DeviceAdam {
+ public:
+  TimedAdam(std::unique_ptr<cpu_adam::DeviceAdam> adam, std::shared_ptr<Timeline> timeline)
+      : adam_(std::move(adam)), timeline_(std::move(timeline)) {}
+
+  Result<void> step(StreamHandle stream, const cpu_adam::AdamConfig& config, std::uint64_t step,
+                    float gradient_factor, const cpu_adam::DeviceAdamTile& tile) override {
+    const std::uint64_t parameter_uses = cpu_adam::shares_parameter(tile.format) ? 2 : 1;
+    const ByteCount bytes =
+        tile.state.size() * 2 + tile.gradient.bytes.size() + tile.parameter.bytes.size() * parameter_uses;
+    return timed(*timeline_, stream, {.activity = Activity::adam, .bytes = bytes},
+                 [&] { return adam_->step(stream, config, step, gradient_factor, tile); });
+  }
+
+ private:
+  const std::unique_ptr<cpu_adam::DeviceAdam> adam_;
   const std::shared_ptr<Timeline> timeline_;
 };
 
@@ -97,9 +152,12 @@ class TimedEngine final : public tiers::IoEngine {
 
 }  // namespace
 
-std::unique_ptr<tiers::Device> time_copies(std::unique_ptr<tiers::Device> device,
-                                           std::shared_ptr<Timeline> timeline) {
-  return std::make_unique<TimedDevice>(std::move(device), std::move(timeline));
+zero::Accelerator time_operations(zero::Accelerator accelerator, std::shared_ptr<Timeline> timeline) {
+  zero::Accelerator timed{
+      .device = std::make_unique<TimedDevice>(std::move(accelerator.device), timeline),
+      .compute = std::make_unique<TimedCompute>(std::move(accelerator.compute), timeline)};
+  if (accelerator.adam) timed.adam = std::make_unique<TimedAdam>(std::move(accelerator.adam), timeline);
+  return timed;
 }
 
 std::unique_ptr<tiers::IoEngine> time_requests(std::unique_ptr<tiers::IoEngine> engine,

@@ -23,14 +23,20 @@ enum class Activity : std::uint8_t {
   copy_to_device,
   copy_to_host,
   copy_on_device,
+  cast,  ///< this and the next ones: kernels of the library
+  scale,
+  accumulate,
+  mean,
+  square_sums,
+  adam,
   disk,
 };
-constexpr std::size_t activity_count = 9;
+constexpr std::size_t activity_count = 15;
 
 struct Doing {
   Activity activity = Activity::forward;
   std::uint32_t unit = 0;       ///< of forward, backward and waits for one
-  penstock::ByteCount bytes{};  ///< of copies and disk
+  penstock::ByteCount bytes{};  ///< of copies and disk; of kernels, those that they read and write
 };
 
 /// What a track, which is a stream or a disk, did from `begin` to `end`, on Clock::steady().

@@ -15,24 +15,41 @@ double seconds(TimePoint time) {
   return std::chrono::duration<double>(time).count();
 }
 
+constexpr std::size_t number(Activity activity) {
+  return static_cast<std::size_t>(activity);
+}
+
+/// How an activity is called.
+struct Words {
+  enum class Object : std::uint8_t { none, unit, bytes };
+  const char* category;
+  const char* event;
+  Object object;                ///< what follows in the event's name
+  const char* share = nullptr;  ///< of a track's time, in the summary
+};
+using enum Words::Object;
+
+constexpr std::array<Words, activity_count> words = {{
+    {"compute", "forward ", unit},
+    {"compute", "backward ", unit},
+    {"wait", "wait for parameters of ", unit},
+    {"wait", "wait for room for gradients of ", unit},
+    {"wait", "wait for step", none},
+    {"copy", "copy to device ", bytes, "copies to the device"},
+    {"copy", "copy to host ", bytes, "copies to the host"},
+    {"copy", "copy on device ", bytes, "copies on the device"},
+    {"kernel", "cast ", bytes, "casts"},
+    {"kernel", "scale ", bytes, "scaling"},
+    {"kernel", "accumulate ", bytes, "accumulation"},
+    {"kernel", "mean ", bytes, "means"},
+    {"kernel", "square sums ", bytes, "square sums"},
+    {"kernel", "Adam ", bytes, "Adam"},
+    {"disk", "read and write ", bytes, "reads and writes"},
+}};
+
 bool is_wait(Activity activity) {
   return activity == Activity::wait_for_parameters || activity == Activity::wait_for_gradients ||
          activity == Activity::wait_for_step;
-}
-
-const char* category(Activity activity) {
-  if (is_wait(activity)) return "wait";
-  switch (activity) {
-    case Activity::copy_to_device:
-    case Activity::copy_to_host:
-    case Activity::copy_on_device: return "copy";
-    case Activity::disk: return "disk";
-    default: return "compute";
-  }
-}
-
-constexpr std::size_t number(Activity activity) {
-  return static_cast<std::size_t>(activity);
 }
 
 }  // namespace
@@ -45,20 +62,13 @@ Result<std::unique_ptr<TraceReport>> TraceReport::create(const std::filesystem::
 }
 
 std::string TraceReport::name_of(const Doing& did) const {
-  const std::string& unit = units_.at(did.unit);
-  const std::string bytes = to_string(did.bytes);
-  switch (did.activity) {
-    case Activity::forward: return "forward " + unit;
-    case Activity::backward: return "backward " + unit;
-    case Activity::wait_for_parameters: return "wait for parameters of " + unit;
-    case Activity::wait_for_gradients: return "wait for room for gradients of " + unit;
-    case Activity::wait_for_step: return "wait for step";
-    case Activity::copy_to_device: return "copy to device " + bytes;
-    case Activity::copy_to_host: return "copy to host " + bytes;
-    case Activity::copy_on_device: return "copy on device " + bytes;
-    case Activity::disk: break;
+  const Words& of = words[number(did.activity)];
+  switch (of.object) {
+    case none: break;
+    case unit: return of.event + units_.at(did.unit);
+    case bytes: return of.event + to_string(did.bytes);
   }
-  return "read and write " + bytes;
+  return of.event;
 }
 
 void TraceReport::add(std::uint32_t rank, Timeline& timeline) {
@@ -86,8 +96,8 @@ void TraceReport::add(std::uint32_t rank, Timeline& timeline) {
         file_.get(),
         "%s{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": %u, "
         "\"tid\": %u}",
-        separator(), name_of(span.did).c_str(), category(span.did.activity), seconds(span.begin) * 1e6,
-        length * 1e6, rank, span.track);
+        separator(), name_of(span.did).c_str(), words[number(span.did.activity)].category,
+        seconds(span.begin) * 1e6, length * 1e6, rank, span.track);
   }
 }
 
@@ -103,13 +113,9 @@ void TraceReport::print(const Track& track, double elapsed) const {
     if (!is_wait(Activity(i))) busy += 100 * track.seconds[i] / elapsed;
   }
   std::printf("  %-12s busy %5.1f %%", track.name.c_str(), busy);
-  for (const auto& [activity, what] : {std::pair(Activity::copy_to_device, "copies to the device"),
-                                       std::pair(Activity::copy_to_host, "copies to the host"),
-                                       std::pair(Activity::copy_on_device, "copies on the device"),
-                                       std::pair(Activity::disk, "reads and writes")}) {
-    if (const auto bytes = track.bytes[number(activity)]; !bytes.is_zero()) {
-      std::printf("  %s %.1f %%, %s", what, share(activity), to_string(bytes).c_str());
-    }
+  for (std::size_t i = 0; i < activity_count; ++i) {
+    if (words[i].share == nullptr || track.bytes[i].is_zero()) continue;
+    std::printf("  %s %.1f %%, %s", words[i].share, share(Activity(i)), to_string(track.bytes[i]).c_str());
   }
   const double parameters = share(Activity::wait_for_parameters),
                gradients = share(Activity::wait_for_gradients), step = share(Activity::wait_for_step);

@@ -6,18 +6,15 @@
 #include "gpt/rank_trainer.hpp"
 #include "gpt/stop_signal.hpp"
 #include "gpt/trace_report.hpp"
+#include "gpt/training_arguments.hpp"
 #include "gpt/training_report.hpp"
 
 #include "measure/run_main.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <unistd.h>
-#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdio>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -28,14 +25,9 @@ namespace {
 
 using namespace penstock;  // NOLINT: an example reads better so
 
-struct Arguments {
-  std::filesystem::path config = "examples/gpt/ds_config.json";
-  std::optional<std::filesystem::path> text;
+struct Arguments : TrainingArguments {
   std::vector<std::filesystem::path> nvme_paths;
-  ModelConfig model;
-  TrainingConfig training;
-  std::optional<std::filesystem::path> trace, json;
-  bool cuda = false;
+  std::optional<std::filesystem::path> trace;
   bool check = false;
 };
 
@@ -50,14 +42,6 @@ struct Run {
 Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
   return std::move(error).note("lost    step " + std::to_string(step) + " of " + std::to_string(steps) +
                                ", on rank " + std::to_string(rank) + ", and what was trained before");
-}
-
-int fail(const Error& error, const char* what) {
-  std::fprintf(stderr, "error: %s: %s\n", what, error.message().c_str());
-  return error.code() == ErrorCode::invalid_config || error.code() == ErrorCode::budget_too_small ||
-                 error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::not_found
-             ? 2
-             : 1;
 }
 
 /// Trains with all ranks as threads of this process. Prints the report to standard output.
@@ -131,12 +115,6 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
   if (!run.error) report.end(trainers, run.digest);
   if (!run.error && json != nullptr) report.write_json(*json, trainers, run.digest);
   return run;
-}
-
-/// The exit status of a program that a signal ended, as a shell reports it.
-int stopped_by(int signal) {
-  std::fprintf(stderr, "note: ended by signal %d after a whole step\n", signal);
-  return 128 + signal;
 }
 
 /// The plan of each rank. Refuses a run that does not fit into the machine's memory.
@@ -218,78 +196,23 @@ int run(const Arguments& arguments) {
   return equal ? 0 : 1;
 }
 
-/// The options of the model's shape: a preset, and members that are given beside it.
-class ShapeOptions {
- public:
-  ShapeOptions(CLI::App& app, ModelConfig& model) : model_(model) {
-    app.add_option("--preset", preset_, "the model's shape, by its parameters; the next four change it")
-        ->check([](const std::string& name) { return find(name) ? "" : "one of 30m, 124m, 1b, 7b"; });
-    const auto add = [&](const char* name, std::uint32_t ModelConfig::*member, const char* help) {
-      members_.emplace_back(app.add_option(name, model.*member, help)->capture_default_str(), member);
-    };
-    add("--layers", &ModelConfig::layers, "blocks");
-    add("--width", &ModelConfig::width, "model width");
-    add("--heads", &ModelConfig::heads, "attention heads");
-    add("--context", &ModelConfig::context, "tokens per sequence");
-  }
-  /// Sets the members that were not given. Call after parsing.
-  void apply_preset() {
-    const ModelPreset* const preset = find(preset_);
-    if (preset == nullptr) return;
-    for (const auto& [option, member] : members_) {
-      if (option->count() == 0) model_.*member = preset->model.*member;
-    }
-  }
-
- private:
-  static const ModelPreset* find(const std::string& name) {
-    const auto found = std::find_if(std::begin(model_presets), std::end(model_presets),
-                                    [&](const ModelPreset& preset) { return preset.name == name; });
-    return found == std::end(model_presets) ? nullptr : found;
-  }
-
-  ModelConfig& model_;
-  std::string preset_;
-  std::vector<std::pair<CLI::Option*, std::uint32_t ModelConfig::*>> members_;
-};
-
 int main_body(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Trains a byte-level GPT with Penstock, with its states in the configured tiers");
-  // scripts/demo passes its defaults first; the user's arguments come later and must win.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--config", arguments.config, "ds_config.json")->capture_default_str();
-  app.add_option("--text", arguments.text, "train on this file; default: the system's licences");
+  TrainingOptions options(app, arguments);
   app.add_option("--nvme-path", arguments.nvme_paths,
                  "swap directories, instead of those of the configuration")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  ShapeOptions shape(app, arguments.model);
   app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  app.add_option("--steps", arguments.training.steps, "optimizer steps")->capture_default_str();
-  app.add_option("--seed", arguments.model.seed, "seed of the initial values and of the order of the text")
-      ->capture_default_str();
-  app.add_flag(
-      "--checkpoint-activations", arguments.training.checkpoint_activations,
-      "keep only the input of each block, and compute the rest again in its backward; the same result");
   app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
                "run each layer for all micro-batches of a step before the next layer, so that parameters are "
                "gathered once a step; needs activations of all micro-batches");
   app.add_option("--trace", arguments.trace,
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
-  app.add_option("--json", arguments.json, "write the figures of the report to this file");
-  app.add_flag("--cuda", arguments.cuda, "use CUDA devices; default: host memory is used as the device");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    std::fprintf(stderr, "error: %s (--help lists the options)\n", error.what());
-    return 2;
-  }
-  shape.apply_preset();
-  arguments.training.data_seed = arguments.model.seed;
+  if (const auto status = options.parse(argc, argv)) return *status;
   note_stop_signals();
   return run(arguments);
 }

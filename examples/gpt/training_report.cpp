@@ -2,6 +2,7 @@
 
 #include "gpt/memory_bound.hpp"
 #include "gpt/peak_memory.hpp"
+#include "gpt/step_seconds.hpp"
 
 #include <penstock/base/time.hpp>
 
@@ -182,14 +183,17 @@ void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers
                                 const std::string& digest) const {
   std::FILE* const out = file.get();
   const auto bytes = [](ByteCount count) { return static_cast<unsigned long long>(count.value()); };
+  std::vector<double> seconds_of_steps;
+  for (const Step& step : steps_) seconds_of_steps.push_back(step.seconds);
   std::fprintf(out,
                "{\"parameters\": %llu, \"ranks\": %u, \"micro_batches\": %u, \"tokens_per_step\": %.0f, "
-               "\"digest\": \"%s\",\n \"steps\": [",
+               "\"digest\": \"%s\",\n \"median_step_seconds\": %.6f,\n \"steps\": [",
                static_cast<unsigned long long>(ModelDescription(model_).element_count().value()),
-               training_.ranks, training_.micro_batches, tokens_, digest.c_str());
+               training_.ranks, training_.micro_batches, tokens_, digest.c_str(),
+               median_step_seconds(seconds_of_steps));
   for (const Step& step : steps_) {
     std::fprintf(out,
-                 "%s\n  {\"loss\": %.6f, \"seconds\": %.6f, \"update_seconds\": %.6f, "
+                 "%s\n  {\"loss\": %.17g, \"seconds\": %.6f, \"update_seconds\": %.6f, "
                  "\"stall_seconds\": %.6f, \"read_bytes\": %.0f, \"written_bytes\": %.0f, \"skipped\": %s}",
                  &step == steps_.data() ? "" : ",", step.loss, step.seconds, step.update_seconds,
                  step.stall_seconds, step.moved.read, step.moved.written, step.skipped ? "true" : "false");

@@ -8,6 +8,7 @@
 #include "kit/scratch_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -79,6 +80,7 @@ class GptOnCuda : public testing::Test {
         if (before_step_) before_step_(step);
         PENSTOCK_TRY_ASSIGN(const auto report, trainer->step(step));
         if (rank == 0) outcome.losses.push_back(report.loss);
+        if (timed_ && step + 1 == steps_) PENSTOCK_TRY(trainer->finish_update());
         if (timed_ && rank == 0) {
           const auto spans = trainer->timeline()->take();
           outcome.spans.insert(outcome.spans.end(), spans.begin(), spans.end());
@@ -234,6 +236,45 @@ TEST_F(GptOnCuda, AttributesAllTimeOfTheComputeStreamInEveryOrderOfTheStreams) {
     EXPECT_GT(others[Activity::copy_to_host], 0);
     EXPECT_GT(others[Activity::disk], 0);
   }
+}
+
+TEST_F(GptOnCuda, ShowsTheKernelsOfTheLibraryInTheRowsOfTheirStreams) {
+  timed_ = true;
+  const Outcome outcome = train(/*ranks=*/1, OffloadDevice::none);
+
+  ASSERT_FALSE(outcome.error) << outcome.error->message();
+  struct Sum {
+    int spans = 0;
+    penstock::ByteCount bytes;
+  };
+  std::map<Activity, Sum> kernels;
+  std::map<Activity, std::string> rows;
+  for (const Span& span : outcome.spans) {
+    Sum& sum = kernels[span.did.activity];
+    ++sum.spans;
+    sum.bytes += span.did.bytes;
+    rows[span.did.activity] = outcome.tracks.at(span.track);
+  }
+  // A flat of the embedding, two of each block, one of the head; micro-batches of a step are 2.
+  const int flats = 6, steps = 3;
+  for (const Activity activity : {Activity::cast, Activity::accumulate, Activity::square_sums}) {
+    EXPECT_EQ(kernels[activity].spans, flats * steps);
+    EXPECT_NE(rows[activity], "compute");
+  }
+  EXPECT_EQ(kernels[Activity::cast].bytes, 2 * kernels[Activity::square_sums].bytes);
+  EXPECT_EQ(kernels[Activity::accumulate].bytes, 3 * kernels[Activity::square_sums].bytes);
+  EXPECT_EQ(kernels[Activity::adam].spans, flats * steps);
+  EXPECT_NE(rows[Activity::adam], "compute");
+  EXPECT_NE(rows[Activity::adam], rows[Activity::accumulate]);
+  // 12 bytes of state, read and written, and gradient and parameter, each as long as what the square sums read.
+  EXPECT_EQ(kernels[Activity::adam].bytes, 14 * kernels[Activity::square_sums].bytes);
+
+  const Outcome two = train(/*ranks=*/2, OffloadDevice::none);
+
+  ASSERT_FALSE(two.error) << two.error->message();
+  const auto means = std::count_if(two.spans.begin(), two.spans.end(),
+                                   [](const Span& span) { return span.did.activity == Activity::mean; });
+  EXPECT_EQ(means, flats * steps * 2);
 }
 
 TEST_F(GptOnCuda, ReadsATimeOnceItsStreamHasPassedTheMark) {

@@ -10,14 +10,14 @@
 
 namespace gpt::test {
 
-TrainProcess::TrainProcess(const std::string& arguments) {
+TrainProcess::TrainProcess(const std::string& arguments, const std::string& program) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   child_ = ::fork();
   if (child_ == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
-    ::execl("/bin/sh", "sh", "-c", ("exec " GPT_TRAIN " " + arguments + " < /dev/null").c_str(), nullptr);
+    ::execl("/bin/sh", "sh", "-c", ("exec " + program + " " + arguments + " < /dev/null").c_str(), nullptr);
     ::_exit(127);
   }
   ::close(ends[1]);

@@ -10,11 +10,11 @@ struct Outcome {
   std::string output;  ///< standard output and error
 };
 
-/// A gpt_train process that runs while the test continues.
+/// A process of gpt_train, or of another program, that runs while the test continues.
 class TrainProcess {
  public:
   /// `arguments` are separated by spaces.
-  explicit TrainProcess(const std::string& arguments);
+  explicit TrainProcess(const std::string& arguments, const std::string& program = GPT_TRAIN);
   TrainProcess(const TrainProcess&) = delete;
   TrainProcess& operator=(const TrainProcess&) = delete;
   /// Kills the process if it still runs.

@@ -113,7 +113,9 @@ TEST_F(TimelineTest, BecomesAChromeTraceOfCompleteEvents) {
                  .did = {.activity = Activity::disk, .bytes = ByteCount(4096)},
                  .begin = TimePoint(50),
                  .end = TimePoint(1050)});
-  clock_->pass(3);
+  timeline_.begin(copies());
+  timeline_.end(copies(), {.activity = Activity::adam, .bytes = ByteCount(2048)});
+  clock_->pass(5);
 
   report->add(/*rank=*/1, timeline_);
   ASSERT_TRUE(report->finish());
@@ -125,7 +127,7 @@ TEST_F(TimelineTest, BecomesAChromeTraceOfCompleteEvents) {
   std::map<std::string, Json::Value> by_name;
   for (const Json::Value& event : events)
     by_name[event["name"].asString() + event["args"]["name"].asString()] = event;
-  ASSERT_EQ(by_name.size(), 5u) << text.out;
+  ASSERT_EQ(by_name.size(), 7u) << text.out;
   EXPECT_EQ(by_name.at("thread_namecompute")["tid"], by_name.at("backward block.0")["tid"]);
   const Json::Value wait = by_name.at("wait for parameters of block.0"),
                     read = by_name.at("read and write 4.0 KiB");
@@ -134,6 +136,14 @@ TEST_F(TimelineTest, BecomesAChromeTraceOfCompleteEvents) {
   EXPECT_NEAR(by_name.at("backward block.0")["ts"].asDouble(), 0.1, 1e-3);  // microseconds
   EXPECT_NEAR(by_name.at("backward block.0")["dur"].asDouble(), 0.1, 1e-3);
   EXPECT_NEAR(read["dur"].asDouble(), 1.0, 1e-3);
+  EXPECT_EQ(by_name.at("Adam 2.0 KiB")["cat"].asString(), "kernel");
+  EXPECT_EQ(by_name.at("Adam 2.0 KiB")["tid"], by_name.at("thread_namestream 2")["tid"]);
+
+  testing::internal::CaptureStdout();
+  report->print();
+  const std::string summary = testing::internal::GetCapturedStdout();
+  EXPECT_NE(summary.find("stream 2     busy   9.5 %  Adam 9.5 %, 2.0 KiB\n"), std::string::npos) << summary;
+  EXPECT_NE(summary.find("reads and writes 95.2 %, 4.0 KiB"), std::string::npos) << summary;
 }
 
 TEST(TraceReport, NamesAFileThatItCannotWrite) {

@@ -9,7 +9,7 @@ namespace penstock::test::fake_cuda {
 namespace {
 
 constexpr std::size_t reserved_bytes = std::size_t{1} << 40, granularity = 512, gap = 65536;
-constexpr int fresh = 0xa5;  // cudaMalloc clears nothing
+constexpr int fresh = 0x7f;  // cudaMalloc clears nothing; as a bf16, a float or a double a huge number
 
 std::uintptr_t number(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address);

@@ -49,7 +49,8 @@ def traced(*steps, loss=5.5):
         events.append({"name": name, "cat": {"forward": "compute", "backward": "compute"}.get(kind, kind), "ph": "X",
                        "ts": begin * 1e6, "dur": (end - begin) * 1e6, "pid": 0, "tid": 5 if kind == "copy" else 3})
     report = {"ranks": 1, "micro_batches": 1, "tokens_per_step": 100,
-              "steps": [{"loss": loss - k, "update_seconds": k} for k in range(len(steps))],
+              "steps": [{"loss": loss - k, "update_seconds": k, "read_bytes": 40e9, "written_bytes": 30e9}
+                        for k in range(len(steps))],
               "ledger": [{"tier": "device", "peak_bytes": 30}, {"tier": "host", "peak_bytes": 1000}],
               "device": {"budget_bytes": 40, "activation_bytes": 60, "free_at_start_bytes": 300, "free_min_bytes": 190}}
     return {"traceEvents": events}, report
@@ -60,6 +61,19 @@ def step_from(begin):
     spans = [("wait for parameters of a", 0, 1), ("forward a", 1, 4), ("wait for room for gradients of a", 4, 5),
              ("backward a", 5, 9), ("wait for step", 9, 10)]
     return [(name, begin + first, begin + last) for name, first, last in spans]
+
+
+def reporter(seconds, losses=(5.5, 5.25, 5.0)):
+    """A training program that reports these losses and, run by run, these median seconds of a step."""
+    return f"""#!{sys.executable}
+import json, pathlib, sys
+arguments = dict(zip(sys.argv, sys.argv[1:]))
+runs = pathlib.Path(sys.argv[0] + ".runs")
+run = int(runs.read_text()) if runs.exists() else 0
+runs.write_text(str(run + 1))
+pathlib.Path(arguments["--json"]).write_text(json.dumps({{
+    "median_step_seconds": {list(seconds)!r}[run], "steps": [{{"loss": loss}} for loss in {list(losses)!r}]}}))
+"""
 
 
 def trainer(trace, report, trap=False):
@@ -116,6 +130,17 @@ class PhaseFloor(unittest.TestCase):
         figures = phase_floor.step_figures(trace, report)
 
         self.assertEqual((figures["steps"], figures["floor"], figures["seconds"]), (1, 14.5, 20))
+
+    def test_sums_the_times_of_the_kernels_in_a_step(self):
+        trace, report = traced(step_from(0), step_from(10), step_from(20), step_from(30)[:-1])
+        for name, begin in (("Adam 1.0 MiB", 1), ("Adam 1.0 MiB", 11), ("Adam 2 B", 12), ("square sums 1 B", 21),
+                            ("Adam 2 B", 31)):
+            trace["traceEvents"].append({"name": name, "cat": "kernel", "ph": "X", "ts": begin * 1e6, "dur": 0.5e6,
+                                         "pid": 0, "tid": 5})
+
+        figures = phase_floor.step_figures(trace, report)
+
+        self.assertEqual((figures["steps"], figures["kernels"]), (2, {"Adam": 0.5, "square sums": 0.25}))
 
     def test_needs_three_steps_and_one_rank(self):
         with self.assertRaisesRegex(phase_floor.TraceError, "2 steps were trained"):
@@ -250,13 +275,13 @@ class GpuRun(unittest.TestCase):
         toolkit, package = self.folder / "cuda-13/lib64", self.folder / "site/nvidia/cu13/lib"
         for folder in (toolkit, package):
             folder.mkdir(parents=True)
-        (package / "libcublas.so.13").touch()
+        (package / "libcublasLt.so.13").touch()
         places = {"folders": [self.folder / "cuda*/lib64"], "packages": [self.folder / "site"]}
 
-        self.assertEqual(bundle.find_cuda_library("libcublas.so.13", **places), package)
-        (toolkit / "libcublas.so.13").touch()
-        self.assertEqual(bundle.find_cuda_library("libcublas.so.13", **places), toolkit)
-        self.assertIsNone(bundle.find_cuda_library("libcublas.so.12", **places))
+        self.assertEqual(bundle.find_cuda_library("libcublasLt.so.13", **places), package)
+        (toolkit / "libcublasLt.so.13").touch()
+        self.assertEqual(bundle.find_cuda_library("libcublasLt.so.13", **places), toolkit)
+        self.assertIsNone(bundle.find_cuda_library("libcublasLt.so.12", **places))
 
     def test_reads_the_rates_and_the_digest_of_a_training_and_requires_its_check(self):
         def trained(verdict):
@@ -291,7 +316,7 @@ class GpuRun(unittest.TestCase):
                      "1.100 of budget and activations", "loss 5.500 to 3.500, 3 of 8 steps"):
             self.assertIn(said, table)
         self.assertIn("--preset 1b --context 16384 --steps 8 --checkpoint-activations", log)
-        self.assertIn("--cuda --ranks 1", log)
+        self.assertIn("--ranks 1 --cuda", log)
 
     def test_a_training_with_too_few_steps_fails(self):
         _, part, _, _ = self.run_training(training.one_billion_long, step_from(0), step_from(10)[:-1])
@@ -305,18 +330,79 @@ class GpuRun(unittest.TestCase):
 
         self.assertEqual((status, part["figures"]["steps"]), (0, 1), part)
 
+    def run_against_plain(self, engine, plain, memory=80 << 30, clock=None):
+        for old in self.folder.glob("bundle/bin/*.runs"):
+            old.unlink()
+        clock = clock or time
+        with unittest.mock.patch.object(training, "device_memory_bytes", return_value=memory), \
+                unittest.mock.patch.object(training, "time", clock):
+            status, report, table, log = self.run_parts(
+                [Part("p", "", 300, training.against_plain_buffers, needs_gpu=False)],
+                {"gpt_train": engine, "gpt_plain": plain})
+        return status, report["parts"][0], table, log
+
+    def test_the_engine_runs_in_turns_with_the_loop_on_plain_buffers(self):
+        status, part, table, log = self.run_against_plain(reporter([1.01, 1.5, 1.03, 1.0, 1.01]), reporter([1] * 5))
+
+        self.assertEqual(status, 0, part)
+        self.assertAlmostEqual(part["figures"]["overhead"], 0.01)
+        self.assertEqual((len(part["figures"]["turns"]), part["figures"]["within_bar"]), (5, True))
+        self.assertIn("engine's overhead +1.0%, within the bar of 2% (+0.0% to +50.0% in 5 turns)", table)
+        commands = [line for line in log.splitlines() if line.startswith("$ ")]
+        self.assertEqual([line.split()[1].rpartition("/")[2] for line in commands[:4]],
+                         ["gpt_train", "gpt_plain", "gpt_plain", "gpt_train"])
+        for word, counts in (("--preset 1b --context 8192", (1, 1)), ("--ranks 1", (1, 0)), ("--nvme-path", (1, 0)),
+                             ("--cuda", (1, 1))):
+            self.assertEqual((commands[0].count(word), commands[1].count(word)), counts, word)
+
+    def test_an_overhead_above_the_bar_is_said_and_fails_nothing(self):
+        status, part, table, _ = self.run_against_plain(reporter([1.03] * 5), reporter([1] * 5))
+
+        self.assertEqual((status, part["figures"]["within_bar"]), (0, False))
+        self.assertIn("engine's overhead +3.0%, ABOVE the bar of 2%", table)
+
+    def test_losses_that_differ_from_those_on_plain_buffers_fail(self):
+        _, part, _, _ = self.run_against_plain(reporter([1] * 5), reporter([1] * 5, losses=(5.5, 5.250001)))
+
+        self.assertEqual(part["failures"][0], "the losses of step 2 differ: 5.25 with the engine, 5.250001 on plain "
+                                              "buffers")
+
+    def test_the_comparison_needs_three_steps_of_each_program(self):
+        _, part, _, _ = self.run_against_plain(reporter([1] * 5), reporter([0], losses=(5.5, 5.25)))
+
+        self.assertIn("gpt_plain trained 2 steps, and the figures need 3", part["headline"])
+
+    def test_the_comparison_starts_no_turn_for_which_the_time_is_too_short(self):
+        clock = unittest.mock.Mock(monotonic=unittest.mock.Mock(side_effect=range(0, 10000, 240)))
+
+        _, part, _, _ = self.run_against_plain(reporter([1] * 5), reporter([1] * 5), clock=clock)
+
+        self.assertEqual(len(part["figures"]["turns"]), 2)
+
+    def test_a_smaller_model_is_compared_where_the_device_has_little_memory(self):
+        _, part, _, log = self.run_against_plain(reporter([1] * 5), reporter([1] * 5), memory=24 << 30)
+
+        self.assertEqual(part["figures"]["preset"], "124m")
+        self.assertIn("--preset 124m --context 1024", log)
+
     def test_seven_billion_needs_disk_space_equal_digests_and_a_falling_loss(self):
         three = (step_from(0), step_from(10), step_from(20)[:-1])
         usage = unittest.mock.Mock(free=48 << 30)
         with unittest.mock.patch.object(training.shutil, "disk_usage", return_value=usage):
             status, part, table, _ = self.run_training(training.seven_billion, *three)
             self.assertEqual((status, part["figures"]["small_digest"]), (0, "12ab"), part)
-            self.assertIn("digests equal on disk and in memory", table)
+            self.assertIn("a step reads 40.0 GB and writes 30.0; small: digests equal on disk and in memory", table)
             rising = traced(*three)
             rising[1]["steps"][-1]["loss"] = 6
             status, report, _, _ = self.run_parts(
                 [Part("p", "", 300, training.seven_billion, needs_gpu=False)], {"gpt_train": trainer(*rising)})
             self.assertEqual(report["parts"][0]["failures"], ["the loss did not fall: 5.500 to 6.000"])
+            in_memory = traced(*three)
+            in_memory[1]["steps"][1]["read_bytes"] = 0
+            _, report, _, _ = self.run_parts(
+                [Part("p", "", 300, training.seven_billion, needs_gpu=False)], {"gpt_train": trainer(*in_memory)})
+            self.assertEqual(report["parts"][0]["failures"],
+                             ["the steps read 0 bytes and wrote 30000000000: the states were not on disk"])
             usage.free = 40 << 30
             _, part, _, log = self.run_training(training.seven_billion, *three)
         self.assertRegex(part["headline"],
@@ -325,7 +411,7 @@ class GpuRun(unittest.TestCase):
 
     def test_the_parts_of_each_call_fit_into_its_time(self):
         limits = {part.name: part.seconds for part in parts.PARTS}
-        self.assertLessEqual(limits["1b"] + limits["1b-device"] + limits["1b-64k"], 570)
+        self.assertLessEqual(sum(limits[name] for name in ("1b", "1b-device", "1b-plain", "1b-64k")), 570)
         self.assertLessEqual(limits["7b"], 540)
 
     def test_a_sanitizer_that_refuses_the_device_is_unavailable_and_one_that_finds_errors_fails(self):

@@ -39,7 +39,7 @@ def facts(session):
         "transparent_hugepage": {name: first_line(pages / name) for name in ("enabled", "defrag", "shmem_enabled")},
         "disk_free_bytes": shutil.disk_usage(session.scratch).free,
         "file_system": session.run(["stat", "-f", "-c", "%T", session.scratch]).out.strip(),
-        "cublas": str(find_cuda_library("libcublas.so.13")),
+        "cuda_libraries": {name: str(find_cuda_library(name)) for name in session.bundle.cuda_libraries},
         "tools": {tool: shutil.which(tool) for tool in ("nvcc", "compute-sanitizer", "ncu", "cmake", "ninja")},
         "doctor": findings,
     }
@@ -75,6 +75,7 @@ def check(session):
         if output.status != 0 or not output.out:
             session.fail(f"{name} does not start, status {output.status}: {output.error()}")
     trained = training.train(session, SMALL_MODEL)
+    session.succeed(training.program_command(session, "gpt_plain", SMALL_MODEL))
     places = {}
     for name, path in sorted(libraries.items()):
         places.setdefault(str(pathlib.Path(path).parent), []).append(name)
@@ -153,10 +154,12 @@ PARTS = [
     runner.Part("link", "copies to the device, to the host and both at once, against bare cudaMemcpyAsync", 60, copies),
     runner.Part("kernels", "bandwidth of the CUDA kernels, against a copy on the device", 60, kernels),
     runner.Part("demo", "the demonstration on CUDA, on disk and in memory, digests compared", 180, training.demo),
-    runner.Part("1b", "1 B parameters, 16 k tokens, states in host memory: timeline, floor of the phases", 150,
+    runner.Part("1b", "1 B parameters, 16 k tokens, states in host memory: timeline, floor of the phases", 140,
                 training.one_billion),
-    runner.Part("1b-device", "the same with everything on the device", 130, training.one_billion_on_device),
-    runner.Part("1b-64k", "1 B parameters, 64 k tokens, states in host memory", 280, training.one_billion_long),
+    runner.Part("1b-device", "the same with everything on the device", 80, training.one_billion_on_device),
+    runner.Part("1b-plain", "the same against the same loop on plain buffers, in turns", 130,
+                training.against_plain_buffers),
+    runner.Part("1b-64k", "1 B parameters, 64 k tokens, states in host memory", 220, training.one_billion_long),
     runner.Part("7b", "7 B parameters in split_q8 on disk; a small model: the same bits as in memory", 540,
                 training.seven_billion),
 ]

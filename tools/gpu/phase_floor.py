@@ -68,7 +68,8 @@ def figures_of_micro_batch(events, copies, sweep):
 
 
 def step_figures(trace, report):
-    """Returns the means of all steps but the first and the last, in seconds, of a training of one rank.
+    """Returns the means of all steps but the first and the last, in seconds, of a training of one rank; for the kernels
+    that the library launches, the sum of their times in a step, by name.
 
     `trace` and `report` are what gpt_train wrote for --trace and --json."""
     tracks = {event["args"]["name"]: event["tid"] for event in trace["traceEvents"] if event["ph"] == "M"}
@@ -89,8 +90,14 @@ def step_figures(trace, report):
             for name, value in figures_of_micro_batch(micro_batch, copies, sweep).items():
                 sums[name] = sums.get(name, 0.0) + value
     means = {name: value / len(whole) / 1e6 for name, value in sums.items()}
+    begin, end = whole[0][0][0]["ts"], end_of(whole[-1][-1][-1])
+    kernels = {}
+    for event in events:
+        if event["cat"] == "kernel" and begin <= event["ts"] < end:
+            name = event["name"].rsplit(" ", 2)[0]  # without the bytes
+            kernels[name] = kernels.get(name, 0.0) + event["dur"] / len(whole) / 1e6
     compute_seconds = means["forward"] + means["backward"]
-    return {**means, "steps": len(whole), "to_floor": means["seconds"] / means["floor"],
+    return {**means, "kernels": kernels, "steps": len(whole), "to_floor": means["seconds"] / means["floor"],
             "to_compute": means["seconds"] / compute_seconds, "compute_busy": compute_seconds / means["seconds"],
             "tokens_per_s": report["tokens_per_step"] / means["seconds"]}
 

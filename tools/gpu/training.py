@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import statistics
+import time
 import typing
 
 import phase_floor
@@ -11,9 +12,13 @@ from session import Failed
 ENDED_BY_SIGTERM = 128 + 15
 
 
+def program_command(session, program, arguments, config=None):
+    return [session.bundle.program(program), "--config", config or session.bundle.data("ds_config.json"), "--text",
+            session.bundle.data("text.txt"), *arguments]
+
+
 def training_command(session, arguments, config=None):
-    return [session.bundle.program("gpt_train"), "--config", config or session.bundle.data("ds_config.json"), "--text",
-            session.bundle.data("text.txt"), "--nvme-path", session.scratch, *arguments]
+    return program_command(session, "gpt_train", ["--nvme-path", session.scratch, *arguments], config)
 
 
 def checked_digest(out):
@@ -51,10 +56,16 @@ class Model(typing.NamedTuple):
 
 
 ONE_BILLION = Model("1b", 1.05e9, 16384, 1, 8)
+ONE_BILLION_PLAIN = Model("1b", 1.05e9, 8192, 1, 8)
+SMALLER_PLAIN = Model("124m", 0.13e9, 1024, 8, 12)  # for a device on which that does not fit
 ONE_BILLION_LONG = Model("1b", 1.05e9, 65536, 1, 5)
 SEVEN_BILLION = Model("7b", 7.07e9, 1024, 4, 6)
 SMALL = Model("30m", 0.03e9, 128, 2, 4)
 SPLIT_Q8_BYTES = 2 + 4.51  # of parameter and state on disk, an element
+ON_DEVICE_BYTES = 20  # an element at most: parameter, gradient and fp32 state, and what the engine gathers
+OVERHEAD_MAX = 0.02  # of the engine with everything on the device, to the same loop on plain buffers
+TURNS_MIN, TURNS_MAX = 2, 5
+RUN_SPARE_SECONDS = 15  # for a step and the digest, after a run is asked to end
 
 
 def configuration(model, device, rate, penstock):
@@ -69,7 +80,7 @@ def configuration(model, device, rate, penstock):
 
 
 def model_arguments(model, device):
-    return [*device, "--ranks", 1, "--preset", model.preset, "--context", model.context, "--steps", model.steps,
+    return [*device, "--preset", model.preset, "--context", model.context, "--steps", model.steps,
             "--checkpoint-activations"]
 
 
@@ -79,15 +90,21 @@ def write_configuration(session, text):
     return file
 
 
+def run_until(session, command, stop_after):
+    """Runs a training, which is ended after the step that it is in after `stop_after` seconds."""
+    output = session.run(command, stop_after=stop_after)
+    if output.status not in (0, ENDED_BY_SIGTERM):
+        raise Failed(f"{command[0].name} ended with {output.status}: {output.error()}")
+
+
 def measure(session, model, text, device=("--cuda",), spare_seconds=30):
     """Trains with a trace, and returns the figures of its steps. A slow training is ended after the step that it is in
     `spare_seconds` before the part's time is over."""
     trace, report = session.scratch / "trace.json", session.scratch / "report.json"
-    command = training_command(session, ["--trace", trace, "--json", report, *model_arguments(model, device)],
-                               write_configuration(session, text))
-    output = session.run(command, stop_after=session.seconds_left() - spare_seconds)
-    if output.status not in (0, ENDED_BY_SIGTERM):
-        raise Failed(f"gpt_train ended with {output.status}: {output.error()}")
+    command = training_command(
+        session, ["--trace", trace, "--json", report, "--ranks", 1, *model_arguments(model, device)],
+        write_configuration(session, text))
+    run_until(session, command, session.seconds_left() - spare_seconds)
     try:
         trained = phase_floor.read(report)
         figures = phase_floor.step_figures(phase_floor.read(trace), trained)
@@ -111,22 +128,88 @@ def in_words(figures):
             f"{len(figures['losses'])} of {figures['planned_steps']} steps")
 
 
-def in_host_memory(session, model):
-    figures = measure(session, model, configuration(model, "cpu", 3e-4, {}))
+def in_host_memory(session, model, spare_seconds):
+    figures = measure(session, model, configuration(model, "cpu", 3e-4, {}), spare_seconds=spare_seconds)
     return in_words(figures), figures
 
 
 def one_billion(session):
-    return in_host_memory(session, ONE_BILLION)
+    return in_host_memory(session, ONE_BILLION, spare_seconds=30)
 
 
 def one_billion_long(session):
-    return in_host_memory(session, ONE_BILLION_LONG)
+    return in_host_memory(session, ONE_BILLION_LONG, spare_seconds=60)  # a step may take that long
 
 
 def one_billion_on_device(session):
     figures = measure(session, ONE_BILLION, configuration(ONE_BILLION, "none", 3e-4, {}))
-    return f"{in_words(figures)}; step / (forward + backward) {figures['to_compute']:.3f}", figures
+    kernels = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in figures["kernels"].items())
+    return (f"{in_words(figures)}; step / (forward + backward) {figures['to_compute']:.3f}; the library's kernels in a "
+            f"step: {kernels}"), figures
+
+
+def device_memory_bytes(session):
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    return int(session.succeed(command, 30).out.split()[0]) << 20
+
+
+def report_of(session, program, model, config, device, stop_after):
+    """What `program` reports of a training with everything on the device."""
+    report = session.scratch / f"{program}.json"
+    report.unlink(missing_ok=True)
+    arguments = ["--json", report, *model_arguments(model, device)]
+    command = (training_command(session, ["--ranks", 1, *arguments], config) if program == "gpt_train"
+               else program_command(session, program, arguments, config))
+    run_until(session, command, stop_after)
+    trained = phase_floor.read(report)
+    if not trained["median_step_seconds"] > 0:
+        raise Failed(f"{program} trained {len(trained['steps'])} steps, and the figures need 3: the first and the last "
+                     "do not count")
+    return trained
+
+
+def in_turns(session, model, device):
+    """Trains with the engine and on plain buffers in turns, as many as fit into the part's time. Yields the reports."""
+    config = write_configuration(session, configuration(model, "none", 3e-4, {}))
+    programs, longest = ["gpt_train", "gpt_plain"], 0.0
+    for turn in range(TURNS_MAX):
+        if turn >= TURNS_MIN and session.seconds_left() < 1.2 * longest + 2 * RUN_SPARE_SECONDS:
+            return
+        began, reports = time.monotonic(), {}
+        for number, program in enumerate(programs):
+            runs_left = max(2 * (TURNS_MIN - turn), 2) - number
+            reports[program] = report_of(session, program, model, config, device,
+                                         session.seconds_left() / runs_left - RUN_SPARE_SECONDS)
+        yield reports
+        longest = max(longest, time.monotonic() - began)
+        programs.reverse()  # what drifts with the time counts for both
+
+
+def check_same_losses(session, reports):
+    losses = [[step["loss"] for step in reports[program]["steps"]] for program in ("gpt_train", "gpt_plain")]
+    for number, (engine, plain) in enumerate(zip(*losses), start=1):
+        if engine != plain:
+            session.fail(f"the losses of step {number} differ: {engine!r} with the engine, {plain!r} on plain buffers")
+            return
+
+
+def against_plain_buffers(session, device=("--cuda",)):
+    """The engine with everything on the device against the same loop on plain buffers."""
+    memory = device_memory_bytes(session)
+    fits = memory >= ONE_BILLION_PLAIN.parameters * ON_DEVICE_BYTES + (8 << 30)
+    model, turns = ONE_BILLION_PLAIN if fits else SMALLER_PLAIN, []
+    for reports in in_turns(session, model, device):
+        check_same_losses(session, reports)
+        turns.append({program: report["median_step_seconds"] for program, report in reports.items()})
+    ratios = [turn["gpt_train"] / turn["gpt_plain"] for turn in turns]
+    overhead = statistics.median(ratios) - 1
+    engine, plain = (statistics.median(turn[program] for turn in turns) for program in ("gpt_train", "gpt_plain"))
+    figures = {"preset": model.preset, "turns": turns, "ratios": ratios, "overhead": overhead,
+               "overhead_max": OVERHEAD_MAX, "within_bar": overhead <= OVERHEAD_MAX,
+               "engine_seconds": engine, "plain_seconds": plain}
+    return (f"engine's overhead {overhead:+.1%}, {'within' if overhead <= OVERHEAD_MAX else 'ABOVE'} the bar of "
+            f"{OVERHEAD_MAX:.0%} ({min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%} in {len(turns)} turns): step "
+            f"{engine:.3f} s, {plain:.3f} on plain buffers, preset {model.preset}, the same losses"), figures
 
 
 def check_disk(session, needed):
@@ -139,7 +222,7 @@ def check_disk(session, needed):
 def same_bits(session, device=("--cuda",)):
     """Trains a small model in split_q8 on disk with the least memory, then in memory, and compares the digests."""
     text = configuration(SMALL, "nvme", 3e-4, {"state_format": "split_q8"})
-    command = training_command(session, ["--check", *model_arguments(SMALL, device)],
+    command = training_command(session, ["--check", "--ranks", 1, *model_arguments(SMALL, device)],
                                write_configuration(session, text))
     return checked_digest(session.succeed(command, 90).out)
 
@@ -147,9 +230,15 @@ def same_bits(session, device=("--cuda",)):
 def seven_billion(session):
     check_disk(session, SEVEN_BILLION.parameters * SPLIT_Q8_BYTES + (1 << 30))
     digest = same_bits(session)
+    # With 64 GiB of host memory all tiles would be kept there.
     text = configuration(SEVEN_BILLION, "nvme", 1e-4,
-                         {"state_format": "split_q8", "host_budget": "64GiB", "device_budget": "16GiB"})
+                         {"state_format": "split_q8", "host_budget": "32GiB", "device_budget": "16GiB"})
     figures = measure(session, SEVEN_BILLION, text, spare_seconds=120)  # the digest reads all states
     if not figures["last_loss"] < figures["first_loss"]:
         session.fail(f"the loss did not fall: {figures['first_loss']:.3f} to {figures['last_loss']:.3f}")
-    return f"{in_words(figures)}; small: digests equal on disk and in memory", {**figures, "small_digest": digest}
+    moved = [statistics.mean(step[name] for step in figures["report"]["steps"][1:-1])
+             for name in ("read_bytes", "written_bytes")]
+    if not min(moved) > SEVEN_BILLION.parameters:
+        session.fail(f"the steps read {moved[0]:.0f} bytes and wrote {moved[1]:.0f}: the states were not on disk")
+    return (f"{in_words(figures)}; a step reads {moved[0] / 1e9:.1f} GB and writes {moved[1] / 1e9:.1f}; small: digests "
+            "equal on disk and in memory"), {**figures, "small_digest": digest}
