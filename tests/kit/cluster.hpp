@@ -36,7 +36,8 @@ struct TestAccelerator {
   std::function<HostSpan(DeviceSpan)> bytes;
 };
 
-/// The setup of a training run. The result does not depend on the members after `config`.
+/// The setup of a training run. The result does not depend on the members after `config`. If the model has checkpoints,
+/// there is one for each unit: its forward writes it and reads that of the unit before, its backward reads it.
 struct RunOptions {
   std::uint32_t ranks = 2;
   std::uint32_t micro_batches = 2;
@@ -103,6 +104,7 @@ struct RunResult {
   ByteCount host_peak, host_budget;     ///< of a rank, at most
   ByteCount device_peak;                ///< of rank 0: gathered flats and full gradients
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
+  std::uint64_t wrong_checkpoints = 0;        ///< that were not read as they were written, of rank 0
   std::uint64_t requests = 0;                 ///< of rank 0's disks
   std::uint64_t injected = 0;                 ///< number of injected faults
   std::uint32_t repeated = 0;                 ///< repeated calls of all ranks

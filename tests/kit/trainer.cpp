@@ -135,11 +135,14 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::forward}));
     enqueue_forward(*lease);
+    PENSTOCK_TRY(write_checkpoint(step, micro, unit, result));
+    if (unit > 0) PENSTOCK_TRY(read_checkpoint(unit - 1, CheckpointUse::read, result));
   }
   for (std::uint32_t unit = units; unit-- > 0;) {
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::backward}));
+    PENSTOCK_TRY(read_checkpoint(unit, CheckpointUse::last_read, result));
     if (std::find(without.begin(), without.end(), unit) != without.end()) continue;
     if (options_.gradients != RunOptions::Gradients::of_engine) {
       PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
@@ -155,6 +158,40 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
     lease->end();
     PENSTOCK_TRY(engine_.reduce(std::move(*gradients), *stream_));
   }
+  return ok();
+}
+
+namespace {
+std::byte checkpoint_byte(std::uint64_t seed, std::size_t at) {
+  return static_cast<std::byte>((seed + at / 8 * 0x9e3779b97f4a7c15u) >> (at % 8 * 8));
+}
+}  // namespace
+
+Result<void> Trainer::write_checkpoint(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
+                                       RunResult& result) {
+  if (options_.model.checkpoints.count == 0) return ok();
+  checkpoints_.resize(options_.model.checkpoints.count);
+  auto lease = persist(result, [&] { return engine_.checkpoint(unit, CheckpointUse::write, *stream_); });
+  if (!lease) return lease.error();
+  const std::uint64_t seed = (std::uint64_t{step} * 1009 + micro) * 1013 + unit + 1;
+  enqueue([this, unit, seed, to = on_host({lease->bytes(), DType::fp32}).bytes] {
+    checkpoints_[unit] = seed * 0xbf58476d1ce4e5b9u ^ activation_;
+    for (std::size_t i = 0; i < to.size().value(); ++i) to.data()[i] = checkpoint_byte(checkpoints_[unit], i);
+  });
+  return ok();
+}
+
+Result<void> Trainer::read_checkpoint(std::uint32_t unit, CheckpointUse use, RunResult& result) {
+  if (options_.model.checkpoints.count == 0) return ok();
+  auto lease = persist(result, [&] { return engine_.checkpoint(unit, use, *stream_); });
+  if (!lease) return lease.error();
+  enqueue([this, unit, &result, from = on_host({lease->bytes(), DType::fp32}).bytes] {
+    for (std::size_t i = 0; i < from.size().value(); ++i) {
+      if (from.data()[i] == checkpoint_byte(checkpoints_[unit], i)) continue;
+      ++result.wrong_checkpoints;
+      return;
+    }
+  });
   return ok();
 }
 

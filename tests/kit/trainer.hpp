@@ -43,6 +43,9 @@ class Trainer {
   [[nodiscard]] Result<void> pass(const RunOptions::ProgramPoint& point) const;
   Result<void> run(std::uint32_t step, std::uint32_t micro, RunResult& result);
   void enqueue_forward(const UnitLease& lease);
+  Result<void> write_checkpoint(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
+                                RunResult& result);
+  Result<void> read_checkpoint(std::uint32_t unit, CheckpointUse use, RunResult& result);
   void enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
                         const DeviceTensor& parameter, const GradientSlot& slot);
   Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
@@ -61,6 +64,7 @@ class Trainer {
   std::unique_ptr<tiers::Event> done_;
   std::deque<std::vector<float>> own_gradients_;  // until the stream has run
   std::uint64_t activation_ = 0;
+  std::vector<std::uint64_t> checkpoints_;  // the seed of each one's bytes; changed by the stream
   std::uint32_t attempt_ = 0;
 };
 

@@ -22,8 +22,9 @@ enum class Purpose : std::uint8_t {
   gradient_shard,   ///< this rank's slice of the gradient, reduced
   optimizer_tile,   ///< master and moments
   scratch,          ///< partial sums, reduction buffers
+  checkpoint,       ///< activations that a trainer keeps from forward to backward
 };
-inline constexpr std::size_t purpose_count = 6;
+inline constexpr std::size_t purpose_count = 7;
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) {
   constexpr std::array<std::string_view, tier_count> names = {"device", "host", "nvme"};
@@ -31,9 +32,9 @@ inline constexpr std::size_t purpose_count = 6;
   return index < names.size() ? names[index] : "unknown";
 }
 [[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
-  constexpr std::array<std::string_view, purpose_count> names = {"parameter shards", "gathered flats",
-                                                                 "full gradients",   "gradient shards",
-                                                                 "optimizer tiles",  "scratch"};
+  constexpr std::array<std::string_view, purpose_count> names = {
+      "parameter shards", "gathered flats", "full gradients", "gradient shards",
+      "optimizer tiles",  "scratch",        "checkpoints"};
   const auto index = static_cast<std::size_t>(purpose);
   return index < names.size() ? names[index] : "unknown";
 }

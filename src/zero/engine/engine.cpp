@@ -8,6 +8,11 @@ void UnitLease::end() noexcept {
   if (const auto engine = std::exchange(engine_, {}).lock()) engine->release(unit_);
 }
 
+void CheckpointLease::end() noexcept {
+  bytes_ = {};
+  if (const auto engine = std::exchange(engine_, {}).lock()) engine->release_checkpoint(checkpoint_);
+}
+
 namespace {
 
 /// Checks that plan and runtime are those of the other options.
@@ -115,6 +120,16 @@ Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
   lease.engine_ = state_;
   lease.unit_ = unit;
   lease.parameters_ = std::move(parameters);
+  return lease;
+}
+
+Result<CheckpointLease> Engine::checkpoint(std::uint32_t checkpoint, CheckpointUse use,
+                                           tiers::Stream& stream) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::checkpoint"));
+  CheckpointLease lease;
+  PENSTOCK_TRY_ASSIGN(lease.bytes_, state_->checkpoint(checkpoint, use, stream));
+  lease.engine_ = state_;
+  lease.checkpoint_ = checkpoint;
   return lease;
 }
 

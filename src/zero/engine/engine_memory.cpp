@@ -14,6 +14,7 @@ Result<void> EngineState::open_memory() {
   std::uint64_t tile_number = 0;
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_flat(f, tile_number));
   PENSTOCK_TRY(open_results());
+  PENSTOCK_TRY(open_checkpoints());
   predict();
   return ok();
 }
@@ -47,6 +48,30 @@ Result<void> EngineState::open_results() {
   if (slots == 0) return ok();
   return device_update_.open(plan, kept_->take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
                              take(UpdateSlot::result * slots), piece);
+}
+
+Result<void> EngineState::open_checkpoints() {
+  const MemoryPlan::Checkpoints& plan = options_.plan.checkpoints;
+  std::vector<tiers::TensorId> tensors;
+  for (std::uint32_t i = 0; plan.leave_device() && i < plan.count; ++i) {
+    const bool on_disk = i < plan.count - plan.in_host;
+    PENSTOCK_TRY_ASSIGN(
+        const auto tensor,
+        context_.runtime.add(
+            {.name = "checkpoint " + std::to_string(i),
+             .key = {.owner = options_.engine_number, .unit = i, .role = tiers::Purpose::checkpoint},
+             .purpose = tiers::Purpose::checkpoint,
+             .size = options_.model.checkpoints.size,
+             .write_behind = on_disk,
+             .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
+            on_disk));
+    tensors_.push_back(tensor);
+    tensors.push_back(tensor);
+  }
+  const DeviceSpan slots =
+      plan.count == 0 ? DeviceSpan() : kept_->take(plan.device_bytes(), tiers::Purpose::checkpoint);
+  checkpoints_.emplace(context_, plan, slots, std::move(tensors));
+  return ok();
 }
 
 Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
@@ -162,6 +187,9 @@ void EngineState::predict() {
   ledger.predict(Tier::device, Purpose::parameter_shard, plan.device_shards);
   ledger.predict(Tier::device, Purpose::gradient_shard, plan.device_accumulators);
   ledger.predict(Tier::device, Purpose::scratch, plan.device_partials);
+  ledger.predict(Tier::device, Purpose::checkpoint, plan.checkpoints.device_bytes());
+  ledger.predict(Tier::host, Purpose::checkpoint, plan.host_checkpoints);
+  ledger.predict(Tier::nvme, Purpose::checkpoint, plan.disk_checkpoints);
   ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);

@@ -39,7 +39,7 @@ EngineState::~EngineState() {
   // gone, or if they wait for memory that is held by a tensor whose store failed. The update ends before its next tile.
   swap::Runtime& runtime = context_.runtime;
   const swap::RuntimeInternals& internals = context_.internals;
-  const auto idle = [this] { return gathers_.idle() && gradients_.idle() && context_.update.done; };
+  const auto idle = [this] { return moves_are_idle() && context_.update.done; };
   update_.stop();
   bool finished = false;
   // Gathers wait for ever for an update that has stopped.
@@ -59,6 +59,7 @@ EngineState::~EngineState() {
   if (hangs) context_.abandon_device();
   context_.results.end();
   residency_.reset();
+  checkpoints_.reset();
   kept_.reset();
   context_.flats.clear();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
@@ -102,6 +103,8 @@ void EngineState::predict_micro_batches(std::uint32_t count) {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * count, {});
+  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * count,
+                         plan.checkpoint_writes_max * count);
   ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * count,
                          plan.gradient_writes_max * count);
 }
@@ -129,6 +132,10 @@ Result<void> EngineState::check_not_interrupted(const char* operation) const {
       .reason("a rank has abandoned the step")
       .note("cause   " + context_.interruption->message())
       .advice("end every UnitLease, call abandon_step(), and begin the next step");
+}
+
+bool EngineState::moves_are_idle() const {
+  return gathers_.idle() && gradients_.idle() && (!checkpoints_ || checkpoints_->idle());
 }
 
 Engine::Status EngineState::status() const {
@@ -280,6 +287,28 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
   return reduce(unit, stream);
 }
 
+Result<DeviceSpan> EngineState::checkpoint(std::uint32_t checkpoint, CheckpointUse use,
+                                           tiers::Stream& stream) {
+  constexpr const char* operation = "Engine::checkpoint";
+  PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_not_interrupted(operation));
+  const std::uint32_t count = options_.model.checkpoints.count;
+  if (checkpoint >= count) {
+    return Error::invalid_argument(operation)
+        .object("checkpoint")
+        .wanted(count == 0 ? "ModelLayout::checkpoints, which has none" : "below " + std::to_string(count))
+        .got(checkpoint);
+  }
+  if (use > CheckpointUse::last_read) {
+    return Error::invalid_argument(operation).object("use").got(static_cast<unsigned>(use));
+  }
+  return checkpoints_->lease(checkpoint, use, stream);
+}
+
+void EngineState::release_checkpoint(std::uint32_t checkpoint) noexcept {
+  (void)checkpoints_->release(checkpoint);  // an error fails the engine, and the next call returns it
+}
+
 Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(ready("Engine::step"));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
@@ -291,9 +320,11 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(gradients_.finish_reductions());
   const TimePoint waited = Clock::steady().now() - began;
   PENSTOCK_TRY(gradients_.check_complete());
+  PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(residency_->drop_all("Engine::step", *this));  // the parameters change now
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
+  PENSTOCK_TRY(checkpoints_->end_step());
   outcome.gradient_wait = waited;
   outcome.previous_update = previous_update;
   outcome.updated_by_cpu = updated.by_cpu;
@@ -315,15 +346,17 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
+  PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
   Error error = Error(ErrorCode::interrupted, operation)
                     .reason(cause.empty() ? "the trainer has abandoned the step" : std::move(cause));
   context_.interrupt(error);
-  context_.internals.wait_ignoring_stores([this] { return gathers_.idle() && gradients_.idle(); });
+  context_.internals.wait_ignoring_stores([this] { return moves_are_idle(); });
   PENSTOCK_TRY(context_.recover(stream));
   const std::uint32_t begun = gradients_.micro_batches_begun();
   residency_->abandon_step(
       unit_order(options_.model.units.size(), options_.config.gradient_accumulation_steps));
   gathers_.abandon_step();
+  checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
   context_.runtime.end_round();
   predict_micro_batches(begun);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "zero/engine/caller_gradients.hpp"
+#include "zero/engine/checkpoint_pipeline.hpp"
 #include "zero/engine/device_ranges.hpp"
 #include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
@@ -56,6 +57,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
   Result<void> reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
                              tiers::Stream& stream);
+  Result<DeviceSpan> checkpoint(std::uint32_t checkpoint, CheckpointUse use, tiers::Stream& stream);
+  void release_checkpoint(std::uint32_t checkpoint) noexcept;
   Result<StepOutcome> step();
   Result<void> finish_update();
   Result<void> abandon_step(tiers::Stream& stream, std::string cause);
@@ -68,6 +71,7 @@ class EngineState : private FlatResidency::Effects {
   // engine_memory.cpp
   Result<void> open_memory();
   Result<void> open_results();
+  Result<void> open_checkpoints();
   Result<void> add_flat(std::uint32_t index, std::uint64_t& tile_number);
   Result<void> add_shard(FlatState& flat);
   Result<void> add_gradients(FlatState& flat);
@@ -91,6 +95,8 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
   [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
+  /// Whether no move of this engine is in flight. Call with the runtime's lock held.
+  [[nodiscard]] bool moves_are_idle() const;
 
   // FlatResidency::Effects
   Result<void> gather(std::uint32_t flat) override;
@@ -103,6 +109,7 @@ class EngineState : private FlatResidency::Effects {
   GatherPipeline gathers_;
   GradientPipeline gradients_;
   CallerGradients caller_gradients_;
+  std::optional<CheckpointPipeline> checkpoints_;  // once there is memory for them
   DeviceUpdate device_update_;
   OffloadedOptimizer optimizer_;
   UpdateSweep update_;

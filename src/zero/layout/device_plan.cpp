@@ -49,6 +49,27 @@ ByteCount all_flats(const ShardLayout& shards, DType dtype, ByteCount gap) {
   return all;
 }
 
+/// The smallest budget for gathered flats and full gradients in which the rehearsal of a step succeeds.
+struct SmallestBudget {
+  ByteCount flats;
+  DevicePeaks peaks;
+};
+SmallestBudget smallest_budget(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                               std::size_t units) {
+  const InPlace in_place = in_place_of(plan, config);
+  const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
+  const ByteCount need = gradients_need(shards, bytes, config.dtype) +
+                         (in_place.parameters ? ByteCount() : gathered_need(bytes));
+  for (ByteCount flats = need;; flats += growth(need)) {
+    auto peaks =
+        rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, flats);
+    if (peaks) return {.flats = flats, .peaks = *peaks};
+  }
+}
+
+/// Of checkpoints: one is read, one is written, and one is copied.
+constexpr std::uint32_t checkpoint_slots_min = 3;
+
 }  // namespace
 
 InPlace in_place_of(const MemoryPlan& plan, const Config& config) {
@@ -82,20 +103,29 @@ LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardL
   return leases;
 }
 
+void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                           const ModelLayout& model) {
+  const std::uint32_t count = model.checkpoints.count;
+  if (count == 0) return;
+  plan.checkpoints = {.count = count,
+                      .size = round_up(model.checkpoints.size, extent_alignment),
+                      .device_slots = std::min(count, checkpoint_slots_min)};
+  const ByteCount given = config.penstock.device_budget;
+  // A device whose memory is host memory moves a checkpoint from there to there.
+  if (given.is_zero() || plan.shares_memory) return;
+  const ByteCount minimum =
+      smallest_budget(plan, config, shards, model.units.size()).flats + plan.device_kept();
+  if (given <= minimum) return;
+  const std::uint64_t more = (given - minimum) / plan.checkpoints.size;
+  plan.checkpoints.device_slots +=
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(more, count - plan.checkpoints.device_slots));
+}
+
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
   const std::size_t units = model.units.size();
-  const InPlace in_place = in_place_of(plan, config);
-  const auto rehearse = [&](ByteCount budget) {
-    return rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, budget);
-  };
   const ByteCount kept = plan.device_kept();
-  const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
-  const ByteCount need = gradients_need(shards, bytes, config.dtype) +
-                         (in_place.parameters ? ByteCount() : gathered_need(bytes));
-  ByteCount flats = need;
-  auto peaks = rehearse(flats);
-  while (!peaks) peaks = rehearse(flats += growth(need));
+  auto [flats, peaks] = smallest_budget(plan, config, shards, units);
 
   plan.device_budget = plan.device_minimum = flats + kept;
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
@@ -109,7 +139,8 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
           .note("needed  gathered units and gradients " + to_string(plan.device_minimum - kept) +
                 ", optimizer " +
                 to_string(plan.device_tiles + plan.device_accumulators + plan.update.device_bytes()) +
-                ", parameter shards " + to_string(plan.device_shards))
+                ", parameter shards " + to_string(plan.device_shards) + ", checkpoints " +
+                to_string(plan.checkpoints.device_bytes()))
           .advice(plan.tiles_on_device
                       ? "raise the budget, set offload_optimizer.device to cpu or nvme, or use smaller units"
                       : "raise the budget or use smaller units");
@@ -120,10 +151,12 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     const ByteCount rest = std::max(
         ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_minimum);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
-    if (auto more = rehearse(rest - kept)) peaks = more, plan.device_budget = rest;
+    const auto more = rehearse_steps(shards, units, config.dtype, in_place_of(plan, config),
+                                     config.gradient_accumulation_steps, rest - kept);
+    if (more) peaks = *more, plan.device_budget = rest;
   }
-  plan.device_gathered = peaks->gathered;
-  plan.device_gradients = peaks->gradients;
+  plan.device_gathered = peaks.gathered;
+  plan.device_gradients = peaks.gradients;
   return ok();
 }
 

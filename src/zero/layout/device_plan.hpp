@@ -19,6 +19,11 @@ struct LeasePlan {
 [[nodiscard]] LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                                     const ModelLayout& model);
 
+/// Sets plan.checkpoints but for those in host memory. Precondition: the other members that device_kept() adds up are
+/// set.
+void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                           const ModelLayout& model);
+
 /// Rehearses a step in the configured device budget, or in the smallest one that suffices, and sets the members
 /// device_* of `plan`. Leases that plan.host_leases limits count as part of the configured budget.
 ///

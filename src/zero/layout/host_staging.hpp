@@ -11,6 +11,7 @@ namespace penstock::zero {
 struct StreamedSizes {
   ByteCount tile, shard, gradient;
   ByteCount incoming;  ///< of a reduced gradient, before it is added to the accumulator
+  ByteCount checkpoint = {};
   ByteCount
       leases;  ///< of all shards that are leased as gathered flats: each with its lease_gap(); not the largest
 };
@@ -24,20 +25,22 @@ struct StreamedSizes {
 /// accumulation holds one of the two. All other leases end without waiting for memory, and nothing is accumulated
 /// during an update. Shards that are leased as gathered flats (a rank that is alone, on host memory) may be held in all
 /// of these cases. Each of them takes its bytes and leaves one more gap, into which the largest range that is waited
-/// for may not fit: lease_gap().
+/// for may not fit: lease_gap(). A checkpoint may be waited for in all of these cases too; what holds one waits for
+/// nothing else.
 ///
 /// Example: tiles of 3 MiB, shards of 4 MiB, gradients of 8 MiB, incoming gradients of 4 MiB. The update holds shard
 /// and gradient (12 MiB), which leave 3 gaps: 12 + 3 × 4 = 24 MiB, which is the maximum. Accumulation needs
 /// 4 + 2 × 8 = 20 MiB.
 inline ByteCount host_staging(const StreamedSizes& largest) {
-  const auto& [tile, shard, gradient, incoming, leases] = largest;
-  return leases + std::max({shard + gradient + std::max(tile, shard) * 3, incoming + gradient * 2,
-                            gradient + incoming * 2});
+  const auto& [tile, shard, gradient, incoming, checkpoint, leases] = largest;
+  return leases + std::max({shard + gradient + std::max({tile, shard, checkpoint}) * 3,
+                            incoming + std::max(gradient, checkpoint) * 2,
+                            gradient + std::max(incoming, checkpoint) * 2});
 }
 
 /// The host memory that a lease of a gathered flat may make unusable, beside its own bytes.
 inline ByteCount lease_gap(const StreamedSizes& largest) {
-  return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming});
+  return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming, largest.checkpoint});
 }
 
 /// Maximum number of tiles in memory: prefetched, being updated, being written, and one more that is allocated before

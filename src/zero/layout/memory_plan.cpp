@@ -158,13 +158,17 @@ struct HostNeed {
   bool tiles_on_disk = false;  ///< tiles are on disk unless host memory has room for them
   bool may_spill = false;      ///< gradients are on disk if host memory has no room for them
   StreamedSizes streamed;
-  ByteCount ring;      ///< for the tiles in flight
-  ByteCount resident;  ///< tensors that are not offloaded to disk
+  ByteCount ring;         ///< for the tiles in flight
+  ByteCount checkpoints;  ///< for the checkpoints in flight, if they are on disk
+  ByteCount resident;     ///< tensors that are not offloaded to disk
 
   [[nodiscard]] ByteCount minimum(const RankBytes& rank) const {
     return host_staging(streamed) + resident + (may_spill ? ByteCount() : rank.gradients);
   }
 };
+
+/// One is stored, one is loaded, and one is loaded ahead.
+constexpr std::uint32_t checkpoints_in_flight = 3;
 
 /// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
 HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
@@ -186,6 +190,13 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
     need.resident += rank.tiles;
   }
   need.resident += plan.host_results;
+  if (!plan.checkpoints.leave_device()) return need;
+  if (need.may_spill) {
+    need.streamed.checkpoint = plan.checkpoints.size;
+    need.checkpoints = plan.checkpoints.size * checkpoints_in_flight;
+  } else {
+    need.resident += plan.checkpoints.size * plan.checkpoints.count;
+  }
   return need;
 }
 
@@ -215,7 +226,8 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
                               const HostNeed& need) {
   plan.host_staging = host_staging(need.streamed);
   plan.host_minimum = need.minimum(rank);
-  const ByteCount everything = plan.host_staging + need.ring + need.resident + rank.gradients;
+  const ByteCount everything =
+      plan.host_staging + need.ring + need.checkpoints + need.resident + rank.gradients;
   const ByteCount given = config.penstock.host_budget;
   const ByteCount budget = given.is_zero() ? everything : given_host_budget(plan, config);
   plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
@@ -267,12 +279,21 @@ std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& larges
 }
 
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
-/// parameter shards, which are read several times a step; then to tiles, which are read and written once a step.
+/// parameter shards, which are read several times a step; then to checkpoints and to tiles, which are read and written
+/// once a step.
 void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank, const HostNeed& need) {
   ByteCount left = plan.host_budget - plan.host_minimum;
   const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
   plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
   const bool shards_stay = plan.shards_on_disk && take(rank.shards);
+  MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
+  if (!need.may_spill) {
+    checkpoints.in_host = checkpoints.leave_device() ? checkpoints.count : 0;
+  } else if (checkpoints.leave_device() && !plan.gradients_on_disk && take(need.checkpoints)) {
+    checkpoints.in_host =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(left / checkpoints.size, checkpoints.count));
+    left -= checkpoints.size * checkpoints.in_host;
+  }
   if (!need.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
   } else if (!plan.gradients_on_disk && take(need.ring)) {
@@ -283,7 +304,8 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   if (shards_stay) sweep.shard = {};
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
                           (shards_stay ? rank.shards : ByteCount()) +
-                          (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount());
+                          (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
+                          (need.may_spill ? checkpoints.size * checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
   plan.update.flats = flats_updating(plan, sweep, room);
   if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
@@ -311,8 +333,14 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
   plan.host_gradients = rank.gradients;
   plan.disk_shards = plan.shards_on_disk ? rank.shards : ByteCount();
   plan.disk_gradients = plan.gradients_on_disk ? rank.gradients : ByteCount();
-  plan.swap_tensor_max = std::max({need.streamed.tile, need.streamed.shard, need.streamed.gradient});
-  plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles;
+  const MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
+  if (checkpoints.leave_device()) {
+    plan.host_checkpoints = checkpoints.size * checkpoints.count;
+    plan.disk_checkpoints = checkpoints.size * (checkpoints.count - checkpoints.in_host);
+  }
+  plan.swap_tensor_max =
+      std::max({need.streamed.tile, need.streamed.shard, need.streamed.gradient, need.streamed.checkpoint});
+  plan.swap_bytes = plan.disk_shards + plan.disk_gradients + plan.disk_tiles + plan.disk_checkpoints;
 }
 
 void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
@@ -323,6 +351,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.shard_reads_max = plan.disk_shards * 2;
   plan.gradient_reads_max = plan.disk_gradients * 2;
   plan.gradient_writes_max = plan.disk_gradients;
+  plan.checkpoint_reads_max = plan.checkpoint_writes_max = plan.disk_checkpoints;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
   plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }
@@ -332,7 +361,8 @@ void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
   plan.host_incoming = plan.shares_memory || plan.tiles_on_device ? ByteCount() : rank.shards;
   plan.host_incoming += plan.host_results;
-  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_incoming}) {
+  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_checkpoints,
+                           &plan.host_incoming}) {
     *bound = std::min(*bound, plan.host_budget);
   }
 }
@@ -363,6 +393,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.tiles = all.tile_count;
   PENSTOCK_TRY(plan_update(plan, config, all));
   PENSTOCK_TRY(plan_results(plan, config, shards, all));
+  plan_checkpoint_slots(plan, config, shards, model);
   const RankBytes rank = not_on_device(plan, all);
   const HostNeed need = host_need(plan, config, rank, shards, model);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));

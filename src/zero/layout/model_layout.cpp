@@ -71,7 +71,16 @@ Result<void> ModelLayout::validate() const {
       if (!seen.insert(shared).second) return invalid(unit.name, "a parameter is shared twice");
     }
   }
-  return ok();
+  const auto& [count, size] = checkpoints;
+  if (count == 0) return ok();
+  if (count > checkpoints_max) {
+    return invalid("checkpoints", "too many").wanted("at most " + std::to_string(checkpoints_max)).got(count);
+  }
+  if (size.is_zero()) return invalid("checkpoints", "a checkpoint has at least one byte");
+  if (size <= checkpoint_bytes_max / count) return ok();
+  return invalid("checkpoints", "too many bytes")
+      .wanted("at most " + to_string(checkpoint_bytes_max) + " in all")
+      .got(std::to_string(count) + " of " + to_string(size));
 }
 
 }  // namespace penstock::zero

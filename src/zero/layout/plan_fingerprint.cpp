@@ -23,6 +23,8 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       config.penstock.host_budget.value(),
                                       config.penstock.device_budget.value(),
                                       config.gradient_accumulation_steps,
+                                      model.checkpoints.count,
+                                      model.checkpoints.size.value(),
                                       model.groups.size()};
   for (const UnitLayout& unit : model.units) {
     facts.push_back(unit.parameters.size());

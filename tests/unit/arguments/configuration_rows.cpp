@@ -152,6 +152,10 @@ void add_layout_rows(BadArguments& bad) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1} << 37, std::uint64_t{1} << 63, most}) {
     with("count", "absurd", [=](ModelLayout& m) { m.units[0].parameters[0].count = ElementCount(count); });
   }
+  with("checkpoints.size", "0", [](ModelLayout& m) { m.checkpoints = {.count = 1, .size = {}}; });
+  with("checkpoints.size", "the most",
+       [](ModelLayout& m) { m.checkpoints = {.count = 1, .size = ByteCount(most)}; });
+  with("checkpoints.count", "the most", [](ModelLayout& m) { m.checkpoints = {.count = ~0u, .size = 1_B}; });
   with("shared", "unknown unit", [](ModelLayout& m) { m.units[0].shared = {{2, 0}}; });
   with("shared", "unknown index", [](ModelLayout& m) { m.units[0].shared = {{1, ~0u}}; });
   with("shared", "its own", [](ModelLayout& m) { m.units[0].shared = {{0, 0}}; });

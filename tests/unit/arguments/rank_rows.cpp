@@ -17,6 +17,7 @@ Rank::Options usable_options() {
   for (const char* name : {"a", "b"}) {
     options.model.units.push_back({.name = name, .parameters = {{"w", ElementCount(1024), 0}}});
   }
+  options.model.checkpoints = {.count = 2, .size = 5000_B};
   return options;
 }
 
@@ -71,6 +72,14 @@ void add_engine_rows(BadArguments& bad) {
   with("Engine::begin_step", "units_without_gradient", "one twice", [](Engine& e, Stream&) {
     return e.begin_step({.units_without_gradient = {0, 0}});
   });
+  for (const std::uint32_t checkpoint : {2u, ~0u}) {
+    with("Engine::checkpoint", "checkpoint", std::to_string(checkpoint),
+         [=](Engine& e, Stream& s) { return e.checkpoint(checkpoint, CheckpointUse::write, s); });
+  }
+  with("Engine::checkpoint", "use", "unknown",
+       [](Engine& e, Stream& s) { return e.checkpoint(0, unknown<CheckpointUse>, s); });
+  with("Engine::checkpoint", "use", "read before it was written",
+       [](Engine& e, Stream& s) { return e.checkpoint(0, CheckpointUse::read, s); });
   with("Engine::begin_step", "micro_batches", "0",
        [](Engine& e, Stream&) { return e.begin_step({.micro_batches = 0}); });
   for (const float rate : {nan, infinity, -infinity, -1.0f}) {

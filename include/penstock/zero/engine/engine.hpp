@@ -57,6 +57,42 @@ class UnitLease {
   std::vector<DeviceTensor> parameters_;
 };
 
+enum class CheckpointUse : std::uint8_t {
+  write,
+  read,
+  last_read,  ///< the contents are not needed after the lease
+};
+
+/// The right to use an activation checkpoint's memory on the device. end() or the destructor ends it, in the order of
+/// the stream that it was leased with. Once the engine is destroyed, bytes() must not be used, and end() does nothing.
+/// Move-only.
+class CheckpointLease {
+ public:
+  CheckpointLease() = default;
+  CheckpointLease(CheckpointLease&& other) noexcept { swap(other); }
+  CheckpointLease& operator=(CheckpointLease&& other) noexcept {
+    end();
+    swap(other);
+    return *this;
+  }
+  ~CheckpointLease() { end(); }
+
+  /// CheckpointLayout::size bytes, aligned to 4096; empty once it has ended.
+  [[nodiscard]] DeviceSpan bytes() const { return bytes_; }
+  void end() noexcept;
+
+ private:
+  friend class Engine;
+  void swap(CheckpointLease& other) noexcept {
+    std::swap(engine_, other.engine_);
+    std::swap(checkpoint_, other.checkpoint_);
+    std::swap(bytes_, other.bytes_);
+  }
+  std::weak_ptr<EngineState> engine_;
+  std::uint32_t checkpoint_ = 0;
+  DeviceSpan bytes_;
+};
+
 /// The destination of one parameter's gradient.
 struct GradientSlot {
   DeviceTensor tensor;      ///< of the configuration's dtype
@@ -245,6 +281,21 @@ class Engine {
   /// Errors: those of gradients(); invalid_argument, for another number of gradients or of elements, and for memory of
   /// this engine. They change nothing.
   Result<void> reduce(std::uint32_t unit, std::span<const GradientSource> gradients, tiers::Stream& stream);
+  /// Leases activation checkpoint `checkpoint` of ModelLayout::checkpoints. Work that is enqueued on `stream` after
+  /// this call may use its bytes: after `write` they are undefined, else as they were written in this step. While a
+  /// checkpoint has no lease, its bytes may move to host memory or to disk and back; from the second step on they come
+  /// back before their use, if each step uses checkpoints in the same order. One lease of a checkpoint at a time. Not
+  /// collective.
+  ///
+  ///     auto out = engine.checkpoint(k, CheckpointUse::write, stream).value();     // forward of layer k
+  ///     out.end();                                                                 // …
+  ///     auto in = engine.checkpoint(k, CheckpointUse::last_read, stream).value();  // its backward
+  ///
+  /// Errors: invalid_argument, for a checkpoint that does not exist, is leased, or is read before it was written in
+  /// this step; budget_too_small, naming the leased ones, when there is no memory for another one (nothing has
+  /// changed); those of the tiers, and of finish_update().
+  [[nodiscard]] Result<CheckpointLease> checkpoint(std::uint32_t checkpoint, CheckpointUse use,
+                                                   tiers::Stream& stream);
   /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
   /// gradients is not finite, or so large that the square of a gradient could overflow fp32. Blocks until every
   /// gradient is reduced and every rank has called it.
@@ -265,7 +316,7 @@ class Engine {
   /// `stream` has executed the work that uses the engine's tensors. Between two steps it changes nothing, and meets the
   /// peers.
   ///
-  /// Errors: failed_state, while a UnitLease is held (nothing has changed);
+  /// Errors: failed_state, while a UnitLease or a CheckpointLease is held (nothing has changed);
   /// peer_failed, when a peer leaves instead.
   Result<void> abandon_step(tiers::Stream& stream, std::string cause = "");
 

@@ -58,6 +58,19 @@ struct MemoryPlan {
     [[nodiscard]] std::uint32_t tiles() const { return device_slots + (by_cpu ? 1u : 0u); }
   } update;
 
+  /// Where activation checkpoints are, see ModelLayout::checkpoints.
+  struct Checkpoints {
+    std::uint32_t count = 0;
+    ByteCount size;  ///< of each, rounded up to a slot
+    /// On the device at a time, each in a slot of its memory. Fewer than all: the others are in host memory or on disk.
+    std::uint32_t device_slots = 0;
+    /// For so many, the last ones, host memory has room for as long as they exist; the others are on disk.
+    std::uint32_t in_host = 0;
+
+    [[nodiscard]] bool leave_device() const { return device_slots < count; }
+    [[nodiscard]] ByteCount device_bytes() const { return size * device_slots; }
+  } checkpoints;
+
   // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
   // budget; what is held at one time does not exceed it.
   ByteCount device_gathered, device_gradients;
@@ -67,7 +80,8 @@ struct MemoryPlan {
   ByteCount host_shards, host_gradients, host_tiles;
   /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
   ByteCount host_results;
-  ByteCount host_piece;     ///< for the calls that set and read states: a piece of what is kept on the device
+  ByteCount host_piece;  ///< for the calls that set and read states: a piece of what is kept on the device
+  ByteCount host_checkpoints;
   ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
   ByteCount
       host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
@@ -75,7 +89,7 @@ struct MemoryPlan {
   /// the units that a trainer may hold at a time are limited; else enough for all units.
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
-  ByteCount disk_shards, disk_gradients, disk_tiles;
+  ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
   // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
   // shards stay in memory while there is room. In split formats the update reads shards too: a master is
   // the bf16 parameter plus the remainder in the tile.
@@ -86,6 +100,8 @@ struct MemoryPlan {
   /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its
   /// use, and is then read twice.
   ByteCount gradient_reads_max, gradient_writes_max;
+  /// Upper bounds of one micro-batch in which each checkpoint is written once and read in the reverse order.
+  ByteCount checkpoint_reads_max, checkpoint_writes_max;
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
@@ -97,7 +113,8 @@ struct MemoryPlan {
   }
   /// The part of device_budget that is not for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_kept() const {
-    return device_tiles + device_shards + device_accumulators + device_partials + update.device_bytes();
+    return device_tiles + device_shards + device_accumulators + device_partials + update.device_bytes() +
+           checkpoints.device_bytes();
   }
   /// The part of device_budget for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_flats() const { return device_budget - device_kept(); }
@@ -120,9 +137,10 @@ struct MemoryPlan {
 };
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
-/// sum of staging, the tiles in flight, all gradients, and the shards and tiles that are not on NVMe. Without a
-/// configured device budget, it is device_minimum. If shares_memory, the configured device budget counts leased shards
-/// too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
+/// sum of staging, the tiles and checkpoints in flight, all gradients, and the shards, tiles and checkpoints that are
+/// not on NVMe, where checkpoints are if anything else is. Without a configured device budget, it is device_minimum.
+/// What is more than that is used for checkpoints first. If shares_memory, the configured device budget counts leased
+/// shards too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
 ///
 /// Errors: invalid_argument, for the layout, for a unit above penstock.unit_elements_max or for zero ranks;
 /// invalid_config, of Config::validate(), or if penstock.rank_nodes does not have `local_ranks` entries;

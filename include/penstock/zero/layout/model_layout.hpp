@@ -38,10 +38,17 @@ struct OptimizerGroup {
   bool weight_decay = true;
 };
 
+/// The activation checkpoints of one step and rank, see Engine::checkpoint(). All are of one size.
+struct CheckpointLayout {
+  std::uint32_t count = 0;  ///< 0: the trainer keeps its own
+  ByteCount size;           ///< of each; > 0, if there are any
+};
+
 /// The units of a model in the order of the forward pass. Contains element counts, not shapes.
 struct ModelLayout {
   std::vector<UnitLayout> units;
   std::vector<OptimizerGroup> groups = {{}};
+  CheckpointLayout checkpoints = {};
 
   [[nodiscard]] ElementCount element_count() const;
   /// One without name and elements, if the layout has no such parameter.
@@ -52,13 +59,16 @@ struct ModelLayout {
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
   /// Errors: invalid_argument, with the unit or parameter: no units, a count of zero, a group or shared parameter that
-  /// does not exist, a parameter that a unit shares with itself or lists twice, and
-  /// more elements than the limits below.
+  /// does not exist, a parameter that a unit shares with itself or lists twice, checkpoints of no size, and more
+  /// elements or bytes than the limits below.
   [[nodiscard]] Result<void> validate() const;
 
-  /// Limits that validate() checks: 68 billion elements of a unit, 4.4 trillion of a model.
+  /// Limits that validate() checks: 68 billion elements of a unit, 4.4 trillion of a model, a million checkpoints, and
+  /// 16 TiB of them.
   static constexpr ElementCount unit_elements_max{std::uint64_t{1} << 36};
   static constexpr ElementCount model_elements_max{std::uint64_t{1} << 42};
+  static constexpr std::uint32_t checkpoints_max = 1 << 20;
+  static constexpr ByteCount checkpoint_bytes_max{std::uint64_t{1} << 44};  ///< of all checkpoints
 };
 
 }  // namespace penstock::zero

@@ -1,0 +1,222 @@
+#include "zero/engine/checkpoint_pipeline.hpp"
+
+#include "zero/engine/checkpoint_hops.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace penstock::zero {
+
+CheckpointPipeline::CheckpointPipeline(EngineContext& context, const MemoryPlan::Checkpoints& plan,
+                                       DeviceSpan slots, std::vector<tiers::TensorId> tensors)
+    : context_(context),
+      plan_(plan),
+      memory_(slots),
+      slots_(plan.count, plan.device_slots),
+      checkpoints_(plan.count),
+      writable_(plan.device_slots) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) checkpoints_[i].tensor = tensors[i];
+}
+
+DeviceSpan CheckpointPipeline::slot_of(std::uint32_t checkpoint) const {
+  const ByteCount size = context_.model.checkpoints.size;
+  return memory_.subspan(plan_.size * *slots_.slot_of(checkpoint), size);
+}
+
+Result<DeviceSpan> CheckpointPipeline::lease(std::uint32_t checkpoint, CheckpointUse use,
+                                             tiers::Stream& stream) {
+  constexpr const char* operation = "Engine::checkpoint";
+  Checkpoint& state = checkpoints_[checkpoint];
+  if (slots_.is_leased(checkpoint)) {
+    return Error::invalid_argument(operation)
+        .reason("the checkpoint has a lease")
+        .object(name(checkpoint))
+        .advice("end it first");
+  }
+  const bool reads = use != CheckpointUse::write;
+  if (reads && !state.written) {
+    return Error::invalid_argument(operation)
+        .reason("the checkpoint is read before it was written in this step, or after its last read")
+        .object(name(checkpoint));
+  }
+  if (!slots_.slot_of(checkpoint)) {
+    const auto slot = slots_.choose();
+    if (!slot) {
+      Error error = Error(ErrorCode::budget_too_small, operation)
+                        .reason("all slots for checkpoints are leased")
+                        .wanted("at most " + std::to_string(plan_.device_slots) + " leases at a time")
+                        .advice("end a CheckpointLease, or raise penstock.device_budget");
+      for (const auto& leased : slots_.occupants()) error = std::move(error).note("leased  " + name(*leased));
+      return error;
+    }
+    PENSTOCK_TRY(take_slot(checkpoint, *slot));
+    if (reads) PENSTOCK_TRY(start_load(checkpoint));
+  }
+  if (reads) {
+    PENSTOCK_TRY(wait_until_ordered(state.load));
+    if (state.loaded_at) {
+      if (auto waits = stream.wait(*state.loaded_at); !waits) return context_.fail(waits.error()).error();
+    }
+  } else {
+    // Of the old contents: readers, and copies to host memory and from there.
+    PENSTOCK_TRY(wait_until_done(state.store));
+    PENSTOCK_TRY(wait_until_done(state.load));
+    std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
+    for (const tiers::Fence& fence : fences) {
+      if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error()).error();
+    }
+    fences.clear();
+    state.written = state.stored = false;
+    state.loaded_at.reset();
+  }
+  state.use = use;
+  state.stream = &stream;
+  slots_.note_use(checkpoint,
+                  reads ? CheckpointSlots::Contents::loaded : CheckpointSlots::Contents::undefined);
+  slots_.lease(checkpoint);
+  load_ahead();
+  return slot_of(checkpoint);
+}
+
+Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
+  Checkpoint& state = checkpoints_[checkpoint];
+  slots_.release(checkpoint);
+  auto fence = context_.events.record(*state.stream);
+  if (!fence) return context_.fail(fence.error());
+  writable_[*slots_.slot_of(checkpoint)].push_back(*fence);
+  if (state.use == CheckpointUse::last_read) state.written = false;
+  if (state.use != CheckpointUse::write) return ok();
+  state.written = true;
+  state.used = {*std::move(fence)};
+  return plan_.leave_device() && slots_.is_expected_to_leave(checkpoint) ? start_store(checkpoint) : ok();
+}
+
+/// Makes a slot the checkpoint's.
+Result<void> CheckpointPipeline::take_slot(std::uint32_t checkpoint, std::uint32_t slot) {
+  if (const auto occupant = slots_.occupants()[slot]) PENSTOCK_TRY(free_slot(*occupant, true));
+  slots_.place(checkpoint, slot);
+  return ok();
+}
+
+/// `keep`: its contents are needed later.
+Result<void> CheckpointPipeline::free_slot(std::uint32_t checkpoint, bool keep) {
+  Checkpoint& state = checkpoints_[checkpoint];
+  const bool moves = keep && state.written;
+  if (moves && !state.stored) PENSTOCK_TRY(start_store(checkpoint));
+  std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
+  PENSTOCK_TRY(wait_until_ordered(state.store));
+  PENSTOCK_TRY(wait_until_ordered(state.load));
+  for (tiers::Fence* const copied : {&state.stored_at, &state.loaded_at}) {
+    if (*copied) fences.push_back(std::exchange(*copied, nullptr));
+  }
+  slots_.remove(checkpoint, moves);
+  return ok();
+}
+
+Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
+  Checkpoint& state = checkpoints_[checkpoint];
+  PENSTOCK_TRY(wait_until_done(state.store));
+  state.stored = true;
+  start(make_checkpoint_store_hop(
+            context_, {.slot = slot_of(checkpoint), .after = state.used, .copied = &state.stored_at},
+            context_.runtime.announce(state.tensor, swap::Access::overwrite)),
+        state.store);
+  return ok();
+}
+
+Result<void> CheckpointPipeline::start_load(std::uint32_t checkpoint) {
+  Checkpoint& state = checkpoints_[checkpoint];
+  PENSTOCK_TRY(wait_until_done(state.load));
+  start(make_checkpoint_load_hop(context_,
+                                 {.slot = slot_of(checkpoint),
+                                  .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
+                                  .copied = &state.loaded_at},
+                                 context_.runtime.announce(state.tensor, swap::Access::read)),
+        state.load);
+  return ok();
+}
+
+void CheckpointPipeline::load_ahead() {
+  const auto is_written = [this](std::uint32_t checkpoint) { return checkpoints_[checkpoint].written; };
+  while (const auto ahead = slots_.next_ahead(is_written)) {
+    const auto slot = slots_.choose(ahead->uses + 1);
+    if (!slot) return;
+    if (const auto occupant = slots_.occupants()[*slot]) {
+      const Checkpoint& leaves = checkpoints_[*occupant];
+      if (leaves.written && !leaves.stored) return;
+      if (!is_ordered(leaves.store) || !is_ordered(leaves.load)) return;
+    }
+    if (!is_ordered(checkpoints_[ahead->checkpoint].load)) return;
+    // An error has failed the engine, which the next call returns.
+    if (!take_slot(ahead->checkpoint, *slot) || !start_load(ahead->checkpoint)) return;
+  }
+}
+
+void CheckpointPipeline::start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) {
+  progress = MoveProgress::begun();
+  swap::Move move;
+  move.then(std::move(hop));
+  move.on_event = [&progress](swap::HopState state, const Result<void>& result) {
+    progress.report(state, result);
+  };
+  context_.internals.start(std::move(move));
+}
+
+bool CheckpointPipeline::is_ordered(const MoveProgress& progress) const {
+  bool ordered = false;
+  context_.internals.wait_ignoring_stores([&] {
+    ordered = progress.ordered || progress.done;
+    return true;
+  });
+  return ordered;
+}
+
+Result<void> CheckpointPipeline::wait_until_ordered(const MoveProgress& progress) {
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.ordered || progress.done; }));
+  if (progress.error) return context_.fail(*progress.error);
+  return ok();
+}
+
+Result<void> CheckpointPipeline::wait_until_done(const MoveProgress& progress) {
+  PENSTOCK_TRY(context_.wait_beside_update([&] { return progress.done; }));
+  if (progress.error) return context_.fail(*progress.error);
+  return ok();
+}
+
+Result<void> CheckpointPipeline::check_no_leases(const char* operation) const {
+  for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
+    if (!slots_.is_leased(i)) continue;
+    return Error(ErrorCode::failed_state, operation)
+        .reason("a checkpoint's lease is still held")
+        .object(name(i))
+        .advice("end every CheckpointLease before step() and abandon_step()");
+  }
+  return ok();
+}
+
+Result<void> CheckpointPipeline::end_step() {
+  for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
+    checkpoints_[i].written = false;
+    if (slots_.slot_of(i)) PENSTOCK_TRY(free_slot(i, false));
+  }
+  slots_.end_step();
+  return ok();
+}
+
+void CheckpointPipeline::abandon_step() {
+  for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
+    if (slots_.slot_of(i)) slots_.remove(i, false);
+    const tiers::TensorId tensor = checkpoints_[i].tensor;
+    checkpoints_[i] = {.tensor = tensor};
+  }
+  for (auto& fences : writable_) fences.clear();
+  slots_.abandon_step();
+}
+
+bool CheckpointPipeline::idle() const {
+  return std::all_of(checkpoints_.begin(), checkpoints_.end(),
+                     [](const Checkpoint& state) { return state.store.done && state.load.done; });
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,145 @@
+// Activation checkpoints: on the device, in host memory and on disk.
+#include "kit/cluster.hpp"
+#include "kit/seeded_random.hpp"
+
+#include <gtest/gtest.h>
+#include <cerrno>
+#include <optional>
+#include <string>
+
+namespace penstock::zero::test {
+namespace {
+
+constexpr ByteCount size = 9'998_B, slot = 12_KiB;
+
+/// Eight units, each with a checkpoint.
+RunOptions options_with(OffloadDevice tier, std::uint32_t ranks = 2) {
+  RunOptions options{.ranks = ranks, .model = deep_model(), .device_memory = tiers::DeviceMemory::separate};
+  options.model.checkpoints = {.count = static_cast<std::uint32_t>(options.model.units.size()), .size = size};
+  options.config.offload_param.device = options.config.offload_optimizer.device = tier;
+  return options;
+}
+
+MemoryPlan plan_of(RunOptions options) {
+  options.config.offload_param.nvme_paths = options.config.offload_optimizer.nvme_paths = {"anywhere"};
+  return plan_memory(options.config, options.model, options.ranks, options.ranks, options.device_memory)
+      .value();
+}
+
+/// The smallest device budget, and room for `more` checkpoints.
+void give_device(RunOptions& options, std::uint32_t more) {
+  options.config.penstock.device_budget = plan_of(options).device_minimum + slot * more;
+}
+
+std::string digest_without_checkpoints(RunOptions options) {
+  options.model.checkpoints = {};
+  return train(options).digest;
+}
+
+void expect_right(const RunOptions& options, const std::string& digest, const std::string& what) {
+  const RunResult result = train(options);
+  ASSERT_FALSE(result.error) << what << ": " << result.error->message();
+  EXPECT_EQ(result.wrong_checkpoints, 0u) << what;
+  EXPECT_EQ(result.digest, digest) << what;
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << what;
+}
+
+TEST(EngineCheckpoints, ComeBackAsTheyWereWrittenFromEveryTier) {
+  for (const std::uint32_t ranks : {1u, 2u}) {
+    for (const auto memory : {tiers::DeviceMemory::separate, tiers::DeviceMemory::host}) {
+      for (const OffloadDevice tier : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+        RunOptions options = options_with(tier, ranks);
+        options.device_memory = memory;
+        const std::string digest = digest_without_checkpoints(options);
+        const std::string what = std::to_string(ranks) + " ranks, " +
+                                 (memory == tiers::DeviceMemory::host ? "host" : "separate") +
+                                 (tier == OffloadDevice::cpu ? ", cpu" : ", nvme");
+        expect_right(options, digest, what);
+        if (tier == OffloadDevice::nvme) options.config.penstock.host_budget = smallest_host_budget(options);
+        expect_right(options, digest, what + ", smallest host budget");
+        for (const std::uint32_t more : {1u, 3u, 5u}) {
+          give_device(options, more);
+          expect_right(options, digest, what + ", " + std::to_string(more) + " slots more");
+        }
+      }
+    }
+  }
+}
+
+TEST(EngineCheckpoints, ComeBackInEverySimulatedOrder) {
+  RunOptions options = options_with(OffloadDevice::nvme);
+  const std::string digest = digest_without_checkpoints(options);
+  for (std::uint64_t seed = 0; seed < 36; ++seed) {
+    options = options_with(seed % 3 == 0 ? OffloadDevice::cpu : OffloadDevice::nvme);
+    options.seed = seed;
+    if (seed % 3 != 0)
+      options.config.penstock.host_budget = smallest_host_budget(options) + 8_KiB * (seed % 16);
+    give_device(options, seed % 6);
+    expect_right(options, digest, "seed " + std::to_string(seed));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(EngineCheckpoints, StayOnTheDeviceAsFarAsItsBudgetReaches) {
+  RunOptions options = options_with(OffloadDevice::nvme, 1);
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  EXPECT_EQ(plan_of(options).checkpoints.device_slots, 3u);
+  EXPECT_EQ(plan_of(options).disk_checkpoints, slot * 8);
+  give_device(options, 2);
+  EXPECT_EQ(plan_of(options).checkpoints.device_slots, 5u);
+  give_device(options, 100);
+  const MemoryPlan plan = plan_of(options);
+
+  EXPECT_EQ(plan.checkpoints.device_slots, 8u);
+  EXPECT_FALSE(plan.checkpoints.leave_device());
+  EXPECT_EQ(plan.host_checkpoints + plan.disk_checkpoints, 0_B);
+  options.model.checkpoints = {};
+  EXPECT_EQ(plan.swap_bytes, plan_of(options).swap_bytes);
+}
+
+TEST(EngineCheckpoints, StayInHostMemoryAsFarAsItsBudgetReaches) {
+  RunOptions options = options_with(OffloadDevice::nvme, 1);
+  const ByteCount smallest = smallest_host_budget(options);
+  options.config.penstock.host_budget = smallest;
+  EXPECT_EQ(plan_of(options).checkpoints.in_host, 0u);
+  options.config.penstock.host_budget = 64_MiB;
+  const MemoryPlan plan = plan_of(options);
+  EXPECT_EQ(plan.checkpoints.in_host, 8u);
+  EXPECT_EQ(plan.disk_checkpoints, 0_B);
+  EXPECT_EQ(plan_of(options_with(OffloadDevice::cpu)).checkpoints.in_host, 8u);
+}
+
+TEST(EngineCheckpoints, LeaveNoTraceOfAStepThatWasAbandoned) {
+  RunOptions options = options_with(OffloadDevice::nvme);
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  const std::string digest = digest_without_checkpoints(options);
+  std::uint64_t seed = 0;
+  for (const auto place :
+       {RunOptions::ProgramPoint::Place::forward, RunOptions::ProgramPoint::Place::backward}) {
+    for (std::uint32_t unit = 0; unit < 8; ++unit) {
+      options.seed = ++seed;
+      options.trainer_error = [=](const RunOptions::ProgramPoint& point) -> std::optional<ErrorCode> {
+        const bool here = point.step == 1 && point.attempt == 0 && point.rank == 0 && point.place == place &&
+                          point.micro_batch == 0 && point.unit == unit;
+        return here ? std::optional(ErrorCode::interrupted) : std::nullopt;
+      };
+      expect_right(options, digest, "seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST(EngineCheckpoints, FailTheEngineWhenTheyCannotBeReadBack) {
+  RunOptions options = options_with(OffloadDevice::nvme, 1);
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  options.steps = 2;
+  for (std::uint64_t skipped = 0; skipped < 60; skipped += 7) {
+    options.seed = skipped;
+    options.faults = {tiers::Fault::fail(tiers::IoOperation::read, skipped, EIO, 1000)};
+    const RunResult result = train(options);
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.wrong_checkpoints, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
