@@ -20,12 +20,12 @@ using penstock::to_string;
 
 namespace {
 
+/// Of the process itself.
 constexpr ByteCount beside(GPT_HAS_CUDA ? 224 << 20 : 64 << 20);
 
-/// Of one rank, on the host: activations and the scratch of the arithmetic.
-ByteCount activation_bytes(const ModelConfig& model, const TrainingConfig& training) {
-  const ByteCount scratch(ModelDescription(model).scratch_count().value() * sizeof(float));
-  return Activations::size(model, activation_options(training)) + scratch;
+/// Of the arithmetic on the host.
+ByteCount scratch_bytes(const ModelConfig& model) {
+  return ByteCount(ModelDescription(model).scratch_count().value() * sizeof(float));
 }
 
 }  // namespace
@@ -34,13 +34,16 @@ MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConf
                          const TrainingConfig& training, bool device_is_host) {
   MemoryBound bound{.host = plan.host_budget * training.ranks, .beside = beside};
   if (!device_is_host) return bound;
+  const ByteCount scratch = scratch_bytes(model);
   bound.device = plan.device_budget * training.ranks;
-  bound.activations = activation_bytes(model, training) * training.ranks;
+  bound.activations = (Activations::size(model, activation_options(training)) + scratch) * training.ranks;
   return bound;
 }
 
 MemoryBound plain_memory_bound(ByteCount buffers, const ModelConfig& model, const TrainingConfig& training) {
-  return {.device = buffers, .activations = activation_bytes(model, training), .beside = beside};
+  return {.device = buffers,
+          .activations = Activations::size(model, activation_options(training)) + scratch_bytes(model),
+          .beside = beside};
 }
 
 namespace {
