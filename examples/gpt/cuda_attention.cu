@@ -203,6 +203,36 @@ __global__ void attention_projections_kernel(AttentionSize size, const Bf16* y, 
   if (threadIdx.x % warp_size == 0) projections[number] = sum;
 }
 
+/// What the backward knows of a score: the statistics of its query, and whether the query sees the key.
+struct ScoreOrigin {
+  bool visible;
+  float log_sum, projection;
+};
+
+/// The probabilities p of a tile's scores, and the gradients ds of the scores, of 16 rows: left · the transposed tile
+/// are the scores, gradient_left · the transposed gradient_tile the gradients of the probabilities. `origin(i, column)`
+/// is that of element i of a fragment.
+template <unsigned columns, class Origin>
+__device__ void score_gradients(SumFragment (&p)[backward_step / 8], SumFragment (&ds)[backward_step / 8],
+                                const LeftFragment (&left)[columns / 16],
+                                const SharedTile<backward_step, columns>& tile,
+                                const LeftFragment (&gradient_left)[columns / 16],
+                                const SharedTile<backward_step, columns>& gradient_tile, float scale,
+                                const Origin& origin) {
+  multiply_transposed<columns, backward_step>(p, left, tile);
+  multiply_transposed<columns, backward_step>(ds, gradient_left, gradient_tile);
+#pragma unroll
+  for (unsigned n = 0; n < backward_step / 8; ++n) {
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      const ScoreOrigin of = origin(i, 8 * n + SumFragment::column(i));
+      const float probability = exp2f(scale * log2_e * p[n].at[i] - log2_e * of.log_sum);
+      p[n].at[i] = of.visible ? probability : 0.0f;
+      ds[n].at[i] = p[n].at[i] * (ds[n].at[i] - of.projection);
+    }
+  }
+}
+
 /// The tensors of the backward.
 struct Gradients {
   const Bf16 *qkv, *dy;
@@ -218,7 +248,6 @@ __global__ void __launch_bounds__(threads)
   const Head head(size, blockIdx.x / tiles);
   const unsigned tile = blockIdx.x % tiles;
   const Rows keys(tile, head.context);
-  const float factor = head.scale * log2_e;
 
   LeftFragment key[width / 16], value[width / 16];
   load_left<width>(key, head.in_qkv(t.qkv, 1), keys.first);
@@ -238,18 +267,9 @@ __global__ void __launch_bounds__(threads)
     if (keys.none() || first + backward_step <= keys.first) continue;  // no query sees these keys
 
     SumFragment p[backward_step / 8], ds[backward_step / 8];
-    multiply_transposed<width, backward_step>(p, key, queries);
-    multiply_transposed<width, backward_step>(ds, value, outputs);
-#pragma unroll
-    for (unsigned n = 0; n < backward_step / 8; ++n) {
-#pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        const unsigned column = 8 * n + SumFragment::column(i);
-        const float probability = exp2f(factor * p[n].at[i] - log2_e * log_sums[column]);
-        p[n].at[i] = keys.of(i) <= first + column ? probability : 0.0f;
-        ds[n].at[i] = p[n].at[i] * (ds[n].at[i] - projections[column]);
-      }
-    }
+    score_gradients<width>(p, ds, key, queries, value, outputs, head.scale, [&](unsigned i, unsigned column) {
+      return ScoreOrigin{keys.of(i) <= first + column, log_sums[column], projections[column]};
+    });
     add_product<width, backward_step>(dvalue, p, outputs);
     add_product<width, backward_step>(dkey, ds, queries);
   }
@@ -266,7 +286,6 @@ __global__ void __launch_bounds__(threads)
   const Head head(size, blockIdx.x / tiles);
   const unsigned tile = tiles - 1 - blockIdx.x % tiles;
   const Rows queries(tile, head.context);
-  const float factor = head.scale * log2_e;
 
   LeftFragment query[width / 16], output[width / 16];
   load_left<width>(query, head.in_qkv(t.qkv, 0), queries.first);
@@ -287,17 +306,9 @@ __global__ void __launch_bounds__(threads)
     if (queries.none() || first >= queries.first + 16) continue;  // no query sees these keys
 
     SumFragment p[backward_step / 8], ds[backward_step / 8];
-    multiply_transposed<width, backward_step>(p, query, keys);
-    multiply_transposed<width, backward_step>(ds, output, values);
-#pragma unroll
-    for (unsigned n = 0; n < backward_step / 8; ++n) {
-#pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        const bool visible = first + 8 * n + SumFragment::column(i) <= queries.of(i);
-        const float probability = exp2f(factor * p[n].at[i] - log2_e * log_sums[i / 2]);
-        ds[n].at[i] = visible ? probability * (ds[n].at[i] - projections[i / 2]) : 0.0f;
-      }
-    }
+    score_gradients<width>(p, ds, query, keys, output, values, head.scale, [&](unsigned i, unsigned column) {
+      return ScoreOrigin{first + column <= queries.of(i), log_sums[i / 2], projections[i / 2]};
+    });
     add_product<width, backward_step>(dquery, ds, keys);
   }
   if (queries.none()) return;

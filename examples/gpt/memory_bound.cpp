@@ -18,15 +18,32 @@ using penstock::ErrorCode;
 using penstock::Result;
 using penstock::to_string;
 
+namespace {
+
+/// Of the process itself.
+constexpr ByteCount beside(GPT_HAS_CUDA ? 224 << 20 : 64 << 20);
+
+/// Of the arithmetic on the host.
+ByteCount scratch_bytes(const ModelConfig& model) {
+  return ByteCount(ModelDescription(model).scratch_count().value() * sizeof(float));
+}
+
+}  // namespace
+
 MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
                          const TrainingConfig& training, bool device_is_host) {
-  MemoryBound bound{.host = plan.host_budget * training.ranks,
-                    .beside = ByteCount(GPT_HAS_CUDA ? 224 << 20 : 64 << 20)};
+  MemoryBound bound{.host = plan.host_budget * training.ranks, .beside = beside};
   if (!device_is_host) return bound;
-  const ByteCount scratch(ModelDescription(model).scratch_count().value() * sizeof(float));
+  const ByteCount scratch = scratch_bytes(model);
   bound.device = plan.device_budget * training.ranks;
   bound.activations = (training_memory(model, training) + scratch) * training.ranks;
   return bound;
+}
+
+MemoryBound plain_memory_bound(ByteCount buffers, const ModelConfig& model, const TrainingConfig& training) {
+  return {.device = buffers,
+          .activations = Activations::size(model, activation_options(training)) + scratch_bytes(model),
+          .beside = beside};
 }
 
 namespace {

@@ -22,6 +22,10 @@ struct MemoryBound {
 [[nodiscard]] MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
                                        const TrainingConfig& training, bool device_is_host);
 
+/// The bound for the loop on plain buffers in host memory, which take `buffers` beside the activations.
+[[nodiscard]] MemoryBound plain_memory_bound(penstock::ByteCount buffers, const ModelConfig& model,
+                                             const TrainingConfig& training);
+
 /// Call before the ranks are created: a process that uses more memory than its control group may use is killed, and
 /// OpenBLAS waits forever for address space that it does not get.
 ///

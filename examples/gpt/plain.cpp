@@ -1,5 +1,6 @@
 // gpt_plain: trains the GPT on plain buffers of one device, without Penstock's engine. It shows what the model, its
 // arithmetic and the optimizer cost alone; compare it with one rank of gpt_train that offloads nothing.
+#include "gpt/memory_bound.hpp"
 #include "gpt/output_file.hpp"
 #include "gpt/peak_memory.hpp"
 #include "gpt/plain_trainer.hpp"
@@ -11,7 +12,7 @@
 
 #include <penstock/base/time.hpp>
 
-#include <algorithm>
+#include <unistd.h>
 #include <chrono>
 #include <cstdio>
 
@@ -97,6 +98,13 @@ Result<int> train(const TrainingArguments& arguments, const zero::Config& config
   return 0;
 }
 
+/// Refuses a training that does not fit into the machine's memory.
+Result<void> check_host_memory(const TrainingArguments& arguments, const zero::Config& config) {
+  if (arguments.cuda) return ok();
+  const PlainMemory buffers(ModelDescription(arguments.model), config, arguments.training.micro_batches);
+  return check_memory(plain_memory_bound(buffers.size(), arguments.model, arguments.training), /*ranks=*/1);
+}
+
 int run(TrainingArguments arguments) {
   if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   arguments.training.ranks = 1;
@@ -106,6 +114,7 @@ int run(TrainingArguments arguments) {
   arguments.training.micro_batches = config->gradient_accumulation_steps;
   arguments.training.sequences = config->micro_batch_size;
   if (auto valid = arguments.training.validate(); !valid) return fail(valid.error(), "cannot start");
+  if (auto fits = check_host_memory(arguments, *config); !fits) return fail(fits.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);
   if (!text) return fail(text.error(), "cannot use the text");
   std::optional<OutputFile> json;
@@ -139,5 +148,7 @@ int main_body(int argc, char** argv) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  return penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  const int status = penstock::measure::run_main([&] { return gpt::main_body(argc, argv); });
+  if (gpt::address_space_is_limited()) ::_exit(status);
+  return status;
 }

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 #include <fstream>
+#include <utility>
+#include <vector>
 
 namespace gpt {
 namespace {
@@ -35,6 +37,25 @@ class PlainTrainerOnCuda : public testing::Test {
   penstock::test::ScratchDirectory directory_;
   std::optional<Text> text_;
 };
+
+TEST_F(PlainTrainerOnCuda, HasTheSameBitsWheneverTheDeviceExecutesItsCopies) {
+  const auto train = [&] {
+    const auto trainer = make_plain();
+    std::vector<double> losses;
+    for (std::uint32_t step = 0; step < 4; ++step) losses.push_back(trainer->step(step).value().loss);
+    std::vector<float> masters;
+    EXPECT_TRUE(trainer->read_masters([&](ParameterId, std::uint64_t, std::span<const float> values) {
+      masters.insert(masters.end(), values.begin(), values.end());
+    }));
+    return std::pair(losses, masters);
+  };
+  const auto wanted = train();
+
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    fake_cuda::restart({.seed = seed});
+    EXPECT_EQ(train(), wanted) << "seed " << seed;
+  }
+}
 
 TEST_F(PlainTrainerOnCuda, ReportsAProductThatCannotBeEnqueued) {
   const auto trainer = make_plain();

@@ -89,4 +89,15 @@ TEST_F(GptPlain, NamesWhatItCannotUse) {
   }
 }
 
+TEST_F(GptPlain, RefusesAModelForWhichTheMachineHasNoMemory) {
+  const Outcome outcome =
+      TrainProcess(arguments("plain") + " --layers 4096 --width 65536 --heads 512", GPT_PLAIN).finish();
+
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  for (const char* const words : {"cannot start", "memory does not suffice", "device budgets 3.4 PiB"}) {
+    EXPECT_NE(outcome.output.find(words), std::string::npos) << words << " in\n" << outcome.output;
+  }
+  EXPECT_EQ(outcome.output.find("step 1/"), std::string::npos) << outcome.output;
+}
+
 }  // namespace

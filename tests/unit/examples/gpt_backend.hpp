@@ -98,7 +98,11 @@ class BackendTest : public ::testing::TestWithParam<BackendKind> {
 };
 
 class OpsConformance : public BackendTest {};
-class LinearConformance : public BackendTest {};
+class LinearConformance : public BackendTest {
+ protected:
+  struct Layer;
+  Layer random_layer(MatmulSize size);
+};
 class AttentionConformance : public BackendTest {
  protected:
   /// Compares forward and backward of `qkv` and a random gradient with the reference.

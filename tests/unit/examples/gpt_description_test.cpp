@@ -205,5 +205,13 @@ TEST(HostKernels, RoundingToBf16KeepsNaNsAndOverflowsToInfinity) {
   EXPECT_EQ(y[4], 0x7f80);
 }
 
+TEST(TrainingConfig, RaisesTheLearningRateLinearlyThenLowersItToZeroAtTheEnd) {
+  const TrainingConfig training{.steps = 10, .warmup_steps = 4};
+  const std::vector<float> wanted{1, 2, 3, 4, 4, 10.0f / 3, 8.0f / 3, 2, 4.0f / 3, 2.0f / 3};
+  for (std::uint32_t step = 0; step < training.steps; ++step) {
+    EXPECT_FLOAT_EQ(training.learning_rate(4, step), wanted[step]) << step;
+  }
+}
+
 }  // namespace
 }  // namespace gpt

@@ -40,8 +40,10 @@ double gelu_slope(double u) {
   return (gelu(u + h) - gelu(u - h)) / (2 * h);
 }
 
+}  // namespace
+
 /// A layer's inputs and the gradient of its output.
-struct Layer {
+struct LinearConformance::Layer {
   MatmulSize size;
   Values x, w, b, dy;
 
@@ -75,13 +77,14 @@ struct Layer {
   }
 };
 
+LinearConformance::Layer LinearConformance::random_layer(MatmulSize size) {
+  return {size, random_bf16(size.rows * size.inputs), random_bf16(size.outputs * size.inputs),
+          random_bf16(size.outputs), random_bf16(size.rows * size.outputs)};
+}
+
 TEST_P(LinearConformance, MultipliesByTheTransposedWeightAndAddsTheBias) {
   for (const MatmulSize size : sizes) {
-    const Layer layer{size,
-                      random_bf16(size.rows * size.inputs),
-                      random_bf16(size.outputs * size.inputs),
-                      random_bf16(size.outputs),
-                      {}};
+    const Layer layer = random_layer(size);
     for (const DType dtype : {DType::fp32, ops().operand_dtype()}) {
       for (const DType parameters : {DType::fp32, DType::bf16}) {
         const DeviceTensor y = tensor(size.rows * size.outputs, dtype);
@@ -119,11 +122,7 @@ TEST_P(LinearConformance, RoundsAnFp32WeightToAnOperand) {
 
 TEST_P(LinearConformance, AddsTheResidualStream) {
   for (const MatmulSize size : sizes) {
-    const Layer layer{size,
-                      random_bf16(size.rows * size.inputs),
-                      random_bf16(size.outputs * size.inputs),
-                      random_bf16(size.outputs),
-                      {}};
+    const Layer layer = random_layer(size);
     const Values residual = random(size.rows * size.outputs);
     for (const DType parameters : {DType::fp32, DType::bf16}) {
       const DeviceTensor y = tensor(residual.size());
@@ -160,8 +159,7 @@ TEST_P(LinearConformance, ComputesTheTanhFormOfGeluFarIntoBothTails) {
 
 TEST_P(LinearConformance, ComputesTheInputsGradient) {
   for (const MatmulSize size : sizes) {
-    const Layer layer{
-        size, {}, random_bf16(size.outputs * size.inputs), {}, random_bf16(size.rows * size.outputs)};
+    const Layer layer = random_layer(size);
     for (const DType dtype : {DType::fp32, ops().operand_dtype()}) {
       for (const DType parameters : {DType::fp32, DType::bf16}) {
         const DeviceTensor dx = tensor(size.rows * size.inputs, dtype);
@@ -176,8 +174,7 @@ TEST_P(LinearConformance, ComputesTheInputsGradient) {
 
 TEST_P(LinearConformance, ComputesTheGradientThroughGelu) {
   for (const MatmulSize size : sizes) {
-    const Layer layer{
-        size, {}, random_bf16(size.outputs * size.inputs), {}, random_bf16(size.rows * size.outputs)};
+    const Layer layer = random_layer(size);
     const Values up = random_bf16(size.rows * size.inputs, 5);
     const DeviceTensor dup = operand(up.size());
 
@@ -191,8 +188,7 @@ TEST_P(LinearConformance, ComputesTheGradientThroughGelu) {
 
 TEST_P(LinearConformance, ComputesTheParametersGradients) {
   for (const MatmulSize size : sizes) {
-    const Layer layer{
-        size, random_bf16(size.rows * size.inputs), {}, {}, random_bf16(size.rows * size.outputs)};
+    const Layer layer = random_layer(size);
     const DeviceTensor dw = tensor(size.outputs * size.inputs), db = tensor(size.outputs),
                        alone = tensor(dw.count().value());
 
@@ -312,5 +308,4 @@ TEST_P(LinearConformance, AddsAGradientToTheOldOneRoundedOnce) {
   }
 }
 
-}  // namespace
 }  // namespace gpt::test

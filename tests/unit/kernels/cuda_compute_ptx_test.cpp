@@ -46,8 +46,15 @@ std::string kernel_of(std::string name, std::initializer_list<DType> types) {
   return name.append(">");
 }
 
+/// The host's operations, which run when `queue` does.
+struct HostOperations {
+  DeferredQueue queue;
+  StreamHandle stream = StreamHandle::of(queue);
+  std::unique_ptr<Compute> host = kernels::make_host_compute();
+};
+
 /// Runs the host's operations and the PTX of the CUDA kernels, both on host memory, to compare them.
-class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
+class CudaComputePtx : public testing::TestWithParam<std::uint64_t>, protected HostOperations {
  protected:
   template <class... Arguments>
   void launch(const std::string& kernel, std::initializer_list<DType> types,
@@ -57,9 +64,6 @@ class CudaComputePtx : public testing::TestWithParam<std::uint64_t> {
   }
 
   const std::uint64_t count = GetParam();
-  DeferredQueue queue;
-  StreamHandle stream = StreamHandle::of(queue);
-  std::unique_ptr<Compute> host = kernels::make_host_compute();
 };
 
 TEST_P(CudaComputePtx, CastsToTheBitsOfTheHostNaNsToo) {
@@ -152,7 +156,7 @@ struct Shifts {
   std::size_t from, to;
 };
 
-class CudaComputePtxAccesses : public testing::Test {
+class CudaComputePtxAccesses : public testing::Test, protected HostOperations {
  protected:
   static constexpr std::uint64_t count = 4096;
 
@@ -171,10 +175,6 @@ class CudaComputePtxAccesses : public testing::Test {
     for (const auto& [size, bytes] : parts) all[size] += bytes / size;
     return all;
   }
-
-  DeferredQueue queue;
-  StreamHandle stream = StreamHandle::of(queue);
-  std::unique_ptr<Compute> host = kernels::make_host_compute();
 };
 
 // A warp's access to 16-bit elements is of 8 bytes a thread beside fp32 elements that it writes, because the threads
