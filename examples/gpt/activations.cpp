@@ -88,13 +88,14 @@ void Activations::lay_out_kept(const ModelConfig& config, const Options& options
   sequences = options.sequences;
   tokens = places.take(ByteCount(rows));
   targets = places.take(ByteCount(rows));
-  residual.clear();
-  if (!options.checkpoint) blocks_.clear();
-  for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-    residual.push_back(take.floats(rows * width));
-    if (!options.checkpoint) blocks_.push_back(take.block(config));
+  residual.assign(config.layers + 1, {});
+  if (!options.offload) {
+    for (penstock::DeviceTensor& input : residual) input = take.floats(rows * width);
   }
-  residual.push_back(take.floats(rows * width));
+  if (!options.checkpoint) {
+    blocks_.clear();
+    for (std::uint32_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(take.block(config));
+  }
   final_norm = take.operand(width);
   final_norm_statistics = take.floats(2 * rows);
   logits = take.floats(rows * ModelConfig::vocabulary);

@@ -31,6 +31,7 @@ class Activations {
     /// Keep only the input of each block: its backward computes the others again (Chen et al. 2016). All blocks share
     /// one Block.
     bool checkpoint = false;
+    bool offload = false;                              ///< the caller sets `residual` to memory of its own
     penstock::DType operands = penstock::DType::fp32;  ///< Ops::operand_dtype()
     /// How many are allocated. They share what is used within one visit of a unit, see ModelDescription, unless blocks
     /// are cut.
@@ -81,7 +82,8 @@ class Activations {
 [[nodiscard]] inline Activations::Options activation_options(
     const TrainingConfig& training, penstock::DType operands = penstock::DType::fp32) {
   return {.sequences = training.sequences,
-          .checkpoint = training.checkpoint_activations,
+          .checkpoint = training.checkpoint_activations || training.offload_activations,
+          .offload = training.offload_activations,
           .operands = operands,
           .micro_batches = training.micro_batches_at_a_time()};
 }

@@ -43,6 +43,7 @@ struct TrainingConfig {
   std::uint32_t micro_batches = 2;      ///< per step and rank
   std::uint32_t sequences = 2;          ///< per micro-batch
   bool checkpoint_activations = false;  ///< see Activations::Options
+  bool offload_activations = false;     ///< checkpoints are the engine's, see Engine::checkpoint()
   /// Each unit runs all micro-batches of a step before the next unit does, so that its parameters are gathered as often
   /// as for one micro-batch ("layered gradient accumulation", Lamy-Poirier 2021).
   bool layer_by_layer = false;

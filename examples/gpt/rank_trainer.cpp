@@ -47,8 +47,10 @@ void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions&
 
 }  // namespace
 
-zero::ModelLayout layout_of(const ModelDescription& model) {
+zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& training) {
+  const ModelDescription model(config);
   zero::ModelLayout layout;
+  layout.checkpoints = ResidualLeases::layout(config, training);
   layout.groups = {{.weight_decay = true}, {.weight_decay = false}};
   for (const UnitDescription& unit : model.units()) {
     zero::UnitLayout& out = layout.units.emplace_back();
@@ -79,7 +81,7 @@ Result<void> RankTrainer::open() {
   const ByteCount activation_bytes = training_memory(options_.model, options_.training);
   auto rank =
       zero::Rank::create({.config = options_.config,
-                          .model = layout_of(ModelDescription(options_.model)),
+                          .model = layout_of(options_.model, options_.training),
                           .identity = zero::RankIdentity::local(options_.rank, ranks),
                           .make_accelerator = [&](ByteCount engine_budget) -> Result<zero::Accelerator> {
                             auto made = options_.make_device(engine_budget + activation_bytes);
@@ -127,6 +129,9 @@ Result<void> RankTrainer::open_training_memory() {
   PENSTOCK_TRY_ASSIGN(activations_, Activations::allocate(options_.model, options, allocator));
   if (activations_.size() > 1) {
     PENSTOCK_TRY_ASSIGN(sums_, GradientSums::allocate(description, allocator));
+  }
+  for (std::uint32_t i = 0; options.offload && i < activations_.size(); ++i) {
+    residuals_.emplace_back(description, rank_->engine(), *stream_, activations_[i], options_.training, i);
   }
   backward_visits_ = description.backward_visits(options.checkpoint);
   const std::size_t rows = activations_.front().tokens.size().value() * options_.training.micro_batches;
@@ -198,9 +203,15 @@ Result<void> RankTrainer::forward(std::uint32_t unit) {
   auto weights = rank_->engine().acquire(unit, *stream_);
   if (!weights) return weights.error();
   did(Activity::wait_for_parameters, unit);
-  for (Activations& activations : activations_)
-    PENSTOCK_TRY(model_->forward(stream_->handle(), unit, weights->parameters(), activations));
-  did(Activity::forward, unit);
+  for (std::size_t i = 0; i < activations_.size(); ++i) {
+    if (!residuals_.empty()) {
+      PENSTOCK_TRY(residuals_[i].begin_forward(unit));
+      did(Activity::wait_for_checkpoint, unit);
+    }
+    PENSTOCK_TRY(model_->forward(stream_->handle(), unit, weights->parameters(), activations_[i]));
+    did(Activity::forward, unit);
+    if (!residuals_.empty()) residuals_[i].end_forward(unit);
+  }
   return ok();
 }
 
@@ -222,15 +233,22 @@ Result<void> RankTrainer::backward(const BackwardVisit& visit) {
     }
   }
   const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
-  for (Activations& activations : activations_) {
+  for (std::size_t i = 0; i < activations_.size(); ++i) {
+    Activations& activations = activations_[i];
+    if (!residuals_.empty()) {
+      PENSTOCK_TRY(residuals_[i].begin_backward(visit.unit));
+      did(Activity::wait_for_checkpoint, visit.unit);
+    }
     if (visit.recompute)
       PENSTOCK_TRY(model_->recompute(stream, visit.unit, weights->parameters(), activations));
-    if (!visit.backward) continue;
-    PENSTOCK_TRY(model_->backward(stream, visit.unit, weights->parameters(), gradients, activations, share));
+    if (visit.backward)
+      PENSTOCK_TRY(
+          model_->backward(stream, visit.unit, weights->parameters(), gradients, activations, share));
     for (Gradient& gradient : gradients)
       gradient.write = GradientWrite::accumulate;  // of the next micro-batch
+    did(Activity::backward, visit.unit);
+    if (!residuals_.empty()) residuals_[i].end_backward(visit);
   }
-  did(Activity::backward, visit.unit);
   weights->end();
   if (room) return rank_->engine().reduce(std::move(*room), *stream_);
   if (!visit.backward) return ok();

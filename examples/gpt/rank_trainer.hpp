@@ -3,6 +3,7 @@
 #include "gpt/model.hpp"
 #include "gpt/model_config.hpp"
 #include "gpt/rank_device.hpp"
+#include "gpt/residual_leases.hpp"
 #include "gpt/text.hpp"
 #include "gpt/timeline.hpp"
 #include "gpt/training_memory.hpp"
@@ -10,14 +11,15 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
 namespace gpt {
 
-/// The model as the engine needs to know it: units, parameters, shared parameters, weight decay.
-[[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelDescription& model);
+/// The model as the engine needs to know it: units, parameters, shared parameters, weight decay, checkpoints.
+[[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelConfig& model, const TrainingConfig& training);
 
 /// The loss and the times of one rank's step.
 struct StepReport {
@@ -97,7 +99,8 @@ class RankTrainer {
   std::optional<Model> model_;
   std::vector<BackwardVisit> backward_visits_;
   std::vector<Activations> activations_;  // of the micro-batches that are in progress at a time
-  std::optional<GradientSums> sums_;      // if these are several
+  std::deque<ResidualLeases> residuals_;  // one for each of them, or none
+  std::optional<GradientSums> sums_;      // if they are several
   penstock::ByteCount device_free_at_start_, activation_bytes_;
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;

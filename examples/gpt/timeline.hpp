@@ -19,7 +19,8 @@ enum class Activity : std::uint8_t {
   backward,
   wait_for_parameters,
   wait_for_gradients,  ///< for memory for them
-  wait_for_step,       ///< for the trainer between two micro-batches, and for the engine's step
+  wait_for_checkpoint,
+  wait_for_step,  ///< for the trainer between two micro-batches, and for the engine's step
   copy_to_device,
   copy_to_host,
   copy_on_device,
@@ -31,7 +32,7 @@ enum class Activity : std::uint8_t {
   adam,
   disk,
 };
-constexpr std::size_t activity_count = 15;
+constexpr std::size_t activity_count = 16;
 
 struct Doing {
   Activity activity = Activity::forward;

@@ -34,6 +34,7 @@ constexpr std::array<Words, activity_count> words = {{
     {"compute", "backward ", unit},
     {"wait", "wait for parameters of ", unit},
     {"wait", "wait for room for gradients of ", unit},
+    {"wait", "wait for checkpoint of ", unit},
     {"wait", "wait for step", none},
     {"copy", "copy to device ", bytes, "copies to the device"},
     {"copy", "copy to host ", bytes, "copies to the host"},
@@ -49,7 +50,7 @@ constexpr std::array<Words, activity_count> words = {{
 
 bool is_wait(Activity activity) {
   return activity == Activity::wait_for_parameters || activity == Activity::wait_for_gradients ||
-         activity == Activity::wait_for_step;
+         activity == Activity::wait_for_checkpoint || activity == Activity::wait_for_step;
 }
 
 }  // namespace
@@ -118,16 +119,19 @@ void TraceReport::print(const Track& track, double elapsed) const {
     std::printf("  %s %.1f %%, %s", words[i].share, share(Activity(i)), to_string(track.bytes[i]).c_str());
   }
   const double parameters = share(Activity::wait_for_parameters),
-               gradients = share(Activity::wait_for_gradients), step = share(Activity::wait_for_step);
-  if (parameters + gradients + step > 0) {
+               gradients = share(Activity::wait_for_gradients),
+               checkpoints = share(Activity::wait_for_checkpoint), step = share(Activity::wait_for_step);
+  if (parameters + gradients + checkpoints + step > 0) {
     std::printf("  idle %.1f %%: parameters %.1f %%", 100 - busy, parameters);
     const auto most = std::max_element(track.parameter_waits.begin(), track.parameter_waits.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most != track.parameter_waits.end()) {
       std::printf(" (most for %s, %.1f %%)", units_.at(most->first).c_str(), 100 * most->second / elapsed);
     }
-    std::printf(", room for gradients %.1f %%, step %.1f %%, other %.1f %%", gradients, step,
-                std::max(0.0, 100 - busy - parameters - gradients - step));
+    std::printf(", room for gradients %.1f %%", gradients);
+    if (checkpoints > 0) std::printf(", checkpoints %.1f %%", checkpoints);
+    std::printf(", step %.1f %%, other %.1f %%", step,
+                std::max(0.0, 100 - busy - parameters - gradients - checkpoints - step));
   }
   std::printf("\n");
 }

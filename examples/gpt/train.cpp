@@ -121,7 +121,7 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
 Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config& config) {
   const std::uint32_t ranks = arguments.training.ranks;
   PENSTOCK_TRY_ASSIGN(auto plan,
-                      plan_memory(config, layout_of(ModelDescription(arguments.model)), ranks, ranks));
+                      plan_memory(config, layout_of(arguments.model, arguments.training), ranks, ranks));
   PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda), ranks));
   return plan;
 }
@@ -209,6 +209,10 @@ int main_body(int argc, char** argv) {
   app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
                "run each layer for all micro-batches of a step before the next layer, so that parameters are "
                "gathered once a step; needs activations of all micro-batches");
+  app.add_flag(
+      "--offload-activations", arguments.training.offload_activations,
+      "as --checkpoint-activations, and keep the inputs of blocks in the engine's tiers: on the device, in "
+      "host memory or on NVMe, as the budgets permit");
   app.add_option("--trace", arguments.trace,
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");

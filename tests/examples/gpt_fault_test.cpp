@@ -56,7 +56,7 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
     using penstock::zero::OffloadDevice;
     config_.offload_param.device = config_.offload_optimizer.device = OffloadDevice::nvme;
     config_.offload_param.nvme_paths = config_.offload_optimizer.nvme_paths = {directory_.path()};
-    const auto plan = penstock::zero::plan_memory(config_, layout_of(ModelDescription(model)), ranks, ranks);
+    const auto plan = penstock::zero::plan_memory(config_, layout_of(model, training), ranks, ranks);
     config_.penstock.host_budget = plan->host_minimum * (2 * ranks);
   }
 

@@ -80,7 +80,7 @@ class PlainTrainerTest : public testing::Test {
       trained.norms.push_back(outcome.gradient_norm);
       trained.skipped.push_back(outcome.skipped);
     }
-    penstock::zero::ParameterDigest digest(layout_of(ModelDescription(model)));
+    penstock::zero::ParameterDigest digest(layout_of(model, {}));
     EXPECT_TRUE(trainer->read_masters([&](ParameterId id, std::uint64_t first,
                                           std::span<const float> values) {
       digest.add({static_cast<std::uint32_t>(id.unit), static_cast<std::uint32_t>(id.index)}, first, values);

@@ -196,6 +196,27 @@ TEST_F(GptTrain, RefusesALimitOfUnitsThatItCannotKeep) {
   expect_refused(limited("-1"), 2, {"penstock.unit_elements_max"});
 }
 
+TEST_F(GptTrain, KeepsCheckpointsInTheEnginesTiersWithoutChangingTheResult) {
+  const std::string deep = " --layers 6 --context 512 ";
+  const std::string budget = R"(, "penstock": {"host_budget": "3MiB", "tile_elements": 16384})";
+  const Outcome kept = train(arguments() + deep + "--checkpoint-activations"),
+                in_host = train(arguments() + deep + "--offload-activations"),
+                on_disk = train(arguments(budget) + deep + "--offload-activations");
+  for (const Outcome* const outcome : {&in_host, &on_disk}) {
+    EXPECT_EQ(outcome->status, 0) << outcome->output;
+    EXPECT_EQ(digest_in(outcome->output), digest_in(kept.output));
+    EXPECT_NE(outcome->output.find("device  checkpoints"), std::string::npos) << outcome->output;
+  }
+  EXPECT_NE(on_disk.output.find("nvme    checkpoints"), std::string::npos) << on_disk.output;
+  const std::string by_layer = arguments() + " --layers 3 --accumulate-by-layer ";
+  EXPECT_EQ(digest_in(train(by_layer + "--offload-activations").output), digest_in(train(by_layer).output));
+  const std::string cut = arguments(R"(, "penstock": {"unit_elements_max": 33000})") + " --layers 3 ";
+  EXPECT_EQ(digest_in(train(cut + "--offload-activations").output), digest_in(train(cut).output));
+  // A block holds its leases for all visits of its units.
+  expect_refused(train(cut + "--offload-activations --accumulate-by-layer"), 2,
+                 {"all slots for checkpoints are leased", "penstock.device_budget"});
+}
+
 TEST_F(GptTrain, TracesStreamsAndDisksWithoutChangingTheResult) {
   const std::string file = (directory_.path() / "trace.json").string();
   const Outcome plain = train(arguments()), traced = train(arguments() + " --trace " + file);

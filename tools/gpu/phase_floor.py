@@ -9,7 +9,8 @@ under way in this direction during the phase. The sweep, the update of all state
 """
 import json
 
-WAITS = {"wait for parameters": "parameters", "wait for room for gradients": "gradients", "wait for step": "step"}
+WAITS = {"wait for parameters": "parameters", "wait for room for gradients": "gradients",
+         "wait for checkpoint": "checkpoints", "wait for step": "step"}
 
 
 class TraceError(Exception):

@@ -21,10 +21,13 @@ class ModelOnDevice {
   ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false, const ModelConfig& config = tiny)
       : backend_(backend),
         model_(Model::create(config, backend.ops()).value()),
-        activations_(Activations::allocate(config, {sequences, checkpoint, backend.ops().operand_dtype()},
-                                           backend.allocator())
-                         .value()
-                         .front()),
+        activations_(
+            Activations::allocate(
+                config,
+                {.sequences = sequences, .checkpoint = checkpoint, .operands = backend.ops().operand_dtype()},
+                backend.allocator())
+                .value()
+                .front()),
         visits_(description().backward_visits(checkpoint)) {
     for (std::size_t unit = 0; unit < description().units().size(); ++unit) {
       weights_.emplace_back();

@@ -112,7 +112,8 @@ TEST(Checkpoints, AreRefusedWhereTheLayoutHasNoneOrTheirSizeIsWrong) {
   auto without_size = Rank::create(options);
   ASSERT_FALSE(without_size);
   EXPECT_NE(without_size.error().message().find("checkpoints"), std::string::npos);
-  for (const CheckpointLayout too_much : {CheckpointLayout{1u << 21, 1_B}, {1u << 20, 1_GiB}, {1, ByteCount(std::uint64_t{1} << 63)}}) {
+  constexpr ByteCount most{std::uint64_t{1} << 63};
+  for (const CheckpointLayout too_much : {CheckpointLayout{1u << 21, 1_B}, {1u << 20, 1_GiB}, {1, most}}) {
     options.model.checkpoints = too_much;
     EXPECT_EQ(Rank::create(options).error().code(), ErrorCode::invalid_argument);
   }
