@@ -58,15 +58,21 @@ class Overlap : public testing::Test {
     TimePoint forward{}, backward{};
     const TimePoint began = rank.now();
     engine.begin_step({}).value();
+    const auto checkpoint = [&](std::uint32_t unit, CheckpointUse use) {
+      return rank.has_checkpoints() ? engine.checkpoint(unit, use, rank.stream()).value() : CheckpointLease();
+    };
     for (std::uint32_t unit = 0; unit < units; ++unit) {
       const auto weights = engine.acquire(unit, rank.stream()).value();
+      const CheckpointLease input = checkpoint(unit, CheckpointUse::write);
       rank.compute(unit_takes);
     }
     rank.mark(&forward);
     for (std::uint32_t unit = units; unit-- > 0;) {
       auto weights = engine.acquire(unit, rank.stream()).value();
+      CheckpointLease input = checkpoint(unit, CheckpointUse::last_read);
       auto gradients = engine.gradients(unit, rank.stream()).value();
       rank.compute(unit_takes);
+      input.end();
       weights.end();
       engine.reduce(std::move(gradients), rank.stream()).value();
     }
@@ -98,6 +104,34 @@ TEST_F(Overlap, HidesAnUpdateThatTakesAsLongAsTheForward) {
   TimedRank::Options options = machine();
   options.task_takes = unit_takes;
   EXPECT_LE(measure_period(options), 1.05 * (units + units + 3));
+}
+
+// The link needs 0.5 for a unit's parameters, as much for its gradient, and 0.4 for its checkpoint each way.
+TEST_F(Overlap, HidesTheCopiesOfCheckpoints) {
+  TimedRank::Options options = machine();
+  options.speeds = {.copy_to_device = 2 * unit_bytes_per_second, .copy_to_host = 2 * unit_bytes_per_second};
+  const Phases without = measure(options);
+  options.model.checkpoints = {.count = units, .size = ByteCount(unit_elements * 2 * 8 / 10)};
+  const Phases with = measure(options);
+
+  EXPECT_LE(with.forward, 1.05 * without.forward);
+  EXPECT_LE(with.backward, 1.05 * without.backward + 0.4);  // the copy of one
+}
+
+// The disk is as fast as the link, and reads and writes nothing else.
+TEST_F(Overlap, HidesTheTransfersOfCheckpointsOnDisk) {
+  TimedRank::Options options = machine();
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  options.speeds = {.copy_to_device = 2 * unit_bytes_per_second, .copy_to_host = 2 * unit_bytes_per_second};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(2 * unit_bytes_per_second);
+  const Phases without = measure(options);
+  options.model.checkpoints = {.count = units, .size = ByteCount(unit_elements * 2 * 8 / 10)};
+  const Phases with = measure(options);
+
+  const MemoryPlan plan = plan_memory(options.config, options.model, 1, 1).value();
+  EXPECT_EQ(plan.disk_checkpoints, plan.checkpoints.size * units);
+  EXPECT_LE(with.forward, 1.05 * without.forward);
+  EXPECT_LE(with.backward, 1.05 * without.backward + 0.4);
 }
 
 // The disk needs as long as the device for a unit's states.

@@ -55,7 +55,7 @@ class CheckpointHop final : public OrderedHop {
 
   Result<void> enqueue() {
     const bool to_host = direction_ == Direction::to_host;
-    tiers::Stream& stream = to_host ? *context_.copy_out : *context_.copy_in;
+    tiers::Stream& stream = to_host ? *context_.copy_out : *context_.checkpoint_in;
     for (const tiers::Fence& fence : copy_.after) PENSTOCK_TRY(stream.wait(*fence));
     const HostSpan bytes = lease_.bytes();
     const Result<void> enqueued =
@@ -70,7 +70,7 @@ class CheckpointHop final : public OrderedHop {
   }
 
   [[nodiscard]] tiers::StreamProgress& progress() const {
-    return direction_ == Direction::to_host ? context_.copied_out : context_.copied_in;
+    return direction_ == Direction::to_host ? context_.copied_out : context_.checkpoints_in;
   }
 
   EngineContext& context_;

@@ -98,6 +98,7 @@ Result<void> EngineContext::finish_streams() {
   Result<void> all = ok();
   for (const auto& [stream, work] :
        {Named{copy_in.get(), "copies to the device"}, Named{communication.get(), "collectives"},
+        Named{checkpoint_in.get(), "copies of checkpoints to the device"},
         Named{update_stream.get(), "updates of tiles"}, Named{copy_out.get(), "copies to host memory"}}) {
     if (stream == nullptr || wait_hangs) continue;
     auto finished = finish(*stream, work);
@@ -107,7 +108,8 @@ Result<void> EngineContext::finish_streams() {
 }
 
 void EngineContext::abandon_device() {
-  for (auto* stream : {&copy_in, &communication, &update_stream, &copy_out}) abandon(std::move(*stream));
+  for (auto* stream : {&copy_in, &communication, &checkpoint_in, &update_stream, &copy_out})
+    abandon(std::move(*stream));
   for (FlatState& flat : flats) {
     abandon(std::move(flat.gathered.in_place));
     abandon(std::move(flat.grad.in_place));

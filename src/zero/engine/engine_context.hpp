@@ -82,7 +82,9 @@ struct EngineContext {
   Result<void> finish_streams();
   /// Whether a stream has made no progress for the deadline, so that it may use memory of this rank for ever. Call when
   /// no move is in flight.
-  [[nodiscard]] bool device_hangs() const { return wait_hangs || copied_in.hangs() || copied_out.hangs(); }
+  [[nodiscard]] bool device_hangs() const {
+    return wait_hangs || copied_in.hangs() || copied_out.hangs() || checkpoints_in.hangs();
+  }
   /// Gives up what a device that hangs may use for ever: streams, and the leases of flats. Its memory is not released.
   void abandon_device();
   /// Keeps host memory to which the device may copy results for ever.
@@ -108,11 +110,15 @@ struct EngineContext {
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   /// Of the kernels that update tiles, and of copies of what is kept on the device; null if the plan has neither.
   std::unique_ptr<tiers::Stream> update_stream;
+  /// Of checkpoints that come back; null if they stay on the device. In copy_in they would wait behind gathers that
+  /// wait for room.
+  std::unique_ptr<tiers::Stream> checkpoint_in;
   tiers::EventPool events{device};
   RangeFences fences;
-  /// Of copy_in and copy_out; used by the mover. With an idle handler time is not the machine's.
+  /// Of copy_in, copy_out and checkpoint_in; used by the mover. With an idle handler time is not the machine's.
   tiers::StreamProgress copied_in{progress_of("copies to the device")};
   tiers::StreamProgress copied_out{progress_of("copies to host memory")};
+  tiers::StreamProgress checkpoints_in{progress_of("copies of checkpoints to the device")};
   HopOrder collective_order;
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;

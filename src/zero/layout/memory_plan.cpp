@@ -290,8 +290,10 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   if (!need.may_spill) {
     checkpoints.in_host = checkpoints.leave_device() ? checkpoints.count : 0;
   } else if (checkpoints.leave_device() && !plan.gradients_on_disk && take(need.checkpoints)) {
-    checkpoints.in_host =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(left / checkpoints.size, checkpoints.count));
+    // What is taken from the tiles in flight would cost more than a checkpoint that moves.
+    const ByteCount beside_ring = left - std::min(left, need.ring);
+    checkpoints.in_host = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(beside_ring / checkpoints.size, checkpoints.count));
     left -= checkpoints.size * checkpoints.in_host;
   }
   if (!need.tiles_on_disk) {
