@@ -141,10 +141,11 @@ Result<void> check(const char* operation, const DeviceAdamTile& tile) {
   const ElementCount count = tile.gradient.count();
   PENSTOCK_TRY(check_same_count(operation, "parameter", count, tile.parameter.count()));
   PENSTOCK_TRY(check_state(operation, tile.format, state, count));
-  if (flag.size != ByteCount(sizeof(BlockNumber)) || flag.address % alignof(BlockNumber) != 0) {
+  if (flag.size != ByteCount(sizeof(BlockNumber)) || flag.address == 0 ||
+      flag.address % alignof(BlockNumber) != 0) {
     return Error::invalid_argument(operation)
         .object("first_non_finite_block")
-        .wanted("8 B at a multiple of 8 B")
+        .wanted("8 B at a multiple of 8 B, not 0")
         .got(to_string(flag.size) + " at " + std::to_string(flag.address));
   }
   PENSTOCK_TRY(check_apart(operation, "first_non_finite_block and state", flag, state));

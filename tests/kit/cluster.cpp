@@ -50,7 +50,9 @@ class SimulatedRank final : public swap::IdleHandler {
   }
 
   Result<void> train(RunResult& result) {
-    PENSTOCK_TRY(trainer_->train(result));
+    const auto trained = trainer_->train(result);
+    result.engine_failed = rank_->engine().status() == Engine::Status::failed;
+    PENSTOCK_TRY(trained);
     compare_with_prediction(result);
     return trainer_->gather_parameters(result);
   }

@@ -100,6 +100,7 @@ struct RunResult {
   std::vector<StepOutcome> outcomes;
   std::vector<std::vector<float>> parameters;  ///< as gathered after the last step, unit by unit
   std::optional<Error> error;           ///< the first error of any rank; the other members are then undefined
+  bool engine_failed = false;           ///< after an error: that rank 0's engine cannot go on
   ByteCount bytes_read, bytes_written;  ///< of all ranks
   ByteCount host_peak, host_budget;     ///< of a rank, at most
   ByteCount device_peak;                ///< of rank 0: gathered flats and full gradients

@@ -370,6 +370,8 @@ TEST_F(EngineOnCuda, FailsForGoodWhereACallOfAnUpdateFails) {
 
       if (!result.error) break;  // it makes fewer calls
       ++failed;
+      EXPECT_TRUE(result.engine_failed);
+      EXPECT_EQ(result.repeated, 0u);
       EXPECT_NE(result.error->message().find("invalid argument"), std::string::npos)
           << result.error->message();
     }

@@ -1,10 +1,8 @@
 // Tiles that the device updates, all or some of them, beside those that the CPU updates.
 #include "kit/cluster.hpp"
-
-#include <penstock/tiers/io/fault_engine.hpp>
+#include "kit/fault_runs.hpp"
 
 #include <gtest/gtest.h>
-#include <cerrno>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,41 +106,13 @@ TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrder) {
 TEST_P(DeviceUpdates, ContinueToTheSameBitsAfterEachFault) {
   RunOptions options = on_disk(GetParam(), Share::automatic, 300_KiB);
   options.seed = 7;
-  const RunResult clean = train(options);
-  ASSERT_FALSE(clean.error) << clean.error->message();
-  options.attempts = 3;
-  std::uint64_t repeated = 0;
-  for (std::uint64_t request = 0; request < clean.requests; request += 61) {
-    options.faults = {tiers::Fault::fail({}, request, ENODEV)};
-    const RunResult run = train(options);
-    if (run.error) {  // a gather that cannot be read fails the engine
-      EXPECT_STREQ(run.error->operation(), "BlockFile::read") << run.error->message();
-      continue;
-    }
-    ASSERT_EQ(run.digest, clean.digest) << "request " << request;
-    repeated += run.repeated;
-  }
-  EXPECT_GT(repeated, 0u);
+  test::expect_to_continue_after_faults(options, 61);
 }
 
 TEST_P(DeviceUpdates, DetectALostWrite) {
   RunOptions options = on_disk(GetParam(), Share::all);
   options.seed = 7;
-  const RunResult clean = train(options);
-  std::uint64_t seen = 0;
-  for (std::uint64_t write = 0; write < clean.requests; write += 61) {
-    options.faults = {
-        {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
-    const RunResult run = train(options);
-    if (run.injected == 0) break;
-    if (!run.error) {
-      EXPECT_EQ(run.digest, clean.digest) << write;
-      continue;
-    }
-    EXPECT_EQ(run.error->code(), ErrorCode::corrupted) << run.error->message();
-    ++seen;
-  }
-  EXPECT_GT(seen, 0u);
+  test::expect_to_detect_lost_writes(options, 61);
 }
 
 /// A run whose tiles and gradients are kept on the device.

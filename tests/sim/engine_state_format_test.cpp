@@ -1,11 +1,11 @@
 #include "kit/cluster.hpp"
+#include "kit/fault_runs.hpp"
 #include "kit/trainer.hpp"
 #include "swap/runtime_internals.hpp"
 #include "tiers/store/block_table.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -78,40 +78,13 @@ TEST_P(EngineStateFormats, GiveTheSameBitsInEverySimulatedOrder) {
 TEST_P(EngineStateFormats, ContinueToTheSameBitsAfterEachFault) {
   RunOptions options = on_disk(GetParam());
   options.seed = 7;
-  const RunResult clean = train(options);
-  options.attempts = 3;
-  std::uint64_t repeated = 0;
-  for (std::uint64_t request = 0; request < clean.requests; request += 97) {
-    options.faults = {tiers::Fault::fail({}, request, ENODEV)};
-    const RunResult run = train(options);
-    if (run.error) {  // a gather that cannot be read fails the engine
-      EXPECT_STREQ(run.error->operation(), "BlockFile::read") << run.error->message();
-      continue;
-    }
-    ASSERT_EQ(run.digest, clean.digest) << "request " << request;
-    repeated += run.repeated;
-  }
-  EXPECT_GT(repeated, 0u);
+  test::expect_to_continue_after_faults(options, 97);
 }
 
 TEST_P(EngineStateFormats, DetectALostWrite) {
   RunOptions options = on_disk(GetParam());
   options.seed = 7;
-  const RunResult clean = train(options);
-  std::uint64_t seen = 0;
-  for (std::uint64_t write = 0; write < clean.requests; write += 61) {
-    options.faults = {
-        {.operation = tiers::IoOperation::write, .occurrence = write, .effect = tiers::Fault::Effect::lose}};
-    const RunResult run = train(options);
-    if (run.injected == 0) break;
-    if (!run.error) {
-      EXPECT_EQ(run.digest, clean.digest) << write;
-      continue;
-    }
-    EXPECT_EQ(run.error->code(), ErrorCode::corrupted) << run.error->message();
-    ++seen;
-  }
-  EXPECT_GT(seen, 0u);
+  test::expect_to_detect_lost_writes(options, 61);
 }
 
 // Such masters have never existed.

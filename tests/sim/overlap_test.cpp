@@ -218,6 +218,25 @@ TEST_F(Overlap, LetsTheProcessorThatIsFreeUpdateTheNextTile) {
   EXPECT_LE(by_both, (1 / (1 / by_cpu + 1 / by_device)) / 0.95);
 }
 
+// Alone the CPU takes twice the time of the disk, and the device one and a half.
+TEST_F(Overlap, LetsBothProcessorsUpdateTilesFromDiskAtTheSpeedOfTheDisk) {
+  TimedRank::Options options = with_device_updates();
+  options.config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/disk"}};
+  options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second) * 12;
+  options.speeds.copy_to_device = options.speeds.copy_to_host = unit_bytes_per_second * 14 / 3;
+  options.config.penstock.integrity =
+      Integrity::off;  // a task that verifies would take as long as one that updates
+  options.task_takes = 2 * unit_takes / 8;
+  const double by_device = measure_update(options);
+  options.config.cpu_update_ratio = 1;
+  const double by_cpu = measure_update(options);
+  options.config.penstock.update_split = UpdateSplit::automatic;
+  const double by_both = measure_update(options);
+  EXPECT_GE(by_device, 1.5 * units);
+  EXPECT_GE(by_cpu, 2.0 * units);
+  EXPECT_LE(by_both, units / 0.95);
+}
+
 TEST_F(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
   EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));
 }

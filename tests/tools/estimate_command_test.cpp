@@ -59,13 +59,17 @@ TEST(EstimateCommand, SaysWhatEachTierHoldsAndWhatIsWritten) {
 }
 
 TEST(EstimateCommand, TakesTheRunFromAConfiguration) {
-  const std::string file = (golden_directory() / "config/cases/offload_cpu.json").string();
+  const auto estimate = [](const std::string& name) {
+    const std::string file = (golden_directory() / "config/cases" / name).string();
+    const auto result =
+        run_penstock({"estimate", "--params", "1e8", "--largest-layer", "1e7", "--config", file, "--json"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.json()["per_node_bytes"];
+  };
+  const auto by_cpu = estimate("offload_cpu.json"), half = estimate("offload_ratio_half_stage3.json");
 
-  const auto result =
-      run_penstock({"estimate", "--params", "1e6", "--largest-layer", "1e5", "--config", file, "--json"});
-
-  EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(result.json()["per_node_bytes"]["nvme"].asUInt64(), 0u);
+  EXPECT_EQ(by_cpu["nvme"].asUInt64(), 0u);
+  EXPECT_GT(half["device"].asUInt64(), by_cpu["device"].asUInt64());  // slots of tiles
 }
 
 TEST(EstimateCommand, RefusesBadArguments) {

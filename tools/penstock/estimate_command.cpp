@@ -70,6 +70,8 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   run.state_format = config.penstock.state_format;
   run.tile_elements = config.penstock.tile_elements;
   run.tiles_in_flight = config.penstock.tiles_in_flight;
+  run.cpu_update_ratio = config.cpu_update_ratio;
+  run.update_split = config.penstock.update_split;
   return ok();
 }
 

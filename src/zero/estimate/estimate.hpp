@@ -26,6 +26,8 @@ struct RunEstimateOptions {
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
   std::optional<ElementCount> tile_elements;  ///< none: the state format's default
   std::uint32_t tiles_in_flight = 4;
+  float cpu_update_ratio = 1;  ///< part of the offloaded states that the CPU updates
+  UpdateSplit update_split = UpdateSplit::ratio;
 };
 
 struct RunEstimate {
@@ -54,12 +56,14 @@ struct RunEstimate {
 /// Estimates a run from sizes only, for a model divided into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
 /// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced;
-/// - what is offloaded to cpu is in host memory, and so is the reduced gradient, in `grad_accum_dtype` if there is more
-///   than one micro-batch. With offload_optimizer none the states and that gradient are on the device; with
-///   offload_param none too, the parameters are. The device has memory of its own;
-/// - kernels report the sums of squares of gradients, 8 bytes for 4096 elements, to host memory;
-/// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 2 tiles, and the minimal staging that
-///   plan_memory() requires for progress;
+/// - what is offloaded to cpu is in host memory, and so is the reduced gradient, in `grad_accum_dtype`. With
+///   offload_optimizer none the states and that gradient are on the device; with offload_param none too, the parameters
+///   are. The device has memory of its own;
+/// - tiles that the device updates pass through up to four slots of its memory;
+/// - kernels report the sums of squares of gradients, 8 bytes for 4096 elements, to host memory; pieces of what is kept
+///   on the device are copied there too;
+/// - tensors on nvme are staged in host memory: 2 × `tiles_in_flight` + 1 tiles and those that are updated at a time,
+///   and the minimal staging that plan_memory() requires for progress;
 /// - a step reads each parameter shard on nvme twice per micro-batch (forward, backward), once more if it is the upper
 ///   half of the master, and writes it once; it reads and writes each tile once. These are upper bounds: a larger host
 ///   budget keeps some of them in memory.

@@ -1,6 +1,8 @@
+#include "base/number_text.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/tiles.hpp"
+#include "zero/layout/update_plan.hpp"
 #include "zero/layout/update_slot.hpp"
 
 #include "zero/estimate/estimate.hpp"
@@ -45,6 +47,9 @@ Result<void> check(const RunEstimateOptions& o) {
   if (o.tile_elements && (o.tile_elements->is_zero() || o.tile_elements->value() > 0xffffffff)) {
     return refuse("tile_elements").wanted("from 1 to 4294967295").got(*o.tile_elements);
   }
+  if (!(o.cpu_update_ratio >= 0 && o.cpu_update_ratio <= 1)) {
+    return refuse("cpu_update_ratio").wanted("from 0 to 1").got(number_text(o.cpu_update_ratio));
+  }
   if (const auto format = tile_format(o.state_format, o.dtype);
       cpu_adam::shares_parameter(format) && o.dtype != cpu_adam::shared_parameter_dtype(format)) {
     return refuse("dtype")
@@ -53,6 +58,52 @@ Result<void> check(const RunEstimateOptions& o) {
         .got(std::string(to_string(o.dtype)));
   }
   return ok();
+}
+
+/// As far as the plan of the update depends on it.
+Config config_of(const RunEstimateOptions& options) {
+  Config config;
+  config.dtype = options.dtype;
+  config.grad_accum_dtype = options.grad_accum_dtype;
+  config.cpu_update_ratio = options.cpu_update_ratio;
+  config.offload_optimizer.device = options.offload_optimizer;
+  config.penstock.state_format = options.state_format;
+  config.penstock.tile_elements = options.tile_elements;
+  config.penstock.update_split = options.update_split;
+  return config;
+}
+
+ElementCount rest_of(ElementCount elements, ElementCount part) {
+  return elements - part * (elements / part);
+}
+
+Result<ByteCount> padded_tile(cpu_adam::StateFormat format, ElementCount elements) {
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, elements));
+  return round_up(bytes, extent_alignment);
+}
+
+/// Of elements that are cut into tiles of `tile` elements.
+Result<ByteCount> padded_tiles(cpu_adam::StateFormat format, ElementCount elements, ElementCount tile) {
+  PENSTOCK_TRY_ASSIGN(const ByteCount whole, padded_tile(format, tile));
+  PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tile(format, rest_of(elements, tile)));
+  return whole * (elements / tile) + rest;
+}
+
+/// The members of the plan that host_results() and slots depend on.
+Result<MemoryPlan> plan_tiles(const Config& config, bool shards_on_device, ElementCount shard,
+                              ElementCount unit_shard, ElementCount longest_tile) {
+  const auto tiles_of = [&](ElementCount elements) {
+    return ceil_divide(elements.value(), longest_tile.value());
+  };
+  MemoryPlan plan;
+  plan.device_squares = true;
+  plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
+  plan.shards_on_device = shards_on_device;
+  plan.tiles = shard / unit_shard * tiles_of(unit_shard) + tiles_of(rest_of(shard, unit_shard));
+  PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, longest_tile));
+  PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, longest_tile));
+  plan.host_piece = piece.size;
+  return plan;
 }
 
 ByteCount sum(const RunEstimate& estimate, Tier tier, ByteCount RunEstimate::Line::*which) {
@@ -90,40 +141,44 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const std::uint64_t ranks = std::uint64_t{options.ranks_per_node} * options.nodes;
   const ElementCount shard = shard_of(options.parameters, ranks);
   const ElementCount unit_shard = shard_of(options.largest_unit, ranks);
-  const ElementCount tile_elements =
-      std::min(options.tile_elements.value_or(cpu_adam::default_tile_elements(options.state_format)), shard);
-  const cpu_adam::StateFormat format = tile_format(options.state_format, options.dtype);
-  PENSTOCK_TRY_ASSIGN(const ByteCount states, cpu_adam::tile_bytes(format, shard));
-  PENSTOCK_TRY_ASSIGN(const ByteCount tile, cpu_adam::tile_bytes(format, tile_elements));
-
-  RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
-  const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
-    estimate.lines.push_back({tier, purpose, bytes, bytes * options.ranks_per_node});
-  };
-  const std::uint64_t element = size_of(options.dtype).value();
-  const ByteCount parameters(shard.value() * element), unit(unit_shard.value() * ranks * element);
-  const ByteCount gradient(shard.value() *
-                           (options.micro_batches > 1 ? size_of(options.grad_accum_dtype).value() : element));
+  const Config config = config_of(options);
   const bool on_device = options.offload_optimizer == OffloadDevice::none;
   const Tier parameter_tier = tier_of(options.offload_param, on_device);
   const Tier optimizer_tier = tier_of(options.offload_optimizer, on_device);
+  const ElementCount longest_tile = std::min(tile_elements(config, on_device), unit_shard);
+  PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
+                      plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
+  const cpu_adam::StateFormat format = tile_format(options.state_format, options.dtype);
+  PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(format, longest_tile));
+  PENSTOCK_TRY_ASSIGN(const ByteCount unit_states, padded_tiles(format, unit_shard, longest_tile));
+  PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tiles(format, rest_of(shard, unit_shard), longest_tile));
+  const ByteCount states = unit_states * (shard / unit_shard) + rest;
+
+  RunEstimate estimate{.ranks_per_node = options.ranks_per_node};
+  const auto hold = [&](Tier tier, Purpose purpose, ByteCount bytes) {
+    if (!bytes.is_zero()) estimate.lines.push_back({tier, purpose, bytes, bytes * options.ranks_per_node});
+  };
+  const std::uint64_t element = size_of(options.dtype).value();
+  const ByteCount parameters(shard.value() * element), unit(unit_shard.value() * ranks * element);
+  const ByteCount gradient = size_of(options.grad_accum_dtype) * shard.value();
+  const ByteCount slots = plan.update.device_bytes();
 
   hold(parameter_tier, Purpose::parameter_shard, parameters);
-  hold(optimizer_tier, Purpose::optimizer_tile, states);
+  hold(Tier::device, Purpose::optimizer_tile, on_device ? states + slots : slots);
   hold(on_device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
   hold(Tier::device, Purpose::gathered_flat, unit * live_units);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;
-  const ByteCount unit_gradient(gradient.value() / shard.value() * unit_shard.value());
+  const ByteCount unit_gradient = size_of(options.grad_accum_dtype) * unit_shard.value();
   const ByteCount unit_parameters(unit_shard.value() * element);
   const ByteCount staging =
       host_staging({.tile = optimizer_tier == Tier::nvme ? tile : ByteCount(),
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
                     .gradient = streams && !on_device ? unit_gradient : ByteCount(),
                     .incoming = on_device ? ByteCount() : unit_parameters});
-  hold(Tier::host, Purpose::scratch, staging + round_up(partials_bytes(shard), extent_alignment));
+  hold(Tier::host, Purpose::scratch, staging + host_results(plan, partials_bytes(shard)));
   hold(Tier::device, Purpose::scratch, round_up(partials_bytes(unit_shard), extent_alignment));
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
@@ -132,9 +187,10 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
          parameters});
   }
   if (optimizer_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight, /*updating=*/1));
+    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight, plan.update.tiles()));
     estimate.traffic.push_back({Purpose::optimizer_tile, states, states});
   }
+  if (!on_device) hold(optimizer_tier, Purpose::optimizer_tile, states);
   std::stable_sort(estimate.lines.begin(), estimate.lines.end(), [](const auto& a, const auto& b) {
     return std::pair(a.tier, a.purpose) < std::pair(b.tier, b.purpose);
   });

@@ -3,12 +3,12 @@
 #include "zero/layout/padded.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
 #include "zero/layout/tiles.hpp"
+#include "zero/layout/update_plan.hpp"
 #include "zero/layout/update_slot.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <algorithm>
-#include <cmath>
 
 namespace penstock::zero {
 
@@ -83,18 +83,6 @@ Result<RankBytes> add_up(const MemoryPlan& plan, const Config& config, const Sha
   return rank;
 }
 
-/// The elements of a tile. Tiles that are kept in the device's memory are not transferred: longer ones need fewer
-/// kernels.
-ElementCount tile_elements(const Config& config, bool on_device) {
-  constexpr std::uint64_t times_longer = 64;
-  if (!on_device || config.penstock.tile_elements) return config.penstock.tile();
-  return ElementCount(config.penstock.tile().value() * times_longer);
-}
-
-/// Tiles that pass through the device at a time: one is copied in, one is updated, one is copied out, and one is
-/// verified or sealed.
-constexpr std::uint32_t device_slots_max = 4;
-
 /// Sets what is kept in the device's memory.
 void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
   if (plan.tiles_on_device) {
@@ -109,16 +97,16 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLay
                           const RankBytes& rank) {
   PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, rank.longest_tile));
   plan.host_piece = piece.size;
-  ByteCount results = piece.size + UpdateSlot::result * plan.update.device_slots, largest;
+  ByteCount all, largest;
   if (plan.device_squares) {
     for (const FlatLayout& flat : shards.flats()) {
       const ByteCount partials = partials_bytes(flat.shard);
-      results += partials;
+      all += partials;
       largest = std::max(largest, partials);
     }
   }
   plan.device_partials = round_up(largest, extent_alignment);
-  plan.host_results = round_up(results, extent_alignment);
+  plan.host_results = host_results(plan, all);
   return ok();
 }
 
@@ -129,28 +117,6 @@ RankBytes not_on_device(const MemoryPlan& plan, RankBytes rank) {
   }
   if (plan.shards_on_device) rank.shards = rank.largest_shard = {};
   return rank;
-}
-
-/// Sets plan.update but for the number of flats.
-Result<void> plan_update(MemoryPlan& plan, const Config& config, const RankBytes& rank) {
-  plan.update.split = config.penstock.update_split;
-  if (!plan.device_squares) return ok();  // the device is the CPU
-  const auto of_cpu =
-      static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
-  plan.update.tiles_on_device =
-      plan.update.split == UpdateSplit::automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles);
-  if (plan.tiles_on_device) {
-    plan.update.split = UpdateSplit::ratio;
-    plan.update.tiles_on_device = plan.tiles;
-  }
-  plan.update.by_cpu =
-      plan.update.split == UpdateSplit::automatic || plan.update.tiles_on_device < plan.tiles;
-  if (plan.update.tiles_on_device == 0) return ok();
-  PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, rank.longest_tile));
-  plan.update.slot = round_up(slot.size, extent_alignment);
-  plan.update.device_slots =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, plan.update.tiles_on_device));
-  return ok();
 }
 
 /// The needs of host memory that do not depend on the budget.
@@ -393,7 +359,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   PENSTOCK_TRY_ASSIGN(const RankBytes all, add_up(plan, config, shards));
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
-  PENSTOCK_TRY(plan_update(plan, config, all));
+  PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, all.longest_tile));
   PENSTOCK_TRY(plan_results(plan, config, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
   const RankBytes rank = not_on_device(plan, all);

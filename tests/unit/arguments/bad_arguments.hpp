@@ -43,6 +43,7 @@ void add_base_rows(BadArguments& bad);
 void add_compute_rows(BadArguments& bad);
 void add_adam_rows(BadArguments& bad);
 void add_device_adam_rows(BadArguments& bad);
+void add_cuda_device_adam_rows(BadArguments& bad);  ///< of CUDA device 0
 void add_device_rows(BadArguments& bad);
 void add_file_rows(BadArguments& bad);
 void add_simulation_rows(BadArguments& bad);

@@ -1,8 +1,6 @@
 #include "unit/arguments/bad_arguments.hpp"
 
-#include "cpu_adam/host_device_adam.hpp"
-
-#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/rank.hpp>
 
 #include <memory>
 
@@ -10,34 +8,33 @@ namespace penstock::test {
 namespace {
 
 using namespace cpu_adam;
-using tiers::HostDevice;
+using MakeAccelerator = zero::Accelerator (*)();
 
-/// A tile of 300 elements in format fp32, with bf16 gradients and parameters, on a host device.
+/// A tile of 300 elements in format fp32, with bf16 gradients and parameters.
 struct TileBench {
-  HostDevice device{{.memory = 64_KiB}};
-  std::unique_ptr<tiers::Stream> stream = device.create_stream().value();
-  std::unique_ptr<DeviceAdam> adam = make_host_device_adam();
-  DeviceSpan memory = device.allocate(32_KiB).value();
+  explicit TileBench(MakeAccelerator make) : accelerator(make()) {}
+
+  zero::Accelerator accelerator;
+  std::unique_ptr<tiers::Stream> stream = accelerator.device->create_stream().value();
+  DeviceSpan memory = accelerator.device->allocate(32_KiB).value();
   DeviceAdamTile tile{.state = memory.subspan({}, 3600_B),
                       .gradient = {memory.subspan(4096_B, 600_B), DType::bf16},
                       .parameter = {memory.subspan(8192_B, 600_B), DType::bf16},
                       .first_non_finite_block = memory.subspan(12288_B, 8_B)};
 
   Result<void> step(const AdamConfig& config = {}, std::uint64_t number = 1, float factor = 1) {
-    return adam->step(stream->handle(), config, number, factor, tile);
+    return accelerator.adam->step(stream->handle(), config, number, factor, tile);
   }
   [[nodiscard]] DeviceSpan null(ByteCount size) const { return {DeviceAddress{}, size}; }
 };
 
-}  // namespace
-
-void add_device_adam_rows(BadArguments& bad) {
+void add_rows(BadArguments& bad, MakeAccelerator make) {
   constexpr const char* function = "DeviceAdam::step";
   const auto with = [&](const char* argument, const char* value, auto change) {
-    bad(function, argument, value, [change] {
-      TileBench bench;
+    bad(function, argument, value, [change, make] {
+      TileBench bench(make);
       change(bench);
-      return fails(bench.step());
+      return refused(bench.step(), "");
     });
   };
   with("tile.state", "null", [](TileBench& b) { b.tile.state = b.null(3600_B); });
@@ -65,19 +62,30 @@ void add_device_adam_rows(BadArguments& bad) {
   with("tile.format", "unknown", [](TileBench& b) { b.tile.format = unknown<StateFormat>; });
   with("tile.format", "moments, with a bf16 parameter",
        [](TileBench& b) { b.tile.format = StateFormat::moments; });
-  bad(function, "stream", "a default handle", [] {
-    TileBench b;
-    return refused(b.adam->step({}, {}, 1, 1, b.tile), "stream");
-  });
-  bad(function, "step", "0", [] { return refused(TileBench().step({}, 0), "step"); });
+  bad(function, "step", "0", [make] { return refused(TileBench(make).step({}, 0), "step"); });
   for (const float value : {nan, infinity}) {
     bad(function, "gradient_factor", std::to_string(value),
-        [=] { return fails(TileBench().step({}, 1, value)); });
+        [=] { return fails(TileBench(make).step({}, 1, value)); });
     bad(function, "config.learning_rate", std::to_string(value),
-        [=] { return fails(TileBench().step({.learning_rate = value})); });
+        [=] { return fails(TileBench(make).step({.learning_rate = value})); });
   }
   bad(function, "config.decay_mode", "unknown",
-      [] { return fails(TileBench().step({.decay_mode = unknown<AdamDecay>})); });
+      [make] { return fails(TileBench(make).step({.decay_mode = unknown<AdamDecay>})); });
+}
+
+}  // namespace
+
+void add_device_adam_rows(BadArguments& bad) {
+  constexpr MakeAccelerator make = [] { return zero::make_host_accelerator(64_KiB); };
+  add_rows(bad, make);
+  bad("DeviceAdam::step", "stream", "a default handle", [] {
+    TileBench b(make);
+    return refused(b.accelerator.adam->step({}, {}, 1, 1, b.tile), "stream");
+  });
+}
+
+void add_cuda_device_adam_rows(BadArguments& bad) {
+  add_rows(bad, [] { return zero::make_cuda_accelerator(0).value(); });
 }
 
 }  // namespace penstock::test

@@ -182,7 +182,7 @@ TEST(CudaAdam, RefusesWrongArgumentsByName) {
     wrong = tile(format);
     wrong.parameter.bytes = span(0x30000, 4);
     expect_refused(wrong, "parameter");
-    for (const DeviceSpan flag : {span(0x40000, 4), span(0x40004, 8), span(0x10000, 8)}) {
+    for (const DeviceSpan flag : {span(0, 8), span(0x40000, 4), span(0x40004, 8), span(0x10000, 8)}) {
       wrong = tile(format);
       wrong.first_non_finite_block = flag;
       expect_refused(wrong, "first_non_finite_block");

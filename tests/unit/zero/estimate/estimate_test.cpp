@@ -2,6 +2,8 @@
 
 #include "kit/golden.hpp"
 
+#include <penstock/zero/layout/memory_plan.hpp>
+
 #include <gtest/gtest.h>
 #include <json/json.h>
 
@@ -117,10 +119,10 @@ TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) 
 
   EXPECT_EQ(estimate.read_per_step_per_node(), 3 * 2 * 2_MiB);
   EXPECT_EQ(estimate.written_per_step_per_node(), 2_MiB);
-  // Staging, since parameters stream through host memory. The device has states and accumulator.
-  EXPECT_EQ(estimate.per_rank(Tier::host), 8_MiB + 4_KiB);
-  // One gathered unit is the whole model: 2; its gradient: 2; states 12, accumulator 4.
-  EXPECT_EQ(estimate.per_rank(Tier::device), 4_MiB + 12_MiB + 4_MiB + 4_KiB);
+  // Staging, since parameters stream through host memory; and pieces of states. The device has states and accumulator.
+  EXPECT_EQ(estimate.per_rank(Tier::host), 8_MiB + 3_MiB + 4_KiB);
+  // One gathered unit is the whole model: 2; its gradient: 2; states 12, accumulator 4. Updated parameters pass it: 2.
+  EXPECT_EQ(estimate.per_rank(Tier::device), 4_MiB + 12_MiB + 4_MiB + 4_KiB + 2_MiB + 4_KiB);
 }
 
 TEST(RunEstimate, KeepsOnTheDeviceWhatIsNotOffloaded) {
@@ -134,29 +136,86 @@ TEST(RunEstimate, KeepsOnTheDeviceWhatIsNotOffloaded) {
              states = estimate(OffloadDevice::cpu, OffloadDevice::none),
              cpu = estimate(OffloadDevice::cpu, OffloadDevice::cpu);
 
-  // Parameters 2, states 12, gradients 2.
-  EXPECT_EQ(none.per_rank(Tier::device), cpu.per_rank(Tier::device) + 16_MiB);
-  EXPECT_EQ(none.per_rank(Tier::host), 4_KiB);
-  EXPECT_EQ(states.per_rank(Tier::device), none.per_rank(Tier::device) - 2_MiB);
+  // Parameters 2, states 12, gradients 2; what four kernels report. To host memory: pieces of states and parameters.
+  EXPECT_EQ(none.per_rank(Tier::device), cpu.per_rank(Tier::device) + 16_MiB + 16_KiB);
+  EXPECT_EQ(none.per_rank(Tier::host), 768_KiB + 128_KiB + 4_KiB);
+  EXPECT_EQ(states.per_rank(Tier::device), none.per_rank(Tier::device) - 2_MiB + 4 * 128_KiB);
   EXPECT_GT(cpu.per_rank(Tier::host), 16_MiB);
   EXPECT_EQ(estimate(OffloadDevice::none, OffloadDevice::cpu).per_rank(Tier::host), cpu.per_rank(Tier::host));
+}
+
+/// A model of six equal units, on a device with memory of its own.
+TEST(RunEstimate, HasThePlansBudgets) {
+  constexpr std::uint32_t units = 6, ranks = 2;
+  constexpr ElementCount unit_elements(1 << 20);
+  ModelLayout model;
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    model.units.push_back({.name = std::to_string(unit), .parameters = {{"weight", unit_elements, 0}}});
+  }
+  const auto compare = [&](const Config& config) {
+    const MemoryPlan plan = plan_memory(config, model, ranks, ranks, tiers::DeviceMemory::separate).value();
+    const RunEstimate estimate = estimate_run({.parameters = unit_elements * units,
+                                               .largest_unit = unit_elements,
+                                               .ranks_per_node = ranks,
+                                               .dtype = config.dtype,
+                                               .grad_accum_dtype = config.grad_accum_dtype,
+                                               .offload_param = config.offload_param.device,
+                                               .offload_optimizer = config.offload_optimizer.device,
+                                               .state_format = config.penstock.state_format,
+                                               .tile_elements = config.penstock.tile_elements,
+                                               .tiles_in_flight = config.penstock.tiles_in_flight,
+                                               .cpu_update_ratio = config.cpu_update_ratio,
+                                               .update_split = config.penstock.update_split})
+                                     .value();
+    EXPECT_EQ(estimate.per_rank(Tier::host), plan.host_budget);
+    EXPECT_EQ(estimate.per_rank(Tier::device), plan.device_budget);
+    EXPECT_EQ(estimate.per_rank(Tier::nvme), plan.swap_bytes);
+  };
+  using enum OffloadDevice;
+  Config config;
+  config.dtype = DType::bf16;
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
+  for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split_q8}) {
+    for (const auto& [parameters, optimizer] :
+         {std::pair(none, none), std::pair(nvme, none), std::pair(cpu, cpu), std::pair(nvme, nvme)}) {
+      for (const auto tile : {std::optional(ElementCount(1 << 17)), std::optional<ElementCount>()}) {
+        for (const auto& [split, ratio] :
+             {std::pair(UpdateSplit::ratio, 1.0f), std::pair(UpdateSplit::ratio, 0.5f),
+              std::pair(UpdateSplit::ratio, 0.0f), std::pair(UpdateSplit::automatic, 1.0f)}) {
+          SCOPED_TRACE(std::string(to_string(format)) + " " + std::string(to_string(parameters)) + " " +
+                       std::string(to_string(optimizer)) + " " + std::string(to_string(split)) + " " +
+                       std::to_string(ratio));
+          config.grad_accum_dtype = ratio == 1 ? DType::fp32 : DType::bf16;
+          config.offload_param.device = parameters;
+          config.offload_optimizer.device = optimizer;
+          config.penstock.state_format = format;
+          config.penstock.tile_elements = tile;
+          config.penstock.update_split = split;
+          config.cpu_update_ratio = ratio;
+          compare(config);
+        }
+      }
+    }
+  }
 }
 
 TEST(RunEstimate, RefusesWhatCannotBe) {
   const RunEstimateOptions good{.parameters = ElementCount(10), .largest_unit = ElementCount(5)};
   ASSERT_TRUE(estimate_run(good));
 
-  auto no_parameters = good, large_unit = good, no_ranks = good, format = good;
+  auto no_parameters = good, large_unit = good, no_ranks = good, format = good, ratio = good;
   no_parameters.parameters = ElementCount(0);
   large_unit.largest_unit = ElementCount(11);
   no_ranks.nodes = 0;
   format.state_format = cpu_adam::StateFormat::split_q8;
   format.dtype = DType::fp16;
+  ratio.cpu_update_ratio = 1.5f;
 
   EXPECT_EQ(estimate_run(no_parameters).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(estimate_run(large_unit).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(estimate_run(no_ranks).error().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(estimate_run(format).error().code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(estimate_run(ratio).error().code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+#include "zero/layout/update_plan.hpp"
+
+#include "zero/layout/padded.hpp"
+#include "zero/layout/update_slot.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock::zero {
+
+namespace {
+
+/// Tiles that pass through the device at a time: one is copied in, one is updated, one is copied out, and one is
+/// verified or sealed.
+constexpr std::uint32_t device_slots_max = 4;
+
+}  // namespace
+
+ElementCount tile_elements(const Config& config, bool on_device) {
+  constexpr std::uint64_t times_longer = 64;
+  if (!on_device || config.penstock.tile_elements) return config.penstock.tile();
+  return ElementCount(config.penstock.tile().value() * times_longer);
+}
+
+Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& config,
+                                       ElementCount longest_tile) {
+  MemoryPlan::Update update{.split = config.penstock.update_split};
+  if (!plan.device_squares) return update;  // the device is the CPU
+  const auto of_cpu =
+      static_cast<std::uint64_t>(std::llround(double(config.cpu_update_ratio) * double(plan.tiles)));
+  update.tiles_on_device =
+      update.split == UpdateSplit::automatic ? plan.tiles : plan.tiles - std::min(of_cpu, plan.tiles);
+  if (plan.tiles_on_device) {
+    update.split = UpdateSplit::ratio;
+    update.tiles_on_device = plan.tiles;
+  }
+  update.by_cpu = update.split == UpdateSplit::automatic || update.tiles_on_device < plan.tiles;
+  if (update.tiles_on_device == 0) return update;
+  PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, longest_tile));
+  update.slot = round_up(slot.size, extent_alignment);
+  update.device_slots =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(device_slots_max, update.tiles_on_device));
+  return update;
+}
+
+ByteCount host_results(const MemoryPlan& plan, ByteCount partials) {
+  return round_up(plan.host_piece + UpdateSlot::result * plan.update.device_slots + partials,
+                  extent_alignment);
+}
+
+}  // namespace penstock::zero
