@@ -190,16 +190,28 @@ Result<void> CheckpointPipeline::check_no_leases(const char* operation) const {
     return Error(ErrorCode::failed_state, operation)
         .reason("a checkpoint's lease is still held")
         .object(name(i))
-        .advice("end every CheckpointLease before step() and abandon_step()");
+        .advice("end every CheckpointLease before begin_step(), step() and abandon_step()");
   }
   return ok();
 }
 
-Result<void> CheckpointPipeline::end_step() {
+Result<void> CheckpointPipeline::forget_contents() {
   for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
     checkpoints_[i].written = false;
     if (slots_.slot_of(i)) PENSTOCK_TRY(free_slot(i, false));
   }
+  return ok();
+}
+
+Result<void> CheckpointPipeline::begin_step() {
+  if (!slots_.was_used()) return ok();
+  PENSTOCK_TRY(forget_contents());
+  slots_.abandon_step();
+  return ok();
+}
+
+Result<void> CheckpointPipeline::end_step() {
+  PENSTOCK_TRY(forget_contents());
   slots_.end_step();
   return ok();
 }

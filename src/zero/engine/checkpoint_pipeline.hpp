@@ -29,6 +29,8 @@ class CheckpointPipeline {
 
   /// Errors: failed_state, naming a leased checkpoint.
   [[nodiscard]] Result<void> check_no_leases(const char* operation) const;
+  /// A step begins: forgets an evaluation since the last one. Precondition: none is leased. Errors: as lease().
+  Result<void> begin_step();
   /// Forgets the contents of all checkpoints. Precondition: none is leased. Errors: as lease().
   Result<void> end_step();
   /// Precondition: none is leased, and no copy is in flight.
@@ -48,6 +50,7 @@ class CheckpointPipeline {
     tiers::Fence stored_at, loaded_at;
   };
 
+  Result<void> forget_contents();
   Result<void> take_slot(std::uint32_t checkpoint, std::uint32_t slot);
   Result<void> free_slot(std::uint32_t checkpoint, bool keep);
   Result<void> start_store(std::uint32_t checkpoint);

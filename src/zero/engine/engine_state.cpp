@@ -227,6 +227,8 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(check_step(step));
   const std::uint32_t micro_batches =
       step.micro_batches.value_or(options_.config.gradient_accumulation_steps);
+  PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::begin_step"));
+  PENSTOCK_TRY(checkpoints_->begin_step());
   PENSTOCK_TRY(residency_->begin_step(unit_order(options_.model.units.size(), micro_batches), *this));
   gradients_.begin_step(micro_batches, step.units_without_gradient);
   residency_->expect_no_gradients(step.units_without_gradient);

@@ -56,9 +56,11 @@ class CheckpointSlots {
   /// Whether the checkpoint had to leave its slot in the last step: it is copied out as soon as it is written.
   [[nodiscard]] bool is_expected_to_leave(std::uint32_t checkpoint) const { return left_[checkpoint]; }
 
+  /// Whether a checkpoint was used since the last step.
+  [[nodiscard]] bool was_used() const { return !recording_.empty(); }
   /// Precondition: all slots are free.
   void end_step();
-  /// Forgets what a step that ends early has recorded. Precondition: all slots are free.
+  /// Forgets what was recorded, of a step that ends early or of an evaluation. Precondition: all slots are free.
   void abandon_step();
 
  private:

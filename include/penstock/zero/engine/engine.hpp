@@ -254,7 +254,8 @@ class Engine {
   ///
   /// Errors: invalid_argument, for zero micro-batches, a learning rate that is negative or not finite, and a unit that
   /// does not exist, is listed twice or cannot be listed alone;
-  /// failed_state, once a unit has been passed to gradients() or reduce(). They change nothing.
+  /// failed_state, once a unit has been passed to gradients() or reduce(), and while a CheckpointLease is held. They
+  /// change nothing.
   Result<void> begin_step(const StepOptions& options);
   /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
   ///

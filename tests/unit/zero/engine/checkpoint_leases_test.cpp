@@ -96,6 +96,15 @@ TEST_F(CheckpointLeases, EndBeforeTheStep) {
   EXPECT_TRUE(engine().step());
 }
 
+TEST_F(CheckpointLeases, OfAnEvaluationAreNoPartOfTheStep) {
+  lease(0, write).value().end();
+  auto held = lease(1, write).value();
+  EXPECT_EQ(engine().begin_step({}).error().code(), ErrorCode::failed_state);
+  held.end();
+  ASSERT_TRUE(engine().begin_step({}));
+  expect_refused(lease(0, read), ErrorCode::invalid_argument, "in this step");
+}
+
 TEST_F(CheckpointLeases, MayOutliveTheEngine) {
   auto held = lease(0, write).value();
   lease(1, write).value().end();
