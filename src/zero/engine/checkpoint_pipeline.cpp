@@ -210,12 +210,6 @@ Result<void> CheckpointPipeline::begin_step() {
   return ok();
 }
 
-Result<void> CheckpointPipeline::end_step() {
-  PENSTOCK_TRY(forget_contents());
-  slots_.end_step();
-  return ok();
-}
-
 void CheckpointPipeline::abandon_step() {
   for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
     if (slots_.slot_of(i)) slots_.remove(i, false);

@@ -32,7 +32,9 @@ class CheckpointPipeline {
   /// A step begins: forgets an evaluation since the last one. Precondition: none is leased. Errors: as lease().
   Result<void> begin_step();
   /// Forgets the contents of all checkpoints. Precondition: none is leased. Errors: as lease().
-  Result<void> end_step();
+  Result<void> forget_contents();
+  /// Precondition: forget_contents().
+  void end_step() { slots_.end_step(); }
   /// Precondition: none is leased, and no copy is in flight.
   void abandon_step();
   /// Whether no copy is in flight. Call with the runtime's lock held.
@@ -50,7 +52,6 @@ class CheckpointPipeline {
     tiers::Fence stored_at, loaded_at;
   };
 
-  Result<void> forget_contents();
   Result<void> take_slot(std::uint32_t checkpoint, std::uint32_t slot);
   Result<void> free_slot(std::uint32_t checkpoint, bool keep);
   Result<void> start_store(std::uint32_t checkpoint);

@@ -323,10 +323,10 @@ Result<StepOutcome> EngineState::step() {
   const TimePoint waited = Clock::steady().now() - began;
   PENSTOCK_TRY(gradients_.check_complete());
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
+  PENSTOCK_TRY(checkpoints_->forget_contents());
   PENSTOCK_TRY(residency_->drop_all("Engine::step", *this));  // the parameters change now
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
-  PENSTOCK_TRY(checkpoints_->end_step());
   outcome.gradient_wait = waited;
   outcome.previous_update = previous_update;
   outcome.updated_by_cpu = updated.by_cpu;
@@ -336,6 +336,7 @@ Result<StepOutcome> EngineState::step() {
   gradients_.end_step();
   context_.runtime.end_round();
   residency_->end_step();
+  checkpoints_->end_step();
   return outcome;
 }
 

@@ -136,7 +136,8 @@ struct StepOutcome {
   /// How long step() waited for gradients that were still being reduced: the part of the reduction that did not overlap
   /// with backward.
   std::chrono::nanoseconds gradient_wait{0};
-  /// How long the update of the step before this one took, beside the trainer; 0 if there was none.
+  /// How long the last update before this step's took, beside the trainer: that of the step before this one, unless it
+  /// was skipped; 0 if there was none.
   std::chrono::nanoseconds previous_update{0};
   /// How many of this rank's elements the CPU and the device updated then; see penstock.update_split.
   ElementCount updated_by_cpu, updated_on_device;
