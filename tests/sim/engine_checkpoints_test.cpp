@@ -128,6 +128,24 @@ TEST(EngineCheckpoints, LeaveNoTraceOfAStepThatWasAbandoned) {
   }
 }
 
+TEST(EngineCheckpoints, ComeBackAlsoWhenCallsAreRepeatedAfterAWriteHasFailed) {
+  RunOptions options = options_with(OffloadDevice::nvme, 1);
+  options.config.penstock.host_budget = smallest_host_budget(options);
+  options.attempts = 4;
+  const std::string digest = digest_without_checkpoints(options);
+  std::uint32_t repeated = 0;
+  for (std::uint64_t skipped = 0; skipped < 160; skipped += 3) {
+    options.seed = skipped;
+    options.faults = {tiers::Fault::fail(tiers::IoOperation::write, skipped, EIO)};
+    const RunResult result = train(options);
+    ASSERT_FALSE(result.error) << "write " << skipped << ": " << result.error->message();
+    EXPECT_EQ(result.wrong_checkpoints, 0u) << "write " << skipped;
+    EXPECT_EQ(result.digest, digest) << "write " << skipped;
+    repeated += result.repeated;
+  }
+  EXPECT_GT(repeated, 5u);
+}
+
 TEST(EngineCheckpoints, FailTheEngineWhenTheyCannotBeReadBack) {
   RunOptions options = options_with(OffloadDevice::nvme, 1);
   options.config.penstock.host_budget = smallest_host_budget(options);

@@ -40,36 +40,16 @@ Result<DeviceSpan> CheckpointPipeline::lease(std::uint32_t checkpoint, Checkpoin
         .reason("the checkpoint is read before it was written in this step, or after its last read")
         .object(name(checkpoint));
   }
+  // Before anything changes: each wait may return an error after which the call is repeated.
+  if (!reads) PENSTOCK_TRY(wait_until_done(state.store));
+  if (!reads || !slots_.slot_of(checkpoint)) PENSTOCK_TRY(wait_until_done(state.load));
   if (!slots_.slot_of(checkpoint)) {
     const auto slot = slots_.choose();
-    if (!slot) {
-      Error error = Error(ErrorCode::budget_too_small, operation)
-                        .reason("all slots for checkpoints are leased")
-                        .wanted("at most " + std::to_string(plan_.device_slots) + " leases at a time")
-                        .advice("end a CheckpointLease, or raise penstock.device_budget");
-      for (const auto& leased : slots_.occupants()) error = std::move(error).note("leased  " + name(*leased));
-      return error;
-    }
+    if (!slot) return no_slot(operation);
     PENSTOCK_TRY(take_slot(checkpoint, *slot));
-    if (reads) PENSTOCK_TRY(start_load(checkpoint));
+    if (reads) start_load(checkpoint);
   }
-  if (reads) {
-    PENSTOCK_TRY(wait_until_ordered(state.load));
-    if (state.loaded_at) {
-      if (auto waits = stream.wait(*state.loaded_at); !waits) return context_.fail(waits.error()).error();
-    }
-  } else {
-    // Of the old contents: readers, and copies to host memory and from there.
-    PENSTOCK_TRY(wait_until_done(state.store));
-    PENSTOCK_TRY(wait_until_done(state.load));
-    std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
-    for (const tiers::Fence& fence : fences) {
-      if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error()).error();
-    }
-    fences.clear();
-    state.written = state.stored = false;
-    state.loaded_at.reset();
-  }
+  PENSTOCK_TRY(reads ? wait_for_contents(checkpoint, stream) : wait_for_slot(checkpoint, stream));
   state.use = use;
   state.stream = &stream;
   slots_.note_use(checkpoint,
@@ -77,6 +57,38 @@ Result<DeviceSpan> CheckpointPipeline::lease(std::uint32_t checkpoint, Checkpoin
   slots_.lease(checkpoint);
   load_ahead();
   return slot_of(checkpoint);
+}
+
+Error CheckpointPipeline::no_slot(const char* operation) const {
+  Error error = Error(ErrorCode::budget_too_small, operation)
+                    .reason("all slots for checkpoints are leased")
+                    .wanted("at most " + std::to_string(plan_.device_slots) + " leases at a time")
+                    .advice("end a CheckpointLease, or raise penstock.device_budget");
+  for (const auto& leased : slots_.occupants()) error = std::move(error).note("leased  " + name(*leased));
+  return error;
+}
+
+/// Work on `stream` may then read the slot.
+Result<void> CheckpointPipeline::wait_for_contents(std::uint32_t checkpoint, tiers::Stream& stream) {
+  const Checkpoint& state = checkpoints_[checkpoint];
+  PENSTOCK_TRY(wait_until_ordered(state.load));
+  if (!state.loaded_at) return ok();
+  if (auto waits = stream.wait(*state.loaded_at); !waits) return context_.fail(waits.error());
+  return ok();
+}
+
+/// Work on `stream` may then write the slot: readers, and copies of older contents, have ended before.
+Result<void> CheckpointPipeline::wait_for_slot(std::uint32_t checkpoint, tiers::Stream& stream) {
+  Checkpoint& state = checkpoints_[checkpoint];
+  std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
+  for (const tiers::Fence& fence : fences) {
+    if (auto waits = stream.wait(*fence); !waits) return context_.fail(waits.error());
+  }
+  fences.clear();
+  state.written = state.stored = false;
+  state.stored_at.reset();
+  state.loaded_at.reset();
+  return ok();
 }
 
 Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
@@ -125,16 +137,15 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
   return ok();
 }
 
-Result<void> CheckpointPipeline::start_load(std::uint32_t checkpoint) {
+/// Precondition: its last load is done.
+void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
-  PENSTOCK_TRY(wait_until_done(state.load));
   start(make_checkpoint_load_hop(context_,
                                  {.slot = slot_of(checkpoint),
                                   .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
                                   .copied = &state.loaded_at},
                                  context_.runtime.announce(state.tensor, swap::Access::read)),
         state.load);
-  return ok();
 }
 
 void CheckpointPipeline::load_ahead() {
@@ -145,11 +156,13 @@ void CheckpointPipeline::load_ahead() {
     if (const auto occupant = slots_.occupants()[*slot]) {
       const Checkpoint& leaves = checkpoints_[*occupant];
       if (leaves.written && !leaves.stored) return;
-      if (!is_ordered(leaves.store) || !is_ordered(leaves.load)) return;
+      if (!has_reached(leaves.store, &MoveProgress::ordered) ||
+          !has_reached(leaves.load, &MoveProgress::ordered))
+        return;
     }
-    if (!is_ordered(checkpoints_[ahead->checkpoint].load)) return;
-    // An error has failed the engine, which the next call returns.
-    if (!take_slot(ahead->checkpoint, *slot) || !start_load(ahead->checkpoint)) return;
+    if (!has_reached(checkpoints_[ahead->checkpoint].load, &MoveProgress::done)) return;
+    if (!take_slot(ahead->checkpoint, *slot)) return;  // the engine has failed, which the next call returns
+    start_load(ahead->checkpoint);
   }
 }
 
@@ -163,13 +176,13 @@ void CheckpointPipeline::start(std::unique_ptr<swap::Hop> hop, MoveProgress& pro
   context_.internals.start(std::move(move));
 }
 
-bool CheckpointPipeline::is_ordered(const MoveProgress& progress) const {
-  bool ordered = false;
+bool CheckpointPipeline::has_reached(const MoveProgress& progress, bool MoveProgress::*state) const {
+  bool reached = false;
   context_.internals.wait_ignoring_stores([&] {
-    ordered = progress.ordered || progress.done;
+    reached = progress.*state || progress.done;
     return true;
   });
-  return ordered;
+  return reached;
 }
 
 Result<void> CheckpointPipeline::wait_until_ordered(const MoveProgress& progress) {

@@ -52,14 +52,17 @@ class CheckpointPipeline {
     tiers::Fence stored_at, loaded_at;
   };
 
+  [[nodiscard]] Error no_slot(const char* operation) const;
+  Result<void> wait_for_contents(std::uint32_t checkpoint, tiers::Stream& stream);
+  Result<void> wait_for_slot(std::uint32_t checkpoint, tiers::Stream& stream);
   Result<void> take_slot(std::uint32_t checkpoint, std::uint32_t slot);
   Result<void> free_slot(std::uint32_t checkpoint, bool keep);
   Result<void> start_store(std::uint32_t checkpoint);
-  Result<void> start_load(std::uint32_t checkpoint);
+  void start_load(std::uint32_t checkpoint);
   /// Does not wait: a copy that is not enqueued yet is left for a later call.
   void load_ahead();
   void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress);
-  [[nodiscard]] bool is_ordered(const MoveProgress& progress) const;
+  [[nodiscard]] bool has_reached(const MoveProgress& progress, bool MoveProgress::*state) const;
   Result<void> wait_until_ordered(const MoveProgress& progress);
   Result<void> wait_until_done(const MoveProgress& progress);
   [[nodiscard]] DeviceSpan slot_of(std::uint32_t checkpoint) const;
