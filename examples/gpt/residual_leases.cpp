@@ -12,8 +12,13 @@ penstock::zero::CheckpointLayout ResidualLeases::layout(const ModelConfig& model
                                                         const TrainingConfig& training) {
   if (!training.offload_activations) return {};
   const std::uint64_t rows = std::uint64_t{training.sequences} * model.context;
-  return {.count = (model.layers + 1) * training.micro_batches_at_a_time(),
-          .size = ByteCount(rows * model.width * sizeof(float))};
+  const std::uint32_t micro_batches = training.micro_batches_at_a_time();
+  // A block that is several units holds its leases from one visit to the next.
+  const bool holds_all = micro_batches > 1 && ModelDescription(model).blocks_are_cut();
+  return {.count = (model.layers + 1) * micro_batches,
+          .size = ByteCount(rows * model.width * sizeof(float)),
+          .leased_max = 2 * (holds_all ? micro_batches : 1),
+          .reads = 2};
 }
 
 bool ResidualLeases::begins_block(std::uint32_t unit) const {

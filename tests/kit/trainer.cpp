@@ -52,7 +52,11 @@ Trainer::Trainer(const RunOptions& options, std::uint32_t rank, Engine& engine, 
       engine_(engine),
       runtime_(runtime),
       stream_(*device.create_stream()),
-      done_(*device.create_event()) {}
+      done_(*device.create_event()) {
+  if (options.model.checkpoints.count == 0) return;
+  reader_ = *device.create_stream();
+  read_ = *device.create_event();
+}
 
 Result<void> Trainer::open(RunResult& result) {
   if (options_.before_initialize) options_.before_initialize(engine_, *stream_);
@@ -183,16 +187,20 @@ Result<void> Trainer::write_checkpoint(std::uint32_t step, std::uint32_t micro, 
 
 Result<void> Trainer::read_checkpoint(std::uint32_t unit, CheckpointUse use, RunResult& result) {
   if (options_.model.checkpoints.count == 0) return ok();
-  auto lease = persist(result, [&] { return engine_.checkpoint(unit, use, *stream_); });
+  tiers::Stream& stream = use == CheckpointUse::read ? *reader_ : *stream_;
+  auto lease = persist(result, [&] { return engine_.checkpoint(unit, use, stream); });
   if (!lease) return lease.error();
-  enqueue([this, unit, &result, from = on_host({lease->bytes(), DType::fp32}).bytes] {
+  enqueue(stream, [this, unit, &result, from = on_host({lease->bytes(), DType::fp32}).bytes] {
     for (std::size_t i = 0; i < from.size().value(); ++i) {
       if (from.data()[i] == checkpoint_byte(checkpoints_[unit], i)) continue;
       ++result.wrong_checkpoints;
       return;
     }
   });
-  return ok();
+  lease->end();
+  if (use != CheckpointUse::read) return ok();
+  PENSTOCK_TRY(reader_->record(*read_));
+  return stream_->wait(*read_);
 }
 
 /// Adds a checksum of the unit's weights to `activation_`.
@@ -219,9 +227,9 @@ void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, Paramete
       });
 }
 
-void Trainer::enqueue(std::function<void()> operation) {
-  if (options_.accelerator) return options_.accelerator->enqueue(stream_->handle(), std::move(operation));
-  stream_->handle().host_queue()->enqueue(std::move(operation));
+void Trainer::enqueue(tiers::Stream& stream, std::function<void()> operation) {
+  if (options_.accelerator) return options_.accelerator->enqueue(stream.handle(), std::move(operation));
+  stream.handle().host_queue()->enqueue(std::move(operation));
 }
 
 Elements Trainer::on_host(const DeviceTensor& tensor) const {

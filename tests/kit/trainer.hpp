@@ -51,7 +51,8 @@ class Trainer {
   Result<void> reduce_own_gradients(std::uint32_t step, std::uint32_t micro, std::uint32_t unit,
                                     UnitLease& lease);
   /// Runs `operation` when the stream gets there.
-  void enqueue(std::function<void()> operation);
+  void enqueue(std::function<void()> operation) { enqueue(*stream_, std::move(operation)); }
+  void enqueue(tiers::Stream& stream, std::function<void()> operation);
   /// The bytes of a tensor, for such operations.
   [[nodiscard]] Elements on_host(const DeviceTensor& tensor) const;
   [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const;
@@ -60,7 +61,8 @@ class Trainer {
   const std::uint32_t rank_;
   Engine& engine_;
   swap::Runtime& runtime_;
-  std::unique_ptr<tiers::Stream> stream_;
+  std::unique_ptr<tiers::Stream> stream_, reader_;  // the second one reads checkpoints in the forward
+  std::unique_ptr<tiers::Event> read_;
   std::unique_ptr<tiers::Event> done_;
   std::deque<std::vector<float>> own_gradients_;  // until the stream has run
   std::uint64_t activation_ = 0;

@@ -38,7 +38,8 @@ Result<DeviceSpan> CheckpointPipeline::lease(std::uint32_t checkpoint, Checkpoin
   if (reads && !state.written) {
     return Error::invalid_argument(operation)
         .reason("the checkpoint is read before it was written in this step, or after its last read")
-        .object(name(checkpoint));
+        .object(name(checkpoint))
+        .advice("lease it to write first; use CheckpointUse::last_read for the last lease only");
   }
   // Before anything changes: each wait may return an error after which the call is repeated.
   if (!reads) PENSTOCK_TRY(wait_until_done(state.store));
@@ -72,6 +73,8 @@ Error CheckpointPipeline::no_slot(const char* operation) const {
 Result<void> CheckpointPipeline::wait_for_contents(std::uint32_t checkpoint, tiers::Stream& stream) {
   const Checkpoint& state = checkpoints_[checkpoint];
   PENSTOCK_TRY(wait_until_ordered(state.load));
+  // Perhaps on another stream.
+  if (auto waits = stream.wait(*state.written_at); !waits) return context_.fail(waits.error());
   if (!state.loaded_at) return ok();
   if (auto waits = stream.wait(*state.loaded_at); !waits) return context_.fail(waits.error());
   return ok();
@@ -100,7 +103,7 @@ Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
   if (state.use == CheckpointUse::last_read) state.written = false;
   if (state.use != CheckpointUse::write) return ok();
   state.written = true;
-  state.used = {*std::move(fence)};
+  state.written_at = *std::move(fence);
   return plan_.leave_device() && slots_.is_expected_to_leave(checkpoint) ? start_store(checkpoint) : ok();
 }
 
@@ -131,7 +134,7 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
   PENSTOCK_TRY(wait_until_done(state.store));
   state.stored = true;
   start(make_checkpoint_store_hop(
-            context_, {.slot = slot_of(checkpoint), .after = state.used, .copied = &state.stored_at},
+            context_, {.slot = slot_of(checkpoint), .after = {state.written_at}, .copied = &state.stored_at},
             context_.runtime.announce(state.tensor, swap::Access::overwrite)),
         state.store);
   return ok();
@@ -148,7 +151,19 @@ void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
         state.load);
 }
 
+/// Contents that are not needed any more are neither read ahead by the runtime nor written.
+void CheckpointPipeline::discard_unneeded() {
+  for (std::uint32_t i = 0; plan_.leave_device() && i < plan_.count - plan_.in_host; ++i) {
+    Checkpoint& state = checkpoints_[i];
+    if (state.written || !state.stored || !has_reached(state.store, &MoveProgress::done) ||
+        !has_reached(state.load, &MoveProgress::done))
+      continue;
+    if (context_.runtime.discard(state.tensor)) state.stored = false;
+  }
+}
+
 void CheckpointPipeline::load_ahead() {
+  discard_unneeded();
   const auto is_written = [this](std::uint32_t checkpoint) { return checkpoints_[checkpoint].written; };
   while (const auto ahead = slots_.next_ahead(is_written)) {
     const auto slot = slots_.choose(ahead->uses + 1);

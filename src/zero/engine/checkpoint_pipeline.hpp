@@ -47,7 +47,7 @@ class CheckpointPipeline {
     bool stored = false;   // a store of them has begun
     CheckpointUse use = CheckpointUse::read;
     tiers::Stream* stream = nullptr;  // of the lease
-    std::vector<tiers::Fence> used;   // after them the slot's contents are complete, or not read any more
+    tiers::Fence written_at;          // its contents are complete after it
     MoveProgress store, load;
     tiers::Fence stored_at, loaded_at;
   };
@@ -61,6 +61,7 @@ class CheckpointPipeline {
   void start_load(std::uint32_t checkpoint);
   /// Does not wait: a copy that is not enqueued yet is left for a later call.
   void load_ahead();
+  void discard_unneeded();
   void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress);
   [[nodiscard]] bool has_reached(const MoveProgress& progress, bool MoveProgress::*state) const;
   Result<void> wait_until_ordered(const MoveProgress& progress);

@@ -131,7 +131,7 @@ Result<void> EngineState::check_not_interrupted(const char* operation) const {
   return Error(ErrorCode::interrupted, operation)
       .reason("a rank has abandoned the step")
       .note("cause   " + context_.interruption->message())
-      .advice("end every UnitLease, call abandon_step(), and begin the next step");
+      .advice("end every UnitLease and CheckpointLease, call abandon_step(), and begin the next step");
 }
 
 bool EngineState::moves_are_idle() const {

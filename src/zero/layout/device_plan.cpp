@@ -67,8 +67,10 @@ SmallestBudget smallest_budget(const MemoryPlan& plan, const Config& config, con
   }
 }
 
-/// Of checkpoints: one is read, one is written, and one is copied.
-constexpr std::uint32_t checkpoint_slots_min = 3;
+/// One is copied while the trainer holds its leases.
+std::uint32_t checkpoint_slots_min(const CheckpointLayout& checkpoints) {
+  return checkpoints.leased_max < checkpoints.count ? checkpoints.leased_max + 1 : checkpoints.count;
+}
 
 }  // namespace
 
@@ -93,10 +95,10 @@ LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardL
   }
   leases.wanted = leases.minimum;
   const ByteCount given = config.penstock.device_budget;
-  const ByteCount gradients =
-      gradients_need(shards, unit_bytes(shards, units, config.dtype, {}), config.dtype);
-  if (given <= leases.minimum + gradients) return leases;
-  const ByteCount more = std::min(given - gradients, all);
+  const ByteCount beside =
+      gradients_need(shards, unit_bytes(shards, units, config.dtype, {}), config.dtype) + plan.device_kept();
+  if (given <= leases.minimum + beside) return leases;
+  const ByteCount more = std::min(given - beside, all);
   // In a larger budget the ranges may fragment worse. If the rehearsal fails there, the smaller one is used.
   if (more > leases.minimum && rehearse_leases(shards, units, config.dtype, in_place, more))
     leases.wanted = more;
@@ -109,7 +111,7 @@ void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLa
   if (count == 0) return;
   plan.checkpoints = {.count = count,
                       .size = round_up(model.checkpoints.size, extent_alignment),
-                      .device_slots = std::min(count, checkpoint_slots_min)};
+                      .device_slots = checkpoint_slots_min(model.checkpoints)};
   const ByteCount given = config.penstock.device_budget;
   // A device whose memory is host memory moves a checkpoint from there to there.
   if (given.is_zero() || plan.shares_memory) return;
@@ -127,7 +129,9 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   const ByteCount kept = plan.device_kept();
   auto [flats, peaks] = smallest_budget(plan, config, shards, units);
 
-  plan.device_budget = plan.device_minimum = flats + kept;
+  const std::uint32_t more_slots = plan.checkpoints.device_slots - checkpoint_slots_min(model.checkpoints);
+  plan.device_budget = flats + kept;
+  plan.device_minimum = plan.device_budget - plan.checkpoints.size * more_slots;
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
@@ -149,7 +153,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     // What is kept there begins at a multiple of the alignment.
     const ByteCount left = given - std::min(given, leases);
     const ByteCount rest = std::max(
-        ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_minimum);
+        ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_budget);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
     const auto more = rehearse_steps(shards, units, config.dtype, in_place_of(plan, config),
                                      config.gradient_accumulation_steps, rest - kept);

@@ -319,7 +319,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.shard_reads_max = plan.disk_shards * 2;
   plan.gradient_reads_max = plan.disk_gradients * 2;
   plan.gradient_writes_max = plan.disk_gradients;
-  plan.checkpoint_reads_max = plan.checkpoint_writes_max = plan.disk_checkpoints;
+  plan.checkpoint_writes_max = plan.disk_checkpoints;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
   plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
 }
@@ -371,6 +371,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   }
   predict_held(plan, rank, need);
   predict_traffic(plan, config, rank);
+  plan.checkpoint_reads_max = plan.disk_checkpoints * model.checkpoints.reads;
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
   bound_by_budget(plan, rank);
   return plan;

@@ -71,12 +71,15 @@ Result<void> ModelLayout::validate() const {
       if (!seen.insert(shared).second) return invalid(unit.name, "a parameter is shared twice");
     }
   }
-  const auto& [count, size] = checkpoints;
+  const auto& [count, size, leased_max, reads] = checkpoints;
   if (count == 0) return ok();
   if (count > checkpoints_max) {
     return invalid("checkpoints", "too many").wanted("at most " + std::to_string(checkpoints_max)).got(count);
   }
   if (size.is_zero()) return invalid("checkpoints", "a checkpoint has at least one byte");
+  if (constexpr std::uint32_t reads_max = 1 << 16; reads > reads_max) {
+    return invalid("checkpoints", "too many reads").wanted("at most " + std::to_string(reads_max)).got(reads);
+  }
   if (size <= checkpoint_bytes_max / count) return ok();
   return invalid("checkpoints", "too many bytes")
       .wanted("at most " + to_string(checkpoint_bytes_max) + " in all")

@@ -25,6 +25,8 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       config.gradient_accumulation_steps,
                                       model.checkpoints.count,
                                       model.checkpoints.size.value(),
+                                      model.checkpoints.leased_max,
+                                      model.checkpoints.reads,
                                       model.groups.size()};
   for (const UnitLayout& unit : model.units) {
     facts.push_back(unit.parameters.size());

@@ -8,6 +8,7 @@ namespace penstock::zero {
 namespace {
 
 constexpr std::uint64_t uint64_max = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t blocks_max = 1 << 20;
 
 Error refused(const RowBlockOptions& matrix) {
   return Error::invalid_argument("cut_rows").object(matrix.name);
@@ -42,6 +43,13 @@ Result<std::vector<RowBlock>> cut_rows(const RowBlockOptions& matrix) {
   }
   const std::uint64_t groups = ceil_divide(matrix.rows, matrix.multiple);
   const std::uint64_t count = ceil_divide(groups, groups_max);
+  if (count > blocks_max) {
+    return refused(matrix)
+        .reason("the limit makes too many blocks")
+        .wanted("at most " + std::to_string(blocks_max))
+        .got(count)
+        .advice("raise penstock.unit_elements_max");
+  }
   std::vector<RowBlock> blocks;
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto begin = [&](std::uint64_t block) {

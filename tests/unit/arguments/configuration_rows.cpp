@@ -207,6 +207,10 @@ void add_plan_rows(BadArguments& bad) {
   cut("matrix.row_elements", "the most", [](RowBlockOptions& m) { m.row_elements = ~std::uint64_t{}; });
   cut("matrix.multiple", "0", [](RowBlockOptions& m) { m.multiple = 0; });
   cut("matrix.multiple", "the most", [](RowBlockOptions& m) { m.multiple = ~std::uint64_t{}; });
+  cut("matrix.elements_max", "one row of many", [](RowBlockOptions& m) {
+    m.rows = std::uint64_t{1} << 40;
+    m.elements_max = ElementCount(80);
+  });
   cut("matrix.elements_max", "below a row", [](RowBlockOptions& m) { m.elements_max = ElementCount(9); });
   bad("plan_memory", "config.penstock.host_budget", "1 B", [=] {
     Config config;

@@ -59,8 +59,8 @@ class UnitLease {
 
 enum class CheckpointUse : std::uint8_t {
   write,
-  read,
-  last_read,  ///< the contents are not needed after the lease
+  read,       ///< do not write: what is written may be lost
+  last_read,  ///< the same; the contents are not needed after the lease
 };
 
 /// The right to use an activation checkpoint's memory on the device. end() or the destructor ends it, in the order of
@@ -258,7 +258,8 @@ class Engine {
   /// failed_state, once a unit has been passed to gradients() or reduce(), and while a CheckpointLease is held. They
   /// change nothing.
   Result<void> begin_step(const StepOptions& options);
-  /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them.
+  /// Gathers the unit's parameters. Work that is enqueued on `stream` after this call may read them. `stream` outlives
+  /// the lease.
   ///
   /// Errors: budget_too_small, naming the leases and the gradients that hold the device memory: end one, and repeat the
   /// call; those of the tiers, and of finish_update().
@@ -286,8 +287,8 @@ class Engine {
   /// Leases activation checkpoint `checkpoint` of ModelLayout::checkpoints. Work that is enqueued on `stream` after
   /// this call may use its bytes: after `write` they are undefined, else as they were written in this step. While a
   /// checkpoint has no lease, its bytes may move to host memory or to disk and back; from the second step on they come
-  /// back before their use, if each step uses checkpoints in the same order. One lease of a checkpoint at a time. Not
-  /// collective.
+  /// back before their use, if each step uses checkpoints in the same order. One lease of a checkpoint at a time.
+  /// `stream` outlives the lease. Not collective.
   ///
   ///     auto out = engine.checkpoint(k, CheckpointUse::write, stream).value();     // forward of layer k
   ///     out.end();                                                                 // …

@@ -100,7 +100,7 @@ struct MemoryPlan {
   /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its
   /// use, and is then read twice.
   ByteCount gradient_reads_max, gradient_writes_max;
-  /// Upper bounds of one micro-batch in which each checkpoint is written once and read in the reverse order.
+  /// Upper bounds of one micro-batch in which each checkpoint is written once and read CheckpointLayout::reads times.
   ByteCount checkpoint_reads_max, checkpoint_writes_max;
 
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their

@@ -20,7 +20,7 @@ struct RowBlockOptions {
   std::string name;                ///< for messages: "block.3.up.weight"
   std::uint64_t rows = 0;          ///< > 0
   std::uint64_t row_elements = 0;  ///< > 0; of a row, and of what is cut with it, such as a bias
-  ElementCount elements_max;       ///< of a block: penstock.unit_elements_max; 0: no limit
+  ElementCount elements_max = {};  ///< of a block: penstock.unit_elements_max; 0: no limit
   std::uint64_t multiple = 1;      ///< > 0; blocks begin at multiples of it
 };
 
@@ -31,8 +31,8 @@ struct RowBlockOptions {
 ///     auto blocks = zero::cut_rows({.name = "up.weight", .rows = 16384, .row_elements = 4096,
 ///                                   .elements_max = config.penstock.unit_elements_max, .multiple = 64});
 ///
-/// Errors: invalid_argument, for a zero, for more elements than fit into 64 bits, and for a limit below that of
-/// `multiple` rows.
+/// Errors: invalid_argument, for a zero, for more elements than fit into 64 bits, for a limit below that of `multiple`
+/// rows, and for a limit that makes more than a million blocks.
 [[nodiscard]] Result<std::vector<RowBlock>> cut_rows(const RowBlockOptions& matrix);
 
 }  // namespace penstock::zero

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace penstock::zero {
@@ -114,6 +115,22 @@ TEST_F(CheckpointLeases, MayOutliveTheEngine) {
   held.end();
 }
 
+TEST(Checkpoints, HaveSlotsForTheLeasesOfTheTrainer) {
+  const auto plan_of = [](CheckpointLayout checkpoints, ByteCount budget) {
+    Config config;
+    config.penstock.device_budget = budget;
+    ModelLayout model{.units = {{.name = "u", .parameters = {{"w", ElementCount(1024), 0}}}}};
+    model.checkpoints = checkpoints;
+    return plan_memory(config, model, 2, 2).value();
+  };
+  const ByteCount minimum = plan_of({.count = 20, .size = 4_KiB}, {}).device_minimum;
+  EXPECT_EQ(plan_of({.count = 20, .size = 4_KiB}, {}).checkpoints.device_slots, 3u);
+  EXPECT_EQ(plan_of({.count = 20, .size = 4_KiB, .leased_max = 8}, {}).checkpoints.device_slots, 9u);
+  EXPECT_EQ(plan_of({.count = 20, .size = 4_KiB, .leased_max = ~0u}, {}).checkpoints.device_slots, 20u);
+  EXPECT_EQ(plan_of({.count = 20, .size = 4_KiB}, minimum + 20_KiB).checkpoints.device_slots, 8u);
+  EXPECT_EQ(plan_of({.count = 20, .size = 4_KiB}, minimum + 20_KiB).device_minimum, minimum);
+}
+
 TEST(Checkpoints, AreRefusedWhereTheLayoutHasNoneOrTheirSizeIsWrong) {
   Rank::Options options;
   options.model.units = {{.name = "u", .parameters = {{"w", ElementCount(1024), 0}}}};
@@ -122,8 +139,9 @@ TEST(Checkpoints, AreRefusedWhereTheLayoutHasNoneOrTheirSizeIsWrong) {
   ASSERT_FALSE(without_size);
   EXPECT_NE(without_size.error().message().find("checkpoints"), std::string::npos);
   constexpr ByteCount most{std::uint64_t{1} << 63};
-  for (const CheckpointLayout too_much : {CheckpointLayout{1u << 21, 1_B}, {1u << 20, 1_GiB}, {1, most}}) {
-    options.model.checkpoints = too_much;
+  for (const auto& [count, size, reads] :
+       {std::tuple(1u << 21, 1_B, 1u), {1u << 20, 1_GiB, 1u}, {1u, most, 1u}, {1u, 1_B, 1u << 17}}) {
+    options.model.checkpoints = {.count = count, .size = size, .reads = reads};
     EXPECT_EQ(Rank::create(options).error().code(), ErrorCode::invalid_argument);
   }
 
