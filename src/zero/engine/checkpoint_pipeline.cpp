@@ -64,7 +64,8 @@ Error CheckpointPipeline::no_slot(const char* operation) const {
   Error error = Error(ErrorCode::budget_too_small, operation)
                     .reason("all slots for checkpoints are leased")
                     .wanted("at most " + std::to_string(plan_.device_slots) + " leases at a time")
-                    .advice("end a CheckpointLease, or raise penstock.device_budget");
+                    .advice("end a CheckpointLease, or raise CheckpointLayout::leased_max, for " +
+                            to_string(plan_.size) + " of the device's memory each");
   for (const auto& leased : slots_.occupants()) error = std::move(error).note("leased  " + name(*leased));
   return error;
 }
@@ -99,7 +100,10 @@ Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
   slots_.release(checkpoint);
   auto fence = context_.events.record(*state.stream);
   if (!fence) return context_.fail(fence.error());
-  writable_[*slots_.slot_of(checkpoint)].push_back(*fence);
+  std::vector<tiers::Fence>& fences = writable_[*slots_.slot_of(checkpoint)];
+  // A later fence of the same stream stands for the earlier one too.
+  if (std::exchange(state.fenced, state.stream) == state.stream && !fences.empty()) fences.pop_back();
+  fences.push_back(*fence);
   if (state.use == CheckpointUse::last_read) state.written = false;
   if (state.use != CheckpointUse::write) return ok();
   state.written = true;
@@ -111,6 +115,7 @@ Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
 Result<void> CheckpointPipeline::take_slot(std::uint32_t checkpoint, std::uint32_t slot) {
   if (const auto occupant = slots_.occupants()[slot]) PENSTOCK_TRY(free_slot(*occupant, true));
   slots_.place(checkpoint, slot);
+  checkpoints_[checkpoint].fenced = nullptr;
   return ok();
 }
 

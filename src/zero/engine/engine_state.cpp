@@ -302,7 +302,10 @@ Result<DeviceSpan> EngineState::checkpoint(std::uint32_t checkpoint, CheckpointU
         .got(checkpoint);
   }
   if (use > CheckpointUse::last_read) {
-    return Error::invalid_argument(operation).object("use").got(static_cast<unsigned>(use));
+    return Error::invalid_argument(operation)
+        .object("use")
+        .wanted("write, read or last_read")
+        .got(static_cast<unsigned>(use));
   }
   return checkpoints_->lease(checkpoint, use, stream);
 }

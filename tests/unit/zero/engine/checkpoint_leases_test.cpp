@@ -79,7 +79,8 @@ TEST_F(CheckpointLeases, ReadOnlyWhatThisStepHasWritten) {
 TEST_F(CheckpointLeases, AreAsManyAsThereAreSlots) {
   std::vector<CheckpointLease> leases;
   for (std::uint32_t i = 0; i < 3; ++i) leases.push_back(lease(i, write).value());
-  for (const char* const words : {"at most 3 leases", "checkpoint 0", "checkpoint 2", "device_budget"})
+  for (const char* const words :
+       {"at most 3 leases", "checkpoint 0", "checkpoint 2", "leased_max", "100.0 KiB"})
     expect_refused(lease(3, write), ErrorCode::budget_too_small, words);
   leases[1].end();
   EXPECT_TRUE(lease(3, write));
