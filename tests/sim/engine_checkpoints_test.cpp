@@ -102,10 +102,16 @@ TEST(EngineCheckpoints, StayInHostMemoryAsFarAsItsBudgetReaches) {
   const ByteCount smallest = smallest_host_budget(options);
   options.config.penstock.host_budget = smallest;
   EXPECT_EQ(plan_of(options).checkpoints.in_host, 0u);
-  options.config.penstock.host_budget = 64_MiB;
-  const MemoryPlan plan = plan_of(options);
-  EXPECT_EQ(plan.checkpoints.in_host, 8u);
-  EXPECT_EQ(plan.disk_checkpoints, 0_B);
+  const auto more_budget_for = [&](std::uint32_t checkpoints) {
+    const ByteCount before = options.config.penstock.host_budget;
+    while (plan_of(options).checkpoints.in_host < checkpoints) options.config.penstock.host_budget += 4_KiB;
+    return options.config.penstock.host_budget - before;
+  };
+  more_budget_for(1);
+  EXPECT_EQ(more_budget_for(5), slot * 4);
+  EXPECT_EQ(more_budget_for(8), 0_B) << "where all stay, none is in flight to the disk";
+  EXPECT_EQ(plan_of(options).disk_checkpoints, 0_B);
+  expect_right(options, digest_without_checkpoints(options), "with room for all and not more");
   EXPECT_EQ(plan_of(options_with(OffloadDevice::cpu)).checkpoints.in_host, 8u);
 }
 

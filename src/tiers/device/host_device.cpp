@@ -1,6 +1,9 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include "tiers/device/host_stream.hpp"
+#include "tiers/memory/host_pages.hpp"
+
+#include <penstock/tiers/memory/memory_limits.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +24,31 @@ std::shared_ptr<HostStreams> make_streams(const HostDevice::Options& options) {
     case HostDevice::Mode::eager: break;
   }
   return make_eager_streams();
+}
+
+constexpr ByteCount page = 2_MiB;
+/// Smaller allocations are not checked against the machine's memory: reading the limits takes longer than they do.
+constexpr ByteCount checked_min = 16_MiB;
+constexpr const char* less_memory = "lower penstock.device_budget, or use smaller units";
+
+/// Memory in 2 MiB pages where the kernel gives them. Its contents are what a real device gives: anything.
+Result<std::byte*> allocate_pages(ByteCount size) {
+  const ByteCount padded = std::max(round_up(size, Alignment(page.value())), page);
+  std::unique_lock<std::mutex> lock;
+  if (size >= checked_min) {
+    lock = std::unique_lock(population_mutex());
+    if (auto fits = check_memory("HostDevice::allocate", size, memory_limit()); !fits)
+      return std::move(fits).error().advice(less_memory);
+  }
+  // The sum of a size near 2^64 and its padding wraps around.
+  void* memory = padded < size ? nullptr : std::aligned_alloc(page.value(), padded.value());
+  if (memory != nullptr && (!lock || populate(static_cast<std::byte*>(memory), padded)))
+    return static_cast<std::byte*>(memory);
+  std::free(memory);
+  return Error(ErrorCode::no_space, "HostDevice::allocate")
+      .reason("the machine has no memory for it")
+      .wanted(size)
+      .advice(less_memory);
 }
 
 }  // namespace
@@ -63,17 +91,7 @@ Result<DeviceSpan> HostDevice::allocate(ByteCount size) {
              " free")
         .advice("raise HostDevice::Options::memory, which make_host_accelerator() sets");
   }
-  // 2 MiB pages where the kernel gives them; contents are what a real device gives: anything.
-  constexpr ByteCount page = 2_MiB;
-  const ByteCount padded = std::max(round_up(size, Alignment(page.value())), page);
-  // The sum of a size near 2^64 and its padding wraps around.
-  void* memory = padded < size ? nullptr : std::aligned_alloc(page.value(), padded.value());
-  if (memory == nullptr) {
-    return Error(ErrorCode::no_space, "HostDevice::allocate")
-        .reason("the machine has no memory for it")
-        .wanted(size)
-        .advice("lower penstock.device_budget, or use smaller units");
-  }
+  PENSTOCK_TRY_ASSIGN(std::byte* const memory, allocate_pages(size));
   state_->allocations.emplace(reinterpret_cast<std::uintptr_t>(memory), size);
   state_->used += size;
   return DeviceSpan(DeviceAddress(reinterpret_cast<std::uintptr_t>(memory)), size);

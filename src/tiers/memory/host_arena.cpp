@@ -1,6 +1,7 @@
 #include "tiers/memory/host_arena.hpp"
 
 #include "base/notes.hpp"
+#include "tiers/memory/host_pages.hpp"
 
 #include <penstock/tiers/memory/memory_limits.hpp>
 
@@ -54,15 +55,6 @@ std::uint64_t huge_bytes_at(const void* address) {
   return 0;
 }
 
-bool populate(std::byte* address, std::uint64_t size) {
-#ifdef MADV_POPULATE_WRITE
-  if (::madvise(address, size, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;
-#endif
-  for (std::uint64_t at = 0; at < size; at += 4096) address[at] = std::byte{0};
-  return true;
-}
-
 Error refused(std::uint64_t size, int errno_value) {
   return Error(ErrorCode::no_space, "HostArena::create")
       .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
@@ -84,9 +76,7 @@ std::string_view to_string(PageKind kind) {
 Result<HostArena> HostArena::create(const Options& options) {
   HostArena arena;
   if (options.size.is_zero()) return arena;
-  // Two ranks that create their arenas at the same time must not both count the same memory as available.
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
+  const std::lock_guard lock(population_mutex());
   PENSTOCK_TRY(check_memory("HostArena::create", options.size, memory_limit()));
 
   const std::uint64_t size = round_up(options.size.value(), page_size.value());
@@ -96,7 +86,7 @@ Result<HostArena> HostArena::create(const Options& options) {
   ::madvise(address, size, MADV_DONTFORK);
   ::madvise(address, size, MADV_DONTDUMP);
   const bool advised = ::madvise(address, size, MADV_HUGEPAGE) == 0;
-  if (!populate(address, size)) return refused(size, errno);
+  if (!populate(address, ByteCount(size))) return refused(size, errno);
 
   const std::uint64_t huge = advised ? huge_bytes_at(address) : 0;
   if (huge >= size) {

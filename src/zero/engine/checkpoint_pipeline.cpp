@@ -104,7 +104,10 @@ Result<void> CheckpointPipeline::release(std::uint32_t checkpoint) {
   // A later fence of the same stream stands for the earlier one too.
   if (std::exchange(state.fenced, state.stream) == state.stream && !fences.empty()) fences.pop_back();
   fences.push_back(*fence);
-  if (state.use == CheckpointUse::last_read) state.written = false;
+  if (state.use == CheckpointUse::last_read) {
+    state.written = false;
+    slots_.end_contents(checkpoint);
+  }
   if (state.use != CheckpointUse::write) return ok();
   state.written = true;
   state.written_at = *std::move(fence);

@@ -135,7 +135,7 @@ Result<CheckpointLease> Engine::checkpoint(std::uint32_t checkpoint, CheckpointU
 
 Result<UnitGradients> Engine::gradients(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::gradients"));
-  PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients(unit, stream));
+  PENSTOCK_TRY_ASSIGN(auto slots, state_->gradients("Engine::gradients", unit, stream));
   UnitGradients gradients;
   gradients.engine_ = state_;
   gradients.unit_ = unit;

@@ -150,14 +150,14 @@ Result<void> EngineState::between_steps(const char* operation) const {
     const FlatState& flat = context_.flats[f];
     if (gradients_.untouched(flat) && !residency_->is_open(f)) continue;
     return Error(ErrorCode::failed_state, operation)
-        .reason("a step is in progress")
+        .reason("a step is in progress, in which a gradient was asked for or reduced")
         .object(flat.layout->name)
         .advice("reduce every unit in every micro-batch and call step(), or call abandon_step()");
   }
   return ok();
 }
 
-/// The check of every call that uses the parameters.
+/// The check of every call of a step.
 Result<void> EngineState::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
@@ -251,15 +251,16 @@ void EngineState::release(std::uint32_t unit) noexcept {
   (void)gathers_.end_use(unit);  // an error fails the engine, and the next call returns it
 }
 
-Result<std::vector<GradientSlot>> EngineState::gradients(std::uint32_t unit, tiers::Stream& stream) {
-  PENSTOCK_TRY(ready("Engine::gradients"));
-  PENSTOCK_TRY(check_unit("Engine::gradients", unit));
-  PENSTOCK_TRY(gradients_.check_expected(unit));
+Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, std::uint32_t unit,
+                                                         tiers::Stream& stream) {
+  PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_unit(operation, unit));
+  PENSTOCK_TRY(gradients_.check_expected(operation, unit));
   PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
   gradient_stream_ = &stream;
   PENSTOCK_TRY(residency_->open_gradients(unit, *this));
-  return gradients_.slots(unit);
+  return gradients_.slots(operation, unit);
 }
 
 Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
@@ -281,10 +282,11 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
 
 Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
                                         tiers::Stream& stream) {
-  PENSTOCK_TRY(ready("Engine::reduce"));
-  PENSTOCK_TRY(check_unit("Engine::reduce", unit));
+  constexpr const char* operation = "Engine::reduce";
+  PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_unit(operation, unit));
   PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients, stream));
-  PENSTOCK_TRY_ASSIGN(const auto slots, this->gradients(unit, stream));
+  PENSTOCK_TRY_ASSIGN(const auto slots, this->gradients(operation, unit, stream));
   PENSTOCK_TRY(caller_gradients_.copy(gradients, slots, stream));
   return reduce(unit, stream);
 }
@@ -292,8 +294,7 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
 Result<DeviceSpan> EngineState::checkpoint(std::uint32_t checkpoint, CheckpointUse use,
                                            tiers::Stream& stream) {
   constexpr const char* operation = "Engine::checkpoint";
-  PENSTOCK_TRY(check_not_failed(operation));
-  PENSTOCK_TRY(check_not_interrupted(operation));
+  PENSTOCK_TRY(ready(operation));
   const std::uint32_t count = options_.model.checkpoints.count;
   if (checkpoint >= count) {
     return Error::invalid_argument(operation)

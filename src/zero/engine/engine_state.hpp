@@ -53,7 +53,8 @@ class EngineState : private FlatResidency::Effects {
   Result<void> begin_step(const StepOptions& step);
   Result<std::vector<DeviceTensor>> acquire(std::uint32_t unit, tiers::Stream& stream);
   void release(std::uint32_t unit) noexcept;
-  Result<std::vector<GradientSlot>> gradients(std::uint32_t unit, tiers::Stream& stream);
+  Result<std::vector<GradientSlot>> gradients(const char* operation, std::uint32_t unit,
+                                              tiers::Stream& stream);
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
   Result<void> reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
                              tiers::Stream& stream);

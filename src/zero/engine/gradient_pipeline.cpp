@@ -21,9 +21,9 @@ std::uint32_t GradientPipeline::micro_batches_begun() const {
   return std::min(micro_batches_, reduced + 1);
 }
 
-Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
+Result<void> GradientPipeline::check_expected(const char* operation, std::uint32_t unit) const {
   if (units_[unit].absent) {
-    return Error::invalid_argument("Engine::gradients")
+    return Error::invalid_argument(operation)
         .reason("the unit gets no gradient in this step")
         .object(context_.model.units[unit].name)
         .advice("leave it out of StepOptions::units_without_gradient, or skip gradients() and reduce()");
@@ -31,14 +31,15 @@ Result<void> GradientPipeline::check_expected(std::uint32_t unit) const {
   for (const std::uint32_t index : context_.shards.needed_by(unit)) {
     const FlatState& flat = context_.flats[index];
     if (flat.grad.reduced_count >= micro_batches_) {
-      return Error::invalid_argument("Engine::gradients")
+      return Error::invalid_argument(operation)
           .reason("every micro-batch of this step was already reduced")
           .object(flat.layout->name)
           .wanted("at most " + std::to_string(micro_batches_))
-          .got(flat.grad.reduced_count + 1);
+          .got(flat.grad.reduced_count + 1)
+          .advice("call step(), or begin_step() with more StepOptions::micro_batches");
     }
     if (units_[unit].written <= flat.grad.reduced_count) continue;
-    return Error::invalid_argument("Engine::gradients")
+    return Error::invalid_argument(operation)
         .reason("the unit's gradient of this micro-batch was already reduced")
         .object(context_.model.units[unit].name)
         .advice("first reduce the other units that share " + flat.layout->name);
@@ -69,12 +70,12 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
   return ok();
 }
 
-Result<std::vector<GradientSlot>> GradientPipeline::slots(std::uint32_t unit) {
+Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation, std::uint32_t unit) {
   const bool again = units_[unit].open;
   const auto flats = context_.shards.needed_by(unit);
   const auto shared = [&](std::uint32_t flat) { return context_.shards.user_count(flat) > 1; };
   if (again && std::any_of(flats.begin(), flats.end(), shared)) {
-    return Error::invalid_argument("Engine::gradients")
+    return Error::invalid_argument(operation)
         .reason("the unit's gradient is being written, and is added to that of another unit")
         .object(context_.model.units[unit].name)
         .advice("pass the first result to reduce(), or call abandon_step()");
@@ -144,7 +145,9 @@ Result<void> GradientPipeline::check_complete() const {
         .object(flat.layout->name)
         .wanted(micro_batches_)
         .got(flat.grad.reduced_count)
-        .advice("reduce it, or list its unit in StepOptions::units_without_gradient");
+        .advice(
+            "reduce it; or give begin_step() fewer StepOptions::micro_batches, or the unit in "
+            "StepOptions::units_without_gradient");
   }
   return ok();
 }

@@ -24,7 +24,7 @@ class GradientPipeline {
   [[nodiscard]] std::uint32_t micro_batches_begun() const;
   /// Errors: invalid_argument, when the unit gets no gradient in this step, when every micro-batch of it was reduced,
   /// or when units that share its parameters have still to reduce theirs of the last one.
-  Result<void> check_expected(std::uint32_t unit) const;
+  Result<void> check_expected(const char* operation, std::uint32_t unit) const;
   /// Whether the unit's next gradient is that of the step's last micro-batch.
   [[nodiscard]] bool is_last_micro_batch(std::uint32_t unit) const {
     return units_[unit].written + 1 == micro_batches_;
@@ -36,7 +36,7 @@ class GradientPipeline {
   Result<void> open(FlatState& flat, const tiers::Reservation& range, tiers::Stream& stream);
   /// A repeated call returns the same slots: what is written next replaces what was written before. Errors:
   /// invalid_argument, for a repeated call of a unit that shares parameters: a slot may have the sum of several units.
-  Result<std::vector<GradientSlot>> slots(std::uint32_t unit);
+  Result<std::vector<GradientSlot>> slots(const char* operation, std::uint32_t unit);
   /// The unit's gradient is written. Its flats that no other unit has still to write can be reduced.
   void close(std::uint32_t unit);
   /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.

@@ -12,16 +12,15 @@ void CheckpointSlots::note_use(std::uint32_t checkpoint, Contents needs) {
   const Use use{checkpoint, needs};
   recording_.push_back(use);
   places_[checkpoint].last_use = ++uses_;
-  // An order that differs from the prediction is followed from the next step on.
-  if (position_ < order_.size() && order_[position_] != use) order_.clear();
+  places_[checkpoint].needed = true;
+  follows_ = follows_ && position_ < order_.size() && order_[position_] == use;
   ++position_;
 }
 
 std::uint64_t CheckpointSlots::uses_until(std::uint32_t checkpoint) const {
   const std::vector<std::size_t>& positions = positions_[checkpoint];
   const auto next = std::lower_bound(positions.begin(), positions.end(), position_);
-  return order_.empty() || next == positions.end() ? std::numeric_limits<std::uint64_t>::max()
-                                                   : *next - position_;
+  return !follows_ || next == positions.end() ? std::numeric_limits<std::uint64_t>::max() : *next - position_;
 }
 
 std::optional<std::uint32_t> CheckpointSlots::choose(std::uint64_t before) const {
@@ -30,8 +29,11 @@ std::optional<std::uint32_t> CheckpointSlots::choose(std::uint64_t before) const
   for (std::uint32_t slot = 0; slot < occupants_.size(); ++slot) {
     if (!occupants_[slot]) return slot;
     const std::uint32_t checkpoint = *occupants_[slot];
-    if (places_[checkpoint].leased) continue;
-    const std::pair later{uses_until(checkpoint), uses_ - places_[checkpoint].last_use};
+    const Place& place = places_[checkpoint];
+    if (place.leased) continue;
+    constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+    const std::pair later =
+        place.needed ? std::pair(uses_until(checkpoint), uses_ - place.last_use) : std::pair(never, never);
     if (later.first < before || (chosen && later <= best)) continue;
     chosen = slot;
     best = later;
@@ -60,12 +62,14 @@ void CheckpointSlots::end_step() {
   left_ = std::exchange(leaving_, std::vector<bool>(places_.size()));
   left_.resize(places_.size());
   position_ = 0;
+  follows_ = true;
 }
 
 void CheckpointSlots::abandon_step() {
   recording_.clear();
   leaving_.clear();
   position_ = 0;
+  follows_ = !order_.empty();
 }
 
 }  // namespace penstock::zero

@@ -9,7 +9,7 @@ namespace penstock::zero {
 /// Which activation checkpoints are in the slots of the device's memory. It moves no bytes.
 ///
 /// Decides from the order of uses: a step is expected to be as the last one. In the first step, and once a step
-/// differs, the checkpoint that was used longest ago leaves first, and none is loaded ahead.
+/// differs, none is loaded ahead, and of those that are needed the one that was used longest ago leaves first.
 ///
 /// Owned by the trainer's thread.
 class CheckpointSlots {
@@ -27,8 +27,8 @@ class CheckpointSlots {
 
   /// The trainer uses the checkpoint now.
   void note_use(std::uint32_t checkpoint, Contents needs);
-  /// The slot for a checkpoint that has none: a free one, or that of a checkpoint that is used later than `before`
-  /// uses from now and is not leased. None, if there is no such slot.
+  /// The slot for a checkpoint that has none: a free one, that of a checkpoint which is not needed any more, or that
+  /// of one which is used later than `before` uses from now. None, if all others are leased or used before.
   [[nodiscard]] std::optional<std::uint32_t> choose(std::uint64_t before = 0) const;
   /// Precondition: the slot is free and the checkpoint has none.
   void place(std::uint32_t checkpoint, std::uint32_t slot);
@@ -37,6 +37,8 @@ class CheckpointSlots {
   void lease(std::uint32_t checkpoint) { places_[checkpoint].leased = true; }
   void release(std::uint32_t checkpoint) { places_[checkpoint].leased = false; }
   [[nodiscard]] bool is_leased(std::uint32_t checkpoint) const { return places_[checkpoint].leased; }
+  /// The checkpoint's contents are not needed any more, until its next use.
+  void end_contents(std::uint32_t checkpoint) { places_[checkpoint].needed = false; }
 
   /// The next checkpoint to load ahead, and how many uses from now it is needed. It must have been written, which
   /// `is_written(checkpoint)` tells.
@@ -46,6 +48,7 @@ class CheckpointSlots {
   };
   template <class IsWritten>
   [[nodiscard]] std::optional<Ahead> next_ahead(const IsWritten& is_written) const {
+    if (!follows_) return std::nullopt;
     for (std::size_t at = position_; at < order_.size() && at < position_ + occupants_.size(); ++at) {
       const auto& [checkpoint, needs] = order_[at];
       if (needs == Contents::undefined || places_[checkpoint].slot || !is_written(checkpoint)) continue;
@@ -71,7 +74,7 @@ class CheckpointSlots {
   };
   struct Place {
     std::optional<std::uint32_t> slot;
-    bool leased = false;
+    bool leased = false, needed = false;
     std::uint64_t last_use = 0;
   };
   /// Uses from now until the checkpoint is used, in the predicted order; the largest number when it is not.
@@ -83,6 +86,7 @@ class CheckpointSlots {
   std::vector<Use> order_, recording_;
   std::vector<std::vector<std::size_t>> positions_;  // by checkpoint: in order_, ascending
   std::size_t position_ = 0;
+  bool follows_ = false;  // the uses are those of order_ until now
   std::uint64_t uses_ = 0;
 };
 

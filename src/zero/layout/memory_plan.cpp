@@ -40,8 +40,9 @@ Result<void> check_units(const Config& config, const ModelLayout& model) {
     for (const ParameterId id : model.parameters_of(unit)) count += model.parameter(id).count;
     if (count <= most) continue;
     return Error::invalid_argument("plan_memory")
-        .reason("the unit is larger than penstock.unit_elements_max")
+        .reason("the unit is too large")
         .object(model.units[unit].name)
+        .where("penstock.unit_elements_max")
         .wanted("at most " + to_string(most))
         .got(count)
         .advice("cut its matrices into row blocks with cut_rows(), each a unit; or raise the limit");
@@ -159,7 +160,7 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   if (!plan.checkpoints.leave_device()) return need;
   if (need.may_spill) {
     need.streamed.checkpoint = plan.checkpoints.size;
-    need.checkpoints = plan.checkpoints.size * checkpoints_in_flight;
+    need.checkpoints = plan.checkpoints.size * std::min(plan.checkpoints.count, checkpoints_in_flight);
   } else {
     need.resident += plan.checkpoints.size * plan.checkpoints.count;
   }
@@ -244,6 +245,22 @@ std::uint32_t flats_updating(const MemoryPlan& plan, const StreamedSizes& larges
   return room >= two + largest.tile * plan.update.tiles() ? 2 : 1;
 }
 
+/// Places checkpoints in `left` bytes, and returns how many of these are taken: by those that stay in host memory, and
+/// by those in flight to and from the disk.
+ByteCount place_checkpoints(MemoryPlan& plan, const HostNeed& need, ByteCount left) {
+  MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
+  if (!checkpoints.leave_device()) return {};
+  if (!need.may_spill) return checkpoints.in_host = checkpoints.count, ByteCount();  // they are resident
+  if (plan.gradients_on_disk) return {};
+  // What is taken from the tiles in flight would cost more than a checkpoint that moves.
+  const ByteCount beside_ring = left - std::min(left, need.ring), all = checkpoints.size * checkpoints.count;
+  if (all <= beside_ring) return checkpoints.in_host = checkpoints.count, all;
+  if (left < need.checkpoints) return {};
+  const ByteCount rest = beside_ring - std::min(beside_ring, need.checkpoints);
+  checkpoints.in_host = static_cast<std::uint32_t>(rest / checkpoints.size);
+  return need.checkpoints + checkpoints.size * checkpoints.in_host;
+}
+
 /// Assigns the memory beyond the minimum: first to gradients, because spilled ones are written and read; then to
 /// parameter shards, which are read several times a step; then to checkpoints and to tiles, which are read and written
 /// once a step.
@@ -252,16 +269,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
   plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
   const bool shards_stay = plan.shards_on_disk && take(rank.shards);
-  MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
-  if (!need.may_spill) {
-    checkpoints.in_host = checkpoints.leave_device() ? checkpoints.count : 0;
-  } else if (checkpoints.leave_device() && !plan.gradients_on_disk && take(need.checkpoints)) {
-    // What is taken from the tiles in flight would cost more than a checkpoint that moves.
-    const ByteCount beside_ring = left - std::min(left, need.ring);
-    checkpoints.in_host = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(beside_ring / checkpoints.size, checkpoints.count));
-    left -= checkpoints.size * checkpoints.in_host;
-  }
+  left -= place_checkpoints(plan, need, left);
   if (!need.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
   } else if (!plan.gradients_on_disk && take(need.ring)) {
@@ -273,7 +281,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
                           (shards_stay ? rank.shards : ByteCount()) +
                           (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
-                          (need.may_spill ? checkpoints.size * checkpoints.in_host : ByteCount());
+                          (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
   plan.update.flats = flats_updating(plan, sweep, room);
   if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);

@@ -21,6 +21,11 @@ namespace penstock::tiers {
 /// wait fails in a unit test. A deferred device is used by one thread at a time. A *threaded* device has a thread for
 /// each stream, as an accelerator runs its streams by itself.
 ///
+/// Host code joins the order of a stream with stream->handle().host_queue()->enqueue(): an accelerator's kernel is then
+/// a function. On an eager device it may also run at once, without the queue.
+///
+/// allocate() populates its memory, from 16 MiB on: the machine's memory must suffice then, not later.
+///
 /// With `speeds` an operation takes time: on the machine's clock on a threaded device, on `clock` on a deferred one. It
 /// takes effect when it ends.
 ///

@@ -1,9 +1,11 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/tiers/io/sim_disk.hpp>
+#include <penstock/tiers/memory/memory_limits.hpp>
 
 #include <gtest/gtest.h>
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <latch>
 #include <memory>
 #include <set>
@@ -12,6 +14,14 @@
 
 namespace penstock::tiers {
 namespace {
+
+/// Bytes of this process that have pages.
+ByteCount resident() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t all = 0, pages = 0;
+  statm >> all >> pages;
+  return 4_KiB * pages;
+}
 
 TEST(HostDevice, AllocatesNoMoreThanItsMemory) {
   HostDevice device({.memory = 8_MiB});
@@ -23,6 +33,26 @@ TEST(HostDevice, AllocatesNoMoreThanItsMemory) {
   EXPECT_EQ(more.error().code(), ErrorCode::budget_too_small);
   device.release(span);
   EXPECT_EQ(device.free_memory(), 8_MiB);
+}
+
+TEST(HostDevice, RefusesMoreThanTheMachineHasAvailable) {
+  const ByteCount available = memory_limit().available;
+  HostDevice device({.memory = available * 2});
+  const auto span = device.allocate(available * 2);
+  ASSERT_FALSE(span);
+  EXPECT_EQ(span.error().code(), ErrorCode::no_space);
+  EXPECT_NE(span.error().message().find("penstock.device_budget"), std::string::npos)
+      << span.error().message();
+  EXPECT_EQ(device.free_memory(), available * 2);
+}
+
+TEST(HostDevice, PopulatesALargeAllocation) {
+  constexpr ByteCount size = 64_MiB;
+  HostDevice device({.memory = size});
+  const ByteCount before = resident();
+  const auto span = device.allocate(size).value();
+  EXPECT_GE(resident(), before + size - 1_MiB);
+  device.release(span);
 }
 
 TEST(HostDevice, RunsAnEagerStreamAtOnce) {

@@ -83,7 +83,9 @@ TEST_F(CallerGradients, InMemoryOfTheEngineAreRefused) {
 
 TEST_F(CallerGradients, AreRefusedOnceTheStepHasThem) {
   ASSERT_TRUE(reduce_all());
-  expect_refused(1, {tensor(values_, 100), tensor(values_, 50)}, "already reduced");
+  const std::vector<GradientSource> more = {tensor(values_, 100), tensor(values_, 50)};
+  expect_refused(1, more, "[Engine::reduce]");
+  expect_refused(1, more, "StepOptions::micro_batches");
   EXPECT_TRUE(engine_.step());
 }
 

@@ -149,6 +149,10 @@ TEST(Checkpoints, AreRefusedWhereTheLayoutHasNoneOrTheirSizeIsWrong) {
   options.model.checkpoints = {};
   const auto rank = Rank::create(options).value();
   const auto stream = rank->device().create_stream().value();
+  const auto too_early = rank->engine().checkpoint(0, write, *stream);
+  ASSERT_FALSE(too_early);
+  EXPECT_NE(too_early.error().message().find("initialize()"), std::string::npos);
+  ASSERT_TRUE(rank->engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}));
   const auto none = rank->engine().checkpoint(0, write, *stream);
   ASSERT_FALSE(none);
   EXPECT_NE(none.error().message().find("ModelLayout::checkpoints"), std::string::npos)

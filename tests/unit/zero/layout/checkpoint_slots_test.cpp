@@ -114,9 +114,28 @@ TEST(CheckpointSlots, FollowAStepThatDiffersFromTheNextOneOn) {
   EXPECT_FALSE(ahead());
   use(0), slots.end_step();
   EXPECT_TRUE(ahead());
-  use(1);
+  use(0);
+  EXPECT_FALSE(ahead());
   slots.abandon_step();
-  EXPECT_TRUE(ahead()) << "a step that is abandoned is no prediction";
+  EXPECT_TRUE(ahead()) << "an evaluation or a step that is abandoned is no prediction";
+  use(1);
+  EXPECT_TRUE(ahead());
+  use(0), use(0);
+  EXPECT_FALSE(ahead()) << "the step is longer than the last one";
+}
+
+TEST(CheckpointSlots, TakeTheSlotOfOneThatIsNotNeededFirst) {
+  CheckpointSlots slots(4, 3);
+  for (const std::uint32_t checkpoint : {0u, 1u, 2u}) {
+    slots.note_use(checkpoint, CheckpointSlots::Contents::undefined);
+    slots.place(checkpoint, checkpoint);
+  }
+  EXPECT_EQ(slots.choose(), 0u) << "the one used longest ago";
+  slots.end_contents(1);
+  EXPECT_EQ(slots.choose(), 1u);
+  EXPECT_EQ(slots.choose(1000), 1u) << "for one that is loaded ahead too";
+  slots.note_use(1, CheckpointSlots::Contents::undefined);
+  EXPECT_EQ(slots.choose(), 0u) << "it has contents again";
 }
 
 }  // namespace
