@@ -324,7 +324,9 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.tile_rereads_max =
       std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
   plan.shard_writes = plan.disk_shards;
-  plan.shard_reads_max = plan.disk_shards * 2;
+  // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so
+  // that a shard may be evicted between its prefetch and its use.
+  plan.shard_reads_max = plan.disk_shards * (plan.gradients_on_disk ? 4 : 2);
   plan.gradient_reads_max = plan.disk_gradients * 2;
   plan.gradient_writes_max = plan.disk_gradients;
   plan.checkpoint_writes_max = plan.disk_checkpoints;
