@@ -120,8 +120,9 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
 /// The plan of each rank. Refuses a run that does not fit into the machine's memory.
 Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config& config) {
   const std::uint32_t ranks = arguments.training.ranks;
-  PENSTOCK_TRY_ASSIGN(auto plan,
-                      plan_memory(config, layout_of(arguments.model, arguments.training), ranks, ranks));
+  const auto memory = arguments.cuda ? tiers::DeviceMemory::separate : tiers::DeviceMemory::host;
+  PENSTOCK_TRY_ASSIGN(
+      auto plan, plan_memory(config, layout_of(arguments.model, arguments.training), ranks, ranks, memory));
   PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda), ranks));
   return plan;
 }

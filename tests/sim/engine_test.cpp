@@ -205,34 +205,6 @@ TEST(Engine, SkipsAStepWhileGradientsAreSpilled) {
   }
 }
 
-TEST(Engine, TrainsRandomModelsWithTheSmallestBudgetAndALittleMore) {
-  std::vector<std::uint64_t> seeds = {160, 206, 221, 483, 645, 909};  // where tiles were once read twice
-  for (std::uint64_t seed = 0; seed < 60; ++seed) seeds.push_back(seed);
-  for (const std::uint64_t seed : seeds) {
-    SeededRandom random(seed);
-    RunOptions options{
-        .ranks = static_cast<std::uint32_t>(1 + random.below(3)),
-        .micro_batches = static_cast<std::uint32_t>(1 + random.below(random.below(4) == 0 ? 12 : 3)),
-        .steps = 2,
-        .model = test::random_model(random)};
-    if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
-    if (random.below(4) == 0)
-      options.configured_micro_batches = static_cast<std::uint32_t>(1 + random.below(3));
-    const std::string in_memory = train(options).digest;
-    options.config.offload_optimizer.device = OffloadDevice::nvme;
-    if (random.below(3) > 0) options.config.offload_param.device = OffloadDevice::nvme;
-    options.config.penstock.host_budget = smallest_host_budget(options);
-    if (random.below(2) == 0) options.config.penstock.host_budget += ByteCount(random.below(600'000));
-    options.seed = seed;
-
-    const RunResult result = train(options);
-
-    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
-    EXPECT_EQ(result.digest, in_memory) << "seed " << seed;
-    EXPECT_EQ(result.above_prediction, std::vector<std::string>{}) << "seed " << seed;
-  }
-}
-
 TEST(Engine, HoldsAndMovesNoMoreThanWasPredicted) {
   for (const ByteCount extra : {0_KiB, 300_KiB, 2_MiB}) {
     RunOptions options{.config = on_disk()};
