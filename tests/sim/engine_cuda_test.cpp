@@ -237,6 +237,36 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
   }
 }
 
+// A flat of several slots, so that each copy of pageable memory has parts before and after the call that fails.
+TEST_F(EngineOnCuda, EndsWhereACopyOfPageableMemoryFailsInItsMiddle) {
+  constexpr std::uint64_t to_device = 2, to_host = 5;  // calls: either copy has three parts
+  for (const char* const function : {"cudaLaunchHostFunc", "cudaMemcpyAsync"}) {
+    for (const std::uint64_t nth : {to_device, to_host}) {
+      SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth));
+      fake_cuda::restart({.seed = nth});
+      RunOptions options = run_options(/*ranks=*/1, {cpu, cpu});
+      options.model.groups = {{}};
+      options.model.units = {{.name = "large", .parameters = {{"weight", ElementCount(5'000'000), 0}}}};
+      options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
+      options.accelerator = cuda();
+      options.micro_batches = 1;
+      options.attempts = 3;
+      options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
+        if (step == 1) fake_cuda::fail_call(function, nth, cudaErrorInvalidValue);
+      };
+
+      const RunResult result = train(options);
+
+      ASSERT_TRUE(result.error);
+      EXPECT_EQ(result.error->code(), ErrorCode::io);
+      EXPECT_NE(result.error->message().find("invalid argument"), std::string::npos)
+          << result.error->message();
+      EXPECT_TRUE(result.engine_failed);
+      EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+    }
+  }
+}
+
 // A call of the update, among others: a tile may be updated in part, so that the engine cannot go on.
 TEST_F(EngineOnCuda, FailsForGoodWhereACallOfAnUpdateFails) {
   for (const char* const function :
