@@ -46,6 +46,11 @@ struct Run {
   [[nodiscard]] __device__ U8* state_of(const TileOperands& tile, StateFormat format) const {
     return tile.state + *state_block_bytes(format, adam_block_elements) * block;
   }
+  /// The run's part of the first array of states.
+  template <class T>
+  [[nodiscard]] __device__ T* states_of(const TileOperands& tile, StateFormat format) const {
+    return reinterpret_cast<T*>(state_of(tile, format)) + begin;
+  }
   template <class Parameter>
   [[nodiscard]] __device__ Parameter* parameter_of(const TileOperands& tile) const {
     return static_cast<Parameter*>(tile.parameter) + block_first + begin;
@@ -71,6 +76,24 @@ struct Array {
   __device__ void store(const Slots& slots) const { slots.store(at, from); }
 };
 
+/// Masters, m and v in fp32.
+template <class Slots>
+struct Fp32States {
+  Array<float, Slots> p, m, v;
+
+  __device__ Fp32States(float* masters, float* moments, const Run& run)
+      : p(masters), m(moments), v(moments + run.length) {}
+  __device__ void load(const Slots& slots) { p.load(slots), m.load(slots), v.load(slots); }
+  __device__ void store(const Slots& slots) const { p.store(slots), m.store(slots), v.store(slots); }
+
+  __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                         float gradient, Largest<ScalarLane>& largest) {
+    adam_update<ScalarLane>(decay, coefficients, gradient, p.at[k], m.at[k], v.at[k]);
+    largest.add(p.at[k]);
+    largest.add_positive(v.at[k]);
+  }
+};
+
 /// m and v in fp32; the parameter, in fp32, is the master.
 struct MomentsFormat {
   static constexpr StateFormat format = StateFormat::moments;
@@ -78,22 +101,9 @@ struct MomentsFormat {
   using Scales = NoScales;
 
   template <class Slots>
-  struct State {
-    Array<float, Slots> m, v, p;
-
+  struct State : Fp32States<Slots> {
     __device__ State(const TileOperands& tile, const Run& run, const Scales&)
-        : m(reinterpret_cast<float*>(run.state_of(tile, format)) + run.begin),
-          v(m.from + run.length),
-          p(run.parameter_of<float>(tile)) {}
-    __device__ void load(const Slots& slots) { p.load(slots), m.load(slots), v.load(slots); }
-    __device__ void store(const Slots& slots) const { p.store(slots), m.store(slots), v.store(slots); }
-
-    __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
-                           float gradient, Largest<ScalarLane>& largest) {
-      adam_update<ScalarLane>(decay, coefficients, gradient, p.at[k], m.at[k], v.at[k]);
-      largest.add(p.at[k]);
-      largest.add_positive(v.at[k]);
-    }
+        : Fp32States<Slots>(run.parameter_of<float>(tile), run.states_of<float>(tile, format), run) {}
   };
 };
 
@@ -105,26 +115,22 @@ struct Fp32Format {
   using Scales = NoScales;
 
   template <class Slots>
-  struct State {
-    Array<float, Slots> p, m, v;
+  struct State : Fp32States<Slots> {
     Array<Parameter, Slots> parameter;
 
     __device__ State(const TileOperands& tile, const Run& run, const Scales&)
-        : p(reinterpret_cast<float*>(run.state_of(tile, format)) + run.begin),
-          m(p.from + run.length),
-          v(m.from + run.length),
+        : Fp32States<Slots>(run.states_of<float>(tile, format),
+                            run.states_of<float>(tile, format) + run.length, run),
           parameter(run.parameter_of<Parameter>(tile)) {}
-    __device__ void load(const Slots& slots) { p.load(slots), m.load(slots), v.load(slots); }
     __device__ void store(const Slots& slots) const {
-      p.store(slots), m.store(slots), v.store(slots), parameter.store(slots);
+      Fp32States<Slots>::store(slots);
+      parameter.store(slots);
     }
 
-    __device__ void update(const Slots&, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+    __device__ void update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
                            float gradient, Largest<ScalarLane>& largest) {
-      adam_update<ScalarLane>(decay, coefficients, gradient, p.at[k], m.at[k], v.at[k]);
-      parameter.at[k] = narrow<Parameter>(p.at[k]);
-      largest.add(p.at[k]);
-      largest.add_positive(v.at[k]);
+      Fp32States<Slots>::update(slots, k, decay, coefficients, gradient, largest);
+      parameter.at[k] = narrow<Parameter>(this->p.at[k]);
     }
   };
 };
@@ -182,7 +188,7 @@ struct SplitFormat {
     SplitMasters<Slots> masters;
 
     __device__ State(const TileOperands& tile, const Run& run, const Scales&)
-        : m(reinterpret_cast<float*>(run.state_of(tile, format)) + run.begin),
+        : m(run.states_of<float>(tile, format)),
           v(m.from + run.length),
           masters(run.parameter_of<U16>(tile),
                   reinterpret_cast<U16*>(v.from - run.begin + run.length) + run.begin) {}
@@ -221,7 +227,7 @@ struct SplitBf16Format {
     U32 seed, begin;
 
     __device__ State(const TileOperands& tile, const Run& run, const Scales&)
-        : m(reinterpret_cast<U16*>(run.state_of(tile, format)) + run.begin),
+        : m(run.states_of<U16>(tile, format)),
           v(m.from + run.length),
           masters(run.parameter_of<U16>(tile), v.from + run.length),
           seed(run.seed_of(tile)),

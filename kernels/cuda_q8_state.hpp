@@ -83,8 +83,7 @@ struct SplitQ8Format {
     U32 nibbles = 0, new_nibbles = 0;  ///< that of slot k begins at bit 4 k
 
     __device__ State(const TileOperands& tile, const Run& run, const Scales& run_scales)
-        : masters(run.parameter_of<U16>(tile),
-                  reinterpret_cast<U16*>(run.state_of(tile, format)) + run.begin),
+        : masters(run.parameter_of<U16>(tile), run.states_of<U16>(tile, format)),
           words(masters.remainder.from + run.length),
           nibbles_from(run.state_of(tile, format) + 4 * run.length + run.begin / 2),
           seed(run.seed_of(tile)),

@@ -1,5 +1,7 @@
 #include "gpt/cuda_kernels.hpp"
 
+#include "gpt/tensor_pointer.hpp"
+
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -251,9 +253,8 @@ __global__ void cross_entropy_backward_kernel(std::uint32_t columns, const float
 /// Calls `body` with a pointer to the elements of a tensor.
 template <class Body>
 void with_elements(DeviceTensor tensor, Body body) {
-  const auto address = static_cast<std::uintptr_t>(tensor.bytes.address());
-  if (tensor.dtype == penstock::DType::fp32) return body(reinterpret_cast<float*>(address));
-  body(reinterpret_cast<Bf16*>(address));
+  if (tensor.dtype == penstock::DType::fp32) return body(floats(tensor));
+  body(pointer<Bf16>(tensor));
 }
 bool accumulates(const Gradient& gradient) {
   return gradient.write == GradientWrite::accumulate;
@@ -324,10 +325,8 @@ void layer_norm(cudaStream_t stream, RowsSize size, const float* x, DeviceTensor
                 void* y, float* statistics) {
   with_elements(gain, [&](auto* elements) {
     using Parameter = std::remove_pointer_t<decltype(elements)>;
-    const auto* const bias =
-        reinterpret_cast<const Parameter*>(static_cast<std::uintptr_t>(b.bytes.address()));
-    layer_norm_kernel<Parameter><<<size.rows, block_size, 0, stream>>>(size.columns, x, elements, bias,
-                                                                       static_cast<Bf16*>(y), statistics);
+    layer_norm_kernel<Parameter><<<size.rows, block_size, 0, stream>>>(
+        size.columns, x, elements, pointer<const Parameter>(b), static_cast<Bf16*>(y), statistics);
   });
 }
 

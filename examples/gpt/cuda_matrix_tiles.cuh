@@ -69,18 +69,15 @@ struct MatrixView {
   std::size_t stride;
   unsigned rows, columns;
 
-  __device__ Pair pair_at(unsigned row, unsigned column) const {
-    return row < rows && column < columns ? *reinterpret_cast<const Pair*>(data + row * stride + column) : 0;
-  }
-  /// Eight elements of a row.
-  __device__ uint4 eight_at(unsigned row, unsigned column) const {
-    return row < rows && column < columns ? *reinterpret_cast<const uint4*>(data + row * stride + column)
-                                          : uint4{};
+  /// As many elements of a row as a T has.
+  template <class T>
+  __device__ T at(unsigned row, unsigned column) const {
+    return row < rows && column < columns ? *reinterpret_cast<const T*>(data + row * stride + column) : T{};
   }
   /// Its 16 rows and columns from (row, column) as a left operand.
   __device__ LeftFragment left(unsigned row, unsigned column) const {
     const unsigned r = row + lane_row(), c = column + lane_column();
-    return {{pair_at(r, c), pair_at(r + 8, c), pair_at(r, c + 8), pair_at(r + 8, c + 8)}};
+    return {{at<Pair>(r, c), at<Pair>(r + 8, c), at<Pair>(r, c + 8), at<Pair>(r + 8, c + 8)}};
   }
 };
 
@@ -94,7 +91,7 @@ class SharedTile {
     constexpr unsigned pieces = column_count / 8;  // of 16 bytes, in a row
     for (unsigned i = threadIdx.x; i < row_count * pieces; i += threads) {
       const unsigned row = i / pieces, piece = i % pieces;
-      *reinterpret_cast<uint4*>(&at_[row][4 * piece]) = from.eight_at(first + row, 8 * piece);
+      *reinterpret_cast<uint4*>(&at_[row][4 * piece]) = from.at<uint4>(first + row, 8 * piece);
     }
   }
   /// Its 16 rows and columns from (row, column), transposed, as the right operands of two products: rows 0 to 7 and

@@ -5,6 +5,7 @@
 #include "gpt/cuda_matmul.hpp"
 #include "gpt/device_memory.hpp"
 #include "gpt/model_description.hpp"
+#include "gpt/tensor_pointer.hpp"
 
 #include <penstock/base/check.hpp>
 
@@ -23,21 +24,6 @@ using penstock::DType;
 using penstock::Error;
 using penstock::ErrorCode;
 using penstock::Result;
-
-template <class T>
-T* pointer(DeviceSpan bytes) {
-  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(bytes.address()));
-}
-template <class T>
-T* pointer(DeviceTensor tensor) {
-  return pointer<T>(tensor.bytes);
-}
-float* floats(DeviceTensor tensor) {
-  return pointer<float>(tensor.bytes);
-}
-std::size_t count(DeviceTensor tensor) {
-  return tensor.count().value();
-}
 
 constexpr penstock::Alignment scratch_alignment{256};
 

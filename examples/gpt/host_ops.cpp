@@ -3,6 +3,7 @@
 #include "gpt/host_attention.hpp"
 #include "gpt/host_kernels.hpp"
 #include "gpt/host_matmul.hpp"
+#include "gpt/tensor_pointer.hpp"
 
 #include <penstock/base/check.hpp>
 
@@ -17,18 +18,6 @@ namespace {
 using host::Transpose;
 using penstock::DType;
 
-template <class T>
-T* pointer(DeviceSpan bytes) {
-  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(bytes.address()));
-}
-/// The elements of an activation.
-float* floats(DeviceTensor tensor) {
-  return pointer<float>(tensor.bytes);
-}
-std::size_t count(DeviceTensor tensor) {
-  return tensor.count().value();
-}
-
 /// Memory for the fp32 copy of one parameter at a time, alive as long as any closure that uses it.
 class Scratch {
  public:
@@ -38,7 +27,7 @@ class Scratch {
   const float* values(DeviceTensor parameter, std::size_t first = 0) const {
     if (parameter.dtype == DType::fp32) return floats(parameter);
     float* copy = at(first, count(parameter));
-    host::widen_bf16(pointer<const std::uint16_t>(parameter.bytes), copy, count(parameter));
+    host::widen_bf16(pointer<const std::uint16_t>(parameter), copy, count(parameter));
     return copy;
   }
   float* at(std::size_t first, std::size_t length) const {
@@ -58,7 +47,7 @@ void widen(DeviceTensor parameter, float* to) {
   if (parameter.dtype == DType::fp32) {
     std::copy_n(floats(parameter), count(parameter), to);
   } else {
-    host::widen_bf16(pointer<const std::uint16_t>(parameter.bytes), to, count(parameter));
+    host::widen_bf16(pointer<const std::uint16_t>(parameter), to, count(parameter));
   }
 }
 
@@ -66,8 +55,7 @@ void store(const float* values, const Gradient& gradient) {
   if (gradient.tensor.dtype == DType::fp32) {
     host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
   } else {
-    host::store_bf16(values, pointer<std::uint16_t>(gradient.tensor.bytes), count(gradient.tensor),
-                     gradient.write);
+    host::store_bf16(values, pointer<std::uint16_t>(gradient.tensor), count(gradient.tensor), gradient.write);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <cerrno>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace penstock::zero::test {
@@ -152,17 +153,29 @@ TEST(EngineCheckpoints, ComeBackAlsoWhenCallsAreRepeatedAfterAWriteHasFailed) {
   EXPECT_GT(repeated, 5u);
 }
 
-TEST(EngineCheckpoints, FailTheEngineWhenTheyCannotBeReadBack) {
+// Of the first reads of a step, those of checkpoints, shards and gradients.
+TEST(EngineCheckpoints, FailTheEngineWithTheirNameWhenTheyCannotBeReadBack) {
   RunOptions options = options_with(OffloadDevice::nvme, 1);
   options.config.penstock.host_budget = smallest_host_budget(options);
-  options.steps = 2;
-  for (std::uint64_t skipped = 0; skipped < 60; skipped += 7) {
-    options.seed = skipped;
-    options.faults = {tiers::Fault::fail(tiers::IoOperation::read, skipped, EIO, 1000)};
+  options.steps = 1;
+  std::set<std::string> named;
+  for (std::uint64_t read = 0; read < 24; ++read) {
+    options.seed = read;
+    options.faults = {tiers::Fault::fail(tiers::IoOperation::read, read, ENODEV)};
+
     const RunResult result = train(options);
-    ASSERT_TRUE(result.error);
+
+    ASSERT_TRUE(result.error) << "read " << read;
+    EXPECT_TRUE(result.engine_failed);
     EXPECT_EQ(result.wrong_checkpoints, 0u);
+    const std::string message = result.error->message();
+    const std::size_t name = message.find("tensor  ");
+    ASSERT_NE(name, std::string::npos) << message;
+    const std::string line = message.substr(name, message.find('\n', name) - name);
+    if (line.find("checkpoint") != std::string::npos) named.insert(line);
   }
+  EXPECT_EQ(named,
+            (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1", "tensor  checkpoint 2"}));
 }
 
 }  // namespace

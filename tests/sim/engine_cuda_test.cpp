@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
-#include <chrono>
-#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -189,117 +187,6 @@ TEST_F(EngineOnCuda, EndsWhereItCannotBeCreated) {
   }
 }
 
-/// A rank on CUDA whose trainer's stream stops until release().
-class EngineOnHungCuda : public EngineOnCuda {
- protected:
-  EngineOnHungCuda() {
-    Rank::Options options{.config = run_options(1, {cpu, cpu}).config,
-                          .model = deep_model(),
-                          .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); },
-                          .device_deadline = std::chrono::milliseconds(300)};
-    rank_ = Rank::create(std::move(options)).value();
-    EXPECT_EQ(cudaStreamCreateWithFlags(&native_, cudaStreamNonBlocking), cudaSuccess);
-    stream_ = wrap_cuda_stream(0, native_).value();
-    engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
-    engine().begin_step({.micro_batches = 1}).value();
-  }
-  ~EngineOnHungCuda() override { released_.count_down(released_.try_wait() ? 0 : 1); }
-  Engine& engine() { return rank_->engine(); }
-  void hang() {
-    fake_cuda::enqueue(native_, [this] { released_.wait(); });
-  }
-  /// The engine has failed with `error`, gives up what the device may still use, and ends.
-  void expect_given_up(const Error& error, const std::string& work) {
-    EXPECT_EQ(error.code(), ErrorCode::deadline_exceeded);
-    EXPECT_NE(error.message().find(work), std::string::npos) << error.message();
-    EXPECT_EQ(engine().status(), Engine::Status::failed);
-    EXPECT_EQ(engine().digest().error().code(), ErrorCode::failed_state);
-
-    rank_.reset();
-
-    EXPECT_GE(fake_cuda::live().allocations, 1u);
-    released_.count_down();
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the copies that were late run now
-  }
-
-  std::latch released_{1};
-  cudaStream_t native_ = nullptr;
-  std::unique_ptr<Rank> rank_;
-  std::unique_ptr<tiers::Stream> stream_;
-};
-
-TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfCopiesToTheDevice) {
-  auto lease = engine().acquire(0, *stream_).value();
-  hang();
-  lease.end();
-  // Forwards go on without waiting for the stream, until the engine has found that nothing is copied.
-  Result<UnitLease> refused = UnitLease();
-  const auto units = static_cast<std::uint32_t>(deep_model().units.size());
-  for (std::uint32_t use = 1; refused && use < 1'000'000; ++use) {
-    refused = engine().acquire(use % units, *stream_);
-  }
-
-  ASSERT_FALSE(refused);
-  expect_given_up(refused.error(), "copies to the device");
-}
-
-TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfCopiesToHostMemory) {
-  const auto last = static_cast<std::uint32_t>(deep_model().units.size() - 1);
-  auto gradients = engine().gradients(last, *stream_).value();
-  hang();
-  engine().reduce(std::move(gradients), *stream_).value();
-
-  const auto refused = engine().step();
-
-  ASSERT_FALSE(refused);
-  expect_given_up(refused.error(), "copies to host memory");
-}
-
-/// Once told to, keeps the device from getting past the next update of a tile.
-class HangingAdam final : public cpu_adam::DeviceAdam {
- public:
-  HangingAdam(cpu_adam::DeviceAdam& adam, std::function<void()> hang) : adam_(adam), hang_(std::move(hang)) {}
-  Result<void> step(StreamHandle stream, const cpu_adam::AdamConfig& config, std::uint64_t step, float factor,
-                    const cpu_adam::DeviceAdamTile& tile) override {
-    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.native()), hang_);
-    return adam_.step(stream, config, step, factor, tile);
-  }
-
- private:
-  cpu_adam::DeviceAdam& adam_;
-  const std::function<void()> hang_;
-};
-
-TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfAnUpdate) {
-  std::unique_ptr<HangingAdam> hanging;
-  Config config = run_options(1, {cpu, nvme}).config;
-  config.offload_optimizer.nvme_paths = {testing::TempDir()};
-  update_on_device(config, /*all=*/true);
-  rank_.reset();
-  rank_ = Rank::create({.config = config,
-                        .model = deep_model(),
-                        .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); },
-                        .hooks = {.engine_options =
-                                      [&](Engine::Options& options) {
-                                        hanging = std::make_unique<HangingAdam>(*options.adam,
-                                                                                [this] { released_.wait(); });
-                                        options.adam = hanging.get();
-                                      }},
-                        .device_deadline = std::chrono::milliseconds(300)})
-              .value();
-  engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
-  engine().begin_step({.micro_batches = 1}).value();
-  for (auto unit = static_cast<std::uint32_t>(deep_model().units.size()); unit-- > 0;) {
-    engine().reduce(engine().gradients(unit, *stream_).value(), *stream_).value();
-  }
-  ASSERT_EQ(engine().step().value().kind, StepOutcome::Kind::updated);
-
-  const auto refused = engine().finish_update();
-
-  ASSERT_FALSE(refused);
-  expect_given_up(refused.error(), "copies to host memory");
-}
-
 // A rank that is alone launches no kernel.
 TEST_F(EngineOnCuda, ReportsAKernelThatFaults) {
   for (const std::uint64_t kernel : {1u, 3u}) {
@@ -346,6 +233,36 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
         EXPECT_NE(message.find(words), std::string::npos) << message;
         EXPECT_NE(message.find(advice), std::string::npos) << message;
       }
+    }
+  }
+}
+
+// A flat of several slots, so that each copy of pageable memory has parts before and after the call that fails.
+TEST_F(EngineOnCuda, EndsWhereACopyOfPageableMemoryFailsInItsMiddle) {
+  constexpr std::uint64_t to_device = 2, to_host = 5;  // calls: either copy has three parts
+  for (const char* const function : {"cudaLaunchHostFunc", "cudaMemcpyAsync"}) {
+    for (const std::uint64_t nth : {to_device, to_host}) {
+      SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth));
+      fake_cuda::restart({.seed = nth});
+      RunOptions options = run_options(/*ranks=*/1, {cpu, cpu});
+      options.model.groups = {{}};
+      options.model.units = {{.name = "large", .parameters = {{"weight", ElementCount(5'000'000), 0}}}};
+      options.config.offload_param.pin_memory = options.config.offload_optimizer.pin_memory = false;
+      options.accelerator = cuda();
+      options.micro_batches = 1;
+      options.attempts = 3;
+      options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
+        if (step == 1) fake_cuda::fail_call(function, nth, cudaErrorInvalidValue);
+      };
+
+      const RunResult result = train(options);
+
+      ASSERT_TRUE(result.error);
+      EXPECT_EQ(result.error->code(), ErrorCode::io);
+      EXPECT_NE(result.error->message().find("invalid argument"), std::string::npos)
+          << result.error->message();
+      EXPECT_TRUE(result.engine_failed);
+      EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
     }
   }
 }

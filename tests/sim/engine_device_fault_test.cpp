@@ -23,6 +23,23 @@ constexpr std::uint64_t tile = 16'384;
 /// That after the kernel, and that after everything, which is made after an error. Then no event is after the kernel.
 constexpr std::uint32_t records_of_a_failing_hop = 2;
 
+/// An update's kernel that runs late, and after which no event can be recorded. Outlives the device.
+struct LateKernel {
+  explicit LateKernel(DeviceFaults& faults) {
+    faults.before_update = [this, &faults](StreamHandle stream) -> Result<void> {
+      for (int operation = 0; operation < 64; ++operation) stream.host_queue()->enqueue([] {});
+      stream.host_queue()->enqueue([this] { has_run = true; });
+      faults.failing_records = records_of_a_failing_hop;
+      is_enqueued = true;
+      return ok();
+    };
+  }
+  LateKernel(const LateKernel&) = delete;
+  LateKernel& operator=(const LateKernel&) = delete;
+
+  bool is_enqueued = false, has_run = false;
+};
+
 /// Of one unit of four tiles, on a device with `faults`.
 DeferredRank::Options with(DeviceFaults& faults, OffloadDevice tier) {
   DeferredRank::Options options{.config = RunOptions::default_config()};
@@ -32,36 +49,50 @@ DeferredRank::Options with(DeviceFaults& faults, OffloadDevice tier) {
   return options;
 }
 
-/// Takes a step, and returns the error of its update.
-Error failed_update(DeferredRank& rank) {
+/// Takes a step, whose update then runs.
+void take_step(DeferredRank& rank) {
   Engine& engine = rank.engine();
   engine.initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
   engine.begin_step({.micro_batches = 1}).value();
   engine.reduce(engine.gradients(0, rank.stream()).value(), rank.stream()).value();
   EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
-  const auto updated = engine.finish_update();
+}
+
+/// Takes a step, and returns the error of its update.
+Error failed_update(DeferredRank& rank) {
+  take_step(rank);
+  const auto updated = rank.engine().finish_update();
   EXPECT_FALSE(updated);
   return updated ? Error(ErrorCode::io, "none") : updated.error();
 }
 
 TEST(FaultyDevice, KeepsItsMemoryUntilAKernelHasEndedAfterWhichNoEventIsRecorded) {
-  bool kernel_has_run = false, released_early = false;
+  bool released_early = false;
   DeviceFaults faults;
-  faults.before_update = [&](StreamHandle stream) -> Result<void> {
-    for (int operation = 0; operation < 64; ++operation) stream.host_queue()->enqueue([] {});
-    stream.host_queue()->enqueue([&] { kernel_has_run = true; });
-    faults.failing_records = records_of_a_failing_hop;
-    return ok();
-  };
-  faults.on_release = [&] { released_early = released_early || !kernel_has_run; };
+  const LateKernel kernel(faults);
+  faults.on_release = [&] { released_early = released_early || !kernel.has_run; };
   {
     DeferredRank rank(with(faults, OffloadDevice::none));
     const Error error = failed_update(rank);
     EXPECT_STREQ(error.operation(), "Stream::record") << error.message();
   }
 
-  EXPECT_TRUE(kernel_has_run);
+  EXPECT_TRUE(kernel.has_run);
   EXPECT_FALSE(released_early);
+}
+
+TEST(FaultyDevice, AbandonsAStepOnceAKernelHasEndedAfterWhichNoEventIsRecorded) {
+  DeviceFaults faults;
+  const LateKernel kernel(faults);
+  DeferredRank rank(with(faults, OffloadDevice::none));
+  take_step(rank);
+  while (!kernel.is_enqueued) (void)rank.runtime().poll();
+
+  rank.engine().abandon_step(rank.stream()).value();
+
+  EXPECT_TRUE(kernel.has_run);
+  EXPECT_STREQ(rank.engine().finish_update().error().operation(), "Stream::record");
+  EXPECT_EQ(rank.engine().status(), Engine::Status::failed);
 }
 
 // The CPU updates a tile while the device fails with another one.

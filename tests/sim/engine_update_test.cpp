@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <cerrno>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -150,6 +151,58 @@ TEST(EngineUpdate, ContinuesAfterAReadThatFailed) {
     stopped += result.repeated;
   }
   EXPECT_GT(stopped, 0u);
+}
+
+enum class Ending : std::uint8_t { skipped, abandoned };
+
+/// The bytes of tiles that are read from the second step on, in `attempts` without an update and in the next one until
+/// its verdict.
+ByteCount read_ahead_after(std::uint32_t attempts, Ending ending, RunOptions options) {
+  options.micro_batches = 1;
+  options.steps = 2 + attempts;
+  tiers::Ledger* ledger = nullptr;
+  ByteCount before, after;
+  const auto read = [&ledger] { return ledger->traffic(tiers::Purpose::optimizer_tile).read; };
+  options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime& runtime) {
+    ledger = &runtime.ledger();
+    if (step == 1) before = read();
+  };
+  options.gradient_scale = [=](std::uint32_t step, std::uint32_t) {
+    const bool is_skipped = ending == Ending::skipped && step >= 1 && step <= attempts;
+    return is_skipped ? std::numeric_limits<float>::infinity() : 1.0f;
+  };
+  options.trainer_error = [&](const RunOptions::ProgramPoint& point) -> std::optional<ErrorCode> {
+    if (point.place != RunOptions::ProgramPoint::Place::before_step) return std::nullopt;
+    const bool is_abandoned = ending == Ending::abandoned && point.step == 1 && point.attempt < attempts;
+    if (is_abandoned) return ErrorCode::interrupted;
+    if (point.step == (ending == Ending::skipped ? 1 + attempts : 1)) after = read();
+    return std::nullopt;
+  };
+
+  const RunResult result = train(options);
+
+  EXPECT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  return after - before;
+}
+
+TEST(EngineUpdate, IsReadAheadAgainAfterAStepWithoutOneUnlessItsTilesAreInMemory) {
+  for (const Ending ending : {Ending::skipped, Ending::abandoned}) {
+    SCOPED_TRACE(ending == Ending::skipped ? "skipped" : "abandoned");
+    ByteCount once_evicted, evicted;
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      RunOptions options = on_disk(1, seed);
+      options.device_memory = tiers::DeviceMemory::separate;
+      options.config.penstock.host_budget = smallest_host_budget(options);
+      once_evicted += read_ahead_after(0, ending, options);
+      evicted += read_ahead_after(4, ending, options);
+      options.config.penstock.host_budget += 1_MiB;
+      const ByteCount once = read_ahead_after(0, ending, options);
+      EXPECT_GT(once, ByteCount());
+      EXPECT_EQ(read_ahead_after(4, ending, options), once) << "seed " << seed;
+    }
+    EXPECT_GE(evicted, once_evicted * 2);
+  }
 }
 
 }  // namespace

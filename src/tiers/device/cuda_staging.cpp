@@ -115,6 +115,7 @@ Result<void> CudaStaging::copy(Ring& ring, cudaStream_t stream, ByteCount size, 
     const auto copied = copy_part(slot.bytes, begin.value(), std::min(slot_bytes, size - begin));
     // Also after an error: a part of it may be enqueued.
     const auto recorded = check_cuda(operation, cudaEventRecord(slot.used, stream));
+    if (!recorded) slot = {};  // left to the stream: when its last use is over cannot be told
     PENSTOCK_TRY(copied);
     PENSTOCK_TRY(recorded);
   }

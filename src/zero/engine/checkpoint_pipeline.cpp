@@ -141,22 +141,23 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
   PENSTOCK_TRY(wait_until_done(state.store));
   state.stored = true;
-  start(make_checkpoint_store_hop(
-            context_, {.slot = slot_of(checkpoint), .after = {state.written_at}, .copied = &state.stored_at},
-            context_.runtime.announce(state.tensor, swap::Access::overwrite)),
-        state.store);
+  context_.start(
+      make_checkpoint_store_hop(
+          context_, {.slot = slot_of(checkpoint), .after = {state.written_at}, .copied = &state.stored_at},
+          context_.runtime.announce(state.tensor, swap::Access::overwrite)),
+      state.store);
   return ok();
 }
 
 /// Precondition: its last load is done.
 void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
-  start(make_checkpoint_load_hop(context_,
-                                 {.slot = slot_of(checkpoint),
-                                  .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
-                                  .copied = &state.loaded_at},
-                                 context_.runtime.announce(state.tensor, swap::Access::read)),
-        state.load);
+  context_.start(make_checkpoint_load_hop(context_,
+                                          {.slot = slot_of(checkpoint),
+                                           .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
+                                           .copied = &state.loaded_at},
+                                          context_.runtime.announce(state.tensor, swap::Access::read)),
+                 state.load);
 }
 
 /// Contents that are not needed any more are neither read ahead by the runtime nor written.
@@ -187,16 +188,6 @@ void CheckpointPipeline::load_ahead() {
     if (!take_slot(ahead->checkpoint, *slot)) return;  // the engine has failed, which the next call returns
     start_load(ahead->checkpoint);
   }
-}
-
-void CheckpointPipeline::start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) {
-  progress = MoveProgress::begun();
-  swap::Move move;
-  move.then(std::move(hop));
-  move.on_event = [&progress](swap::HopState state, const Result<void>& result) {
-    progress.report(state, result);
-  };
-  context_.internals.start(std::move(move));
 }
 
 bool CheckpointPipeline::has_reached(const MoveProgress& progress, bool MoveProgress::*state) const {

@@ -63,7 +63,6 @@ class CheckpointPipeline {
   /// Does not wait: a copy that is not enqueued yet is left for a later call.
   void load_ahead();
   void discard_unneeded();
-  void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress);
   [[nodiscard]] bool has_reached(const MoveProgress& progress, bool MoveProgress::*state) const;
   Result<void> wait_until_ordered(const MoveProgress& progress);
   Result<void> wait_until_done(const MoveProgress& progress);

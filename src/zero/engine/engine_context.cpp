@@ -159,6 +159,20 @@ CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subjec
           .step = completed_steps + 1};
 }
 
+void EngineContext::start(swap::Move move, MoveProgress& progress) const {
+  progress = MoveProgress::begun();
+  move.on_event = [&progress](swap::HopState state, const Result<void>& result) {
+    progress.report(state, result);
+  };
+  internals.start(std::move(move));
+}
+
+void EngineContext::start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) const {
+  swap::Move move;
+  move.then(std::move(hop));
+  start(std::move(move), progress);
+}
+
 Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject) {
   return run(make_exchange_hop(collectives(), mine, all, {.subject = subject, .step = completed_steps + 1}));
 }
@@ -166,11 +180,8 @@ Result<void> EngineContext::exchange(ConstHostSpan mine, HostSpan all, Collectiv
 /// Blocks until the collective is complete. It becomes the head of the order, because the caller has waited for every
 /// gather before it.
 Result<void> EngineContext::run(std::unique_ptr<swap::Hop> collective) {
-  MoveProgress progress = MoveProgress::begun();
-  swap::Move move;
-  move.then(std::move(collective));
-  move.on_event = [&](swap::HopState state, const Result<void>& result) { progress.report(state, result); };
-  internals.start(std::move(move));
+  MoveProgress progress;
+  start(std::move(collective), progress);
   internals.wait_ignoring_stores([&] { return progress.done; });
   if (progress.error) return fail(*progress.error);
   return ok();

@@ -64,6 +64,9 @@ struct EngineContext {
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;
+  /// Starts a move, of one hop or of several, whose progress is then in `progress`, which outlives it.
+  void start(swap::Move move, MoveProgress& progress) const;
+  void start(std::unique_ptr<swap::Hop> hop, MoveProgress& progress) const;
   /// Exchanges host bytes with all ranks. Blocks. An error fails the engine.
   Result<void> exchange(ConstHostSpan mine, HostSpan all, CollectiveSignature::Subject subject);
   /// Interrupts the collectives of all ranks. Every hop that waits for one ends with an error.

@@ -99,14 +99,15 @@ void EngineState::add_note(std::string note) {
   notes += note;
 }
 
-void EngineState::predict_micro_batches(std::uint32_t count) {
+void EngineState::predict_attempt(std::uint32_t micro_batches) {
   const MemoryPlan& plan = options_.plan;
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * count, {});
-  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * count,
-                         plan.checkpoint_writes_max * count);
-  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * count,
-                         plan.gradient_writes_max * count);
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_rereads_max, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches, {});
+  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
+                         plan.checkpoint_writes_max * micro_batches);
+  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * micro_batches,
+                         plan.gradient_writes_max * micro_batches);
 }
 
 Result<EngineState::Call> EngineState::enter(const char* operation) {
@@ -335,12 +336,13 @@ Result<StepOutcome> EngineState::step() {
   outcome.previous_update = previous_update;
   outcome.updated_by_cpu = updated.by_cpu;
   outcome.updated_on_device = updated.on_device;
-  predict_micro_batches(gradients_.micro_batches());
+  predict_attempt(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();
   context_.runtime.end_round();
   residency_->end_step();
   checkpoints_->end_step();
+  update_.end_step();
   return outcome;
 }
 
@@ -365,8 +367,9 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   gathers_.abandon_step();
   checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
+  update_.end_step();
   context_.runtime.end_round();
-  predict_micro_batches(begun);
+  predict_attempt(begun);
   return ok();
 }
 

@@ -83,8 +83,8 @@ class EngineState : private FlatResidency::Effects {
                    tiers::TensorDescription description, bool on_disk);
   void predict();
   void add_note(std::string note);
-  /// Adds the disk traffic of `count` micro-batches to the ledger's prediction.
-  void predict_micro_batches(std::uint32_t count);
+  /// Adds the disk traffic of a step to the ledger's prediction, or of a part of it, but for its update.
+  void predict_attempt(std::uint32_t micro_batches);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 

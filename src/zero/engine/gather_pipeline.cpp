@@ -33,26 +33,16 @@ class LeaseHop final : public OrderedHop {
 
 }  // namespace
 
-void GatherPipeline::start(GatheredFlat& gathered, std::unique_ptr<swap::Hop> hop) {
-  gathered.waited_for = false;
-  gathered.gather = MoveProgress::begun();
-  swap::Move move;
-  move.then(std::move(hop));
-  move.on_event = [&gathered](HopState state, const Result<void>& result) {
-    gathered.gather.report(state, result);
-  };
-  context_.internals.start(std::move(move));
-}
-
 Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& range) {
   GatheredFlat& gathered = flat.gathered;
   // The accelerator may be late: the flat's last gather may still read the shard's host copy.
   context_.internals.wait_ignoring_stores([&] { return gathered.gather.done; });
+  gathered.waited_for = false;
   // The use is recorded here, so that the order of uses is that of the trainer.
   swap::PendingLease shard_lease;
   if (flat.kept_shard.empty()) shard_lease = context_.runtime.announce(flat.shard, swap::Access::read);
   if (context_.shares_memory) {
-    start(gathered, std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)));
+    context_.start(std::make_unique<LeaseHop>(context_, flat, std::move(shard_lease)), gathered.gather);
     return ok();
   }
   gathered.parameters = context_.at(range, flat.layout->length);
@@ -64,7 +54,8 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
                       .writable = context_.fences.take(range.offset(), range.size()),
                       .updated = &flat.updated,
                       .gathered = gathered.gathered.get()};
-  start(gathered, make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)));
+  context_.start(make_gather_hop(context_.collectives(), std::move(target), std::move(shard_lease)),
+                 gathered.gather);
   return ok();
 }
 

@@ -34,7 +34,6 @@ class GatherPipeline {
   [[nodiscard]] bool idle() const;
 
  private:
-  void start(GatheredFlat& gathered, std::unique_ptr<swap::Hop> hop);
   Result<void> end_lease(FlatState& flat);
   Result<void> wait_for_gather(FlatState& flat);
 

@@ -100,13 +100,8 @@ Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stre
   GradientFlat& grad = flat.grad;
   if (auto recorded = stream.record(*grad.written_event); !recorded) return context_.fail(recorded.error());
   const Accumulation how{.first = grad.reduced_count == 0, .last = grad.reduced_count + 1 == micro_batches_};
-  swap::Move move = make_gradient_move(context_, flat, how);
   ++grad.reduced_count;
-  grad.reduction = MoveProgress::begun();
-  move.on_event = [&grad](swap::HopState state, const Result<void>& result) {
-    grad.reduction.report(state, result);
-  };
-  context_.internals.start(std::move(move));
+  context_.start(make_gradient_move(context_, flat, how), grad.reduction);
   return ok();
 }
 

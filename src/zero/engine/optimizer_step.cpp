@@ -59,8 +59,7 @@ void OptimizerStep::start_update(double clip_factor) {
     step.configs.push_back(adam_config(context_.config.optimizer, group.weight_decay, learning_rate_));
   }
   tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads + plan_.tile_rereads_max,
-                         plan_.tile_writes);
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, plan_.update_shard_reads_max, plan_.shard_writes);
   update_.begin(std::move(step));
 }

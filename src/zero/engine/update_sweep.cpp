@@ -309,7 +309,6 @@ Result<void> UpdateSweep::open() {
 void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_ = std::move(step);
   step_.updates = flats_to_update();
-  has_read_ahead_ = false;
   updated_ = {};
   began_ = Clock::steady().now();
   for (FlatState& flat : context_.flats) flat.updated = false;

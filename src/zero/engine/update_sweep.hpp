@@ -38,9 +38,11 @@ class UpdateSweep {
   /// Starts to update the flats that have a gradient. Precondition: the last update is complete, no flat is gathered,
   /// and no gradient is being accumulated.
   void begin(OffloadedOptimizer::Step step);
-  /// Starts to read the first tiles of the next update, for which no gradient is needed. Repeated calls do nothing
-  /// until begin(). Precondition: the last update is complete.
+  /// Starts to read the first tiles of the step's update, for which no gradient is needed, unless they are in memory.
+  /// Repeated calls do nothing until end_step(). Precondition: the last update is complete.
   void read_ahead();
+  /// The step has ended with an update or without one: read_ahead() is for the next step.
+  void end_step() { has_read_ahead_ = false; }
   /// Continues an update that an error has stopped, once EngineContext::check_update() has returned that error.
   void resume();
   /// How long the last update took, from begin() to its end. Call when none runs.

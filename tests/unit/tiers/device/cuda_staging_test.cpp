@@ -147,5 +147,68 @@ TEST_F(CudaStagingOnFake, ReportsASlotThatCannotBeRegisteredAndTriesAgain) {
   EXPECT_EQ(live().registrations, 4u);
 }
 
+/// The calls of a copy for each of its slots.
+constexpr const char* calls_of_a_part[] = {"cudaStreamWaitEvent", "cudaLaunchHostFunc", "cudaMemcpyAsync",
+                                           "cudaEventRecord"};
+
+TEST_F(CudaStagingOnFake, CopiesWithAllSlotsAfterACopyThatFailedInItsMiddle) {
+  for (const char* const function : calls_of_a_part) {
+    for (const std::uint64_t nth : {2u, 6u}) {
+      for (const bool to_host : {false, true}) {
+        SCOPED_TRACE(std::string(function) + ", call " + std::to_string(nth) + (to_host ? ", to host" : ""));
+        restart();
+        open();
+        auto memory = numbers(3), result = std::vector<std::uint8_t>(size.value());
+        ASSERT_TRUE(to_host ? copy_in(memory) : ok());
+        ASSERT_TRUE(stream_->synchronize());
+        const bool end_is_unknown = function == std::string("cudaEventRecord");
+        {
+          Gate gate(native());
+          fail_call(function, nth, cudaErrorInvalidValue);
+
+          const auto failed = to_host ? copy_out(result) : copy_in(memory);
+
+          ASSERT_FALSE(failed);
+          EXPECT_EQ(failed.error().code(), ErrorCode::io);
+          EXPECT_NE(failed.error().message().find("invalid argument"), std::string::npos);
+          ASSERT_TRUE(to_host ? copy_out(result) : copy_in(memory));
+        }
+        ASSERT_TRUE(to_host ? ok() : copy_out(result));
+        ASSERT_TRUE(stream_->synchronize());
+
+        EXPECT_TRUE(result == memory);
+        EXPECT_EQ(live().registrations, end_is_unknown ? 9u : 8u);
+        cuda_->release(span_);
+        stream_.reset();
+        cuda_.reset();
+        EXPECT_EQ(live().registrations, end_is_unknown ? 1u : 0u);
+      }
+    }
+  }
+}
+
+// Before either call a use of the slot is enqueued.
+TEST_F(CudaStagingOnFake, LeavesTheSlotOfAPartThatFailedWhileAStreamUsesIt) {
+  for (const char* const function : {"cudaLaunchHostFunc", "cudaEventRecord"}) {
+    SCOPED_TRACE(function);
+    restart();
+    open();
+    auto memory = numbers(0);
+    const cudaStream_t mine = make_stream();
+    auto wrapped = wrap_cuda_stream(0, mine).value();
+    Gate gate(mine);
+    fail_call(function, 1, cudaErrorInvalidValue);
+    ASSERT_FALSE(cuda_->copy_to_host(wrapped->handle(), span_, host(memory)));
+
+    wrapped.reset();
+    stream_.reset();
+    cuda_.reset();
+    gate.open();
+
+    EXPECT_EQ(cudaStreamSynchronize(mine), cudaSuccess);
+    EXPECT_EQ(live().registrations, 1u);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::tiers
