@@ -198,8 +198,27 @@ TEST_F(EngineOnCuda, ReportsAKernelThatFaults) {
     const RunResult result = train(options);
 
     ASSERT_TRUE(result.error);
-    EXPECT_NE(result.error->message().find("illegal memory access"), std::string::npos)
-        << result.error->message();
+    const std::string message = result.error->message();
+    EXPECT_NE(message.find("illegal memory access"), std::string::npos) << message;
+    EXPECT_NE(message.find("running copies to host memory: gradient of "), std::string::npos) << message;
+  }
+}
+
+TEST_F(EngineOnCuda, NamesTheTileWhoseUpdateFaults) {
+  RunOptions options = run_options(/*ranks=*/1, {nvme, cpu});
+  update_on_device(options.config, /*all=*/true);
+  options.accelerator = cuda();
+  for (std::uint64_t kernel = 1; kernel <= 6; ++kernel) {  // those of the first update
+    fake_cuda::restart({.seed = kernel});
+    fake_cuda::fail_kernel(kernel);
+
+    const RunResult result = train(options);
+
+    ASSERT_TRUE(result.error);
+    const std::string message = result.error->message();
+    const std::size_t line = message.find("running copies to host memory: ");
+    ASSERT_NE(line, std::string::npos) << message;
+    EXPECT_NE(message.find("optimizer tile", line), std::string::npos) << message;
   }
 }
 

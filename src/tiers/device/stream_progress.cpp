@@ -12,11 +12,12 @@ StreamProgress::StreamProgress(const Options& options) : options_(options) {
   if (options.clock != nullptr) running_.emplace(*options.clock, running_time_step(options.deadline));
 }
 
-Result<StreamProgress::Point> StreamProgress::record(Stream& stream, EventPool& pool, ByteCount copied) {
+Result<StreamProgress::Point> StreamProgress::record(Stream& stream, EventPool& pool, ByteCount copied,
+                                                     std::string subject) {
   PENSTOCK_TRY_ASSIGN(auto fence, pool.record(stream));
   if (waiting_.empty()) note_progress();
-  waiting_.push_back(
-      std::make_shared<Entry>(Entry{.fence = std::move(fence), .copied = copied, .recorded = now()}));
+  waiting_.push_back(std::make_shared<Entry>(
+      Entry{.fence = std::move(fence), .copied = copied, .recorded = now(), .subject = std::move(subject)}));
   return Point(waiting_.back(), passed_ + waiting_.size() - 1);
 }
 
@@ -39,6 +40,18 @@ Result<bool> StreamProgress::has_passed(const Point& point) {
     queries_ = 0;
   }
   return true;
+}
+
+std::string StreamProgress::lost_work() const {
+  if (waiting_.empty() || waiting_.front()->fence->query()) return {};
+  constexpr std::size_t named_max = 4;
+  std::string text = options_.work;
+  for (std::size_t i = 0; i < waiting_.size() && i < named_max; ++i) {
+    text.append(i == 0 ? ": " : ", ").append(waiting_[i]->subject);
+  }
+  if (waiting_.size() > named_max)
+    text.append(", and ").append(std::to_string(waiting_.size() - named_max)).append(" more");
+  return text;
 }
 
 void StreamProgress::note_progress() {

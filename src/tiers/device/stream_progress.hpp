@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace penstock::tiers {
@@ -30,6 +31,7 @@ class StreamProgress {
     Fence fence;
     ByteCount copied;
     TimePoint recorded{};
+    std::string subject;
     bool owned = true;  // its Point exists, whose owner queries it
   };
 
@@ -67,16 +69,19 @@ class StreamProgress {
   };
 
   /// A point after everything that is enqueued on `stream`, which is the same in all calls. `copied`: the bytes that
-  /// the stream copies between the last point and this one.
+  /// the stream copies between the last point and this one. `subject`: what they are, for lost_work().
   ///
   /// Errors: those of the device.
-  [[nodiscard]] Result<Point> record(Stream& stream, EventPool& pool, ByteCount copied);
+  [[nodiscard]] Result<Point> record(Stream& stream, EventPool& pool, ByteCount copied, std::string subject);
   /// Queries the event of the first point that the stream has not passed, if that is `point` or has no owner, and if
   /// next_query() is zero.
   ///
   /// Errors: those of the device; deadline_exceeded, if the stream hangs.
   [[nodiscard]] Result<bool> has_passed(const Point& point);
   [[nodiscard]] bool hangs() const { return hangs_; }
+  /// If the device has failed: the work of the stream that was not seen to end, in its order, for a message. Else
+  /// empty.
+  [[nodiscard]] std::string lost_work() const;
   /// The time from now until has_passed() queries. forever if the stream has passed all points; zero without a clock.
   [[nodiscard]] TimePoint next_query() const;
 

@@ -106,8 +106,8 @@ class GatherHop final : public CollectiveHop {
         context_.device.copy_to_device(context_.copy_in.handle(), shard_.bytes(), target_.slot.bytes);
     // Also after an error: a part of the copy may be enqueued.
     copy_ = Copy::unknown;
-    PENSTOCK_TRY_ASSIGN(copied_,
-                        context_.copied_in.record(context_.copy_in, context_.events, shard_.bytes().size()));
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_in.record(context_.copy_in, context_.events,
+                                                           shard_.bytes().size(), target_.name));
     copy_ = Copy::enqueued;
     in_slot_ = copied_.fence();
     return copied;

@@ -79,6 +79,7 @@ class CollectiveHop : public OrderedHop {
 
 /// The destination of a gathered shard and the events of the gather.
 struct GatherTarget {
+  std::string name;       ///< of the flat, for messages
   DeviceSpan kept_shard;  ///< the shard, if it is kept on the device
   CollectiveSignature signature;
   DeviceTensor slot;  ///< this rank's slot of `flat`

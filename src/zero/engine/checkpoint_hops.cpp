@@ -63,7 +63,7 @@ class CheckpointHop final : public OrderedHop {
                 : context_.device.copy_to_device(stream.handle(), ConstHostSpan(bytes), copy_.slot);
     // Also after an error: a part of the copy may be enqueued.
     state_ = State::unknown;
-    PENSTOCK_TRY_ASSIGN(copied_, progress().record(stream, context_.events, bytes.size()));
+    PENSTOCK_TRY_ASSIGN(copied_, progress().record(stream, context_.events, bytes.size(), copy_.name));
     state_ = State::enqueued;
     *copy_.copied = copied_.fence();
     return enqueued;

@@ -5,12 +5,14 @@
 #include <penstock/swap/runtime.hpp>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace penstock::zero {
 
 /// A copy of a checkpoint between its slot of the device's memory and its tensor.
 struct CheckpointCopy {
+  std::string name;  ///< of the checkpoint, for messages
   DeviceSpan slot;
   std::vector<tiers::Fence> after;  ///< the copy waits for these
   tiers::Fence* copied = nullptr;   ///< set before the hop reports `ordered`

@@ -141,11 +141,13 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
   PENSTOCK_TRY(wait_until_done(state.store));
   state.stored = true;
-  context_.start(
-      make_checkpoint_store_hop(
-          context_, {.slot = slot_of(checkpoint), .after = {state.written_at}, .copied = &state.stored_at},
-          context_.runtime.announce(state.tensor, swap::Access::overwrite)),
-      state.store);
+  context_.start(make_checkpoint_store_hop(context_,
+                                           {.name = name(checkpoint),
+                                            .slot = slot_of(checkpoint),
+                                            .after = {state.written_at},
+                                            .copied = &state.stored_at},
+                                           context_.runtime.announce(state.tensor, swap::Access::overwrite)),
+                 state.store);
   return ok();
 }
 
@@ -153,7 +155,8 @@ Result<void> CheckpointPipeline::start_store(std::uint32_t checkpoint) {
 void CheckpointPipeline::start_load(std::uint32_t checkpoint) {
   Checkpoint& state = checkpoints_[checkpoint];
   context_.start(make_checkpoint_load_hop(context_,
-                                          {.slot = slot_of(checkpoint),
+                                          {.name = name(checkpoint),
+                                           .slot = slot_of(checkpoint),
                                            .after = std::exchange(writable_[*slots_.slot_of(checkpoint)], {}),
                                            .copied = &state.loaded_at},
                                           context_.runtime.announce(state.tensor, swap::Access::read)),

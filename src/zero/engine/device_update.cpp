@@ -103,7 +103,7 @@ class DeviceUpdate::Hop final : public TileHop {
     }
     if (bytes.is_zero()) return tiers::Fence();
     PENSTOCK_TRY_ASSIGN(const auto copied,
-                        context_.copied_in.record(*context_.copy_in, context_.events, bytes));
+                        context_.copied_in.record(*context_.copy_in, context_.events, bytes, tile_.name()));
     return copied.fence();
   }
 
@@ -125,7 +125,8 @@ class DeviceUpdate::Hop final : public TileHop {
       }
     }
     const ByteCount bytes = host_.state.size() + host_.parameter.size();
-    PENSTOCK_TRY_ASSIGN(end_, context_.copied_out.record(*context_.copy_out, context_.events, bytes));
+    PENSTOCK_TRY_ASSIGN(end_,
+                        context_.copied_out.record(*context_.copy_out, context_.events, bytes, tile_.name()));
     return ok();
   }
 

@@ -53,10 +53,23 @@ Result<void> EngineContext::fail(const Error& error) {
     if (!interruption) interruption = error;
     return error;
   }
-  if (!failure) failure = error;
+  const bool is_first = !failure;
+  if (is_first) failure = with_lost_work(error);
   communicator.abort(error);
   collective_order.fail(error);
   internals.wake();  // for hops that wait for something else
+  return is_first ? *failure : error;
+}
+
+/// A device that has failed returns its error from every call: the one that returned it first has not caused it.
+Error EngineContext::with_lost_work(Error error) const {
+  internals.wait_ignoring_stores([&] {
+    for (const auto* progress : {&copied_in, &copied_out, &checkpoints_in}) {
+      if (const std::string work = progress->lost_work(); !work.empty())
+        error = std::move(error).note("running " + work);
+    }
+    return true;
+  });
   return error;
 }
 

@@ -47,7 +47,7 @@ struct EngineContext {
   [[nodiscard]] static HostSpan on_host(DeviceSpan bytes);
 
   /// Marks the engine as failed: aborts the communicator, and every later call fails. If `error` is an interruption by
-  /// a rank, marks the engine as interrupted instead. Returns `error`.
+  /// a rank, marks the engine as interrupted instead. Returns `error`, with the work that a failed device has lost.
   Result<void> fail(const Error& error);
   /// A failed write-behind can be repeated unless its swap file refuses writes; in that case fails the engine.
   Result<void> fail_unless_retryable(Result<void> stores);
@@ -141,6 +141,7 @@ struct EngineContext {
             .work = work};
   }
   Result<void> run(std::unique_ptr<swap::Hop> collective);
+  [[nodiscard]] Error with_lost_work(Error error) const;
 };
 
 }  // namespace penstock::zero

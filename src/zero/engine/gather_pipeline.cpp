@@ -47,7 +47,8 @@ Result<void> GatherPipeline::gather(FlatState& flat, const tiers::Reservation& r
   }
   gathered.parameters = context_.at(range, flat.layout->length);
   const ElementCount shard = flat.layout->shard;
-  GatherTarget target{.kept_shard = flat.kept_shard,
+  GatherTarget target{.name = flat.layout->name,
+                      .kept_shard = flat.kept_shard,
                       .signature = context_.signature(CollectiveSignature::Subject::parameters, flat),
                       .slot = gathered.parameters.slice(shard * context_.communicator.rank(), shard),
                       .flat = gathered.parameters.bytes,

@@ -181,7 +181,8 @@ class CopyOutHop final : public OrderedHop {
     const ByteCount bytes = copies ? slot().bytes.size() : ByteCount();
     // Also after an error: a part of the copy may be enqueued.
     copy_ = Copy::unknown;
-    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, bytes));
+    PENSTOCK_TRY_ASSIGN(copied_, context_.copied_out.record(*context_.copy_out, context_.events, bytes,
+                                                            "gradient of " + flat_.layout->name));
     copy_ = Copy::enqueued;
     flat_.grad.copied_out = copied_.fence();
     return enqueued;

@@ -19,7 +19,7 @@ class StreamProgressTest : public testing::Test {
   /// A point after one more operation.
   StreamProgress::Point point() {
     stream_->handle().host_queue()->enqueue([] {});
-    return progress_->record(*stream_, pool_, 1_MiB).value();
+    return progress_->record(*stream_, pool_, 1_MiB, "copy").value();
   }
   /// The queries until the stream has passed a point that it reaches after `time`, each when next_query() says.
   std::uint64_t queries_during(TimePoint time) {
