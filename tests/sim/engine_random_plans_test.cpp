@@ -2,6 +2,8 @@
 #include "kit/cluster.hpp"
 
 #include <gtest/gtest.h>
+#include <array>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -24,15 +26,23 @@ RunOptions random_run(std::uint64_t seed) {
   options.config.offload_param.device = random_tier(random);
   if (random.below(2) == 0) options.config.grad_accum_dtype = DType::fp32;
   if (random.below(3) != 0) options.device_memory = tiers::DeviceMemory::separate;
-  if (options.device_memory == tiers::DeviceMemory::separate && random.below(3) == 0)
-    options.config.cpu_update_ratio = 0.5f;
+  if (options.device_memory == tiers::DeviceMemory::separate)
+    options.config.cpu_update_ratio = std::array{1.0f, 0.5f, 0.0f}[random.below(3)];
+  options.config.penstock.tiles_in_flight = static_cast<std::uint32_t>(1 + random.below(4));
   if (random.below(2) == 0) {
     const std::uint64_t size = 1 + random.below(random.below(2) == 0 ? 20'000 : 600'000);
-    options.model.checkpoints = {.count = static_cast<std::uint32_t>(options.model.units.size()),
-                                 .size = ByteCount(size)};
+    options.model.checkpoints = {
+        .count = static_cast<std::uint32_t>(options.model.units.size()), .size = ByteCount(size), .reads = 2};
   }
+  if (random.below(3) == 0)  // slow writes
+    options.faults = {{.operation = tiers::IoOperation::write,
+                       .count = 1'000'000,
+                       .effect = tiers::Fault::Effect::delay,
+                       .delay = std::chrono::milliseconds(100)}};
+  const std::uint64_t more = random.below(4);
+  if (more == 3) return options;  // the plan decides
   options.config.penstock.host_budget = test::smallest_host_budget(options);
-  if (const std::uint64_t more = random.below(3); more != 0)
+  if (more != 0)
     options.config.penstock.host_budget += ByteCount(random.below(more == 1 ? 200'000 : 3'000'000));
   return options;
 }

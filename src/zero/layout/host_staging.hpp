@@ -43,10 +43,11 @@ inline ByteCount lease_gap(const StreamedSizes& largest) {
   return std::max({largest.tile, largest.shard, largest.gradient, largest.incoming, largest.checkpoint});
 }
 
-/// Maximum number of tiles in memory: prefetched, being updated, being written, and one more that is allocated before
-/// the oldest write has completed. Example: 4 in flight and 1 being updated need 4 + 1 + 4 + 1 = 10.
+/// Maximum number of tiles in memory: those prefetched, being updated, and being written. An update ends with as many
+/// more being written as it has updated at a time; meanwhile the next step reads ahead, for the start of its update, as
+/// many more. Example: 4 in flight and 1 being updated need 2 × (4 + 1) = 10.
 constexpr std::uint64_t tile_ring(std::uint32_t tiles_in_flight, std::uint32_t updating) {
-  return 2 * std::uint64_t{tiles_in_flight} + updating + 1;
+  return 2 * (std::uint64_t{tiles_in_flight} + updating);
 }
 
 }  // namespace penstock::zero
