@@ -29,6 +29,7 @@ class TimedDevice final : public tiers::Device {
   ByteCount free_memory() const override { return device_->free_memory(); }
   Result<std::unique_ptr<tiers::Stream>> create_stream() override { return device_->create_stream(); }
   Result<std::unique_ptr<tiers::Event>> create_event() override { return device_->create_event(); }
+  bool owns_stream(const tiers::Stream& stream) const override { return device_->owns_stream(stream); }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
     return timed(*timeline_, stream, {.activity = Activity::copy_to_device, .bytes = to.size()},

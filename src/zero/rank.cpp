@@ -108,8 +108,11 @@ Result<void> Rank::State::make_accelerator() {
   }
   // Only its device tells where its memory is; one of its own needs more.
   auto planned = plan_for(tiers::DeviceMemory::separate);
-  if (!planned) planned = plan_for(tiers::DeviceMemory::host);
-  if (!planned) return planned.error();
+  if (!planned) {
+    auto on_host = plan_for(tiers::DeviceMemory::host);
+    if (!on_host) return planned.error();
+    planned = std::move(on_host);
+  }
   PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(planned->device_budget));
   if (!accelerator.device || !accelerator.compute) {
     return Error::invalid_argument("Rank::create")

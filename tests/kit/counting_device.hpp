@@ -49,6 +49,10 @@ class CountingDevice : public tiers::Device {
     PENSTOCK_TRY_ASSIGN(auto event, device_->create_event());
     return std::make_unique<CountingEvent>(calls_, std::move(event));
   }
+  [[nodiscard]] bool owns_stream(const tiers::Stream& stream) const override {
+    const auto* const counting = dynamic_cast<const CountingStream*>(&stream);
+    return counting != nullptr && device_->owns_stream(counting->counted());
+  }
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
     ++calls_->copies;
     return device_->copy_to_device(stream, from, to);
@@ -89,6 +93,7 @@ class CountingDevice : public tiers::Device {
    public:
     CountingStream(Calls calls, std::unique_ptr<tiers::Stream> stream)
         : calls_(std::move(calls)), stream_(std::move(stream)) {}
+    [[nodiscard]] const tiers::Stream& counted() const { return *stream_; }
     [[nodiscard]] StreamHandle handle() override { return stream_->handle(); }
     Result<void> record(tiers::Event& event) override {
       return stream_->record(dynamic_cast<CountingEvent&>(event).counted());

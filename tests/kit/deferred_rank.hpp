@@ -45,14 +45,11 @@ class DeferredRank final : public swap::IdleHandler {
   };
   explicit DeferredRank(const Options& options) : random_(options.seed) {
     const auto make_accelerator = [&](ByteCount memory) -> Result<Accelerator> {
-      Accelerator made = make_host_accelerator({});
-      auto device = std::make_unique<tiers::HostDevice>(
-          tiers::HostDevice::Options{.memory = memory,
-                                     .mode = tiers::HostDevice::Mode::deferred,
-                                     .seed = options.seed,
-                                     .location = tiers::DeviceMemory::separate});
-      device_ = device.get();
-      made.device = std::move(device);
+      Accelerator made = make_host_accelerator({.memory = memory,
+                                                .mode = tiers::HostDevice::Mode::deferred,
+                                                .seed = options.seed,
+                                                .location = tiers::DeviceMemory::separate});
+      device_ = static_cast<tiers::HostDevice*>(made.device.get());
       if (options.change) options.change(made);
       return made;
     };

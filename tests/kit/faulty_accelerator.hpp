@@ -32,6 +32,10 @@ class FaultyDevice final : public penstock::test::CountingDevice {
     PENSTOCK_TRY_ASSIGN(auto stream, CountingDevice::create_stream());
     return std::make_unique<Stream>(std::move(stream), faults_);
   }
+  [[nodiscard]] bool owns_stream(const tiers::Stream& stream) const override {
+    const auto* const faulty = dynamic_cast<const Stream*>(&stream);
+    return faulty != nullptr && CountingDevice::owns_stream(faulty->wrapped());
+  }
   void release(DeviceSpan span) noexcept override {
     if (faults_.on_release) faults_.on_release();
     CountingDevice::release(span);
@@ -42,6 +46,7 @@ class FaultyDevice final : public penstock::test::CountingDevice {
    public:
     Stream(std::unique_ptr<tiers::Stream> stream, DeviceFaults& faults)
         : stream_(std::move(stream)), faults_(faults) {}
+    [[nodiscard]] const tiers::Stream& wrapped() const { return *stream_; }
     [[nodiscard]] StreamHandle handle() override { return stream_->handle(); }
     Result<void> record(tiers::Event& event) override {
       if (faults_.failing_records == 0) return stream_->record(event);

@@ -42,15 +42,14 @@ TimePoint TimedWorkers::next_due() const {
 TimedRank::TimedRank(const Options& options)
     : options_(options), disk_(options.disk), workers_(clock_, options.workers, options.task_takes) {
   const auto make_accelerator = [this](ByteCount memory) -> Result<Accelerator> {
-    Accelerator made = make_host_accelerator({});
-    auto device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{
-        .memory = memory,
-        .mode = options_.threaded ? tiers::HostDevice::Mode::threaded : tiers::HostDevice::Mode::deferred,
-        .location = tiers::DeviceMemory::separate,
-        .speeds = options_.speeds,
-        .clock = options_.threaded ? nullptr : &clock_});
-    device_ = device.get();
-    auto counting = std::make_unique<penstock::test::CountingDevice>(std::move(device));
+    Accelerator made = make_host_accelerator(
+        {.memory = memory,
+         .mode = options_.threaded ? tiers::HostDevice::Mode::threaded : tiers::HostDevice::Mode::deferred,
+         .location = tiers::DeviceMemory::separate,
+         .speeds = options_.speeds,
+         .clock = options_.threaded ? nullptr : &clock_});
+    device_ = static_cast<tiers::HostDevice*>(made.device.get());
+    auto counting = std::make_unique<penstock::test::CountingDevice>(std::move(made.device));
     counting_ = counting.get();
     made.device = std::move(counting);
     return made;

@@ -12,9 +12,9 @@ namespace penstock {
 /// run one after the other there.
 struct OperationCost {
   enum class Resource : std::uint8_t { compute, copy_to_device, copy_to_host };
-  Resource resource = Resource::compute;
-  ByteCount bytes{};     ///< that it moves, at the resource's speed
-  TimePoint duration{};  ///< in addition; less than 0 counts as 0
+  Resource resource = Resource::compute;  ///< a value that has no name counts as compute
+  ByteCount bytes{};                      ///< that it moves, at the resource's speed
+  TimePoint duration{};                   ///< in addition; less than 0 counts as 0
 };
 
 /// A queue of operations on host memory, run in order: the stream of a HostDevice.

@@ -121,8 +121,8 @@ class Runtime {
   [[nodiscard]] std::vector<PathReport> paths() const;
   /// Requested options that are not in effect, with reasons, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Total time that callers have waited for transfers, in this runtime's blocking calls and in those of a
-  /// zero::Engine.
+  /// Total time that callers have waited, in this runtime's blocking calls and in those of a zero::Engine: for
+  /// transfers, and in an engine's for its device too.
   [[nodiscard]] TimePoint stall_time() const;
 
  private:

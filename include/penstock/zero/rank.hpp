@@ -4,7 +4,7 @@
 #include <penstock/cpu_adam/device_adam.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/swap/runtime.hpp>
-#include <penstock/tiers/device/device.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/engine/engine.hpp>
@@ -39,8 +39,9 @@ struct Accelerator {
   std::unique_ptr<Compute> compute;
   std::unique_ptr<cpu_adam::DeviceAdam> adam;  ///< null: for plans in which the CPU updates all tiles
 };
-/// Creates an accelerator that uses `memory` bytes of host memory as its device memory.
+/// Creates an accelerator that uses `memory` bytes of host memory as its device memory, or a HostDevice with `options`.
 [[nodiscard]] Accelerator make_host_accelerator(ByteCount memory);
+[[nodiscard]] Accelerator make_host_accelerator(const tiers::HostDevice::Options& options);
 /// Creates the accelerator of CUDA device number `ordinal`, and loads its kernels. Calls of the rank leave this device
 /// current in the calling thread.
 ///

@@ -61,6 +61,7 @@ class CudaStream final : public Stream {
     ignore_cuda(cudaStreamDestroy(stream_));
   }
 
+  [[nodiscard]] int device() const { return device_; }
   StreamHandle handle() override { return StreamHandle::from_native(stream_); }
   Result<void> record(Event& event) override {
     PENSTOCK_TRY(use_device("Stream::record", device_));
@@ -125,6 +126,10 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Event>> create_event() override {
     PENSTOCK_TRY_ASSIGN(auto event, create_event_of(device_));
     return event;
+  }
+  bool owns_stream(const Stream& stream) const override {
+    const auto* const cuda = dynamic_cast<const CudaStream*>(&stream);
+    return cuda != nullptr && cuda->device() == device_;
   }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
@@ -223,7 +228,8 @@ Result<void> check_device(const char* operation, int device) {
   if (device >= 0 && device < count) return ok();
   return Error::invalid_argument(operation)
       .object("device " + std::to_string(device))
-      .wanted("0 to " + std::to_string(count - 1));
+      .wanted("0 to " + std::to_string(count - 1))
+      .advice(cuda_failure(cudaErrorInvalidDevice).advice);
 }
 }  // namespace
 

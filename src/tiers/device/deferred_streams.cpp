@@ -121,7 +121,7 @@ class DeferredStreams final : public HostStreams {
 class DeferredStream final : public HostStream {
  public:
   DeferredStream(std::shared_ptr<DeferredStreams> streams, const HostDevice::Speeds& speeds)
-      : HostStream(speeds), streams_(std::move(streams)) {
+      : HostStream(streams, speeds), streams_(std::move(streams)) {
     streams_->add(queue_);
   }
   ~DeferredStream() override {

@@ -117,6 +117,10 @@ Result<std::unique_ptr<Stream>> HostDevice::create_stream() {
 Result<std::unique_ptr<Event>> HostDevice::create_event() {
   return make_host_event();
 }
+bool HostDevice::owns_stream(const Stream& stream) const {
+  const auto* const host = dynamic_cast<const HostStream*>(&stream);
+  return host != nullptr && host->is_of(*state_->streams);
+}
 
 HostSpan HostDevice::bytes(DeviceSpan span) {
   return HostSpan(reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(span.address())), span.size());

@@ -56,19 +56,21 @@ TimePoint duration_of(const HostDevice::Speeds& speeds, const OperationCost& cos
 
 class EagerStream final : public HostStream {
  public:
-  EagerStream() : HostStream({}) {}
+  explicit EagerStream(std::shared_ptr<HostStreams> streams) : HostStream(std::move(streams), {}) {}
   Result<void> synchronize() override { return ok(); }
 
  private:
-  // An event that it waits for has passed already.
   void push(StreamOperation operation) override {
     if (operation.run) operation.run();
   }
+  [[nodiscard]] bool can_wait() const override { return false; }
 };
 
 class EagerStreams final : public HostStreams {
  public:
-  Result<std::unique_ptr<Stream>> create_stream() override { return std::make_unique<EagerStream>(); }
+  Result<std::unique_ptr<Stream>> create_stream() override {
+    return std::make_unique<EagerStream>(shared_from_this());
+  }
 };
 
 }  // namespace
@@ -77,7 +79,8 @@ void HostStream::enqueue(std::function<void()> operation, const OperationCost& c
   if (!operation) return;
   push({.run = std::move(operation),
         .duration = duration_of(speeds_, cost),
-        .resource = cost.resource,
+        .resource = cost.resource <= OperationCost::Resource::copy_to_host ? cost.resource
+                                                                           : OperationCost::Resource::compute,
         .record = nullptr});
 }
 
@@ -91,7 +94,15 @@ Result<void> HostStream::record(Event& event) {
 Result<void> HostStream::wait(const Event& event) {
   const auto* const host_event = dynamic_cast<const HostEvent*>(&event);
   if (host_event == nullptr) return foreign_event("Stream::wait");
-  if (auto record = host_event->last_record()) push({.run = nullptr, .record = std::move(record)});
+  auto record = host_event->last_record();
+  if (record == nullptr || record->passed.load()) return ok();
+  if (!can_wait()) {
+    return Error::invalid_argument("Stream::wait")
+        .object("event")
+        .reason("an eager stream cannot wait for a deferred or threaded device")
+        .advice("create both on one HostDevice");
+  }
+  push({.run = nullptr, .record = std::move(record)});
   return ok();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 namespace penstock::tiers {
 
@@ -25,11 +26,15 @@ struct StreamOperation {
   [[nodiscard]] bool may_run() const { return !record || record->passed.load(); }
 };
 
+class HostStreams;
+
 /// A stream of a host device. A mode says what push() does with an operation.
 class HostStream : public Stream, public HostQueue {
  public:
-  explicit HostStream(const HostDevice::Speeds& speeds) : speeds_(speeds) {}
+  HostStream(std::shared_ptr<HostStreams> streams, const HostDevice::Speeds& speeds)
+      : of_device_(std::move(streams)), speeds_(speeds) {}
 
+  [[nodiscard]] bool is_of(const HostStreams& streams) const { return of_device_.get() == &streams; }
   StreamHandle handle() final { return StreamHandle::of(*this); }
   void enqueue(std::function<void()> operation, const OperationCost& cost) final;
   Result<void> record(Event& event) final;
@@ -37,7 +42,10 @@ class HostStream : public Stream, public HostQueue {
 
  private:
   virtual void push(StreamOperation operation) = 0;
+  /// Whether the stream can wait for an event that has not passed.
+  [[nodiscard]] virtual bool can_wait() const { return true; }
 
+  const std::shared_ptr<HostStreams> of_device_;
   const HostDevice::Speeds speeds_;
 };
 
@@ -52,7 +60,7 @@ class HostStreams : public std::enable_shared_from_this<HostStreams> {
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   /// See HostDevice.
   virtual bool run_one() { return false; }
-  /// Runs the operations that were not run yet, as far as their events allow. Streams may outlive it.
+  /// See ~HostDevice(). Streams may outlive it.
   virtual void finish() {}
   [[nodiscard]] virtual TimePoint next_due() const { return forever; }
 };

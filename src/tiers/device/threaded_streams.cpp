@@ -31,16 +31,19 @@ class ThreadedStreams final : public HostStreams {
   Result<std::unique_ptr<Stream>> create_stream() override;
   void finish() override {
     std::unique_lock lock(all_.mutex);
+    finishing_ = true;
+    all_.changed.notify_all();
     all_.changed.wait(lock, [this] { return pending == 0; });
   }
 
   /// Runs an operation, and uses its resource for as long as it takes.
   void run(const StreamOperation& operation) {
     if (operation.duration <= TimePoint::zero()) return operation.run();
-    const std::lock_guard lock(resources_[static_cast<std::size_t>(operation.resource)]);
+    const std::lock_guard resource(resources_[static_cast<std::size_t>(operation.resource)]);
     const auto ends = std::chrono::steady_clock::now() + operation.duration;
     operation.run();
-    std::this_thread::sleep_until(ends);
+    std::unique_lock lock(all_.mutex);
+    all_.changed.wait_until(lock, ends, [this] { return finishing_; });
   }
 
   std::uint64_t pending = 0;  // operations that have not run, of all streams of the device
@@ -48,13 +51,14 @@ class ThreadedStreams final : public HostStreams {
  private:
   AllStreams& all_ = all_streams();
   const HostDevice::Speeds speeds_;
+  bool finishing_ = false;  // operations take no time any more
   std::array<std::mutex, 3> resources_;
 };
 
 class ThreadedStream final : public HostStream {
  public:
   ThreadedStream(std::shared_ptr<ThreadedStreams> streams, const HostDevice::Speeds& speeds)
-      : HostStream(speeds), streams_(std::move(streams)) {}
+      : HostStream(streams, speeds), streams_(std::move(streams)) {}
   ~ThreadedStream() override {
     {
       const std::lock_guard lock(all_.mutex);

@@ -5,7 +5,7 @@
 namespace penstock::zero {
 
 void UnitLease::end() noexcept {
-  if (const auto engine = std::exchange(engine_, {}).lock()) engine->release(unit_);
+  if (const auto engine = std::exchange(engine_, {}).lock()) engine->release(unit_, *stream_);
 }
 
 void CheckpointLease::end() noexcept {
@@ -119,6 +119,7 @@ Result<UnitLease> Engine::acquire(std::uint32_t unit, tiers::Stream& stream) {
   UnitLease lease;
   lease.engine_ = state_;
   lease.unit_ = unit;
+  lease.stream_ = &stream;
   lease.parameters_ = std::move(parameters);
   return lease;
 }

@@ -178,6 +178,16 @@ Result<void> EngineState::check_unit(const char* operation, std::uint32_t unit) 
       .got(unit);
 }
 
+Result<void> EngineState::check_stream(const char* operation, const tiers::Stream& stream) const {
+  if (options_.device->owns_stream(stream)) return ok();
+  return Error::invalid_argument(operation)
+      .object("stream")
+      .wanted("a stream of the engine's device, " + options_.device->name())
+      .advice(
+          "create it with create_stream() of Rank::device(), or wrap_cuda_stream() with the device's "
+          "ordinal");
+}
+
 Result<void> EngineState::check_step(const StepOptions& step) const {
   if (step.micro_batches == 0u) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("at least 1").got(0u);
@@ -240,6 +250,7 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
 Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::acquire"));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
+  PENSTOCK_TRY(check_stream("Engine::acquire", stream));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
@@ -247,15 +258,16 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   return views;
 }
 
-void EngineState::release(std::uint32_t unit) noexcept {
+void EngineState::release(std::uint32_t unit, tiers::Stream& stream) noexcept {
   residency_->release(unit);
-  (void)gathers_.end_use(unit);  // an error fails the engine, and the next call returns it
+  (void)gathers_.end_use(unit, stream);  // an error fails the engine, and the next call returns it
 }
 
 Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, std::uint32_t unit,
                                                          tiers::Stream& stream) {
   PENSTOCK_TRY(ready(operation));
   PENSTOCK_TRY(check_unit(operation, unit));
+  PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(gradients_.check_expected(operation, unit));
   PENSTOCK_TRY(context_.finish_update());  // it reads the gradients of the last step, from the same memory
   if (gradients_.is_last_micro_batch(unit)) update_.read_ahead();
@@ -267,6 +279,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
 Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::reduce"));
   PENSTOCK_TRY(check_unit("Engine::reduce", unit));
+  PENSTOCK_TRY(check_stream("Engine::reduce", stream));
   if (!gradients_.is_open(unit)) {
     return Error::invalid_argument("Engine::reduce")
         .reason("the unit's gradient was already reduced, or its step was abandoned")
@@ -286,6 +299,7 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
   constexpr const char* operation = "Engine::reduce";
   PENSTOCK_TRY(ready(operation));
   PENSTOCK_TRY(check_unit(operation, unit));
+  PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients, stream));
   PENSTOCK_TRY_ASSIGN(const auto slots, this->gradients(operation, unit, stream));
   PENSTOCK_TRY(caller_gradients_.copy(gradients, slots, stream));
@@ -296,6 +310,7 @@ Result<DeviceSpan> EngineState::checkpoint(std::uint32_t checkpoint, CheckpointU
                                            tiers::Stream& stream) {
   constexpr const char* operation = "Engine::checkpoint";
   PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_stream(operation, stream));
   const std::uint32_t count = options_.model.checkpoints.count;
   if (checkpoint >= count) {
     return Error::invalid_argument(operation)
@@ -354,6 +369,7 @@ Result<void> EngineState::finish_update() {
 Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));
   Error error = Error(ErrorCode::interrupted, operation)

@@ -52,7 +52,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
   Result<void> begin_step(const StepOptions& step);
   Result<std::vector<DeviceTensor>> acquire(std::uint32_t unit, tiers::Stream& stream);
-  void release(std::uint32_t unit) noexcept;
+  void release(std::uint32_t unit, tiers::Stream& stream) noexcept;
   Result<std::vector<GradientSlot>> gradients(const char* operation, std::uint32_t unit,
                                               tiers::Stream& stream);
   Result<void> reduce(std::uint32_t unit, tiers::Stream& stream);
@@ -96,6 +96,7 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] Result<void> check_step(const StepOptions& step) const;
   [[nodiscard]] Result<void> check_units_without_gradient(const std::vector<std::uint32_t>& units) const;
   [[nodiscard]] Result<void> check_unit(const char* operation, std::uint32_t unit) const;
+  [[nodiscard]] Result<void> check_stream(const char* operation, const tiers::Stream& stream) const;
   /// Whether no move of this engine is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool moves_are_idle() const;
 

@@ -8,6 +8,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include "zero/layout/shard_layout.hpp"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,7 +53,8 @@ struct GatheredFlat {
   swap::Lease
       in_place;  ///< of the shard, if it is the gathered flat; set by the mover before the gather is done
   bool waited_for = false;  ///< the compute stream has waited for it
-  tiers::Fence last_use;    ///< after the work of the last lease
+  /// After the work of the last lease of each stream.
+  std::map<const tiers::Stream*, tiers::Fence> last_uses;
   MoveProgress gather;
   std::unique_ptr<tiers::Event> gathered;
 };

@@ -70,7 +70,7 @@ Result<void> GatherPipeline::wait_for_gather(FlatState& flat) {
 /// Ends the lease of the shard when no work uses it any more.
 Result<void> GatherPipeline::end_lease(FlatState& flat) {
   PENSTOCK_TRY(wait_for_gather(flat));
-  if (const auto last_use = std::exchange(flat.gathered.last_use, nullptr)) {
+  for (const auto& [stream, last_use] : std::exchange(flat.gathered.last_uses, {})) {
     PENSTOCK_TRY(context_.wait_for(*last_use, "the trainer's use of a unit's parameters"));
   }
   flat.gathered.in_place.end();
@@ -79,9 +79,10 @@ Result<void> GatherPipeline::end_lease(FlatState& flat) {
 
 Result<void> GatherPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
   if (context_.shares_memory) return end_lease(flat);
-  const tiers::Fence last_use = std::exchange(flat.gathered.last_use, nullptr);
+  std::vector<tiers::Fence> last_uses;
+  for (auto& [stream, last_use] : std::exchange(flat.gathered.last_uses, {})) last_uses.push_back(last_use);
   if (flat.gathered.waited_for) {
-    context_.fences.release(range.offset(), range.size(), last_use);
+    context_.fences.release(range.offset(), range.size(), last_uses);
     return ok();
   }
   // A prefetched flat that was never used: no compute stream waits for its gather, so wait here.
@@ -102,8 +103,6 @@ Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tier
     if (auto waits = stream.wait(*gathered.gathered); !waits) return context_.fail(waits.error()).error();
     gathered.waited_for = true;
   }
-  unit_streams_[unit] = &stream;
-
   std::vector<DeviceTensor> views;
   for (const ParameterId id : context_.model.parameters_of(unit)) {
     const ShardLayout::Place place = context_.shards.place(id);
@@ -112,11 +111,11 @@ Result<std::vector<DeviceTensor>> GatherPipeline::views(std::uint32_t unit, tier
   return views;
 }
 
-Result<void> GatherPipeline::end_use(std::uint32_t unit) {
-  auto fence = context_.events.record(*unit_streams_[unit]);
+Result<void> GatherPipeline::end_use(std::uint32_t unit, tiers::Stream& stream) {
+  auto fence = context_.events.record(stream);
   if (!fence) return context_.fail(fence.error());
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
-    context_.flats[flat].gathered.last_use = *fence;
+    context_.flats[flat].gathered.last_uses[&stream] = *fence;
   }
   return ok();
 }
@@ -125,7 +124,7 @@ void GatherPipeline::abandon_step() {
   for (FlatState& flat : context_.flats) {
     flat.gathered.gather = {};
     flat.gathered.waited_for = false;
-    flat.gathered.last_use.reset();
+    flat.gathered.last_uses.clear();
     flat.gathered.in_place.end();
   }
   context_.fences.clear();

@@ -13,8 +13,7 @@ namespace penstock::zero {
 /// Used by the trainer's thread.
 class GatherPipeline {
  public:
-  explicit GatherPipeline(EngineContext& context)
-      : context_(context), unit_streams_(context.model.units.size()) {}
+  explicit GatherPipeline(EngineContext& context) : context_(context) {}
 
   /// Forgets the gathers of an abandoned step. Precondition: none is in flight.
   void abandon_step();
@@ -28,8 +27,8 @@ class GatherPipeline {
   /// Makes `stream` wait for the unit's flats, and returns views of the unit's parameters: its own, then shared ones.
   /// Blocks until every gather is ordered on a stream.
   Result<std::vector<DeviceTensor>> views(std::uint32_t unit, tiers::Stream& stream);
-  /// Ends the use of views(): after this point of the stream the ranges may be written.
-  Result<void> end_use(std::uint32_t unit);
+  /// Ends a use of views(): after this point of its stream the ranges may be written.
+  Result<void> end_use(std::uint32_t unit, tiers::Stream& stream);
   /// Whether no gather is in flight. Call with the runtime's lock held.
   [[nodiscard]] bool idle() const;
 
@@ -38,7 +37,6 @@ class GatherPipeline {
   Result<void> wait_for_gather(FlatState& flat);
 
   EngineContext& context_;
-  std::vector<tiers::Stream*> unit_streams_;
 };
 
 }  // namespace penstock::zero

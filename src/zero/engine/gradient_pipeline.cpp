@@ -111,7 +111,7 @@ Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservat
       context_.fail_unless_retryable(context_.internals.wait_until([&] { return reduction.ordered; })));
   if (reduction.error) return context_.fail(*reduction.error);
   flat.grad.in_place.end();
-  if (range.held()) context_.fences.release(range.offset(), range.size(), flat.grad.copied_out);
+  if (range.held()) context_.fences.release(range.offset(), range.size(), {flat.grad.copied_out});
   return ok();
 }
 

@@ -7,9 +7,11 @@ namespace penstock::zero {
 
 using tiers::Fence;
 
-void RangeFences::release(std::uint64_t offset, ByteCount size, Fence fence) {
+void RangeFences::release(std::uint64_t offset, ByteCount size, const std::vector<Fence>& fences) {
   (void)take(offset, size);
-  if (fence != nullptr) released_.push_back({offset, offset + size.value(), std::move(fence)});
+  for (const Fence& fence : fences) {
+    if (fence != nullptr) released_.push_back({offset, offset + size.value(), fence});
+  }
 }
 
 std::vector<Fence> RangeFences::take(std::uint64_t offset, ByteCount size) {

@@ -20,7 +20,8 @@ class ForeignEvent final : public Event {
 };
 
 struct Bench {
-  explicit Bench(HostDevice::Mode mode = HostDevice::Mode::eager) : device({.memory = 1_MiB, .mode = mode}) {}
+  explicit Bench(HostDevice::Mode mode = HostDevice::Mode::eager, HostDevice::Speeds speeds = {})
+      : device({.memory = 1_MiB, .mode = mode, .speeds = speeds}) {}
   HostDevice device;
   std::unique_ptr<Stream> stream = device.create_stream().value();
   DeviceSpan span = device.allocate(4096_B).value();
@@ -168,6 +169,17 @@ void add_stream_rows(BadArguments& bad) {
       Bench b(mode);
       b.stream->handle().host_queue()->enqueue({});
       return b.works();
+    });
+    bad("HostQueue::enqueue", "cost", "a resource without a name" + of, [=] {
+      Bench b(mode, {.copy_to_device = 1e12, .copy_to_host = 1e12, .compute = 1e12});
+      b.stream->handle().host_queue()->enqueue([] {},
+                                               {.resource = OperationCost::Resource(9), .bytes = 1_KiB});
+      return b.works();
+    });
+    bad("HostDevice::owns_stream", "stream", "of another device" + of, [=] {
+      Bench b(mode), other(mode);
+      return all({expect(b.device.owns_stream(*b.stream), "its own is"),
+                  expect(!b.device.owns_stream(*other.stream), "it is not")});
     });
     for (const TimePoint duration : {TimePoint(-1), TimePoint::min()}) {
       bad("HostQueue::enqueue", "cost", "a duration of " + std::to_string(duration.count()) + of, [=] {

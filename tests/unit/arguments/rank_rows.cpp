@@ -178,7 +178,7 @@ void add_create_rows(BadArguments& bad) {
   with("make_accelerator", "one that makes none",
        [](Options& o) { o.make_accelerator = [](ByteCount) { return Accelerator(); }; });
   with("make_accelerator", "one without memory",
-       [](Options& o) { o.make_accelerator = [](ByteCount) { return make_host_accelerator({}); }; });
+       [](Options& o) { o.make_accelerator = [](ByteCount) { return make_host_accelerator(0_B); }; });
   with("group.join", "one that returns none",
        [](Options& o) { o.group.join = [](auto&, auto&) { return std::unique_ptr<Communicator>(); }; });
   with("group", "a null one", [](Options& o) { o.group = in_process_membership(nullptr, 0); });

@@ -295,16 +295,30 @@ TEST(Rank, GivesTheEngineWhatThePlanSaysAndTheTrainerTheRestOfTheDevice) {
   ByteCount budget;
   mine.make_accelerator = [&](ByteCount engine_budget) -> Result<Accelerator> {
     budget = engine_budget;
-    Accelerator made = make_host_accelerator({});
-    made.device = std::make_unique<tiers::HostDevice>(tiers::HostDevice::Options{
-        .memory = engine_budget + 1_MiB, .location = tiers::DeviceMemory::separate});
-    return made;
+    return make_host_accelerator(
+        {.memory = engine_budget + 1_MiB, .location = tiers::DeviceMemory::separate});
   };
 
   auto rank = Rank::create(std::move(mine)).value();
 
   EXPECT_EQ(budget, rank->plan().device_budget);
   EXPECT_EQ(rank->device().free_memory(), 1_MiB);
+}
+
+TEST(Rank, NamesTheSmallestBudgetOfADeviceWithMemoryOfItsOwn) {
+  Rank::Options mine = options();
+  mine.config.penstock.device_budget = 4_KiB;
+  mine.make_accelerator = [](ByteCount budget) -> Result<Accelerator> {
+    return make_host_accelerator({.memory = budget, .location = tiers::DeviceMemory::separate});
+  };
+  const ByteCount minimum = [&] {
+    const auto refused = Rank::create(mine);
+    const std::string message = refused.error().message(), words = "wanted at least ";
+    EXPECT_EQ(refused.error().code(), ErrorCode::budget_too_small) << message;
+    return ByteCount(std::stoull(message.substr(message.find('(', message.find(words)) + 1)));
+  }();
+  mine.config.penstock.device_budget = minimum;
+  EXPECT_TRUE(Rank::create(mine));
 }
 
 TEST(Rank, UsesTheWorkersThatItIsGiven) {

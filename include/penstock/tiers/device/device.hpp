@@ -57,7 +57,8 @@ enum class DeviceMemory : std::uint8_t {
 ///     PENSTOCK_TRY(stream->synchronize());
 ///     device.release(buffer);
 ///
-/// Safe from any thread. Only Stream::synchronize() and allocate() block.
+/// Safe from any thread. Only Stream::synchronize() and allocate() block. Members of a device, and of its streams and
+/// events, return errors and must not throw.
 class Device {
  public:
   Device() = default;
@@ -78,6 +79,12 @@ class Device {
 
   [[nodiscard]] virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<Event>> create_event() = 0;
+  /// Whether `stream` is of this device, so that operations and events of the device may be enqueued on it. A device
+  /// that cannot tell returns true. Decorators of a device forward it.
+  [[nodiscard]] virtual bool owns_stream(const Stream& stream) const {
+    (void)stream;
+    return true;
+  }
 
   /// Stream-ordered copies; both spans have the same length and stay alive until the stream has passed the copy.
   virtual Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) = 0;

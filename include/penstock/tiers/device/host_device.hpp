@@ -27,10 +27,11 @@ namespace penstock::tiers {
 /// allocate() populates its memory, from 16 MiB on: the machine's memory must suffice then, not later.
 ///
 /// With `speeds` an operation takes time: on the machine's clock on a threaded device, on `clock` on a deferred one. It
-/// takes effect when it ends.
+/// takes effect when it ends. On an eager device it takes none.
 ///
-/// Errors of copies, fills, and of streams: invalid_argument, for a default StreamHandle, a null address, and an event
-/// of another kind of device.
+/// Errors of copies, fills, and of streams: invalid_argument, for a default StreamHandle, a null address, an event of
+/// another kind of device, and, where an eager stream is to wait, an event that has not passed on a device that is not
+/// eager.
 class HostDevice final : public Device {
  public:
   enum class Mode : std::uint8_t { eager, deferred, threaded };
@@ -51,7 +52,8 @@ class HostDevice final : public Device {
     const Clock* clock = nullptr;
   };
   explicit HostDevice(const Options& options);
-  /// Runs the operations that its streams have not run yet, as far as their events allow.
+  /// Runs the operations that its streams have not run yet, as far as their events allow; they take no time from then
+  /// on.
   ~HostDevice() override;
 
   [[nodiscard]] std::string name() const override;
@@ -62,6 +64,7 @@ class HostDevice final : public Device {
   [[nodiscard]] ByteCount free_memory() const override;
   [[nodiscard]] Result<std::unique_ptr<Stream>> create_stream() override;
   [[nodiscard]] Result<std::unique_ptr<Event>> create_event() override;
+  [[nodiscard]] bool owns_stream(const Stream& stream) const override;
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override;
   Result<void> copy_to_host(StreamHandle stream, DeviceSpan from, HostSpan to) override;
   Result<void> copy_on_device(StreamHandle stream, DeviceSpan from, DeviceSpan to) override;

@@ -50,10 +50,12 @@ class UnitLease {
   void swap(UnitLease& other) noexcept {
     std::swap(engine_, other.engine_);
     std::swap(unit_, other.unit_);
+    std::swap(stream_, other.stream_);
     std::swap(parameters_, other.parameters_);
   }
   std::weak_ptr<EngineState> engine_;
   std::uint32_t unit_ = 0;
+  tiers::Stream* stream_ = nullptr;
   std::vector<DeviceTensor> parameters_;
 };
 
@@ -133,8 +135,8 @@ struct StepOutcome {
   double gradient_norm = 0;  ///< over all ranks, unscaled
   double clip_factor = 1;    ///< factor that clipped the gradients
   std::uint64_t step = 0;    ///< step number of the state after the update
-  /// How long step() waited for gradients that were still being reduced: the part of the reduction that did not overlap
-  /// with backward.
+  /// How long step() waited for gradients: on a device that runs its streams by itself for the rest of the backward
+  /// too, else only for the part of their reduction that did not overlap with it.
   std::chrono::nanoseconds gradient_wait{0};
   /// How long the last update before this step's took, beside the trainer: that of the step before this one, unless it
   /// was skipped; 0 if there was none.
@@ -159,9 +161,9 @@ struct StepOutcome {
 /// update.
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
-/// rank calls them in the same order. They are called from one thread, the trainer's, with one compute stream: a call
-/// during another one returns failed_state. All but reduce(UnitGradients) may block. The device budget is planned for
-/// one UnitLease at a time.
+/// rank calls them in the same order. They are called from one thread, the trainer's: a call during another one returns
+/// failed_state. Each stream that is passed is one of the engine's device, else invalid_argument; a unit may be used on
+/// several. All but reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///

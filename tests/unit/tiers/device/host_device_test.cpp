@@ -207,6 +207,33 @@ TEST_F(HostDeviceTime, DoesNotBlockAThreadThatWaits) {
   EXPECT_EQ(now(), TimePoint::zero());
 }
 
+TEST(HostDevice, RefusesAnEagerStreamThatIsToWaitForAThread) {
+  HostDevice eager({.memory = 1_MiB}), threaded({.memory = 1_MiB, .mode = HostDevice::Mode::threaded});
+  const auto waiting = eager.create_stream().value(), late = threaded.create_stream().value();
+  const auto event = threaded.create_event().value();
+  std::latch proceed(1);
+  late->handle().host_queue()->enqueue([&] { proceed.wait(); });
+  late->record(*event).value();
+
+  const auto refused = waiting->wait(*event);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  proceed.count_down();
+  late->synchronize().value();
+  EXPECT_TRUE(waiting->wait(*event));
+}
+
+TEST(HostDeviceThreads, TakeNoTimeAnyMoreOnceTheDeviceEnds) {
+  auto device = std::make_unique<HostDevice>(HostDevice::Options{
+      .memory = 1_MiB, .mode = HostDevice::Mode::threaded, .speeds = {.compute = 1e-300}});
+  const auto stream = device->create_stream().value();
+  int ran = 0;
+  for (int i = 0; i < 3; ++i) stream->handle().host_queue()->enqueue([&] { ++ran; }, {.bytes = 1_MiB});
+  device.reset();  // each would take a year
+  EXPECT_EQ(ran, 3);
+}
+
 TEST(HostDeviceThreads, RunEachStreamByItself) {
   HostDevice device({.memory = 1_MiB, .mode = HostDevice::Mode::threaded});
   const auto a = device.create_stream().value(), b = device.create_stream().value();

@@ -31,10 +31,7 @@ class EngineArguments : public testing::Test {
     auto rank = Rank::create({.config = config,
                               .model = model,
                               .make_accelerator = [location](ByteCount budget) -> Result<Accelerator> {
-                                auto made = make_host_accelerator({});
-                                made.device = std::make_unique<tiers::HostDevice>(
-                                    tiers::HostDevice::Options{.memory = budget, .location = location});
-                                return made;
+                                return make_host_accelerator({.memory = budget, .location = location});
                               }})
                     .value();
     rank->engine()
@@ -216,6 +213,33 @@ TEST_F(EngineArguments, ALeaseThatOutlivesTheEngineDoesNothing) {
   const auto stream = other->device().create_stream().value();
   EXPECT_EQ(other->engine().reduce(std::move(gradients), *stream).error().code(),
             ErrorCode::invalid_argument);
+}
+
+TEST_F(EngineArguments, RefusesAStreamOfAnotherDevice) {
+  tiers::HostDevice other({.memory = 1_MiB, .mode = tiers::HostDevice::Mode::deferred});
+  const auto foreign = other.create_stream().value();
+  const auto expect_refused = [](const auto& result, const std::string& operation) {
+    ASSERT_FALSE(result) << operation;
+    EXPECT_EQ(result.error().code(), ErrorCode::invalid_argument) << operation;
+    EXPECT_NE(result.error().message().find("[" + operation + "]"), std::string::npos)
+        << result.error().message();
+    EXPECT_NE(result.error().message().find("a stream of the engine's device, host"), std::string::npos)
+        << result.error().message();
+  };
+  std::vector<float> values(1024);
+  const std::vector<GradientSource> own = {HostTensor{HostSpan(std::span(values)), DType::fp32}};
+  auto gradients = engine_.gradients(1, *stream_).value();
+
+  expect_refused(engine_.acquire(0, *foreign), "Engine::acquire");
+  expect_refused(engine_.gradients(0, *foreign), "Engine::gradients");
+  expect_refused(engine_.reduce(0, own, *foreign), "Engine::reduce");
+  expect_refused(engine_.reduce(std::move(gradients), *foreign), "Engine::reduce");
+  expect_refused(engine_.checkpoint(0, CheckpointUse::write, *foreign), "Engine::checkpoint");
+  expect_refused(engine_.abandon_step(*foreign, ""), "Engine::abandon_step");
+
+  EXPECT_EQ(engine_.status(), Engine::Status::ready);
+  ASSERT_TRUE(engine_.abandon_step(*stream_, "the reduction was refused"));
+  EXPECT_EQ(train(*rank_, *stream_, 1).kind, StepOutcome::Kind::updated);
 }
 
 TEST_F(EngineArguments, RefusesEmptyFunctions) {

@@ -23,10 +23,10 @@ class RangeFencesTest : public testing::Test {
 
 TEST_F(RangeFencesTest, GiveTheNextUserTheFencesOfWhatItOverlapsEachOnce) {
   const Fence a = fence(), b = fence(), c = fence();
-  fences_.release(0, 100_B, a);
-  fences_.release(100, 100_B, b);
-  fences_.release(200, 50_B, b);
-  fences_.release(250, 100_B, c);
+  fences_.release(0, 100_B, {a});
+  fences_.release(100, 100_B, {b});
+  fences_.release(200, 50_B, {b});
+  fences_.release(250, 100_B, {c});
 
   EXPECT_EQ(fences_.take(50, 200_B), (std::vector<Fence>{a, b}));
   EXPECT_TRUE(fences_.take(50, 200_B).empty());  // they are the new user's
@@ -36,7 +36,7 @@ TEST_F(RangeFencesTest, GiveTheNextUserTheFencesOfWhatItOverlapsEachOnce) {
 
 TEST_F(RangeFencesTest, KeepWhatIsBesideATakenRange) {
   const Fence a = fence();
-  fences_.release(100, 100_B, a);
+  fences_.release(100, 100_B, {a});
 
   EXPECT_EQ(fences_.take(120, 10_B), std::vector<Fence>{a});
   EXPECT_EQ(fences_.take(100, 20_B), std::vector<Fence>{a});
@@ -46,15 +46,15 @@ TEST_F(RangeFencesTest, KeepWhatIsBesideATakenRange) {
 
 TEST_F(RangeFencesTest, AreReplacedByTheNextRelease) {
   const Fence a = fence(), b = fence();
-  fences_.release(0, 100_B, a);
-  fences_.release(0, 100_B, b);
+  fences_.release(0, 100_B, {a});
+  fences_.release(0, 100_B, {b});
   EXPECT_EQ(fences_.take(0, 100_B), std::vector<Fence>{b});
 
-  fences_.release(0, 100_B, a);
-  fences_.release(0, 100_B, nullptr);  // may be written now
+  fences_.release(0, 100_B, {a});
+  fences_.release(0, 100_B, {nullptr});  // may be written now
   EXPECT_TRUE(fences_.take(0, 100_B).empty());
 
-  fences_.release(0, 100_B, a);
+  fences_.release(0, 100_B, {a});
   fences_.clear();
   EXPECT_TRUE(fences_.take(0, 100_B).empty());
 }

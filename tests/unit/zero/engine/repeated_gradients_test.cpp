@@ -30,10 +30,7 @@ class RepeatedGradients : public testing::TestWithParam<tiers::DeviceMemory> {
     rank_ = Rank::create({.config = config,
                           .model = model,
                           .make_accelerator = [](ByteCount budget) -> Result<Accelerator> {
-                            auto made = make_host_accelerator({});
-                            made.device = std::make_unique<tiers::HostDevice>(
-                                tiers::HostDevice::Options{.memory = budget, .location = GetParam()});
-                            return made;
+                            return make_host_accelerator({.memory = budget, .location = GetParam()});
                           }})
                 .value();
     stream_ = rank_->device().create_stream().value();
