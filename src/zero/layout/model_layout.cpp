@@ -77,6 +77,8 @@ Result<void> ModelLayout::validate() const {
     return invalid("checkpoints", "too many").wanted("at most " + std::to_string(checkpoints_max)).got(count);
   }
   if (size.is_zero()) return invalid("checkpoints", "a checkpoint has at least one byte");
+  if (leased_max == 0)
+    return invalid("checkpoints", "leased_max is 0: a trainer leases one at a time at least");
   if (constexpr std::uint32_t reads_max = 1 << 16; reads > reads_max) {
     return invalid("checkpoints", "too many reads").wanted("at most " + std::to_string(reads_max)).got(reads);
   }

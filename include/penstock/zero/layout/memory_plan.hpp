@@ -96,7 +96,8 @@ struct MemoryPlan {
   // remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
   /// Upper bound for the first tiles of an update: they are read during the backward, may be evicted by gradients that
-  /// wait for workers, or, where the step ends without an update, in the next one, and are then read again.
+  /// wait for workers, by checkpoints, or, where the step ends without an update, in the next one, and are then read
+  /// again.
   ByteCount tile_rereads_max;
   /// Upper bounds for gradients that spill, of one micro-batch. A gradient may be evicted between its prefetch and its
   /// use, and is then read twice.

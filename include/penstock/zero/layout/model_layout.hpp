@@ -42,7 +42,7 @@ struct OptimizerGroup {
 struct CheckpointLayout {
   std::uint32_t count = 0;  ///< 0: the trainer keeps its own
   ByteCount size;           ///< of each; > 0, if there are any
-  /// How many the trainer leases at a time, at most: the device has room for one more at least.
+  /// How many the trainer leases at a time, at most; > 0. The device has room for one more at least.
   std::uint32_t leased_max = 2;
   std::uint32_t reads =
       1;  ///< of each in a micro-batch, for the prediction of the disk's traffic; at most 65536

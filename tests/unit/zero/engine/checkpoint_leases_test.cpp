@@ -145,6 +145,8 @@ TEST(Checkpoints, AreRefusedWhereTheLayoutHasNoneOrTheirSizeIsWrong) {
     options.model.checkpoints = {.count = count, .size = size, .reads = reads};
     EXPECT_EQ(Rank::create(options).error().code(), ErrorCode::invalid_argument);
   }
+  options.model.checkpoints = {.count = 1, .size = 1_B, .leased_max = 0};
+  EXPECT_NE(Rank::create(options).error().message().find("leased_max"), std::string::npos);
 
   options.model.checkpoints = {};
   const auto rank = Rank::create(options).value();
