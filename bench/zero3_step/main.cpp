@@ -57,7 +57,8 @@ Result<zero::Config> configuration(const Arguments& arguments, bool on_disk) {
 /// Seconds and bytes of a step, the means of one turn.
 struct Turn {
   double seconds = 0;
-  StepReport::Phases took, stalled;
+  StepReport::Phases took;
+  StepReport::Stalls stalled;
   double read = 0, written = 0;
 };
 
@@ -65,6 +66,12 @@ void add(StepReport::Phases& sum, const StepReport::Phases& phases, double weigh
   sum.forward += phases.forward * weight;
   sum.backward += phases.backward * weight;
   sum.step += phases.step * weight;
+}
+
+void add(StepReport::Stalls& sum, const StepReport::Stalls& stalls, double weight) {
+  sum.parameters += stalls.parameters * weight;
+  sum.gradients += stalls.gradients * weight;
+  sum.step += stalls.step * weight;
 }
 
 /// A model that is trained in turns with another.
@@ -141,7 +148,7 @@ Result<void> measure_round(const Arguments& arguments, std::uint32_t round, Cont
   const auto bytes = [](double count) { return to_string(ByteCount(static_cast<std::uint64_t>(count))); };
   fmt::print("{:>6}{:>12.3f}{:>12.3f}{:>12.3f}{:>10.2f}{:>10.2f}{:>12.3f}{:>10.3f}{:>8.3f}{:>12}{:>12}\n",
              round, in_memory.seconds, alone, on_disk.seconds, on_disk.seconds / longer,
-             on_disk.seconds / phases, on_disk.stalled.forward, on_disk.stalled.backward,
+             on_disk.seconds / phases, on_disk.stalled.parameters, on_disk.stalled.gradients,
              on_disk.stalled.step, bytes(on_disk.read), bytes(on_disk.written));
   return ok();
 }
@@ -169,9 +176,10 @@ Result<void> run(const Arguments& arguments) {
              arguments.training.micro_batches * arguments.training.sequences * arguments.model.context,
              to_string(disk.runtime().host_memory().size()));
   fmt::print("\n{:>6}{:>12}{:>12}{:>12}{:>20}{:>30}{:>24}\n", "", "in memory", "disk alone", "on disk",
-             "to the floor of", "stall of the run on disk, s", "traffic of a step");
+             "to the floor of", "on disk waits, s, for", "traffic of a step");
   fmt::print("{:>6}{:>12}{:>12}{:>12}{:>10}{:>10}{:>12}{:>10}{:>8}{:>12}{:>12}\n", "round", "s a step",
-             "s a step", "s a step", "longer", "phases", "forward", "backward", "step", "read", "written");
+             "s a step", "s a step", "longer", "phases", "parameters", "gradients", "step", "read",
+             "written");
   Series series;
   for (std::uint32_t round = 0; round <= arguments.rounds; ++round) {
     PENSTOCK_TRY(measure_round(arguments, round, memory, disk, *load, series));

@@ -22,18 +22,24 @@ double seconds(TimePoint time) {
 /// Adds the time since its creation, or the last end(), to a phase.
 class PhaseTimer {
  public:
-  explicit PhaseTimer(const swap::Runtime& runtime) : runtime_(runtime) {}
-
   void end(StepReport& report, double StepReport::Phases::*phase) {
-    const TimePoint now = Clock::steady().now(), stalled = runtime_.stall_time();
+    const TimePoint now = Clock::steady().now();
     report.took.*phase += seconds(now - std::exchange(began_, now));
-    report.stalled.*phase += seconds(stalled - std::exchange(stalled_, stalled));
   }
 
  private:
-  const swap::Runtime& runtime_;
-  TimePoint began_ = Clock::steady().now(), stalled_ = runtime_.stall_time();
+  TimePoint began_ = Clock::steady().now();
 };
+
+/// What a call of the engine waited for that ended with this activity.
+double StepReport::Stalls::*cause_of(Activity activity) {
+  switch (activity) {
+    case Activity::wait_for_gradients: return &StepReport::Stalls::gradients;
+    case Activity::wait_for_checkpoint: return &StepReport::Stalls::checkpoints;
+    case Activity::wait_for_step: return &StepReport::Stalls::step;
+    default: return &StepReport::Stalls::parameters;
+  }
+}
 
 /// Makes a track of each path.
 void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions& runtime) {
@@ -149,6 +155,8 @@ DeviceMemoryUse RankTrainer::device_memory() {
 
 Result<StepReport> RankTrainer::step(std::uint32_t step) {
   StepReport report;
+  stalls_ = {};
+  stall_time_ = rank_->runtime().stall_time();
   const TrainingConfig& training = options_.training;
   const std::uint32_t at_a_time = training.micro_batches_at_a_time();
   // The engine sees one micro-batch for each sum of gradients that it gets.
@@ -158,20 +166,22 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   for (std::uint32_t first = 0; first < training.micro_batches; first += at_a_time) {
     PENSTOCK_TRY(micro_batches(step, first, report));
   }
-  PhaseTimer timer(rank_->runtime());
+  PhaseTimer timer;
   auto outcome = rank_->engine().step();
   if (!outcome) return outcome.error();
+  note_stall(&StepReport::Stalls::step);
   report.outcome = *outcome;
   auto loss = read_loss();
   if (!loss) return loss.error();
   report.loss = *loss;
   timer.end(report, &StepReport::Phases::step);
+  report.stalled = stalls_;
   report.messages = rank_->runtime().take_messages();
   return report;
 }
 
 Result<void> RankTrainer::micro_batches(std::uint32_t step, std::uint32_t first, StepReport& report) {
-  PhaseTimer timer(rank_->runtime());
+  PhaseTimer timer;
   did(Activity::wait_for_step);
   for (std::uint32_t i = 0; i < activations_.size(); ++i)
     PENSTOCK_TRY(copy_tokens(step, first + i, activations_[i]));
@@ -262,7 +272,13 @@ Result<void> RankTrainer::backward(const BackwardVisit& visit) {
   return ok();
 }
 
+void RankTrainer::note_stall(double StepReport::Stalls::*cause) {
+  const TimePoint now = rank_->runtime().stall_time();
+  stalls_.*cause += seconds(now - std::exchange(stall_time_, now));
+}
+
 void RankTrainer::did(Activity activity, std::uint32_t unit) {
+  note_stall(cause_of(activity));
   if (timeline_) timeline_->end(stream_->handle(), {.activity = activity, .unit = unit});
 }
 

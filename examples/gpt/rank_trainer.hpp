@@ -28,11 +28,17 @@ struct StepReport {
     double forward = 0, backward = 0, step = 0;
     [[nodiscard]] double sum() const { return forward + backward + step; }
   };
+  /// Seconds by what the trainer's thread waited for: parameters that are read, gathered or still updated; room for
+  /// gradients; checkpoints; in step() gradients that are still reduced, and the last update.
+  struct Stalls {
+    double parameters = 0, gradients = 0, checkpoints = 0, step = 0;
+    [[nodiscard]] double sum() const { return parameters + gradients + checkpoints + step; }
+  };
 
   double loss = 0;  ///< mean of this rank's micro-batches
   penstock::zero::StepOutcome outcome;
   Phases took;                        ///< of the trainer's thread, which on a GPU only enqueues
-  Phases stalled;                     ///< what it waited for data
+  Stalls stalled;                     ///< how long it waited
   std::vector<std::string> messages;  ///< reports of failing paths
 };
 
@@ -88,8 +94,10 @@ class RankTrainer {
   /// The mean loss of the step's micro-batches.
   penstock::Result<double> read_loss();
 
-  /// The compute stream did this until now.
+  /// The compute stream did this until now; the trainer's thread may have waited for it.
   void did(Activity activity, std::uint32_t unit = 0);
+  /// What the trainer's thread has waited since the last call had this cause.
+  void note_stall(double StepReport::Stalls::*cause);
 
   Options options_;
   std::shared_ptr<Timeline> timeline_;  // used by the rank's device and disks
@@ -104,6 +112,8 @@ class RankTrainer {
   penstock::ByteCount device_free_at_start_, activation_bytes_;
   std::vector<std::uint8_t> tokens_, targets_;  // of a step's micro-batches
   std::vector<float> losses_;
+  StepReport::Stalls stalls_;  // of the step
+  penstock::TimePoint stall_time_{};
 };
 
 }  // namespace gpt
