@@ -106,13 +106,12 @@ Result<void> check_host_memory(const TrainingArguments& arguments, const zero::C
 }
 
 int run(TrainingArguments arguments) {
-  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   arguments.training.ranks = 1;
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
   for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  arguments.training.micro_batches = config->gradient_accumulation_steps;
-  arguments.training.sequences = config->micro_batch_size;
+  arguments.take(*config);
+  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   if (auto valid = arguments.training.validate(); !valid) return fail(valid.error(), "cannot start");
   if (auto fits = check_host_memory(arguments, *config); !fits) return fail(fits.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);
