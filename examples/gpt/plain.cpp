@@ -60,8 +60,9 @@ class PlainReport {
                  static_cast<unsigned long long>(ModelDescription(model_).element_count().value()),
                  training_.micro_batches, tokens_, median_step_seconds(seconds_));
     for (std::size_t i = 0; i < outcomes_.size(); ++i) {
-      std::fprintf(out, "%s\n  {\"loss\": %.17g, \"seconds\": %.6f, \"skipped\": %s}", i == 0 ? "" : ",",
-                   outcomes_[i].loss, seconds_[i], outcomes_[i].skipped ? "true" : "false");
+      std::fprintf(out, "%s\n  {\"loss\": %s, \"seconds\": %.6f, \"skipped\": %s}", i == 0 ? "" : ",",
+                   json_number(outcomes_[i].loss).c_str(), seconds_[i],
+                   outcomes_[i].skipped ? "true" : "false");
     }
     std::fprintf(out,
                  "],\n \"device\": {\"activation_bytes\": %llu, \"free_at_start_bytes\": %llu, "
