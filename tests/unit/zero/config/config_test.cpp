@@ -29,6 +29,22 @@ TEST(Config, NamesTheLineOfASyntaxErrorAndOfAValueAtItsStart) {
   EXPECT_TRUE(contains(twice, "\n  line 2: Duplicate key: 'train_batch_size'")) << twice;
 }
 
+TEST(Config, NamesTheWordThatIsNoValue) {
+  const auto of_rate = [](const std::string& word) {
+    return refusal("{\"train_batch_size\": 8,\n \"optimizer\": {\"params\": {\"lr\": " + word + "}}}");
+  };
+  for (const char* const word : {"NaN", "nan", "Infinity", "-Infinity", "-nan", "True", "1e-3f"}) {
+    const std::string text = of_rate(word);
+    EXPECT_TRUE(contains(text, "\n  line 2: ")) << text;
+    EXPECT_TRUE(text.ends_with(std::string(", got ") + word)) << text;
+  }
+  for (const char* const no_word :
+       {R"({"a": 1, "a": 2})", R"({"a": 1)", "{\"a\": \x1b}", R"({"a": [1 "b"]})"}) {
+    EXPECT_FALSE(contains(refusal(no_word), "got ")) << refusal(no_word);
+  }
+  EXPECT_LT(of_rate(std::string(1000, 'x')).size(), 300u);
+}
+
 TEST(Config, RefusesWhatIsNoObjectOrNestedWithoutEnd) {
   EXPECT_TRUE(contains(refusal("[1]"), "wanted an object of keys"));
   EXPECT_TRUE(contains(refusal(""), "1 error"));
