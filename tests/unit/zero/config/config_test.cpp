@@ -241,6 +241,25 @@ TEST(Config, WritesNoKeyThatHasNoValue) {
   EXPECT_EQ(again->to_json(), config->to_json());
 }
 
+TEST(Config, NotesWhoUpdatesTheStatesWhereTheyAreNotOffloaded) {
+  const auto notes = [](const std::string& offload, const std::string& penstock) {
+    const auto config = read(R"({"train_batch_size": 1, "zero_optimization": {"offload_optimizer": {)" +
+                             offload + R"(}}, "penstock": {)" + penstock + "}}");
+    std::string all;
+    for (const std::string& note : config->notes) all += note + "\n";
+    return all;
+  };
+  const char* const why = "has no effect: offload_optimizer.device is none";
+
+  EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), why));
+  EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), "offload_optimizer.ratio, line 1: "));
+  EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), why));
+  EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), "penstock.update_split, line 1: "));
+  EXPECT_FALSE(contains(notes(R"("device": "none", "ratio": 1)", R"("update_split": "ratio")"), why));
+  EXPECT_FALSE(contains(notes(R"("device": "cpu", "ratio": 0.5)", ""), why));
+  EXPECT_FALSE(contains(notes(R"("device": "cpu")", R"("update_split": "automatic")"), why));
+}
+
 TEST(Config, NotesPathWeightsWithoutPaths) {
   const auto noted = [](const std::string& offload) {
     const auto config = Config::from_text(
