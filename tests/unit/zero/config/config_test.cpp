@@ -45,6 +45,24 @@ TEST(Config, NamesTheWordThatIsNoValue) {
   EXPECT_LT(of_rate(std::string(1000, 'x')).size(), 300u);
 }
 
+TEST(Config, ReadsTheWordsAndNumbersForTrueAndFalseThatDeepSpeedConverts) {
+  const auto bf16 = [](const std::string& value) {
+    return read(R"({"train_batch_size": 1, "bf16": {"enabled": )" + value + "}}");
+  };
+  for (const char* const yes :
+       {"1", "1.0", R"("true")", R"("yes")", R"("ON")", R"("1")", R"("y")", R"("T")"}) {
+    EXPECT_EQ(bf16(yes).value().dtype, DType::bf16) << yes;
+  }
+  for (const char* const no : {"0", R"("false")", R"("No")", R"("off")", R"("0")", R"("n")", R"("f")"}) {
+    EXPECT_EQ(bf16(no).value().dtype, DType::fp32) << no;
+  }
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 1, "bf16": {"enabled": 2}})"), "wanted true or false"));
+  EXPECT_TRUE(read(R"({"train_batch_size": 1, "aio": {"single_submit": "yes"}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "aio": {"single_submit": 1}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "optimizer": {"params": {"adam_w_mode": "yes"}}})"));
+}
+
 TEST(Config, RefusesWhatIsNoObjectOrNestedWithoutEnd) {
   EXPECT_TRUE(contains(refusal("[1]"), "wanted an object of keys"));
   EXPECT_TRUE(contains(refusal(""), "1 error"));
