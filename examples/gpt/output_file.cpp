@@ -1,6 +1,8 @@
 #include "gpt/output_file.hpp"
 
+#include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 namespace gpt {
@@ -23,6 +25,13 @@ Result<void> OutputFile::close() {
   return Error(ErrorCode::io, "OutputFile::close")
       .object(path_.string())
       .reason("the file could not be written");
+}
+
+std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "%.17g", value);
+  return digits.data();
 }
 
 }  // namespace gpt

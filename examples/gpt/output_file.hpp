@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace gpt {
@@ -29,5 +30,8 @@ class OutputFile {
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
 };
+
+/// A number as JSON has it, with all its digits. JSON has none that is not finite: null stands for it.
+[[nodiscard]] std::string json_number(double value);
 
 }  // namespace gpt

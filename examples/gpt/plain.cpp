@@ -60,8 +60,9 @@ class PlainReport {
                  static_cast<unsigned long long>(ModelDescription(model_).element_count().value()),
                  training_.micro_batches, tokens_, median_step_seconds(seconds_));
     for (std::size_t i = 0; i < outcomes_.size(); ++i) {
-      std::fprintf(out, "%s\n  {\"loss\": %.17g, \"seconds\": %.6f, \"skipped\": %s}", i == 0 ? "" : ",",
-                   outcomes_[i].loss, seconds_[i], outcomes_[i].skipped ? "true" : "false");
+      std::fprintf(out, "%s\n  {\"loss\": %s, \"seconds\": %.6f, \"skipped\": %s}", i == 0 ? "" : ",",
+                   json_number(outcomes_[i].loss).c_str(), seconds_[i],
+                   outcomes_[i].skipped ? "true" : "false");
     }
     std::fprintf(out,
                  "],\n \"device\": {\"activation_bytes\": %llu, \"free_at_start_bytes\": %llu, "
@@ -106,13 +107,12 @@ Result<void> check_host_memory(const TrainingArguments& arguments, const zero::C
 }
 
 int run(TrainingArguments arguments) {
-  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   arguments.training.ranks = 1;
   auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
   if (!config) return fail(config.error(), "cannot use the configuration");
   for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  arguments.training.micro_batches = config->gradient_accumulation_steps;
-  arguments.training.sequences = config->micro_batch_size;
+  arguments.take(*config);
+  if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
   if (auto valid = arguments.training.validate(); !valid) return fail(valid.error(), "cannot start");
   if (auto fits = check_host_memory(arguments, *config); !fits) return fail(fits.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);

@@ -143,9 +143,7 @@ int run(const Arguments& arguments) {
   for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   if (auto paths = config->check_paths(); !paths) return fail(paths.error(), "cannot use the swap directory");
   Arguments effective = arguments;
-  effective.model.unit_elements_max = config->penstock.unit_elements_max;
-  effective.training.micro_batches = config->gradient_accumulation_steps;
-  effective.training.sequences = config->micro_batch_size;
+  effective.take(*config);
   if (auto model = effective.model.validate(); !model) return fail(model.error(), "cannot start");
   if (auto valid = effective.training.validate(); !valid) return fail(valid.error(), "cannot start");
   auto plan = plan_run(effective, *config);

@@ -18,6 +18,12 @@ const ModelPreset* find_preset(const std::string& name) {
 
 }  // namespace
 
+void TrainingArguments::take(const penstock::zero::Config& config_file) {
+  model.unit_elements_max = config_file.penstock.unit_elements_max;
+  training.micro_batches = config_file.gradient_accumulation_steps;
+  training.sequences = config_file.micro_batch_size;
+}
+
 TrainingOptions::TrainingOptions(CLI::App& app, TrainingArguments& arguments)
     : app_(app), arguments_(arguments) {
   // scripts/demo passes its defaults first; the user's arguments come later and must win.

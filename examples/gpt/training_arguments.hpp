@@ -3,6 +3,7 @@
 #include "gpt/model_config.hpp"
 
 #include <penstock/base/result.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -19,8 +20,11 @@ struct TrainingArguments {
   std::filesystem::path config = "examples/gpt/ds_config.json";
   std::optional<std::filesystem::path> text, json;
   ModelConfig model;
-  TrainingConfig training;  ///< micro-batches and sequences are those of the configuration
+  TrainingConfig training;
   bool cuda = false;
+
+  /// Takes what the configuration says of model and training: the limit of a unit, micro-batches and sequences.
+  void take(const penstock::zero::Config& config_file);
 };
 
 /// The options for TrainingArguments.

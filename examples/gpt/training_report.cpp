@@ -193,10 +193,11 @@ void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers
                median_step_seconds(seconds_of_steps));
   for (const Step& step : steps_) {
     std::fprintf(out,
-                 "%s\n  {\"loss\": %.17g, \"seconds\": %.6f, \"update_seconds\": %.6f, "
+                 "%s\n  {\"loss\": %s, \"seconds\": %.6f, \"update_seconds\": %.6f, "
                  "\"stall_seconds\": %.6f, \"read_bytes\": %.0f, \"written_bytes\": %.0f, \"skipped\": %s}",
-                 &step == steps_.data() ? "" : ",", step.loss, step.seconds, step.update_seconds,
-                 step.stall_seconds, step.moved.read, step.moved.written, step.skipped ? "true" : "false");
+                 &step == steps_.data() ? "" : ",", json_number(step.loss).c_str(), step.seconds,
+                 step.update_seconds, step.stall_seconds, step.moved.read, step.moved.written,
+                 step.skipped ? "true" : "false");
   }
   std::fprintf(out, "],\n \"ledger\": [");
   const char* separator = "";

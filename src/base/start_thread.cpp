@@ -13,7 +13,7 @@ Result<std::thread> start_thread(const char* operation, const std::string& what,
     return Error(ErrorCode::no_space, operation)
         .reason(std::string("a thread cannot be started: ") + std::strerror(refused.code().value()))
         .object(what)
-        .advice("raise the limit on processes and threads (ulimit -u, pids.max of the container)");
+        .advice(std::string("raise the limit on ") + thread_limits);
   }
 }
 

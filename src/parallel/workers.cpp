@@ -37,9 +37,8 @@ Result<void> check_threads(std::uint32_t count) {
     if (started) {
       threads.push_back(std::move(*started));
     } else {
-      outcome = std::move(started).error().advice(
-          "raise the limit on processes and threads (ulimit -u, pids.max of the container), or lower "
-          "penstock.threads");
+      outcome = std::move(started).error().advice(std::string("raise the limit on ") + thread_limits +
+                                                  ", or lower penstock.threads");
     }
   }
   end.count_down();

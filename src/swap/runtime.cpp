@@ -232,7 +232,11 @@ void Runtime::release_generation(std::uint64_t generation) {
 
 std::vector<std::string> Runtime::take_messages() {
   const std::lock_guard lock(state_->mutex);
-  return state_->residency.take_messages();
+  std::vector<std::string> messages = state_->residency.take_messages();
+  for (const auto& path : state_->paths) {
+    if (std::string message = path->take_message(); !message.empty()) messages.push_back(std::move(message));
+  }
+  return messages;
 }
 
 Result<void> Runtime::check_stores() {

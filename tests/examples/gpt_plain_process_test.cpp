@@ -18,13 +18,14 @@ using gpt::test::TrainProcess;
 
 class GptPlain : public testing::Test {
  protected:
-  /// With the report in `report`.
-  std::string arguments(const std::string& report) {
+  /// With the report in `report`; `change` is put into the configuration.
+  std::string arguments(const std::string& report, const std::string& change = "") {
     std::ofstream text(directory_.path() / "text");
     for (int i = 0; i < 4000; ++i) text << "the quick brown fox jumps over the lazy dog " << i << "\n";
     std::ofstream(directory_.path() / "config.json")
         << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
-               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})";
+               "optimizer": {"type": "AdamW", "params": {"lr": )"
+        << learning_rate_ << "}}" << change << "}";
     return "--layers 1 --width 64 --heads 2 --context 32 --steps 4 --text " + path("text") + " --config " +
            path("config.json") + " --json " + path(report);
   }
@@ -36,6 +37,7 @@ class GptPlain : public testing::Test {
   }
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
 
+  std::string learning_rate_ = "1e-3";
   penstock::test::ScratchDirectory directory_;
 };
 
@@ -60,6 +62,34 @@ TEST_F(GptPlain, ReportsTheLossesOfOneRankOfGptTrainWithAllTheirDigits) {
     const double second = one["steps"][1]["seconds"].asDouble(),
                  third = one["steps"][2]["seconds"].asDouble();
     EXPECT_NEAR(one["median_step_seconds"].asDouble(), (second + third) / 2, 2e-6);
+  }
+}
+
+TEST_F(GptPlain, CutsUnitsAsGptTrainDoesForTheSameConfiguration) {
+  const std::string change = R"(, "penstock": {"unit_elements_max": 41000})", shape = " --width 128";
+  ASSERT_EQ(TrainProcess(arguments("engine", change) + shape + " --ranks 1").finish().status, 0);
+  ASSERT_EQ(TrainProcess(arguments("plain", change) + shape, GPT_PLAIN).finish().status, 0);
+
+  const Json::Value plain = report("plain")["steps"], engine = report("engine")["steps"];
+
+  ASSERT_EQ(plain.size(), 4u);
+  ASSERT_EQ(engine.size(), 4u);
+  for (Json::ArrayIndex step = 0; step < 4; ++step) {
+    EXPECT_EQ(plain[step]["loss"].asDouble(), engine[step]["loss"].asDouble()) << step;
+  }
+}
+
+TEST_F(GptPlain, ReportsALossThatIsNotFiniteAsNullAsGptTrainDoes) {
+  learning_rate_ = "1e30";
+  const std::string change = R"(, "gradient_clipping": 0)";
+  ASSERT_EQ(TrainProcess(arguments("engine", change) + " --ranks 1").finish().status, 0);
+  ASSERT_EQ(TrainProcess(arguments("plain", change), GPT_PLAIN).finish().status, 0);
+
+  for (const char* const name : {"engine", "plain"}) {
+    const Json::Value steps = report(name)["steps"];
+    ASSERT_EQ(steps.size(), 4u) << name;
+    EXPECT_TRUE(steps[0]["loss"].isDouble()) << name;
+    EXPECT_TRUE(steps[3].isMember("loss") && steps[3]["loss"].isNull()) << name;
   }
 }
 

@@ -17,9 +17,6 @@ namespace {
 using penstock::DType;
 using penstock::cpu_adam::StateFormat;
 
-// Its blocks have more elements than a block of states and several of square sums.
-constexpr ModelConfig model{.layers = 2, .width = 48, .heads = 2, .context = 6};
-
 struct Trained {
   std::vector<double> losses, norms;
   std::vector<bool> skipped;
@@ -31,7 +28,7 @@ class PlainTrainerTest : public testing::Test {
   void SetUp() override {
     std::ofstream(directory_.path() / "text") << "the quick brown fox jumps over the lazy dog; "
                                                  "pack my box with five dozen liquor jugs";
-    text_.emplace(Text::load(directory_.path() / "text", model.context).value());
+    text_.emplace(Text::load(directory_.path() / "text", model_.context).value());
     config_.dtype = config_.grad_accum_dtype = DType::bf16;
     config_.optimizer.weight_decay = 0.1f;
   }
@@ -44,12 +41,12 @@ class PlainTrainerTest : public testing::Test {
     auto config = config_;
     config.gradient_accumulation_steps = micro_batches_;
     config.train_batch_size = micro_batches_;
-    const auto trainer = RankTrainer::create({.model = model,
+    const auto trainer = RankTrainer::create({.model = model_,
                                               .training = training(),
                                               .config = config,
                                               .text = &*text_,
                                               .group = penstock::zero::InProcessGroup::create(1).value(),
-                                              .make_device = GPT_PLAIN_DEVICE(model)})
+                                              .make_device = GPT_PLAIN_DEVICE(model_)})
                              .value();
     Trained trained;
     for (std::uint32_t step = 0; step < training().steps; ++step) {
@@ -63,11 +60,11 @@ class PlainTrainerTest : public testing::Test {
   }
 
   std::unique_ptr<PlainTrainer> make_plain() {
-    return PlainTrainer::create({.model = model,
+    return PlainTrainer::create({.model = model_,
                                  .training = training(),
                                  .config = config_,
                                  .text = &*text_,
-                                 .make_device = GPT_PLAIN_DEVICE(model)})
+                                 .make_device = GPT_PLAIN_DEVICE(model_)})
         .value();
   }
 
@@ -80,7 +77,7 @@ class PlainTrainerTest : public testing::Test {
       trained.norms.push_back(outcome.gradient_norm);
       trained.skipped.push_back(outcome.skipped);
     }
-    penstock::zero::ParameterDigest digest(layout_of(model, {}));
+    penstock::zero::ParameterDigest digest(layout_of(model_, {}));
     EXPECT_TRUE(trainer->read_masters([&](ParameterId id, std::uint64_t first,
                                           std::span<const float> values) {
       digest.add({static_cast<std::uint32_t>(id.unit), static_cast<std::uint32_t>(id.index)}, first, values);
@@ -96,6 +93,8 @@ class PlainTrainerTest : public testing::Test {
     EXPECT_EQ(plain.digest, engine.digest);
   }
 
+  // Its blocks have more elements than a block of states and several of square sums.
+  ModelConfig model_{.layers = 2, .width = 48, .heads = 2, .context = 6};
   penstock::zero::Config config_;
   std::uint32_t micro_batches_ = 2;
   penstock::test::ScratchDirectory directory_;
@@ -140,6 +139,12 @@ TEST_F(PlainTrainerTest, HasThemWithoutClipping) {
   expect_same_bits(train_plain(), train_with_engine());
 }
 
+TEST_F(PlainTrainerTest, HasThemWithMatricesThatAreCut) {
+  model_.unit_elements_max = penstock::ElementCount(64 * 193);
+  ASSERT_TRUE(ModelDescription(model_).blocks_are_cut());
+  expect_same_bits(train_plain(), train_with_engine());
+}
+
 TEST_F(PlainTrainerTest, SkipsTheStepsThatTheEngineSkips) {
   config_.optimizer.learning_rate = 1e30f;
 
@@ -170,7 +175,7 @@ TEST_F(PlainTrainerTest, TakesTheDeviceMemoryOfOneBufferOfEachKindAndTheActivati
     DType dtype, sums;
     double bytes;  // of an element
   };
-  const auto elements = static_cast<double>(ModelDescription(model).element_count().value());
+  const auto elements = static_cast<double>(ModelDescription(model_).element_count().value());
   for (const Case& one : {Case{1, DType::bf16, DType::bf16, 2 + 2 + 12},
                           {2, DType::bf16, DType::bf16, 2 + 2 + 2 + 12},
                           {1, DType::bf16, DType::fp32, 2 + 2 + 4 + 12},

@@ -367,6 +367,16 @@ class GpuRun(unittest.TestCase):
         self.assertEqual(part["failures"][0], "the losses of step 2 differ: 5.25 with the engine, 5.250001 on plain "
                                               "buffers")
 
+    def test_a_loss_that_is_not_finite_fails_a_training_and_a_comparison(self):
+        diverged = traced(step_from(0), step_from(10), step_from(20)[:-1])
+        diverged[1]["steps"][1]["loss"] = None
+        _, report, _, _ = self.run_parts(
+            [Part("p", "", 300, training.one_billion, needs_gpu=False)], {"gpt_train": trainer(*diverged)})
+        self.assertEqual(report["parts"][0]["headline"], "the loss of step 2 of gpt_train is not finite")
+        losses = (5.5, 5.25, None)
+        _, part, _, _ = self.run_against_plain(reporter([1] * 5, losses), reporter([1] * 5, losses))
+        self.assertEqual(part["headline"], "the loss of step 3 of gpt_train is not finite")
+
     def test_the_comparison_needs_three_steps_of_each_program(self):
         _, part, _, _ = self.run_against_plain(reporter([1] * 5), reporter([0], losses=(5.5, 5.25)))
 

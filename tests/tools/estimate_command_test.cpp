@@ -1,8 +1,14 @@
 #include "kit/golden.hpp"
+#include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
 #include <gtest/gtest.h>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -12,6 +18,14 @@ std::string factor_of(const Json::Value& one) {
   char text[32];
   std::snprintf(text, sizeof text, "%.15g", one["additional_buffer_factor"].asDouble());
   return text;
+}
+
+/// With one space for each run of white space: CLI11 breaks lines.
+std::string squeezed(const std::string& text) {
+  std::istringstream in(text);
+  std::string out, word;
+  while (in >> word) out += (out.empty() ? "" : " ") + word;
+  return out;
 }
 
 TEST(EstimateCommand, PrintsDeepSpeedsTableByteForByteAndNothingElse) {
@@ -70,6 +84,53 @@ TEST(EstimateCommand, TakesTheRunFromAConfiguration) {
 
   EXPECT_EQ(by_cpu["nvme"].asUInt64(), 0u);
   EXPECT_GT(half["device"].asUInt64(), by_cpu["device"].asUInt64());  // slots of tiles
+}
+
+TEST(EstimateCommand, SaysThatItDoesNotUseTheBudgetsOfAConfiguration) {
+  ScratchDirectory directory;
+  const std::string file = (directory.path() / "config.json").string();
+  const auto notes = [&](const char* penstock, const char* format) {
+    std::ofstream(file) << R"({"train_micro_batch_size_per_gpu": 1, "penstock": )" << penstock << "}";
+    const auto result = run_penstock(
+        {"estimate", "--params", "1e8", "--largest-layer", "1e7", "--config", file, "--format", format});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.err;
+  };
+
+  const std::string both = notes(R"({"host_budget": "1GiB", "device_budget": "1GiB"})", "penstock");
+
+  EXPECT_NE(both.find("note: penstock.host_budget: not used"), std::string::npos) << both;
+  EXPECT_NE(both.find("note: penstock.device_budget: not used"), std::string::npos) << both;
+  EXPECT_EQ(notes("{}", "penstock"), "");
+  EXPECT_EQ(notes(R"({"host_budget": "1GiB"})", "deepspeed"), "") << "it uses nothing of the file";
+}
+
+TEST(EstimateCommand, SaysInItsHelpWhereItPutsWhatIsNotOffloaded) {
+  const std::string help = run_penstock({"estimate", "--help"}).out;
+  const auto estimate = [](const char* param, const char* optimizer) {
+    return run_penstock({"estimate", "--params", "1e8", "--largest-layer", "1e7", "--offload-param", param,
+                         "--offload-optimizer", optimizer, "--json"})
+        .json()["per_node_bytes"];
+  };
+
+  EXPECT_EQ(estimate("none", "cpu"), estimate("cpu", "cpu"));
+  EXPECT_GT(estimate("none", "none")["device"].asUInt64(), estimate("cpu", "none")["device"].asUInt64());
+  EXPECT_GT(estimate("cpu", "none")["device"].asUInt64(), estimate("cpu", "cpu")["device"].asUInt64());
+  const auto said = [&](const char* words) { return squeezed(help).find(words) != std::string::npos; };
+  EXPECT_TRUE(said("shards; none: the device if --offload-optimizer is none too, else host memory")) << help;
+  EXPECT_TRUE(said("states; none: the device")) << help;
+}
+
+TEST(EstimateCommand, NamesTheOptionOfACountThatItCannotUse) {
+  for (const auto& [params, largest, words] : {std::tuple{"10", "11", "--largest-layer, wanted from 1 to 10"},
+                                               {"10", "0", "--largest-layer, wanted from 1 to 10"},
+                                               {"0", "0", "--params, wanted from 1 to 2^42"},
+                                               {"4398046511105", "1", "--params, wanted from 1 to 2^42"}}) {
+    const auto result = run_penstock({"estimate", "--params", params, "--largest-layer", largest});
+
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
+  }
 }
 
 TEST(EstimateCommand, RefusesBadArguments) {

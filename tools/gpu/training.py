@@ -97,6 +97,14 @@ def run_until(session, command, stop_after):
         raise Failed(f"{command[0].name} ended with {output.status}: {output.error()}")
 
 
+def losses_of(program, report):
+    """The losses of the steps. A training that has diverged fails the part: nothing that it computed means anything."""
+    losses = [step["loss"] for step in report["steps"]]
+    if None in losses:
+        raise Failed(f"the loss of step {losses.index(None) + 1} of {program} is not finite")
+    return losses
+
+
 def measure(session, model, text, device=("--cuda",), spare_seconds=30):
     """Trains with a trace, and returns the figures of its steps. A slow training is ended after the step that it is in
     `spare_seconds` before the part's time is over."""
@@ -105,12 +113,12 @@ def measure(session, model, text, device=("--cuda",), spare_seconds=30):
         session, ["--trace", trace, "--json", report, "--ranks", 1, *model_arguments(model, device)],
         write_configuration(session, text))
     run_until(session, command, session.seconds_left() - spare_seconds)
+    trained = phase_floor.read(report)
+    losses = losses_of("gpt_train", trained)
     try:
-        trained = phase_floor.read(report)
         figures = phase_floor.step_figures(phase_floor.read(trace), trained)
     except phase_floor.TraceError as error:
         raise Failed(str(error)) from error
-    losses = [step["loss"] for step in trained["steps"]]
     return {**figures, "first_loss": losses[0], "last_loss": losses[-1], "losses": losses,
             "planned_steps": model.steps, "device_memory": phase_floor.device_memory(trained), "report": trained}
 
@@ -186,7 +194,7 @@ def in_turns(session, model, device):
 
 
 def check_same_losses(session, reports):
-    losses = [[step["loss"] for step in reports[program]["steps"]] for program in ("gpt_train", "gpt_plain")]
+    losses = [losses_of(program, reports[program]) for program in ("gpt_train", "gpt_plain")]
     for number, (engine, plain) in enumerate(zip(*losses), start=1):
         if engine != plain:
             session.fail(f"the losses of step {number} differ: {engine!r} with the engine, {plain!r} on plain buffers")

@@ -39,7 +39,11 @@ DeepSpeed, because it has no batch size.
 
 Comments (`//`, `#`, `/* */`), trailing commas and integral floats (`5e8`) are accepted; numbers that are not JSON
 (`+8`, `008`) are not. Values are compared with their case, except where DeepSpeed ignores it. A number may be a string
-only in the blocks in which DeepSpeed converts strings; an integer then consists of digits: `"500000000"`, not `"5e8"`.
+only in the blocks in which DeepSpeed converts strings: `zero_optimization`, `bf16`, `fp16`, `tensorboard`,
+`csv_monitor`, `wandb`, `comet`, `comms_logger`, `hybrid_engine`, `compile` and `timers`. An integer then consists of
+digits: `"500000000"`, not `"5e8"`. In the same blocks, true may also be `1` or one of `"true"`, `"yes"`, `"on"`, `"1"`,
+`"y"` and `"t"`, false `0` or one of `"false"`, `"no"`, `"off"`, `"0"`, `"n"` and `"f"`, in any case; in `aio` the words
+alone.
 
 | Status | Means |
 |---|---|

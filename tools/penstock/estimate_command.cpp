@@ -1,5 +1,7 @@
 #include "zero/estimate/estimate.hpp"
 
+#include <penstock/zero/layout/model_layout.hpp>
+
 #include "command.hpp"
 
 #include <charconv>
@@ -59,9 +61,19 @@ DType dtype_of(const std::string& name) {
   return name == "fp32" ? DType::fp32 : name == "fp16" ? DType::fp16 : DType::bf16;
 }
 
+/// The estimate is of a run without limits.
+void note_unused_budgets(const zero::PenstockConfig& config) {
+  for (const auto& [key, budget] : {std::pair{"penstock.host_budget", config.host_budget},
+                                    {"penstock.device_budget", config.device_budget}}) {
+    if (budget.is_zero()) continue;
+    fmt::print(stderr, "note: {}: not used by the estimate, which is of a run without that limit\n", key);
+  }
+}
+
 Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOptions& run) {
   PENSTOCK_TRY_ASSIGN(const auto config,
                       zero::Config::from_file(options.config, options.gpus_per_node * options.nodes));
+  if (options.format == "penstock") note_unused_budgets(config.penstock);
   run.dtype = config.dtype;
   run.grad_accum_dtype = config.grad_accum_dtype;
   run.micro_batches = config.gradient_accumulation_steps;
@@ -72,6 +84,22 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   run.tiles_in_flight = config.penstock.tiles_in_flight;
   run.cpu_update_ratio = config.cpu_update_ratio;
   run.update_split = config.penstock.update_split;
+  return ok();
+}
+
+/// What estimate_run() refuses, by the names of the options.
+Result<void> check_counts(const zero::RunEstimateOptions& run) {
+  const auto refuse = [](const char* option) {
+    return Error::invalid_argument("penstock estimate").object(option);
+  };
+  if (run.parameters.is_zero() || run.parameters > zero::ModelLayout::model_elements_max) {
+    return refuse("--params").wanted("from 1 to 2^42").got(run.parameters.value());
+  }
+  if (run.largest_unit.is_zero() || run.largest_unit > run.parameters) {
+    return refuse("--largest-layer")
+        .wanted("from 1 to " + std::to_string(run.parameters.value()) + ", the parameters of the model")
+        .got(run.largest_unit.value());
+  }
   return ok();
 }
 
@@ -202,6 +230,7 @@ ExitStatus estimate(const EstimateOptions& options) {
                     .reason("only stage 3 is supported")
                     .advice("--format deepspeed prints DeepSpeed's estimate for stage 2"));
   }
+  if (const auto counts = check_counts(arguments->run); !counts) return fail(counts.error());
   const auto run = zero::estimate_run(arguments->run);
   if (!run) return fail(run.error());
   if (options.json)
@@ -234,12 +263,13 @@ void add_estimate_command(CLI::App& app, ExitStatus& status) {
   command->add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor")->capture_default_str();
   command
       ->add_option("--offload-param", o.offload_param,
-                   "Tier of the parameter shards; none: host memory, as cpu")
+                   "Tier of the parameter shards; none: the device if --offload-optimizer is none too, else "
+                   "host memory")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
   command
       ->add_option("--offload-optimizer", o.offload_optimizer,
-                   "Tier of the optimizer states; none: host memory, as cpu")
+                   "Tier of the optimizer states; none: the device")
       ->check(CLI::IsMember({"none", "cpu", "nvme"}))
       ->capture_default_str();
   command->add_option("--dtype", o.dtype, "Type of parameters and gradients")

@@ -164,7 +164,8 @@ inline Result<void> ok() {
   } while (false)
 
 /// Declares a variable, or assigns to one, with the value of the Result `...`, which is moved out of it. Returns from
-/// the enclosing function with the error, if it failed. At most one use per source line.
+/// the enclosing function with the error, if it failed. At most one use per source line. It is more than one statement:
+/// under an `if` or a loop it needs braces.
 ///
 ///     PENSTOCK_TRY_ASSIGN(auto file, file_system.open(path));
 #define PENSTOCK_TRY_ASSIGN(declaration, ...) \

@@ -97,7 +97,7 @@ class Runtime {
   void release_generation(std::uint64_t generation);
 
   /// Events since the last call that were not returned as errors, one line each: paths that are not used, stores moved
-  /// to another path, paths retired and evacuated.
+  /// to another path, paths retired and evacuated, requests that failed and were repeated in parts.
   [[nodiscard]] std::vector<std::string> take_messages();
 
   /// Polls all moves once, for an idle handler. True if any of them advanced.

@@ -4,8 +4,10 @@
 #include "base/number_text.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "tiers/io/choose_engine.hpp"
+#include "tiers/io/file_errors.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <string>
 
@@ -92,6 +94,14 @@ PathReport Path::report() const {
           .notes = notes(),
           .counters = counters(),
           .driver_cpu_time = driver_cpu_time()};
+}
+
+std::string Path::take_message() {
+  const std::uint64_t count = counters().subdivided;
+  if (count == 0 || count < 2 * subdivided_) return {};
+  subdivided_ = count;
+  return file_.name + ": " + std::to_string(count) + (count == 1 ? " request" : " requests") +
+         " failed so far with an input/output error and were repeated in parts; " + tiers::advice_for(EIO);
 }
 
 /// What a path consists of.

@@ -69,6 +69,9 @@ class Path {
   /// CPU time that the driver thread has used. Zero without one.
   [[nodiscard]] TimePoint driver_cpu_time() const { return driver_->cpu_time(); }
   [[nodiscard]] tiers::FileCounters counters() const { return driver_->counters(); }
+  /// A line about requests that failed and were overcome by shorter ones. Empty, unless there are the first of them or
+  /// twice as many as the last line has said.
+  [[nodiscard]] std::string take_message();
   /// The earliest deadline of a request in flight, for the thread that calls drive().
   [[nodiscard]] TimePoint next_deadline() const { return driver_->next_deadline(); }
 
@@ -79,9 +82,10 @@ class Path {
 
   PathOptions options_;
   tiers::File::Properties file_;
-  std::string choice_;        // why this engine
-  std::string growth_note_;   // why the file may not grow
-  std::string engine_notes_;  // as of the last attach(): only the driver may ask the engine
+  std::string choice_;            // why this engine
+  std::string growth_note_;       // why the file may not grow
+  std::string engine_notes_;      // as of the last attach(): only the driver may ask the engine
+  std::uint64_t subdivided_ = 0;  // as of the last message
   std::shared_ptr<PathDriver> driver_;
 };
 

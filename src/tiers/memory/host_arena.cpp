@@ -59,7 +59,7 @@ Error refused(std::uint64_t size, int errno_value) {
   return Error(ErrorCode::no_space, "HostArena::create")
       .reason(std::string("the kernel refuses host memory: ") + std::strerror(errno_value))
       .wanted(ByteCount(size))
-      .advice("lower penstock.host_budget, or raise the limit on address space (ulimit -v)");
+      .advice("set a lower penstock.host_budget, or raise the limit on address space (ulimit -v)");
 }
 
 }  // namespace

@@ -224,7 +224,9 @@ Result<void> check_memory(const char* operation, ByteCount wanted, const MemoryL
       .note("short   by " + to_string(wanted - limit.available))
       .note("limit   " + limit.file + ": " + to_string(limit.allowed) + ", of which " +
             to_string(limit.used()) + " are in use")
-      .advice("lower penstock.host_budget, raise that limit, or stop what else uses memory");
+      .advice(
+          "set a lower penstock.host_budget, offload more to nvme, raise that limit, or stop what else uses "
+          "memory");
 }
 
 }  // namespace penstock::tiers

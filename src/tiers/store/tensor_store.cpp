@@ -29,7 +29,8 @@ Result<TensorId> TensorStore::add(TensorDescription description) {
     return Error(ErrorCode::already_exists, "TensorStore::add")
         .object(description.name)
         .reason("tensor " + this->description(other->second).name +
-                " has the same key: " + to_string(description.key));
+                " has the same key: " + to_string(description.key))
+        .advice("give each engine on a runtime its own Engine::Options::engine_number, the owner in the key");
   }
   if (free_.empty()) {
     free_.push_back(first_in_slot(number_, tensors_.size()));

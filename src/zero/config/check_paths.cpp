@@ -1,6 +1,7 @@
 #include <penstock/zero/config/config.hpp>
 
 #include "base/duration_text.hpp"
+#include "base/start_thread.hpp"
 #include "tiers/io/bounded_call.hpp"
 #include "tiers/io/file_errors.hpp"
 
@@ -50,7 +51,7 @@ Refusal refusal_of(const std::filesystem::path& directory, TimePoint deadline) {
     return {"did not answer within " + duration_text(deadline),
             "check the kernel log (dmesg) and the drive or network behind it"};
   }
-  return {"cannot be examined: no thread can be started", "raise the limit on threads (ulimit -u, pids.max)"};
+  return {"cannot be examined: no thread can be started", std::string("raise the limit on ") + thread_limits};
 }
 
 }  // namespace

@@ -46,17 +46,39 @@ std::string without_hash_comments(std::string_view text) {
   return out;
 }
 
-/// The first of JsonCpp's reports, "* Line 3, Column 5\n  message\n"; the others are consequences of it.
-Problem first_syntax_problem(const std::string& report) {
-  static constexpr std::string_view marker = "* Line ";
+/// The word around a place that JsonCpp names; empty, if there is a sign or the text's end. It may name the end of a
+/// word: it reads 1e-3 in 1e-3f as a number.
+std::string_view word_at(std::string_view text, std::uint32_t line, std::size_t column) {
+  static constexpr std::string_view letters =
+      "+-.0123456789_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  static constexpr std::size_t length_max = 32;
+  for (; line > 1 && !text.empty(); --line)
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  if (column == 0 || column > text.size()) return {};
+  const std::size_t before = text.substr(0, column).find_last_not_of(letters);
+  if (before == column - 1) return {};
+  text.remove_prefix(before == std::string_view::npos ? 0 : before + 1);
+  return text.substr(0, std::min(text.find_first_not_of(letters), length_max));
+}
+
+/// The first of JsonCpp's reports on `code`, "* Line 3, Column 5\n  message\n"; the others are consequences of it.
+Problem first_syntax_problem(const std::string& report, std::string_view code) {
+  static constexpr std::string_view marker = "* Line ", column_marker = ", Column ";
   std::istringstream lines(report);
   Problem problem;
   std::string text;
   std::getline(lines, text);
   if (!text.starts_with(marker)) return {.text = report};
   problem.line = static_cast<std::uint32_t>(std::strtoul(text.c_str() + marker.size(), nullptr, 10));
+  const std::size_t at_column = std::min(text.find(column_marker), text.size());
+  const std::string column = text.substr(std::min(at_column + column_marker.size(), text.size()));
   std::getline(lines, text);
   problem.text = text.starts_with("  ") ? text.substr(2) : text;
+  if (const auto word = word_at(code, problem.line, std::strtoul(column.c_str(), nullptr, 10));
+      !word.empty()) {
+    if (problem.text.ends_with('.')) problem.text.pop_back();
+    problem.text.append(", got ").append(word);
+  }
   return problem;
 }
 
@@ -171,7 +193,7 @@ Json::Value parse_json(std::string_view text, std::vector<Problem>& problems) {
   } catch (const Json::Exception&) {
     report = "nested too deeply";  // JsonCpp throws beyond its stack limit
   }
-  problems.push_back(first_syntax_problem(report));
+  problems.push_back(first_syntax_problem(report, code));
   return {};
 }
 

@@ -109,6 +109,16 @@ void note_unused_paths(const Config& config, Reader& reader) {
   }
 }
 
+/// For keys that say which processor updates the states that are offloaded.
+void note_unused_update(const Config& config, Reader& reader) {
+  if (config.offload_optimizer.device != OffloadDevice::none) return;
+  const auto note = [&](std::string_view key) {
+    reader.note(key, "has no effect: offload_optimizer.device is none");
+  };
+  if (config.cpu_update_ratio != 1.0f) note("zero_optimization.offload_optimizer.ratio");
+  if (config.penstock.update_split == UpdateSplit::automatic) note("penstock.update_split");
+}
+
 }  // namespace
 
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
@@ -124,6 +134,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
                            "zero_optimization.offload_optimizer", reader);
   note_unused_paths(config, reader);
+  note_unused_update(config, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));

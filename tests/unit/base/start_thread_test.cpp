@@ -17,14 +17,13 @@ TEST(StartThread, RunsItsBody) {
 }
 
 TEST(StartThread, ReturnsTheKernelsRefusal) {
-  std::string message;
   const int result = test::in_child([] {
     if (!test::refuse_system_call(SYS_clone3, EAGAIN)) return 77;
     const auto started = start_thread("test", "the driver of /mnt", [] {});
     if (started) return 1;
     const std::string text = started.error().message();
     return started.error().code() == ErrorCode::no_space && text.find("the driver of /mnt") != text.npos &&
-                   text.find("ulimit -u") != text.npos
+                   text.find("ulimit -u") != text.npos && text.find("ulimit -v") != text.npos
                ? 0
                : 2;
   });

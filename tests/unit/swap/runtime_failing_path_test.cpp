@@ -79,6 +79,33 @@ TEST_F(FailingPath, StoresATensorOnAnotherPathAfterAFailure) {
   EXPECT_TRUE(all_hold(2));
 }
 
+TEST_F(FailingPath, ReportsErrorsThatShorterRequestsOvercome) {
+  const auto fail_one = [&](tiers::IoOperation operation, int error) {
+    simulation_.faults(0).add(tiers::Fault::fail(operation, accepted(0, operation), error));
+  };
+  const TensorId there = runtime_.tensors_on_path(0).front();
+  EXPECT_TRUE(runtime_.take_messages().empty());
+  std::vector<std::size_t> lines;
+
+  for (int i = 0; i < 5; ++i) {
+    fail_one(tiers::IoOperation::write, EIO);
+    write(runtime_, there, 2);
+    EXPECT_TRUE(runtime_.flush());
+    const auto messages = runtime_.take_messages();
+    lines.push_back(messages.size());
+    for (const std::string& line : messages) messages_ += line + "\n";
+  }
+
+  EXPECT_EQ(lines, (std::vector<std::size_t>{1, 1, 0, 1, 0}));
+  for (const char* const words :
+       {"simulated file in disk1: 1 request failed", "simulated file in disk1: 2 requests",
+        "simulated file in disk1: 4 requests", "input/output error", "dmesg"}) {
+    EXPECT_NE(messages_.find(words), std::string::npos) << words << " in " << messages_;
+  }
+  EXPECT_EQ(on_path(0), 8u) << "no fault of the path";
+  EXPECT_TRUE(holds(runtime_, there, 2));
+}
+
 TEST_F(FailingPath, IsRetiredAndEvacuatedAfterRepeatedFaults) {
   inject(tiers::IoOperation::write, Effect::fail);
 

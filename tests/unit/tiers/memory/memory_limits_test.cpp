@@ -207,11 +207,13 @@ TEST_F(MemoryLimits, NameTheFileAndWhatIsMissing) {
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::no_space);
-  EXPECT_EQ(refused.error().message(),
-            "host memory does not suffice, wanted 800.0 MiB (838860800 B), got 768.0 MiB available [test]\n"
-            "  short   by 32.0 MiB\n"
-            "  limit   /sys/fs/cgroup/a/memory.max: 1.0 GiB, of which 256.0 MiB are in use\n"
-            "  try     lower penstock.host_budget, raise that limit, or stop what else uses memory");
+  EXPECT_EQ(
+      refused.error().message(),
+      "host memory does not suffice, wanted 800.0 MiB (838860800 B), got 768.0 MiB available [test]\n"
+      "  short   by 32.0 MiB\n"
+      "  limit   /sys/fs/cgroup/a/memory.max: 1.0 GiB, of which 256.0 MiB are in use\n"
+      "  try     set a lower penstock.host_budget, offload more to nvme, raise that limit, or stop what "
+      "else uses memory");
 }
 
 }  // namespace

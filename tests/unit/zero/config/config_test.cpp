@@ -29,6 +29,40 @@ TEST(Config, NamesTheLineOfASyntaxErrorAndOfAValueAtItsStart) {
   EXPECT_TRUE(contains(twice, "\n  line 2: Duplicate key: 'train_batch_size'")) << twice;
 }
 
+TEST(Config, NamesTheWordThatIsNoValue) {
+  const auto of_rate = [](const std::string& word) {
+    return refusal("{\"train_batch_size\": 8,\n \"optimizer\": {\"params\": {\"lr\": " + word + "}}}");
+  };
+  for (const char* const word : {"NaN", "nan", "Infinity", "-Infinity", "-nan", "True", "1e-3f"}) {
+    const std::string text = of_rate(word);
+    EXPECT_TRUE(contains(text, "\n  line 2: ")) << text;
+    EXPECT_TRUE(text.ends_with(std::string(", got ") + word)) << text;
+  }
+  for (const char* const no_word :
+       {R"({"a": 1, "a": 2})", R"({"a": 1)", "{\"a\": \x1b}", R"({"a": [1 "b"]})"}) {
+    EXPECT_FALSE(contains(refusal(no_word), "got ")) << refusal(no_word);
+  }
+  EXPECT_LT(of_rate(std::string(1000, 'x')).size(), 300u);
+}
+
+TEST(Config, ReadsTheWordsAndNumbersForTrueAndFalseThatDeepSpeedConverts) {
+  const auto bf16 = [](const std::string& value) {
+    return read(R"({"train_batch_size": 1, "bf16": {"enabled": )" + value + "}}");
+  };
+  for (const char* const yes :
+       {"1", "1.0", R"("true")", R"("yes")", R"("ON")", R"("1")", R"("y")", R"("T")"}) {
+    EXPECT_EQ(bf16(yes).value().dtype, DType::bf16) << yes;
+  }
+  for (const char* const no : {"0", R"("false")", R"("No")", R"("off")", R"("0")", R"("n")", R"("f")"}) {
+    EXPECT_EQ(bf16(no).value().dtype, DType::fp32) << no;
+  }
+  EXPECT_TRUE(
+      contains(refusal(R"({"train_batch_size": 1, "bf16": {"enabled": 2}})"), "wanted true or false"));
+  EXPECT_TRUE(read(R"({"train_batch_size": 1, "aio": {"single_submit": "yes"}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "aio": {"single_submit": 1}})"));
+  EXPECT_FALSE(read(R"({"train_batch_size": 1, "optimizer": {"params": {"adam_w_mode": "yes"}}})"));
+}
+
 TEST(Config, RefusesWhatIsNoObjectOrNestedWithoutEnd) {
   EXPECT_TRUE(contains(refusal("[1]"), "wanted an object of keys"));
   EXPECT_TRUE(contains(refusal(""), "1 error"));
@@ -223,6 +257,25 @@ TEST(Config, WritesNoKeyThatHasNoValue) {
   EXPECT_FALSE(contains(config->to_json(), "null")) << config->to_json();
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(again->to_json(), config->to_json());
+}
+
+TEST(Config, NotesWhoUpdatesTheStatesWhereTheyAreNotOffloaded) {
+  const auto notes = [](const std::string& offload, const std::string& penstock) {
+    const auto config = read(R"({"train_batch_size": 1, "zero_optimization": {"offload_optimizer": {)" +
+                             offload + R"(}}, "penstock": {)" + penstock + "}}");
+    std::string all;
+    for (const std::string& note : config->notes) all += note + "\n";
+    return all;
+  };
+  const char* const why = "has no effect: offload_optimizer.device is none";
+
+  EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), why));
+  EXPECT_TRUE(contains(notes(R"("device": "none", "ratio": 0.5)", ""), "offload_optimizer.ratio, line 1: "));
+  EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), why));
+  EXPECT_TRUE(contains(notes("", R"("update_split": "automatic")"), "penstock.update_split, line 1: "));
+  EXPECT_FALSE(contains(notes(R"("device": "none", "ratio": 1)", R"("update_split": "ratio")"), why));
+  EXPECT_FALSE(contains(notes(R"("device": "cpu", "ratio": 0.5)", ""), why));
+  EXPECT_FALSE(contains(notes(R"("device": "cpu")", R"("update_split": "automatic")"), why));
 }
 
 TEST(Config, NotesPathWeightsWithoutPaths) {
