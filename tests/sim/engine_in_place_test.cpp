@@ -133,8 +133,10 @@ TEST(EngineInPlaceOnDisk, LeasesTheShardsWhereTheyWereRead) {
   std::uint32_t seen = 0;
   swap::Runtime* runtime = nullptr;
   options.before_step = [&](std::uint32_t, std::uint32_t, swap::Runtime& of_rank) { runtime = &of_rank; };
+  tiers::Device* device = nullptr;
+  options.change_accelerator = [&](Accelerator& made) { device = made.device.get(); };
   options.after_micro_batch = [&](Engine& engine) {
-    auto stream = tiers::HostDevice({.memory = 4_KiB}).create_stream().value();
+    const auto stream = device->create_stream().value();
     const auto lease = engine.acquire(3, *stream).value();
     const HostSpan memory = runtime->host_memory();
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());

@@ -46,8 +46,8 @@ TEST(EngineUpdate, GivesTheBitsOfOneThatTheTrainerWaitsFor) {
 }
 
 /// Steps of a trainer that gathers nothing: its gradients would overwrite those that the update still reads.
-Result<void> train_without_gathers(Engine& engine, std::uint32_t units, bool waits) {
-  auto stream = tiers::HostDevice({.memory = 4_KiB}).create_stream().value();
+Result<void> train_without_gathers(Engine& engine, tiers::Device& device, std::uint32_t units, bool waits) {
+  PENSTOCK_TRY_ASSIGN(const auto stream, device.create_stream());
   for (int step = 0; step < 3; ++step) {
     PENSTOCK_TRY(engine.begin_step({.micro_batches = 1}));
     if (waits) PENSTOCK_TRY(engine.finish_update());
@@ -55,9 +55,11 @@ Result<void> train_without_gathers(Engine& engine, std::uint32_t units, bool wai
       PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, *stream));
       for (const GradientSlot& slot : gradients.slots()) {
         if (slot.accumulate) continue;
-        for (std::byte& byte : tiers::HostDevice::bytes(slot.tensor.bytes).as<std::byte>()) {
-          byte = std::byte(0x3a + step);
-        }
+        stream->handle().host_queue()->enqueue([slot, step] {
+          for (std::byte& byte : tiers::HostDevice::bytes(slot.tensor.bytes).as<std::byte>()) {
+            byte = std::byte(0x3a + step);
+          }
+        });
       }
       PENSTOCK_TRY(engine.reduce(std::move(gradients), *stream));
     }
@@ -71,8 +73,12 @@ TEST(EngineUpdate, KeepsTheGradientsThatItReads) {
     RunOptions options = on_disk(1, seed == 0 ? std::nullopt : std::optional(seed));
     options.steps = 1;
     options.model.units.back().shared.clear();
+    tiers::Device* device = nullptr;
+    options.change_accelerator = [&](Accelerator& made) { device = made.device.get(); };
     const auto digest = [&](bool waits) {
-      options.after_steps = [waits](Engine& engine) { return train_without_gathers(engine, 8, waits); };
+      options.after_steps = [&, waits](Engine& engine) {
+        return train_without_gathers(engine, *device, 8, waits);
+      };
       const RunResult result = train(options);
       EXPECT_FALSE(result.error) << result.error->message();
       return result.digest;
@@ -201,7 +207,7 @@ TEST(EngineUpdate, IsReadAheadAgainAfterAStepWithoutOneUnlessItsTilesAreInMemory
       EXPECT_GT(once, ByteCount());
       EXPECT_EQ(read_ahead_after(4, ending, options), once) << "seed " << seed;
     }
-    EXPECT_GE(evicted, once_evicted * 2);
+    EXPECT_GE(evicted.value() * 2, once_evicted.value() * 3);  // equal, if only the first attempt reads ahead
   }
 }
 
