@@ -18,7 +18,7 @@
 namespace penstock::test {
 
 /// AddressSanitizer ends a process that asks for more memory than it supports, before the library can refuse.
-inline constexpr bool huge_allocations_end_the_process = address_sanitizer;
+inline constexpr bool huge_allocations_end_the_process = any_sanitizer;
 
 struct BadArgument {
   const char* function;  // as in the headers, with its class
