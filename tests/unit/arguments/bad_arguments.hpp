@@ -17,7 +17,7 @@
 // tests/package/tidy.py finds functions without a row.
 namespace penstock::test {
 
-/// AddressSanitizer ends a process that asks for more memory than it supports, before the library can refuse.
+/// Sanitizers end a process that asks for more memory than they support, before the library can refuse.
 inline constexpr bool huge_allocations_end_the_process = any_sanitizer;
 
 struct BadArgument {
