@@ -4,9 +4,11 @@
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero::test {
 namespace {
@@ -149,21 +151,41 @@ TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStream
   }
 }
 
-TEST_F(EngineOnCuda, AllocatesOnceAndWaitsForNoDeviceWhileItTrains) {
-  RunOptions options = run_options(/*ranks=*/1, {cpu, cpu});
-  options.steps = 3;
-  options.accelerator = cuda();
-  fake_cuda::Counts before, after;
-  options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
-    (step <= 1 ? before : after) = fake_cuda::count();
-    EXPECT_EQ(fake_cuda::live().registrations, 1u) << "copies of pageable memory are not asynchronous";
-  };
+TEST_F(EngineOnCuda, CallsTheDeviceSparinglyOnceStepsRepeat) {
+  constexpr std::size_t warmup = 2;
+  for (const Offload offload : {Offload{cpu, cpu}, {nvme, nvme}, {none, none}}) {
+    for (const bool by_device : {false, true}) {
+      SCOPED_TRACE("offload_param " + std::string(to_string(offload.parameters)) +
+                   (by_device ? ", updated by the device" : ""));
+      fake_cuda::restart();
+      RunOptions options = run_options(/*ranks=*/1, offload);
+      const bool updates = by_device || offload.optimizer == none;
+      if (by_device) update_on_device(options.config, /*all=*/true);
+      options.steps = 8;
+      options.accelerator = cuda();
+      std::vector<fake_cuda::Counts> counts;
+      options.before_step = [&](std::uint32_t, std::uint32_t, swap::Runtime&) {
+        counts.push_back(fake_cuda::count());
+        EXPECT_EQ(fake_cuda::live().registrations, 1u) << "copies of pageable memory are not asynchronous";
+      };
 
-  ASSERT_FALSE(train(options).error);
+      ASSERT_FALSE(train(options).error);
 
-  const fake_cuda::Counts step = after - before;
-  EXPECT_GT(step.of("cudaMemcpyAsync"), 0u);
-  EXPECT_EQ(step.allocations() + step.stream_creations() + step.device_synchronizations(), 0u);
+      std::uint64_t fewest_events = ~std::uint64_t{0};
+      for (std::size_t i = warmup + 1; i < counts.size(); ++i) {
+        const fake_cuda::Counts step = counts[i] - counts[i - 1];
+        EXPECT_GT(step.of("cudaMemcpyAsync"), 0u);
+        EXPECT_EQ(step.allocations() + step.stream_creations() + step.device_synchronizations(), 0u);
+        // The kernels of an update run in an interpreter, for so long that there are more.
+        if (!updates) {
+          EXPECT_LE(step.of("cudaEventQuery"), 10 * step.of("cudaMemcpyAsync"));
+        }
+        fewest_events = std::min(fewest_events, step.event_creations());
+      }
+      // A step in which more is in flight than ever before adds an event to the pool.
+      EXPECT_EQ(fewest_events, 0u);
+    }
+  }
 }
 
 /// Fails a call to create a stream, event or range of device memory.
