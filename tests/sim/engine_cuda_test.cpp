@@ -55,7 +55,7 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
   std::uint64_t seed = 0;
   for (const Offload offload :
        {Offload{cpu, cpu}, {cpu, nvme}, {nvme, cpu}, {nvme, nvme}, {none, none}, {cpu, none}, {nvme, none}}) {
-    const int orders = offload.optimizer == none ? 6 : 20;  // the fake's kernels take long
+    const int orders = offload.optimizer == none ? 6 : 40;  // the fake's kernels take long
     for (int order = 0; order < orders; ++order) {
       SCOPED_TRACE("seed " + std::to_string(++seed));
       fake_cuda::restart({.seed = seed});
