@@ -1,6 +1,7 @@
 // The engine on a CudaDevice, on a fake CUDA runtime whose streams run in an order that a seed chooses.
 #include "fake_cuda/fake_cuda.hpp"
 #include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -188,6 +189,23 @@ TEST_F(EngineOnCuda, CallsTheDeviceSparinglyOnceStepsRepeat) {
   }
 }
 
+// The mean of one gradient is that gradient. Each of two is added to a sum in host memory.
+TEST_F(EngineOnCuda, CopiesEachFlatOnceAndLaunchesNoKernelWhereARankIsAlone) {
+  RunOptions options = run_options(/*ranks=*/1, {cpu, cpu});
+  options.accelerator = cuda();
+  fake_cuda::Counts before, after;
+  options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
+    (step == 0 ? before : after) = fake_cuda::count();
+  };
+
+  ASSERT_FALSE(train(options).error);
+
+  constexpr std::uint64_t flats = 4;
+  const fake_cuda::Counts step = after - before;
+  EXPECT_EQ(step.of("cudaMemcpyAsync"), flats + 2 * flats) << "a gather and two gradients of each";
+  EXPECT_EQ(fake_cuda::count().of("cudaLaunchKernel"), 0u);
+}
+
 /// Fails a call to create a stream, event or range of device memory.
 TEST_F(EngineOnCuda, EndsWhereItCannotBeCreated) {
   for (const char* const function : {"cudaStreamCreateWithFlags", "cudaEventCreateWithFlags", "cudaMalloc"}) {
@@ -270,10 +288,62 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
         const RunResult result = train(options);
 
         ASSERT_TRUE(result.error);
+        // The end of a lease returns no error; then the next call returns that the engine has failed, and the cause.
+        EXPECT_TRUE(result.error->code() == ErrorCode::io || result.error->code() == ErrorCode::failed_state)
+            << result.error->message();
         const std::string message = result.error->message();
         EXPECT_NE(message.find(words), std::string::npos) << message;
         EXPECT_NE(message.find(advice), std::string::npos) << message;
+        EXPECT_TRUE(result.engine_failed);
+        // Of a device that is lost nothing can be freed.
+        if (error == cudaErrorInvalidValue) {
+          EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+        }
       }
+    }
+  }
+}
+
+/// Reads all parameters and states, whose checksums the runtime verifies. The number of tensors.
+std::uint64_t read_all(swap::Runtime& runtime) {
+  std::uint64_t read = 0;
+  for (const tiers::TensorId tensor : runtime.tensors()) {
+    const tiers::Purpose purpose = runtime.describe(tensor).purpose;
+    if (purpose != tiers::Purpose::parameter_shard && purpose != tiers::Purpose::optimizer_tile) continue;
+    const auto lease = runtime.acquire(tensor, swap::Access::read);
+    EXPECT_TRUE(lease) << lease.error().message();
+    ++read;
+  }
+  return read;
+}
+
+TEST_F(EngineOnCuda, LeavesAStoreThatIsReadAndVerifiedWhereACallFailsInAStep) {
+  for (const char* const function :
+       {"cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
+    for (const cudaError_t error : {cudaErrorInvalidValue, cudaErrorECCUncorrectable}) {
+      SCOPED_TRACE(std::string(function) + ", " + cudaGetErrorString(error));
+      fake_cuda::restart();
+      const penstock::test::ScratchDirectory directory;
+      Rank::Options options{.config = run_options(1, {nvme, nvme}).config,
+                            .model = deep_model(),
+                            .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); }};
+      options.config.offload_param.nvme_paths =
+          options.config.offload_optimizer.nvme_paths = {directory.path()};
+      options.config.penstock.device_budget =
+          plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate)
+              .value()
+              .device_minimum;
+      const auto rank = Rank::create(std::move(options)).value();
+      const auto stream = rank->device().create_stream().value();
+      rank->engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
+      rank->engine().begin_step({}).value();
+      fake_cuda::fail_call(function, 3, error);
+      for (std::uint32_t use = 0; use < 400 && rank->engine().status() == Engine::Status::ready; ++use) {
+        (void)rank->engine().acquire(use % 8, *stream);
+      }
+
+      EXPECT_EQ(rank->engine().status(), Engine::Status::failed);
+      EXPECT_GT(read_all(rank->runtime()), 8u);
     }
   }
 }
