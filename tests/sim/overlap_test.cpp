@@ -105,6 +105,21 @@ TEST(Overlap, HidesTheCopiesOfAForwardButTheFirst) {
   EXPECT_LE(measure(machine()).forward, 1.05 * (units + 1));
 }
 
+// Where a long kernel precedes a short one, the copy of the unit after both begins before the long one ends.
+TEST(Overlap, HidesTheCopiesOfUnitsBesideLongAndShortKernels) {
+  TimedRank rank(machine());
+  TimePoint began{}, ended{};
+  rank.engine().begin_step({}).value();
+  rank.mark(&began);
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    const auto weights = rank.engine().acquire(unit, rank.stream()).value();
+    rank.compute(unit % 2 == 0 ? unit_takes * 19 / 10 : unit_takes / 10);
+  }
+  rank.mark(&ended);
+  rank.finish();
+  EXPECT_LE(in_units(ended - began), 1.05 * (units + 1));
+}
+
 TEST(Overlap, HidesTheCopiesOfABackwardButTheFirstAndTheLast) {
   EXPECT_LE(measure(machine()).backward, 1.05 * (units + 2));
 }
