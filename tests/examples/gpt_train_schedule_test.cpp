@@ -73,13 +73,14 @@ TEST_F(GptTrain, KeepsCheckpointsInTheEnginesTiersWithoutChangingTheResult) {
   EXPECT_EQ(digest_in(train(both + "--offload-activations").output), digest_in(train(both).output));
 }
 
-TEST_F(GptTrain, TrainsABlockThatIsLargerThanTheDevicesBudget) {
-  const std::string shape = " --width 256 --context 16";
-  const std::string budget = R"(, "penstock": {"device_budget": "2MiB", "tile_elements": 16384)";
+// The largest matrices have 1024 x 4096 elements of bf16: 8 MiB.
+TEST_F(GptTrain, TrainsAMatrixThatIsLargerThanTheDevicesBudget) {
+  const std::string shape = " --width 1024 --context 16";
+  const std::string budget = R"(, "penstock": {"device_budget": "4MiB")";
 
   expect_refused(train(arguments(budget + "}") + shape), 2,
                  {"device budget is too small", "penstock.device_budget"});
-  const Outcome cut = train(arguments(budget + R"(, "unit_elements_max": 75000})") + shape +
+  const Outcome cut = train(arguments(budget + R"(, "unit_elements_max": 300000})") + shape +
                             " --checkpoint-activations --check");
 
   EXPECT_EQ(cut.status, 0) << cut.output;

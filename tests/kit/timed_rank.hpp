@@ -59,6 +59,7 @@ class TimedRank final : public swap::IdleHandler {
 
   [[nodiscard]] Engine& engine() { return rank_->engine(); }
   [[nodiscard]] tiers::Stream& stream() { return *stream_; }
+  [[nodiscard]] const tiers::Ledger& ledger() { return rank_->runtime().ledger(); }
   [[nodiscard]] bool has_checkpoints() const { return options_.model.checkpoints.count > 0; }
   [[nodiscard]] TimePoint now() const { return options_.threaded ? Clock::steady().now() : clock_.now(); }
   /// Enqueues a kernel of the trainer.

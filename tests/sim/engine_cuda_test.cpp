@@ -1,12 +1,15 @@
 // The engine on a CudaDevice, on a fake CUDA runtime whose streams run in an order that a seed chooses.
 #include "fake_cuda/fake_cuda.hpp"
 #include "kit/cluster.hpp"
+#include "kit/scratch_directory.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::zero::test {
 namespace {
@@ -53,7 +56,7 @@ TEST_P(EngineOnCudaRanks, GivesTheBitsOfAHostDeviceInEveryOrderOfTheStreams) {
   std::uint64_t seed = 0;
   for (const Offload offload :
        {Offload{cpu, cpu}, {cpu, nvme}, {nvme, cpu}, {nvme, nvme}, {none, none}, {cpu, none}, {nvme, none}}) {
-    const int orders = offload.optimizer == none ? 6 : 20;  // the fake's kernels take long
+    const int orders = offload.optimizer == none ? 6 : 40;  // the fake's kernels take long
     for (int order = 0; order < orders; ++order) {
       SCOPED_TRACE("seed " + std::to_string(++seed));
       fake_cuda::restart({.seed = seed});
@@ -149,21 +152,58 @@ TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStream
   }
 }
 
-TEST_F(EngineOnCuda, AllocatesOnceAndWaitsForNoDeviceWhileItTrains) {
+TEST_F(EngineOnCuda, CallsTheDeviceSparinglyOnceStepsRepeat) {
+  constexpr std::size_t warmup = 2;
+  for (const Offload offload : {Offload{cpu, cpu}, {nvme, nvme}, {none, none}}) {
+    for (const bool by_device : {false, true}) {
+      SCOPED_TRACE("offload_param " + std::string(to_string(offload.parameters)) +
+                   (by_device ? ", updated by the device" : ""));
+      fake_cuda::restart();
+      RunOptions options = run_options(/*ranks=*/1, offload);
+      const bool updates = by_device || offload.optimizer == none;
+      if (by_device) update_on_device(options.config, /*all=*/true);
+      options.steps = 8;
+      options.accelerator = cuda();
+      std::vector<fake_cuda::Counts> counts;
+      options.before_step = [&](std::uint32_t, std::uint32_t, swap::Runtime&) {
+        counts.push_back(fake_cuda::count());
+        EXPECT_EQ(fake_cuda::live().registrations, 1u) << "copies of pageable memory are not asynchronous";
+      };
+
+      ASSERT_FALSE(train(options).error);
+
+      std::uint64_t fewest_events = ~std::uint64_t{0};
+      for (std::size_t i = warmup + 1; i < counts.size(); ++i) {
+        const fake_cuda::Counts step = counts[i] - counts[i - 1];
+        EXPECT_GT(step.of("cudaMemcpyAsync"), 0u);
+        EXPECT_EQ(step.allocations() + step.stream_creations() + step.device_synchronizations(), 0u);
+        // The kernels of an update run in an interpreter, for so long that there are more.
+        if (!updates) {
+          EXPECT_LE(step.of("cudaEventQuery"), 10 * step.of("cudaMemcpyAsync"));
+        }
+        fewest_events = std::min(fewest_events, step.event_creations());
+      }
+      // A step in which more is in flight than ever before adds an event to the pool.
+      EXPECT_EQ(fewest_events, 0u);
+    }
+  }
+}
+
+// The mean of one gradient is that gradient. Each of two is added to a sum in host memory.
+TEST_F(EngineOnCuda, CopiesEachFlatOnceAndLaunchesNoKernelWhereARankIsAlone) {
   RunOptions options = run_options(/*ranks=*/1, {cpu, cpu});
-  options.steps = 3;
   options.accelerator = cuda();
   fake_cuda::Counts before, after;
   options.before_step = [&](std::uint32_t step, std::uint32_t, swap::Runtime&) {
-    (step <= 1 ? before : after) = fake_cuda::count();
-    EXPECT_EQ(fake_cuda::live().registrations, 1u) << "copies of pageable memory are not asynchronous";
+    (step == 0 ? before : after) = fake_cuda::count();
   };
 
   ASSERT_FALSE(train(options).error);
 
+  constexpr std::uint64_t flats = 4;
   const fake_cuda::Counts step = after - before;
-  EXPECT_GT(step.of("cudaMemcpyAsync"), 0u);
-  EXPECT_EQ(step.allocations() + step.stream_creations() + step.device_synchronizations(), 0u);
+  EXPECT_EQ(step.of("cudaMemcpyAsync"), flats + 2 * flats) << "a gather and two gradients of each";
+  EXPECT_EQ(fake_cuda::count().of("cudaLaunchKernel"), 0u);
 }
 
 /// Fails a call to create a stream, event or range of device memory.
@@ -248,10 +288,62 @@ TEST_P(EngineOnCudaRanks, ReportsACallThatFailsInAStepAndEnds) {
         const RunResult result = train(options);
 
         ASSERT_TRUE(result.error);
+        // The end of a lease returns no error; then the next call returns that the engine has failed, and the cause.
+        EXPECT_TRUE(result.error->code() == ErrorCode::io || result.error->code() == ErrorCode::failed_state)
+            << result.error->message();
         const std::string message = result.error->message();
         EXPECT_NE(message.find(words), std::string::npos) << message;
         EXPECT_NE(message.find(advice), std::string::npos) << message;
+        EXPECT_TRUE(result.engine_failed);
+        // Of a device that is lost nothing can be freed.
+        if (error == cudaErrorInvalidValue) {
+          EXPECT_EQ(fake_cuda::live(), fake_cuda::Live{});
+        }
       }
+    }
+  }
+}
+
+/// Reads all parameters and states, whose checksums the runtime verifies. The number of tensors.
+std::uint64_t read_all(swap::Runtime& runtime) {
+  std::uint64_t read = 0;
+  for (const tiers::TensorId tensor : runtime.tensors()) {
+    const tiers::Purpose purpose = runtime.describe(tensor).purpose;
+    if (purpose != tiers::Purpose::parameter_shard && purpose != tiers::Purpose::optimizer_tile) continue;
+    const auto lease = runtime.acquire(tensor, swap::Access::read);
+    EXPECT_TRUE(lease) << lease.error().message();
+    ++read;
+  }
+  return read;
+}
+
+TEST_F(EngineOnCuda, LeavesAStoreThatIsReadAndVerifiedWhereACallFailsInAStep) {
+  for (const char* const function :
+       {"cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
+    for (const cudaError_t error : {cudaErrorInvalidValue, cudaErrorECCUncorrectable}) {
+      SCOPED_TRACE(std::string(function) + ", " + cudaGetErrorString(error));
+      fake_cuda::restart();
+      const penstock::test::ScratchDirectory directory;
+      Rank::Options options{.config = run_options(1, {nvme, nvme}).config,
+                            .model = deep_model(),
+                            .make_accelerator = [](ByteCount) { return make_cuda_accelerator(0); }};
+      options.config.offload_param.nvme_paths =
+          options.config.offload_optimizer.nvme_paths = {directory.path()};
+      options.config.penstock.device_budget =
+          plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate)
+              .value()
+              .device_minimum;
+      const auto rank = Rank::create(std::move(options)).value();
+      const auto stream = rank->device().create_stream().value();
+      rank->engine().initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
+      rank->engine().begin_step({}).value();
+      fake_cuda::fail_call(function, 3, error);
+      for (std::uint32_t use = 0; use < 400 && rank->engine().status() == Engine::Status::ready; ++use) {
+        (void)rank->engine().acquire(use % 8, *stream);
+      }
+
+      EXPECT_EQ(rank->engine().status(), Engine::Status::failed);
+      EXPECT_GT(read_all(rank->runtime()), 8u);
     }
   }
 }

@@ -23,13 +23,13 @@ constexpr std::uint64_t tile = 16'384;
 /// That after the kernel, and that after everything, which is made after an error. Then no event is after the kernel.
 constexpr std::uint32_t records_of_a_failing_hop = 2;
 
-/// An update's kernel that runs late, and after which no event can be recorded. Outlives the device.
+/// An update's kernel that runs late, and after which the next events are not recorded. Outlives the device.
 struct LateKernel {
-  explicit LateKernel(DeviceFaults& faults) {
-    faults.before_update = [this, &faults](StreamHandle stream) -> Result<void> {
+  explicit LateKernel(DeviceFaults& faults, std::uint32_t failing_records = records_of_a_failing_hop) {
+    faults.before_update = [this, &faults, failing_records](StreamHandle stream) -> Result<void> {
       for (int operation = 0; operation < 64; ++operation) stream.host_queue()->enqueue([] {});
       stream.host_queue()->enqueue([this] { has_run = true; });
-      faults.failing_records = records_of_a_failing_hop;
+      faults.failing_records = failing_records;
       is_enqueued = true;
       return ok();
     };
@@ -93,6 +93,23 @@ TEST(FaultyDevice, AbandonsAStepOnceAKernelHasEndedAfterWhichNoEventIsRecorded) 
   EXPECT_TRUE(kernel.has_run);
   EXPECT_STREQ(rank.engine().finish_update().error().operation(), "Stream::record");
   EXPECT_EQ(rank.engine().status(), Engine::Status::failed);
+}
+
+// No copy out waits for the kernel, but the end of the hop does.
+TEST(FaultyDevice, EndsAnUpdateOnceItsKernelHasEndedWhereOnlyTheEventAfterItIsNotRecorded) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    DeviceFaults faults;
+    const LateKernel kernel(faults, /*failing_records=*/1);
+    DeferredRank::Options options = with(faults, OffloadDevice::cpu);
+    options.config.cpu_update_ratio = 0;
+    options.seed = seed;
+    DeferredRank rank(options);
+
+    const Error error = failed_update(rank);
+
+    EXPECT_STREQ(error.operation(), "Stream::record") << error.message();
+    EXPECT_TRUE(kernel.has_run) << "seed " << seed;
+  }
 }
 
 // The CPU updates a tile while the device fails with another one.

@@ -1,71 +1,70 @@
-// A unit that is used on several streams.
-#include "kit/deferred_rank.hpp"
+// Eager, deferred and threaded streams, on a device with memory of its own: the same configurations give the same bits.
+#include "kit/cluster.hpp"
+#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
-#include <algorithm>
+#include <array>
+#include <string>
 
-namespace penstock::zero {
+namespace penstock::zero::test {
 namespace {
 
-using test::DeferredRank;
+using penstock::test::SeededRandom;
 
-constexpr std::uint32_t units = 6;
-constexpr std::uint64_t elements = 1024;
+/// Streams of which each may be fast, slow, or take no time.
+tiers::HostDevice::Speeds random_speeds(SeededRandom& random) {
+  const auto speed = [&random] { return std::array{0.0, 0.3e9, 1e9, 5e9}[random.below(4)]; };
+  return {.copy_to_device = speed(), .copy_to_host = speed(), .compute = speed()};
+}
 
-DeferredRank::Options options_of(std::uint64_t seed) {
-  DeferredRank::Options options{.seed = seed};
-  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::cpu;
-  options.config.dtype = options.config.grad_accum_dtype = DType::fp32;
-  for (std::uint32_t unit = 0; unit < units; ++unit) {
-    options.model.units.push_back(
-        {.name = std::to_string(unit), .parameters = {{"weight", ElementCount(elements), 0}}});
+/// Eager.
+RunOptions random_run(std::uint32_t ranks, SeededRandom& random) {
+  using enum OffloadDevice;
+  RunOptions options{.ranks = ranks, .steps = 2, .device_memory = tiers::DeviceMemory::separate};
+  if (random.below(4) == 0) options.model = deep_model();
+  options.config.offload_param.device = std::array{none, cpu, nvme}[random.below(3)];
+  options.config.offload_optimizer.device = std::array{none, cpu, nvme, nvme}[random.below(4)];
+  options.config.cpu_update_ratio = std::array{1.0f, 1.0f, 0.5f, 0.0f}[random.below(4)];
+  if (options.config.cpu_update_ratio == 1 && random.below(2) == 0)
+    options.config.penstock.update_split = UpdateSplit::automatic;
+  options.threads = static_cast<std::uint32_t>(1 + random.below(2));
+  if (random.below(3) == 0) {
+    const auto count = static_cast<std::uint32_t>(options.model.units.size());
+    options.model.checkpoints = {.count = count, .size = ByteCount(1 + random.below(20'000))};
   }
+  if (random.below(2) == 0)
+    options.config.penstock.host_budget = smallest_host_budget(options) + ByteCount(random.below(600'000));
   return options;
 }
 
-void fill_with_unit(ParameterId id, std::uint64_t, std::span<float> values) {
-  std::fill(values.begin(), values.end(), static_cast<float>(id.unit + 1));
-}
+struct Streams : testing::TestWithParam<std::uint32_t> {};
 
-/// Leases unit 0 on a stream that is late, and on the rank's own, then as many units as take its memory. Returns
-/// whether the late stream has read its values.
-bool reads_on_two_streams(std::uint64_t seed, bool at_a_time) {
-  DeferredRank::Options options = options_of(seed);
-  tiers::Device* device = nullptr;
-  options.change = [&](Accelerator& made) { device = made.device.get(); };
-  DeferredRank rank(options);
-  const auto late = device->create_stream().value();
-  rank.engine().initialize(fill_with_unit).value();
-  bool right = true;
+TEST_P(Streams, OfEveryKindGiveTheSameBits) {
+  constexpr std::uint64_t configurations = 70;
+  for (std::uint64_t i = 0; i < configurations; ++i) {
+    const std::uint64_t seed = GetParam() * configurations + i;
+    SeededRandom random(seed);
+    const RunOptions eager = random_run(GetParam(), random);
+    RunOptions threaded = eager, deferred = eager;
+    threaded.streams = random_speeds(random);
+    deferred.seed = seed;
+    deferred.threads = 1;  // workers too run on the one thread of all ranks
 
-  UnitLease on_late = rank.engine().acquire(0, *late).value();
-  const HostSpan bytes = tiers::HostDevice::bytes(on_late.parameters()[0].bytes);
-  for (int i = 0; i < 64; ++i) late->handle().host_queue()->enqueue([] {});
-  late->handle().host_queue()->enqueue([bytes, &right] {
-    const auto* const values = reinterpret_cast<const float*>(bytes.data());
-    right = std::all_of(values, values + elements, [](float value) { return value == 1; });
-  });
-  if (!at_a_time) on_late.end();
-  UnitLease own = rank.engine().acquire(0, rank.stream()).value();
-  on_late.end();
-  own.end();
-  for (std::uint32_t unit = 1; unit < units; ++unit) {
-    rank.engine().acquire(unit, rank.stream()).value().end();
+    const RunResult expected = train(eager);
+
+    ASSERT_FALSE(expected.error) << "seed " << seed << ": " << expected.error->message();
+    for (const RunOptions* const options : {&threaded, &deferred}) {
+      SCOPED_TRACE((options == &threaded ? "threads, seed " : "deferred, seed ") + std::to_string(seed));
+      const RunResult result = train(*options);
+      ASSERT_FALSE(result.error) << result.error->message();
+      ASSERT_EQ(result.digest, expected.digest);
+      ASSERT_EQ(result.parameters, expected.parameters);
+      ASSERT_EQ(result.wrong_checkpoints, 0u);
+    }
   }
-  rank.finish();
-  const auto read = device->create_event().value();
-  late->record(*read).value();
-  swap::RuntimeInternals(rank.runtime()).wait_for(*read, "the late stream", forever).value();
-  return right;
 }
 
-TEST(Units, AreNotOverwrittenBeforeEachOfTheStreamsThatUseThemInTurn) {
-  for (std::uint64_t seed = 0; seed < 50; ++seed) EXPECT_TRUE(reads_on_two_streams(seed, false)) << seed;
-}
-
-TEST(Units, AreNotOverwrittenBeforeEachOfTheStreamsThatUseThemAtATime) {
-  for (std::uint64_t seed = 0; seed < 50; ++seed) EXPECT_TRUE(reads_on_two_streams(seed, true)) << seed;
-}
+INSTANTIATE_TEST_SUITE_P(Ranks, Streams, testing::Values(1u, 2u, 3u));
 
 }  // namespace
-}  // namespace penstock::zero
+}  // namespace penstock::zero::test

@@ -14,7 +14,6 @@
 namespace penstock::zero {
 namespace {
 
-using penstock::test::SeededRandom;
 using test::RunOptions;
 using test::RunResult;
 using test::smallest_host_budget;
@@ -128,30 +127,6 @@ TEST(Engine, GivesTheSameBitsInEverySimulatedOrder) {
     ASSERT_EQ(result.digest, reference) << "seed " << seed;
   }
 }
-
-/// Streams of which each may be fast, slow, or take no time.
-tiers::HostDevice::Speeds random_speeds(SeededRandom& random) {
-  const auto speed = [&random] { return std::array{0.0, 0.3e9, 1e9, 5e9}[random.below(4)]; };
-  return {.copy_to_device = speed(), .copy_to_host = speed(), .compute = speed()};
-}
-
-struct ThreadedStreams : testing::TestWithParam<std::uint32_t> {};
-
-TEST_P(ThreadedStreams, GiveTheBitsOfEagerOnesAtAnySpeed) {
-  RunOptions options{.ranks = GetParam(), .steps = 2, .device_memory = tiers::DeviceMemory::separate};
-  const std::string eager = train(options).digest;
-  ASSERT_FALSE(eager.empty());
-  for (std::uint64_t seed = 0; seed < 70; ++seed) {
-    SeededRandom random(seed);
-    options.streams = random_speeds(random);
-    options.config = random.below(2) == 0 ? RunOptions::default_config() : on_disk();
-    options.threads = static_cast<std::uint32_t>(1 + random.below(2));
-    const RunResult result = train(options);
-    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
-    ASSERT_EQ(result.digest, eager) << "seed " << seed;
-  }
-}
-INSTANTIATE_TEST_SUITE_P(Ranks, ThreadedStreams, testing::Values(1u, 2u, 3u));
 
 TEST(Engine, DropsAndGathersFlatsAgainToTheSameBits) {
   const RunOptions in_memory{.model = test::deep_model()};

@@ -30,6 +30,21 @@ TEST_F(CudaDeviceOnFake, IsUnsupportedWithTheDriversReason) {
   EXPECT_EQ(cuda_device_count().value(), 2);
 }
 
+TEST_F(CudaDeviceOnFake, NamesARemedyWhereThereIsNoDeviceToUse) {
+  const auto expect_remedy = [](const Error& error, const std::string& words) {
+    EXPECT_NE(error.message().find(words, error.message().find("\n  try ")), std::string::npos)
+        << error.message();
+  };
+  restart({.driver = cudaErrorInsufficientDriver});
+  expect_remedy(create_cuda_device(0).error(), "install a driver");
+  restart({.devices = 0});
+  expect_remedy(create_cuda_device(0).error(), "CUDA_VISIBLE_DEVICES");
+  restart({.devices = 2});
+  expect_remedy(create_cuda_device(2).error(), "nvidia-smi -L");
+  expect_remedy(wrap_cuda_stream(2, make_stream()).error(), "nvidia-smi -L");
+  expect_remedy(wrap_cuda_stream(1, make_stream()).error(), "the device of this rank");
+}
+
 /// On a thread whose current device is 0.
 template <class Call>
 void on_new_thread(const Call& call) {
