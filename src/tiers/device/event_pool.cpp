@@ -4,6 +4,15 @@
 
 namespace penstock::tiers {
 
+Result<void> EventPool::reserve(std::size_t count) {
+  const std::lock_guard lock(free_->mutex);
+  while (free_->events.size() < count) {
+    PENSTOCK_TRY_ASSIGN(auto event, device_.create_event());
+    free_->events.push_back(std::move(event));
+  }
+  return ok();
+}
+
 Result<Fence> EventPool::record(Stream& stream) {
   std::unique_ptr<Event> event;
   {

@@ -2,6 +2,7 @@
 
 #include <penstock/tiers/device/device.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -18,6 +19,8 @@ class EventPool {
   /// `device` outlives the last call.
   explicit EventPool(Device& device) : device_(device) {}
 
+  /// Creates events, so that record() creates none while there are at most `count` fences. Errors: those of the device.
+  [[nodiscard]] Result<void> reserve(std::size_t count);
   /// A fence after everything that is enqueued on `stream`. Errors: those of the device.
   [[nodiscard]] Result<Fence> record(Stream& stream);
 

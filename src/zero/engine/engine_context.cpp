@@ -2,9 +2,22 @@
 
 #include "base/abandon.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace penstock::zero {
+
+namespace {
+
+/// How many fences exist at a time, so that a step creates no event. A flat has up to eight: of its gather's copy, its
+/// last use, its gradient's copy and its range, each for the one before and the next one too. A checkpoint in a slot
+/// has up to four.
+std::size_t fences_at_a_time(std::size_t flats, std::uint32_t checkpoints) {
+  constexpr std::size_t of_tiles_and_waits = 32, checkpoints_max = 256;
+  return flats * 8 + std::min<std::size_t>(checkpoints, checkpoints_max) * 4 + of_tiles_and_waits;
+}
+
+}  // namespace
 
 Result<void> EngineContext::open(ByteCount device_budget) {
   for (auto* stream : {&copy_in, &copy_out, &communication}) {
@@ -20,7 +33,7 @@ Result<void> EngineContext::open(ByteCount device_budget) {
     }
   }
   communicator.set_wake(wake);
-  return ok();
+  return events.reserve(fences_at_a_time(flats.size(), model.checkpoints.count));
 }
 
 CollectiveContext EngineContext::collectives() {

@@ -1,8 +1,11 @@
 #include "tiers/device/event_pool.hpp"
 
+#include "kit/counting_device.hpp"
+
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <gtest/gtest.h>
+#include <memory>
 #include <string>
 
 namespace penstock::tiers {
@@ -32,6 +35,19 @@ TEST(EventPool, UsesAnEventAgainWhoseFenceIsGoneWithoutChangingWhatTheFenceSaid)
   ASSERT_TRUE(waits->synchronize());
 
   EXPECT_EQ(order, "ab");
+}
+
+TEST(EventPool, CreatesNoEventForFencesThatItHasReserved) {
+  penstock::test::CountingDevice device(std::make_unique<HostDevice>(HostDevice::Options{.memory = 1_MiB}));
+  const auto stream = device.create_stream().value();
+  EventPool pool(device);
+  ASSERT_TRUE(pool.reserve(3));
+  const auto created = device.calls().counts().events;
+  for (int turn = 0; turn < 5; ++turn) {
+    const Fence first = pool.record(*stream).value(), second = pool.record(*stream).value(),
+                third = pool.record(*stream).value();
+    EXPECT_EQ(device.calls().counts().events, created);
+  }
 }
 
 TEST(EventPool, MayBeDestroyedBeforeItsFences) {
