@@ -91,5 +91,19 @@ TEST(UpdateSpeed, LetsBothProcessorsUpdateTilesFromDiskAtTheSpeedOfTheDisk) {
   EXPECT_LE(by_both, units / 0.95);
 }
 
+// A slow disk lets all writes pile up, and reads for the next step follow them.
+TEST(UpdateSpeed, TakesAsMuchHostMemoryForTilesAsPlanned) {
+  for (const std::uint32_t in_flight : {1u, 4u, 8u}) {
+    TimedRank::Options options = with_device_updates();
+    options.config.offload_optimizer = on_disk();
+    options.config.penstock.tiles_in_flight = in_flight;
+    options.disk.bytes_per_second = static_cast<std::uint64_t>(unit_bytes_per_second / 2);
+    TimedRank rank(options);
+    for (int step = 0; step < 4; ++step) measure_step(rank);
+    const auto tiles = rank.ledger().line(tiers::Tier::host, tiers::Purpose::optimizer_tile);
+    EXPECT_EQ(tiles.peak, tiles.predicted) << in_flight << " in flight";
+  }
+}
+
 }  // namespace
 }  // namespace penstock::zero::test

@@ -40,6 +40,8 @@ class CallerGradients : public testing::Test {
     ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
     EXPECT_NE(refused.error().message().find(text), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("[Engine::reduce]"), std::string::npos)
+        << refused.error().message();
     EXPECT_EQ(engine_.status(), Engine::Status::ready);
   }
   Result<void> reduce_all() {
