@@ -294,11 +294,11 @@ TEST(Engine, RefusesAConfigurationThatCannotBeUsed) {
 TEST(Engine, RefusesToTrainBeforeItIsInitialized) {
   RunOptions options{.config = on_disk()};
   options.before_initialize = [](Engine& engine, tiers::Stream& stream) {
-    EXPECT_EQ(engine.begin_step({}).error().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(engine.acquire(0, stream).error().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(engine.gradients(0, stream).error().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(engine.step().error().code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(engine.digest().error().code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(engine.begin_step({}).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.acquire(0, stream).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.gradients(0, stream).error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.step().error().code(), ErrorCode::failed_state);
+    EXPECT_EQ(engine.digest().error().code(), ErrorCode::failed_state);
     EXPECT_EQ(engine.status(), Engine::Status::ready);
   };
 

@@ -163,7 +163,7 @@ Result<void> EngineState::ready(const char* operation) const {
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
   if (!initialized_) {
-    return Error::invalid_argument(operation)
+    return Error(ErrorCode::failed_state, operation)
         .reason("the parameters have no values yet")
         .advice("call initialize() or restore() until it succeeds");
   }

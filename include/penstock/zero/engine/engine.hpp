@@ -162,8 +162,9 @@ struct StepOutcome {
 ///
 /// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
 /// rank calls them in the same order. They are called from one thread, the trainer's: a call during another one returns
-/// failed_state. Each stream that is passed is one of the engine's device, else invalid_argument; a unit may be used on
-/// several. All but reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
+/// failed_state, as does a call of a step before initialize() or restore(). Each stream that is passed is one of the
+/// engine's device, else invalid_argument; a unit may be used on several. All but reduce(UnitGradients) may block. The
+/// device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
