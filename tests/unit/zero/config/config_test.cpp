@@ -2,6 +2,7 @@
 
 #include "kit/child_process.hpp"
 #include "kit/print.hpp"
+#include "kit/sanitizer.hpp"
 #include "kit/scratch_directory.hpp"
 #include "kit/seeded_random.hpp"
 
@@ -395,6 +396,7 @@ TEST(Config, DistinguishesADirectoryThatCannotBeExaminedFromOneThatDoesNotExist)
 }
 
 TEST(Config, AdvisesOnWhatPreventsAFileInADirectory) {
+  if (test::address_sanitizer) GTEST_SKIP() << "the sanitizer needs descriptors to examine an object";
   const test::ScratchDirectory directory;
 
   const std::string limit = path_refusal(directory.path(), [] {

@@ -1,0 +1,193 @@
+#include "zero/launch/control_message.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <bit>
+#include <concepts>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace penstock::zero::control {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
+
+constexpr std::uint32_t magic = 0x4b545350;  // "PSTK"
+constexpr std::size_t header_bytes = 12;
+
+struct Header {
+  std::uint32_t magic = 0;
+  std::uint16_t version = 0, kind = 0;
+  std::uint32_t size = 0;
+};
+static_assert(sizeof(Header) == header_bytes);
+
+template <class T>
+concept Number = std::integral<T> || std::is_enum_v<T>;
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& bytes) : bytes_(bytes) {}
+
+  template <class... Fields>
+  void operator()(const Fields&... fields) {
+    (write(fields), ...);
+  }
+
+ private:
+  template <Number T>
+  void write(T number) {
+    bytes_.resize(bytes_.size() + sizeof number);
+    std::memcpy(bytes_.data() + bytes_.size() - sizeof number, &number, sizeof number);
+  }
+  template <class Array>
+  requires requires(const Array& array) { array.size(); }
+  void write(const Array& array) {
+    write(static_cast<std::uint32_t>(array.size()));
+    for (const auto& element : array) write(element);
+  }
+  void write(const Peer& peer) { (*this)(peer.machine, peer.host, peer.process); }
+
+  std::vector<std::byte>& bytes_;
+};
+
+/// Reads what Writer wrote. After the end of the bytes everything is zero or empty, and ok() is false.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <class... Fields>
+  void operator()(Fields&... fields) {
+    (read(fields), ...);
+  }
+  /// Whether the bytes were those of the fields, and nothing else.
+  [[nodiscard]] bool ok() const { return ok_ && bytes_.empty(); }
+
+ private:
+  template <Number T>
+  void read(T& number) {
+    if (bytes_.size() < sizeof number) {
+      ok_ = false;
+      return;
+    }
+    std::memcpy(&number, bytes_.data(), sizeof number);
+    bytes_ = bytes_.subspan(sizeof number);
+  }
+  template <class Array>
+  requires requires(const Array& array) { array.size(); }
+  void read(Array& array) {
+    std::uint32_t size = 0;
+    read(size);
+    // Each element takes a byte at least, so that a wrong size cannot make this allocate more than it was sent.
+    if (!ok_ || size > bytes_.size()) {
+      ok_ = false;
+      return;
+    }
+    array.resize(size);
+    for (auto& element : array) read(element);
+  }
+  void read(ErrorCode& code) {
+    std::underlying_type_t<ErrorCode> number = 0;
+    read(number);
+    code = static_cast<ErrorCode>(number);
+    ok_ = ok_ && code <= ErrorCode::failed_state;
+  }
+  void read(Peer& peer) { (*this)(peer.machine, peer.host, peer.process); }
+
+  std::span<const std::byte> bytes_;
+  bool ok_ = true;
+};
+
+// The fields of each message, for both.
+template <class Archive>
+void fields(Archive& archive, auto& message) {
+  using M = std::remove_cvref_t<decltype(message)>;
+  if constexpr (std::same_as<M, Hello>) {
+    archive(message.job, message.build, message.machine, message.host, message.rank, message.ranks,
+            message.process);
+  } else if constexpr (std::same_as<M, Welcome>) {
+    archive(message.peers);
+  } else if constexpr (std::same_as<M, Gather>) {
+    archive(message.round, message.label, message.bytes);
+  } else if constexpr (std::same_as<M, Gathered>) {
+    archive(message.round, message.all);
+  } else if constexpr (std::same_as<M, Failure>) {
+    archive(message.code, message.text);
+  }
+}
+
+Error corrupted() {
+  return Error(ErrorCode::corrupted, "ControlChannel");
+}
+
+template <std::size_t kind = 0>
+std::optional<Message> decode(std::size_t wanted, std::span<const std::byte> payload) {
+  if constexpr (kind < std::variant_size_v<Message>) {
+    if (kind != wanted) return decode<kind + 1>(wanted, payload);
+    std::variant_alternative_t<kind, Message> message;
+    Reader reader(payload);
+    fields(reader, message);
+    if (reader.ok()) return Message(std::move(message));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Message& message) {
+  std::vector<std::byte> frame(header_bytes);
+  Writer writer(frame);
+  std::visit([&writer](const auto& one) { fields(writer, one); }, message);
+  const Header header{magic, protocol_version, static_cast<std::uint16_t>(message.index()),
+                      static_cast<std::uint32_t>(frame.size() - header_bytes)};
+  PENSTOCK_CHECK(frame.size() - header_bytes <= payload_bytes_max);
+  std::memcpy(frame.data(), &header, header_bytes);
+  return frame;
+}
+
+std::uint64_t gathered_bytes(std::uint64_t ranks, std::uint64_t bytes) {
+  return sizeof(std::uint64_t) + sizeof(std::uint32_t) + ranks * (sizeof(std::uint32_t) + bytes);
+}
+
+void FrameReader::feed(std::span<const std::byte> bytes) {
+  bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(std::exchange(begin_, 0)));
+  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+}
+
+Result<std::optional<Message>> FrameReader::next() {
+  const std::span<const std::byte> rest = std::span(bytes_).subspan(begin_);
+  if (rest.size() < header_bytes) return std::optional<Message>();
+  Header header;
+  std::memcpy(&header, rest.data(), header_bytes);
+  if (header.magic != magic) {
+    return corrupted()
+        .reason("the connection does not speak the protocol of Penstock")
+        .advice("another program uses the port; choose another MASTER_PORT");
+  }
+  if (header.version != protocol_version) {
+    return corrupted()
+        .reason("the peer speaks another version of the protocol")
+        .wanted(std::uint32_t{protocol_version})
+        .got(std::uint32_t{header.version})
+        .advice("start the same build of the program on every host");
+  }
+  if (header.size > payload_max_) {
+    return corrupted()
+        .reason("a message is too long")
+        .wanted("at most " + std::to_string(payload_max_) + " bytes")
+        .got(header.size);
+  }
+  if (rest.size() - header_bytes < header.size) return std::optional<Message>();
+  auto message = decode(header.kind, rest.subspan(header_bytes, header.size));
+  if (!message) {
+    return corrupted()
+        .reason("the fields of a message are wrong")
+        .object("message of kind " + std::to_string(header.kind));
+  }
+  begin_ += header_bytes + header.size;
+  return message;
+}
+
+}  // namespace penstock::zero::control
