@@ -136,6 +136,13 @@ std::optional<Message> decode(std::size_t wanted, std::span<const std::byte> pay
 
 }  // namespace
 
+Failure failure_of(const Error& error) {
+  constexpr std::size_t text_bytes_max = 4000;
+  std::string text = error.message();
+  if (text.size() > text_bytes_max) text = text.substr(0, text_bytes_max) + "…";
+  return {.code = error.code(), .text = std::move(text)};
+}
+
 std::vector<std::byte> encode(const Message& message) {
   std::vector<std::byte> frame(header_bytes);
   Writer writer(frame);

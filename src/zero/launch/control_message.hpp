@@ -56,6 +56,7 @@ struct Failure {
   std::string text;  ///< what a user reads, on every rank
   bool operator==(const Failure&) const = default;
 };
+[[nodiscard]] Failure failure_of(const Error& error);
 /// The rank has done its work.
 struct Leave {
   bool operator==(const Leave&) const = default;

@@ -1,0 +1,130 @@
+#include "zero/launch/control_client.hpp"
+
+#include "base/duration_text.hpp"
+
+#include <penstock/base/check.hpp>
+
+namespace penstock::zero::control {
+
+namespace {
+
+constexpr const char* operation = "ControlChannel";
+
+}  // namespace
+
+ControlClient::ControlClient(Hello hello, const Patience& patience)
+    : hello_(std::move(hello)),
+      patience_(patience),
+      running_(*patience.clock, patience.heartbeat()),
+      next_heartbeat_(running_.end_of(patience.heartbeat())),
+      heard_(running_.elapsed()) {
+  reader_.limit(payload_bytes_max);
+}
+
+void ControlClient::opened() {
+  is_open_ = true;
+  (void)running_.update();
+  heard_ = running_.elapsed();
+  send(hello_);
+}
+
+void ControlClient::received(std::span<const std::byte> bytes) {
+  (void)running_.update();
+  heard_ = running_.elapsed();
+  reader_.feed(bytes);
+  while (!failure_) {
+    auto message = reader_.next();
+    if (!message) {
+      failure_ = failure_of(Error(ErrorCode::peer_failed, operation)
+                                .reason(rank_0() + " sends what cannot be understood")
+                                .note("cause   " + message.error().message()));
+      return;
+    }
+    if (!*message) return;
+    take(**std::move(message));
+  }
+}
+
+void ControlClient::take(Message message) {
+  if (std::holds_alternative<Heartbeat>(message)) return;
+  if (auto* const failure = std::get_if<Failure>(&message)) {
+    failure_ = std::move(*failure);
+    return;
+  }
+  if (auto* const welcome = std::get_if<Welcome>(&message);
+      welcome != nullptr && !peers_ && welcome->peers.size() == hello_.ranks) {
+    peers_ = std::move(welcome->peers);
+    return;
+  }
+  if (auto* const gathered = std::get_if<Gathered>(&message); gathered != nullptr && peers_ &&
+                                                              gathered->round + 1 == round_ && !gathered_ &&
+                                                              gathered->all.size() == hello_.ranks) {
+    gathered_ = std::move(gathered->all);
+    return;
+  }
+  failure_ = failure_of(Error(ErrorCode::peer_failed, operation)
+                            .reason(rank_0() + " sends a message out of turn")
+                            .object("message of kind " + std::to_string(message.index())));
+}
+
+void ControlClient::closed(const std::string& why) {
+  is_open_ = false;
+  if (failure_ || has_left_) return;
+  failure_ = failure_of(Error(ErrorCode::peer_failed, operation)
+                            .reason(rank_0() + " has ended: its control connection is closed")
+                            .note("cause   " + why)
+                            .advice("look for its first error, and for the kernel's out-of-memory killer "
+                                    "(dmesg)"));
+}
+
+void ControlClient::pass_time() {
+  (void)running_.update();
+  if (running_.elapsed() < next_heartbeat_) return;
+  next_heartbeat_ = running_.end_of(patience_.heartbeat());
+  if (!is_open_ || failure_ || has_left_) return;
+  if (running_.elapsed() - heard_ >= patience_.silence) {
+    failure_ = failure_of(
+        Error(ErrorCode::peer_failed, operation)
+            .reason(rank_0() + " has shown no sign of life for " + duration_text(patience_.silence))
+            .advice("look whether its host or its network is down, or the process stopped"));
+    return;
+  }
+  send(Heartbeat{});
+}
+
+TimePoint ControlClient::next_due() const {
+  return running_.next_update(next_heartbeat_);
+}
+
+void ControlClient::gather(std::string label, std::vector<std::byte> bytes) {
+  PENSTOCK_CHECK(peers_ && !gathered_);
+  send(Gather{.round = round_++, .label = std::move(label), .bytes = std::move(bytes)});
+}
+
+std::optional<std::vector<std::vector<std::byte>>> ControlClient::take_gathered() {
+  return std::exchange(gathered_, std::nullopt);
+}
+
+void ControlClient::fail(Failure failure) {
+  if (failure_ || has_left_) return;
+  failure_ = std::move(failure);
+  send(*failure_);
+}
+
+void ControlClient::leave() {
+  if (!std::exchange(has_left_, true) && !failure_) send(Leave{});
+}
+
+void ControlClient::send(const Message& message) {
+  if (!is_open_) return;
+  const std::vector<std::byte> frame = encode(message);
+  outgoing_.insert(outgoing_.end(), frame.begin(), frame.end());
+}
+
+std::string ControlClient::rank_0() const {
+  if (!peers_) return "rank 0";
+  const Peer& peer = peers_->front();
+  return "rank 0 (" + peer.host + ", process " + std::to_string(peer.process) + ")";
+}
+
+}  // namespace penstock::zero::control

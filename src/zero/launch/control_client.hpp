@@ -1,0 +1,65 @@
+#pragma once
+
+#include "tiers/io/running_time.hpp"
+#include "zero/launch/control_message.hpp"
+#include "zero/launch/patience.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::control {
+
+/// A rank's end of the control channel. As ControlServer it moves no bytes: its owner calls it with what has happened,
+/// and sends what take_outgoing() returns. Used by one thread.
+class ControlClient {
+ public:
+  ControlClient(Hello hello, const Patience& patience);
+
+  /// The connection to rank 0 is made: sends the greeting.
+  void opened();
+  void received(std::span<const std::byte> bytes);
+  /// `why`: as the system says.
+  void closed(const std::string& why);
+  /// Call when next_due() has come, or earlier.
+  void pass_time();
+  [[nodiscard]] TimePoint next_due() const;
+  [[nodiscard]] std::vector<std::byte> take_outgoing() { return std::exchange(outgoing_, {}); }
+
+  /// All ranks of the job, by their numbers, once all have joined.
+  [[nodiscard]] const std::optional<std::vector<Peer>>& peers() const { return peers_; }
+  /// Gives `bytes` to all ranks, one gathering at a time. Precondition: peers(), and take_gathered() has returned the
+  /// last one.
+  void gather(std::string label, std::vector<std::byte> bytes);
+  /// The bytes of every rank, once, when they are here.
+  [[nodiscard]] std::optional<std::vector<std::vector<std::byte>>> take_gathered();
+  /// Tells every rank that this one has failed.
+  void fail(Failure failure);
+  /// The rank has done its work: that the connection ends is no failure then.
+  void leave();
+  /// The first failure of a rank of the job, this one included.
+  [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
+
+ private:
+  void take(Message message);
+  void send(const Message& message);
+  [[nodiscard]] std::string rank_0() const;
+
+  const Hello hello_;
+  const Patience patience_;
+  tiers::RunningTime running_;
+  TimePoint next_heartbeat_, heard_;
+  FrameReader reader_;
+  std::optional<std::vector<Peer>> peers_;
+  std::uint64_t round_ = 0;
+  std::optional<std::vector<std::vector<std::byte>>> gathered_;
+  std::optional<Failure> failure_;
+  bool is_open_ = false, has_left_ = false;
+  std::vector<std::byte> outgoing_;
+};
+
+}  // namespace penstock::zero::control

@@ -1,0 +1,308 @@
+// The control channel of a job without a network: who joins, what is gathered, and which failures every rank hears of.
+#include "control_job.hpp"
+
+#include <gtest/gtest.h>
+
+namespace penstock::zero::control::test {
+namespace {
+
+constexpr std::uint64_t seeds = 50;
+
+bool contains(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+std::string name_of(std::uint32_t rank) {
+  return std::string("rank ").append(std::to_string(rank)).append(" (host");
+}
+/// Every rank that lives has failed with these words.
+void expect_failure(const ControlJob& job, const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+    if (!job.ranks[i].client || job.ranks[i].is_stopped) continue;
+    for (const std::string& word : words)
+      EXPECT_TRUE(contains(job.failure(i), word)) << i << ": " << job.failure(i);
+  }
+}
+void expect_no_failure(const ControlJob& job) {
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+    EXPECT_EQ(job.failure(i), "") << i;
+  }
+}
+
+TEST(ControlJob, BringsItsRanksTogetherAndGathersTheirBytes) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const auto count = static_cast<std::uint32_t>(1 + seed % 5);
+    ControlJob job(count, seed);
+    job.start_all();
+    job.settle();
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      const auto& peers = job.ranks[rank].client->peers();
+      ASSERT_TRUE(peers) << "seed " << seed;
+      ASSERT_EQ(peers->size(), count);
+      for (std::uint32_t i = 0; i < count; ++i)
+        EXPECT_EQ((*peers)[i], (Peer{job.hello(i).machine, job.hello(i).host, job.hello(i).process}));
+    }
+    for (int round = 0; round < 3; ++round) {
+      std::string expected;
+      for (std::uint32_t rank = 0; rank < count; ++rank) {
+        const std::string text = std::to_string(round) + std::string(rank * 300, 'x');
+        expected += text + ";";
+        job.gather(rank, "round " + std::to_string(round), text);
+        if (rank % 2 == seed % 2) job.settle();
+      }
+      job.settle();
+      for (std::uint32_t rank = 0; rank < count; ++rank) EXPECT_EQ(job.gathered(rank), expected);
+      job.pass(20s);
+    }
+    expect_no_failure(job);
+    for (auto& rank : job.ranks) rank.client->leave();
+    job.settle();
+    EXPECT_TRUE(job.server.has_ended());
+    for (std::size_t i = 0; i < job.ranks.size(); ++i) job.kill(i);
+  }
+}
+
+TEST(ControlJob, RefusesStrangersAndGoesOn) {
+  const auto bytes_of = [](const std::string& text) {
+    std::vector<std::byte> bytes;
+    for (const char c : text) bytes.push_back(std::byte(c));
+    return bytes;
+  };
+  ControlJob job(3, 1);
+  for (const std::size_t joined : {0u, 1u, 2u}) {
+    Hello of_another_job = job.hello(0);
+    of_another_job.job = "other";
+    const ConnectionId another = job.connect_stranger();
+    job.server.received(another, encode(of_another_job));
+    job.server.received(another, encode(of_another_job));  // it is not listened to any more
+    job.server.received(job.connect_stranger(), bytes_of("GET / HTTP/1.1\r\n\r\n"));
+    job.server.received(job.connect_stranger(), encode(Leave{}));
+    const ConnectionId torn = job.connect_stranger();
+    const std::vector<std::byte> greeting = encode(job.hello(2));
+    job.server.received(torn, std::span(greeting).first(20));
+    job.server.closed(torn);
+    job.server.closed(job.connect_stranger());
+    job.connect_stranger();  // says nothing
+    job.start(job.hello(static_cast<std::uint32_t>(joined)));
+    job.pass(1s);
+  }
+  job.pass(20s);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) job.gather(rank, "round", "r");
+  job.settle();
+
+  EXPECT_EQ(job.gathered(1), "r;r;r;");
+  expect_no_failure(job);
+  for (const char* words :
+       {"refused the connection of stranger: it belongs to another job, wanted \"job\", got \"other\"",
+        "does not speak the protocol", "its first message is no greeting", "it ended within a message",
+        "it sends no greeting"}) {
+    EXPECT_TRUE(contains(job.messages(), words)) << words << job.messages();
+  }
+}
+
+TEST(ControlJob, RefusesMoreStrangersThanItHasRoomFor) {
+  ControlJob job(2, 1);
+  for (int i = 0; i < 100; ++i) job.connect_stranger();
+  EXPECT_TRUE(contains(job.messages(), "too many connections"));
+  job.pass(11s);  // the others have said nothing
+  job.start_all();
+  job.settle();
+  expect_no_failure(job);
+  EXPECT_TRUE(job.ranks[0].client->peers());
+}
+
+TEST(ControlJob, NamesRanksThatDoNotFitTogetherOnEachOfThem) {
+  const auto fails = [](auto change, const std::vector<std::string>& words) {
+    for (const std::uint32_t first : {0u, 2u}) {
+      ControlJob job(3, first);
+      job.start(job.hello(0));
+      job.start(job.hello(first == 0 ? 1 : 2));
+      job.settle();
+      Hello hello = job.hello(1);
+      change(hello);
+      job.start(hello);
+      job.settle();
+      expect_failure(job, words);
+      EXPECT_TRUE(job.server.has_ended());
+    }
+  };
+  fails([](Hello& hello) { hello.rank = 0, hello.process = 7; },
+        {"two processes are rank 0", "rank 0 (host0, process 100) and rank 0 (host0, process 7)", "try "});
+  fails([](Hello& hello) { hello.ranks = 4; },
+        {"different numbers of ranks", "wanted 3, as rank 0, got 4", "rank 1", "WORLD_SIZE"});
+  fails([](Hello& hello) { hello.rank = 9; }, {"wanted a rank below 3, got 9", "try "});
+  fails([](Hello& hello) { hello.build = "newer"; },
+        {"different builds", "wanted build, as rank 0, got newer", "rank 1 (host0, process 101)", "try "});
+}
+
+TEST(ControlJob, NamesTheRanksThatDoNotCome) {
+  ControlJob job(4, 1);
+  job.start(job.hello(0));
+  job.start(job.hello(2));
+  job.pass(59s);
+  expect_no_failure(job);
+  job.pass(20s);
+  expect_failure(job, {"ranks are missing", "rank 1, rank 3 did not come in 60 s", "try "});
+  job.kill(1);
+  job.start(job.hello(1));  // too late
+  job.settle();
+  expect_failure(job, {"rank 1, rank 3 did not come"});
+}
+
+TEST(ControlJob, TellsEveryRankOfOneThatEnds) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    for (const int when : {0, 1, 2}) {
+      ControlJob job(3, seed);
+      job.start_all();
+      const std::uint32_t dies = seed % 3;
+      if (when > 0) job.settle();
+      for (std::uint32_t rank = 0; when == 2 && rank < 3; ++rank) {
+        if (rank != dies) job.gather(rank, "norm", "1");
+      }
+      if (when == 0) job.pass(1s);
+      job.kill(dies);
+      job.settle();
+      expect_failure(job, {name_of(dies), "has ended", "try "});
+    }
+  }
+}
+
+TEST(ControlJob, TellsEveryRankOfOneThatIsSilent) {
+  for (const std::uint32_t silent : {0u, 1u, 2u}) {
+    ControlJob job(3, silent);
+    job.start_all();
+    job.pass(100s);
+    expect_no_failure(job);
+    job.ranks[silent].is_stopped = true;
+    job.pass(9s);
+    expect_no_failure(job);
+    job.pass(6s);
+    expect_failure(job, {name_of(silent), "no sign of life for 10 s"});
+  }
+}
+
+TEST(ControlJob, NoticesThatRank0IsSilent) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.server_is_stopped = true;
+  job.pass(9s);
+  expect_no_failure(job);
+  job.pass(6s);
+  expect_failure(job, {"rank 0 (host0, process 100) has shown no sign of life for 10 s"});
+}
+
+// As a laptop that sleeps, or a job that is stopped and continued.
+TEST(ControlJob, GoesOnAfterAllOfItWasStopped) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  for (int i = 0; i < 5; ++i) {
+    job.clock.advance_to(job.clock.now() + std::chrono::hours(1));
+    job.pass(5s);
+  }
+  expect_no_failure(job);
+}
+
+TEST(ControlJob, TellsEveryRankTheFirstFailure) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    ControlJob job(3, seed);
+    job.start_all();
+    job.settle();
+    job.ranks[1].client->fail({ErrorCode::no_space, "rank 1: the disk is full"});
+    job.settle();
+    job.ranks[2].client->fail({ErrorCode::io, "later"});
+    job.settle();
+    expect_failure(job, {"rank 1: the disk is full"});
+    EXPECT_EQ(job.ranks[2].client->failure()->code, ErrorCode::no_space);
+    for (auto& rank : job.ranks) rank.client->leave();
+    job.settle();
+    EXPECT_TRUE(job.server.has_ended());
+  }
+}
+
+TEST(ControlJob, LetsARankLeaveThatNobodyWaitsFor) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.ranks[2].client->leave();
+  job.settle();
+  job.kill(2);
+  job.pass(100s);
+  expect_no_failure(job);
+  job.gather(0, "norm", "1");
+  job.settle();
+  expect_failure(job, {"rank 2 (host1, process 102) has left, and others still wait for it"});
+}
+
+TEST(ControlJob, FailsWhereARankLeavesThatOthersWaitFor) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.gather(0, "norm", "1");
+  job.settle();
+  job.ranks[2].client->leave();
+  job.settle();
+  EXPECT_TRUE(contains(job.failure(0), "rank 2 (host1, process 102) has left"));
+}
+
+TEST(ControlJob, NamesRanksThatGatherDifferentThings) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.gather(2, "digest of step 4", "1");
+  job.settle();
+  job.gather(0, "norm of step 4", "1");
+  job.settle();
+  expect_failure(job, {"exchange different things", "wanted digest of step 4, as rank 2 (host1, process 102)",
+                       "got norm of step 4, of rank 0 (host0, process 100)", "try "});
+}
+
+TEST(ControlJob, RefusesMoreBytesThanAMessageHolds) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  for (std::uint32_t rank = 0; rank < 3; ++rank) job.gather(rank, "too much", std::string(400'000, 'x'));
+  job.settle();
+  expect_failure(job, {"too many bytes", "too much", "wanted at most 1048576 of all ranks"});
+}
+
+TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
+  const auto fails = [](const Message& message, const char* words) {
+    ControlJob job(2, 1);
+    job.start_all();
+    job.settle();
+    job.server.received(job.ranks[1].connection, encode(message));
+    job.settle();
+    expect_failure(job, {"rank 1 (host0, process 101)", words});
+  };
+  fails(Welcome{}, "only rank 0 may send");
+  fails(Gathered{}, "only rank 0 may send");
+  fails(Hello{}, "only rank 0 may send");
+  fails(Gather{.round = 1, .label = {}, .bytes = {}}, "gathers out of turn");
+
+  for (const Message& message :
+       {Message(Welcome{.peers = {{}, {}}}), Message(Gathered{.round = 0, .all = {{}, {}}}), Message(Hello{}),
+        Message(Leave{})}) {
+    ControlJob job(2, 1);
+    job.start_all();
+    job.settle();
+    job.ranks[1].client->received(encode(message));
+    EXPECT_TRUE(contains(job.failure(1), "rank 0 (host0, process 100) sends a message out of turn"))
+        << job.failure(1);
+  }
+  ControlJob early(2, 1);
+  early.start(early.hello(0));
+  early.ranks[0].client->received(encode(Welcome{.peers = {{}}}));
+  EXPECT_TRUE(contains(early.failure(0), "rank 0 sends a message out of turn"));
+  ControlJob job(2, 1);
+  job.start_all();
+  job.settle();
+  job.ranks[1].client->received(std::vector<std::byte>(12, std::byte{1}));
+  EXPECT_TRUE(contains(job.failure(1), "cannot be understood"));
+  job.server.received(job.ranks[0].connection, std::vector<std::byte>(12, std::byte{1}));
+  job.settle();
+  EXPECT_TRUE(contains(job.failure(0), "rank 0 (host0, process 100) sends what cannot be understood"));
+}
+
+}  // namespace
+}  // namespace penstock::zero::control::test
