@@ -2,9 +2,11 @@
 
 #include <penstock/base/check.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -141,6 +143,25 @@ Failure failure_of(const Error& error) {
   std::string text = error.message();
   if (text.size() > text_bytes_max) text = text.substr(0, text_bytes_max) + "…";
   return {.code = error.code(), .text = std::move(text)};
+}
+
+Error error_of(const Failure& failure) {
+  std::string_view rest = failure.text;
+  const auto take_line = [&rest] {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string line(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return line;
+  };
+  std::string reason = take_line();
+  constexpr std::string_view origin = " [ControlChannel]";  // printed again
+  if (reason.ends_with(origin)) reason.resize(reason.size() - origin.size());
+  Error error = Error(failure.code, "ControlChannel").reason(std::move(reason));
+  while (!rest.empty()) {
+    const std::string line = take_line();
+    error = std::move(error).note(line.starts_with("  ") ? line.substr(2) : line);
+  }
+  return error;
 }
 
 std::vector<std::byte> encode(const Message& message) {

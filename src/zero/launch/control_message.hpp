@@ -57,6 +57,8 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 [[nodiscard]] Failure failure_of(const Error& error);
+/// With the message of the error of which the failure was made.
+[[nodiscard]] Error error_of(const Failure& failure);
 /// The rank has done its work.
 struct Leave {
   bool operator==(const Leave&) const = default;

@@ -1,0 +1,472 @@
+#include "zero/launch/control_channel.hpp"
+
+#include "base/build_id.hpp"
+#include "base/duration_text.hpp"
+#include "base/start_thread.hpp"
+#include "zero/launch/control_client.hpp"
+#include "zero/launch/control_connection.hpp"
+#include "zero/launch/control_server.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace penstock::zero {
+
+namespace {
+
+using asio::ip::tcp;
+using control::ConnectionId;
+using control::ControlClient;
+using control::ControlServer;
+using control::Failure;
+using namespace std::chrono_literals;
+
+constexpr const char* operation = "ControlChannel::join";
+constexpr std::chrono::milliseconds retry_after = 100ms, attempt_max = 5s;
+/// How long an end waits for its peers to close their connections after everything was sent.
+constexpr auto linger_max = 2s;
+
+/// Equal in all containers of a machine, which share its memory and disks.
+std::string machine_id(const std::string& host) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id.empty() ? host : id;
+}
+
+control::Hello greeting(const ControlChannel::Options& options) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return {.job = options.job,
+          .build = build_id(),
+          .machine = machine_id(host.data()),
+          .host = host.data(),
+          .rank = options.rank,
+          .ranks = options.ranks,
+          .process = static_cast<std::uint32_t>(::getpid())};
+}
+
+std::string text_of(const tcp::socket& socket) {
+  asio::error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  return error ? "an unknown address" : to_string(Endpoint{peer.address().to_string(), peer.port()});
+}
+
+bool is_loopback(const std::string& host) {
+  asio::error_code error;
+  const auto address = asio::ip::make_address(host, error);
+  return host == "localhost" || (!error && address.is_loopback());
+}
+
+void close_in_children(int descriptor) {
+  (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+}
+
+}  // namespace
+
+/// The thread, and everything that runs on it. The members after `mutex` are shared with callers.
+class ControlChannel::Loop {
+ public:
+  explicit Loop(const Options& options) : options_(options), client_(greeting(options), options.patience) {}
+  ~Loop();
+
+  Result<void> listen();
+  Result<void> start();
+  Result<void> wait_for_peers();
+  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
+  Result<std::optional<Slots>> poll_gather();
+  Result<Slots> wait_for_gather();
+  void fail(const Error& error) noexcept;
+  [[nodiscard]] std::optional<Error> failure() const;
+  void set_wake(std::function<void()> wake);
+  [[nodiscard]] std::vector<std::string> take_messages();
+  [[nodiscard]] const std::vector<Peer>& peers() const { return *peers_; }
+
+ private:
+  void connect();
+  void retry(const std::string& reason);
+  void accept();
+  void serve(tcp::socket socket);
+  void arm_timer();
+  void send();
+  void publish();
+  void leave();
+  [[nodiscard]] bool has_ended() const;
+  /// Runs `call` on the thread, then sends what it has caused.
+  template <class Call>
+  void post(Call call) {
+    asio::post(context_, [this, call = std::move(call)] {
+      call();
+      send();
+    });
+  }
+
+  const Options options_;
+  asio::io_context context_{1};
+  tcp::acceptor acceptor_{context_};
+  tcp::resolver resolver_{context_};
+  asio::steady_timer timer_{context_}, attempt_{context_}, retry_{context_}, accept_later_{context_};
+  ControlClient client_;
+  std::optional<ControlServer> server_;
+  std::shared_ptr<control::Connection> to_rank_0_;
+  std::optional<tcp::socket> connecting_;
+  std::map<ConnectionId, std::shared_ptr<control::Connection>> connections_;
+  ConnectionId next_connection_ = 1;
+  TimePoint began_{};
+  bool leaves_ = false;
+  std::thread thread_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<std::vector<Peer>> peers_;
+  std::optional<Slots> gathered_;
+  std::optional<Failure> failure_;
+  std::vector<std::string> messages_;
+  bool gathers_ = false, ended_ = false;
+
+  std::mutex wake_mutex_;
+  std::function<void()> wake_;
+};
+
+/// Errors name the port, because a user can choose another.
+Result<void> ControlChannel::Loop::listen() {
+  const auto& [host, port] = options_.rank_0;
+  asio::error_code error;
+  const bool only_here = is_loopback(host);
+  tcp::endpoint at(tcp::v6(), port);
+  if (only_here)
+    at = {host == "localhost" ? asio::ip::address_v4::loopback() : asio::ip::make_address(host, error), port};
+  acceptor_.open(at.protocol(), error);
+  if (error && !only_here) {  // without IPv6
+    at = {tcp::v4(), port};
+    acceptor_.open(at.protocol(), error);
+  }
+  if (!error) {
+    close_in_children(acceptor_.native_handle());
+    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    asio::error_code ignored;
+    if (!only_here && at.protocol() == tcp::v6()) acceptor_.set_option(asio::ip::v6_only(false), ignored);
+  }
+  if (!error) acceptor_.bind(at, error);
+  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+  if (!error) {
+    server_.emplace(options_.job, build_id(), options_.ranks, options_.patience);
+    return ok();
+  }
+  const bool in_use = error == asio::error::address_in_use;
+  return Error(in_use ? ErrorCode::in_use : Error::from_errno(operation, error.value()).code(), operation)
+      .reason("rank 0 cannot listen: " + error.message())
+      .object("port " + std::to_string(port) + ", the one after MASTER_PORT")
+      .advice("set MASTER_PORT to another number, the same on every rank");
+}
+
+Result<void> ControlChannel::Loop::start() {
+  began_ = options_.patience.clock->now();
+  if (server_) asio::post(context_, [this] { accept(); });
+  asio::post(context_, [this] {
+    connect();
+    arm_timer();
+  });
+  PENSTOCK_TRY_ASSIGN(thread_, start_thread(operation, "the control channel", [this] {
+                        const auto work = asio::make_work_guard(context_);
+                        context_.run();
+                      }));
+  return ok();
+}
+
+ControlChannel::Loop::~Loop() {
+  set_wake({});
+  if (!thread_.joinable()) return;
+  asio::post(context_, [this] { leave(); });
+  {
+    std::unique_lock lock(mutex_);
+    const auto limit =
+        server_ ? std::max<TimePoint>(options_.patience.silence, linger_max) : TimePoint(linger_max);
+    changed_.wait_for(lock, limit, [this] { return ended_; });
+  }
+  context_.stop();
+  thread_.join();
+}
+
+void ControlChannel::Loop::leave() {
+  leaves_ = true;
+  client_.leave();
+  send();
+  if (to_rank_0_) to_rank_0_->end();
+  publish();
+}
+
+/// Whether nobody needs this end any more. After a failure its peers only need to be told.
+bool ControlChannel::Loop::has_ended() const {
+  if (!leaves_) return false;
+  const auto ended = [this](const std::shared_ptr<control::Connection>& one) {
+    return !one->is_open() || (client_.failure() && one->is_idle());
+  };
+  if (to_rank_0_ && !ended(to_rank_0_)) return false;
+  return !server_ ||
+         (server_->has_ended() && std::all_of(connections_.begin(), connections_.end(),
+                                              [&](const auto& one) { return ended(one.second); }));
+}
+
+void ControlChannel::Loop::connect() {
+  if (client_.failure() || leaves_) return;
+  connecting_.emplace(context_);
+  attempt_.expires_after(attempt_max);
+  attempt_.async_wait([this](asio::error_code cancelled) {
+    asio::error_code ignored;
+    if (!cancelled && connecting_) connecting_->close(ignored);
+  });
+  const auto& [host, port] = options_.rank_0;
+  resolver_.async_resolve(
+      host, std::to_string(port), [this](asio::error_code error, const tcp::resolver::results_type& found) {
+        if (error) return retry(error.message());
+        if (!connecting_ || !connecting_->is_open()) connecting_.emplace(context_);
+        asio::async_connect(*connecting_, found, [this](asio::error_code failed, const tcp::endpoint&) {
+          if (failed) return retry(failed == asio::error::operation_aborted ? "no answer" : failed.message());
+          attempt_.cancel();
+          close_in_children(connecting_->native_handle());
+          to_rank_0_ = std::make_shared<control::Connection>(std::move(*connecting_));
+          connecting_.reset();
+          to_rank_0_->start(
+              [this](std::span<const std::byte> bytes) {
+                client_.received(bytes);
+                send();
+              },
+              [this] { publish(); },
+              [this](const std::string& why) {
+                client_.closed(why);
+                send();
+              });
+          client_.opened();
+          send();
+        });
+      });
+}
+
+void ControlChannel::Loop::retry(const std::string& reason) {
+  attempt_.cancel();
+  connecting_.reset();
+  const control::Patience& patience = options_.patience;
+  if (patience.clock->now() - began_ >= patience.join) {
+    client_.fail(
+        control::failure_of(Error(ErrorCode::deadline_exceeded, operation)
+                                .reason("rank 0 cannot be reached")
+                                .object(to_string(options_.rank_0))
+                                .got(reason + ", for " + duration_text(patience.join))
+                                .advice("look whether rank 0 runs, and whether MASTER_ADDR and MASTER_PORT "
+                                        "name its host; the port is "
+                                        "the one after MASTER_PORT, which a firewall must let pass")));
+    return send();
+  }
+  retry_.expires_after(retry_after);
+  retry_.async_wait([this](asio::error_code cancelled) {
+    if (!cancelled) connect();
+  });
+}
+
+void ControlChannel::Loop::accept() {
+  acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
+    if (!error) {
+      serve(std::move(socket));
+      return accept();
+    }
+    accept_later_.expires_after(retry_after);  // such as too many open files
+    accept_later_.async_wait([this](asio::error_code cancelled) {
+      if (!cancelled) accept();
+    });
+  });
+}
+
+void ControlChannel::Loop::serve(tcp::socket socket) {
+  close_in_children(socket.native_handle());
+  const ConnectionId id = next_connection_++;
+  const std::string address = text_of(socket);
+  const auto connection = connections_[id] = std::make_shared<control::Connection>(std::move(socket));
+  connection->start(
+      [this, id](std::span<const std::byte> bytes) {
+        server_->received(id, bytes);
+        send();
+      },
+      [this] { publish(); },
+      [this, id](const std::string&) {
+        connections_.erase(id);
+        server_->closed(id);
+        send();
+      });
+  server_->opened(id, address);
+  send();
+}
+
+void ControlChannel::Loop::arm_timer() {
+  const TimePoint due = server_ ? std::min(client_.next_due(), server_->next_due()) : client_.next_due();
+  timer_.expires_after(std::max<TimePoint>(due - options_.patience.clock->now(), 1ms));
+  timer_.async_wait([this](asio::error_code cancelled) {
+    if (cancelled) return;
+    client_.pass_time();
+    if (server_) server_->pass_time();
+    send();
+    arm_timer();
+  });
+}
+
+/// Sends what both ends want to say, and tells callers what has changed.
+void ControlChannel::Loop::send() {
+  if (auto frames = client_.take_outgoing(); !frames.empty() && to_rank_0_)
+    to_rank_0_->send(std::move(frames));
+  if (server_) {
+    for (control::Outgoing& out : server_->take_outgoing()) {
+      const auto found = connections_.find(out.to);
+      if (found == connections_.end()) continue;
+      const auto connection = found->second;
+      connection->send(std::move(out.frame), out.last);
+    }
+  }
+  publish();
+}
+
+void ControlChannel::Loop::publish() {
+  bool news = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (client_.peers() && !peers_) news = true, peers_ = client_.peers();
+    if (auto gathered = client_.take_gathered()) news = true, gathered_ = std::move(gathered);
+    if (client_.failure() && !failure_) news = true, failure_ = client_.failure();
+    if (server_) {
+      for (std::string& line : server_->take_messages()) messages_.push_back(std::move(line));
+    }
+    ended_ = has_ended();
+    if (news || ended_) changed_.notify_all();
+  }
+  if (!news) return;
+  const std::lock_guard lock(wake_mutex_);
+  if (wake_) wake_();
+}
+
+Result<void> ControlChannel::Loop::wait_for_peers() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return peers_ || failure_; });
+  if (failure_) return control::error_of(*failure_);
+  return ok();
+}
+
+Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::span<const std::byte> bytes) {
+  const std::uint64_t size = control::gathered_bytes(options_.ranks, bytes.size()) + label.size();
+  if (size > control::payload_bytes_max) {
+    return Error::invalid_argument("ControlChannel::gather")
+        .object(label.substr(0, 100))
+        .wanted("at most " + std::to_string(control::payload_bytes_max) + " bytes of all ranks")
+        .got(size);
+  }
+  const std::lock_guard lock(mutex_);
+  if (failure_) return control::error_of(*failure_);
+  if (gathers_) {
+    return Error(ErrorCode::failed_state, "ControlChannel::gather").reason("another gathering is in flight");
+  }
+  gathers_ = true;
+  post([this, label, copy = std::vector(bytes.begin(), bytes.end())] { client_.gather(label, copy); });
+  return ok();
+}
+
+Result<std::optional<ControlChannel::Slots>> ControlChannel::Loop::poll_gather() {
+  const std::lock_guard lock(mutex_);
+  if (gathered_) {
+    gathers_ = false;
+    return std::exchange(gathered_, std::nullopt);
+  }
+  if (failure_) return control::error_of(*failure_);
+  return std::optional<Slots>();
+}
+
+Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return gathered_ || failure_; });
+  }
+  PENSTOCK_TRY_ASSIGN(auto slots, poll_gather());
+  return *std::move(slots);
+}
+
+void ControlChannel::Loop::fail(const Error& error) noexcept {
+  post([this,
+        failure = control::failure_of(Error(ErrorCode::peer_failed, "ControlChannel")
+                                          .reason("rank " + std::to_string(options_.rank) + " has failed")
+                                          .note("cause   " + error.message()))] { client_.fail(failure); });
+}
+
+std::optional<Error> ControlChannel::Loop::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? std::optional(control::error_of(*failure_)) : std::nullopt;
+}
+
+void ControlChannel::Loop::set_wake(std::function<void()> wake) {
+  const std::lock_guard lock(wake_mutex_);
+  wake_ = std::move(wake);
+}
+
+std::vector<std::string> ControlChannel::Loop::take_messages() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(messages_, {});
+}
+
+Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& options) {
+  if (options.ranks == 0 || options.rank >= options.ranks) {
+    return Error::invalid_argument(operation)
+        .object("rank")
+        .wanted("below " + std::to_string(options.ranks) + ", ranks")
+        .got(options.rank);
+  }
+  if (options.rank_0.port == 0 || options.rank_0.host.empty()) {
+    return Error::invalid_argument(operation)
+        .object("rank_0")
+        .wanted("a host and a port")
+        .got(to_string(options.rank_0));
+  }
+  const auto& [join_max, silence, clock] = options.patience;
+  if (join_max <= TimePoint::zero() || silence <= TimePoint::zero() || clock == nullptr) {
+    return Error::invalid_argument(operation).object("patience").wanted("times above 0, and a clock");
+  }
+  auto loop = std::make_unique<Loop>(options);
+  if (options.rank == 0) PENSTOCK_TRY(loop->listen());
+  PENSTOCK_TRY(loop->start());
+  PENSTOCK_TRY(loop->wait_for_peers());
+  return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(loop)));
+}
+
+ControlChannel::ControlChannel(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+ControlChannel::~ControlChannel() = default;
+
+const std::vector<ControlChannel::Peer>& ControlChannel::peers() const {
+  return loop_->peers();
+}
+Result<ControlChannel::Slots> ControlChannel::gather(const std::string& label,
+                                                     std::span<const std::byte> bytes) {
+  PENSTOCK_TRY(loop_->start_gather(label, bytes));
+  return loop_->wait_for_gather();
+}
+Result<void> ControlChannel::start_gather(const std::string& label, std::span<const std::byte> bytes) {
+  return loop_->start_gather(label, bytes);
+}
+Result<std::optional<ControlChannel::Slots>> ControlChannel::poll_gather() {
+  return loop_->poll_gather();
+}
+void ControlChannel::fail(const Error& error) noexcept {
+  loop_->fail(error);
+}
+std::optional<Error> ControlChannel::failure() const {
+  return loop_->failure();
+}
+void ControlChannel::set_wake(std::function<void()> wake) {
+  loop_->set_wake(std::move(wake));
+}
+std::vector<std::string> ControlChannel::take_messages() {
+  return loop_->take_messages();
+}
+
+}  // namespace penstock::zero

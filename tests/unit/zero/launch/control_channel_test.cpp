@@ -1,0 +1,274 @@
+// The control channel on sockets of this machine.
+#include "zero/launch/control_channel.hpp"
+
+#include "kit/child_process.hpp"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cstring>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A socket that listens on a free port of this machine.
+class Listener {
+ public:
+  Listener() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (::bind(descriptor_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(descriptor_, 8) != 0)
+      std::abort();
+    ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(); }
+  void close() {
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  }
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+ private:
+  int descriptor_ = ::socket(AF_INET, SOCK_STREAM, 0);
+  std::uint16_t port_ = 0;
+};
+
+std::uint16_t free_port() {
+  return Listener().port();
+}
+
+using Options = ControlChannel::Options;
+using Joined = Result<std::unique_ptr<ControlChannel>>;
+
+Options options_of(std::uint32_t rank, std::uint32_t ranks, std::uint16_t port, TimePoint join = 20s) {
+  return {.job = "job",
+          .rank = rank,
+          .ranks = ranks,
+          .rank_0 = {"127.0.0.1", port},
+          .patience = {.join = join, .silence = 5s}};
+}
+
+/// On a thread each.
+std::vector<Joined> join_all(const std::vector<Options>& options) {
+  std::vector<std::future<Joined>> joining;
+  for (const Options& one : options)
+    joining.push_back(std::async(std::launch::async, [one] { return ControlChannel::join(one); }));
+  std::vector<Joined> joined;
+  for (auto& one : joining) joined.push_back(one.get());
+  return joined;
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  std::vector<std::byte> bytes;
+  for (const char c : text) bytes.push_back(std::byte(c));
+  return bytes;
+}
+
+void expect_error(const Joined& joined, ErrorCode code, const std::vector<std::string>& words) {
+  ASSERT_FALSE(joined) << words.front();
+  EXPECT_EQ(joined.error().code(), code) << joined.error().message();
+  for (const std::string& word : words)
+    EXPECT_NE(joined.error().message().find(word), std::string::npos) << word << "\n"
+                                                                      << joined.error().message();
+}
+
+std::vector<Options> job_of(std::uint32_t ranks) {
+  const std::uint16_t port = free_port();
+  std::vector<Options> job;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) job.push_back(options_of(rank, ranks, port));
+  return job;
+}
+
+TEST(ControlChannel, BringsRanksTogetherAndGathersTheirBytes) {
+  for (const std::uint32_t ranks : {1u, 2u, 5u}) {
+    auto channels = join_all(job_of(ranks));
+    std::vector<std::future<Result<ControlChannel::Slots>>> gathering;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(channels[rank]) << channels[rank].error().message();
+      EXPECT_EQ((*channels[rank])->peers().size(), ranks);
+      EXPECT_EQ((*channels[rank])->peers()[0].process, static_cast<std::uint32_t>(::getpid()));
+      gathering.push_back(std::async(std::launch::async, [&channels, rank] {
+        Result<ControlChannel::Slots> last;
+        for (int round = 0; round < 20; ++round)
+          last = (*channels[rank])
+                     ->gather("round " + std::to_string(round),
+                              bytes_of(std::to_string(rank * 100 + static_cast<std::uint32_t>(round))));
+        return last;
+      }));
+    }
+    for (auto& one : gathering) {
+      const auto gathered = one.get();
+      ASSERT_TRUE(gathered) << gathered.error().message();
+      for (std::uint32_t rank = 0; rank < ranks; ++rank)
+        EXPECT_EQ((*gathered)[rank], bytes_of(std::to_string(rank * 100 + 19)));
+    }
+    std::vector<std::future<void>> leaving;  // rank 0 waits for the others
+    for (auto& channel : channels)
+      leaving.push_back(std::async(std::launch::async, [&channel] { channel->reset(); }));
+  }
+}
+
+TEST(ControlChannel, TellsThatARankHasLeftFromThatItHasEnded) {
+  auto channels = join_all(job_of(3));
+  for (const auto& one : channels) ASSERT_TRUE(one) << one.error().message();
+  channels[2]->reset();
+  const auto gathered = (*channels[0])->gather("norm", {});
+  ASSERT_FALSE(gathered);
+  EXPECT_NE(gathered.error().message().find("has left"), std::string::npos) << gathered.error().message();
+}
+
+TEST(ControlChannel, WaitsForRank0ToListen) {
+  const auto job = job_of(2);
+  auto late = std::async(std::launch::async, [&] { return ControlChannel::join(job[1]); });
+  std::this_thread::sleep_for(300ms);
+  auto first = ControlChannel::join(job[0]);
+  auto second = late.get();
+  ASSERT_TRUE(first && second);
+  second->reset();
+}
+
+TEST(ControlChannel, NamesWhatIsMissing) {
+  const std::uint16_t port = free_port();
+  expect_error(ControlChannel::join(options_of(1, 2, port, 500ms)), ErrorCode::deadline_exceeded,
+               {"rank 0 cannot be reached", "127.0.0.1:" + std::to_string(port),
+                "Connection refused, for 500 ms", "MASTER_ADDR"});
+  Options unknown = options_of(1, 2, port, 500ms);
+  unknown.rank_0.host = "no.such.host.invalid";
+  expect_error(ControlChannel::join(unknown), ErrorCode::deadline_exceeded,
+               {"no.such.host.invalid", "Host not found"});
+  const auto joined = join_all({options_of(0, 3, port, 500ms), options_of(2, 3, port, 500ms)});
+  for (const Joined& one : joined)
+    expect_error(one, ErrorCode::deadline_exceeded, {"ranks are missing", "rank 1 did not come in 500 ms"});
+}
+
+TEST(ControlChannel, NamesAPortThatIsInUse) {
+  Listener other;
+  expect_error(ControlChannel::join(options_of(0, 2, other.port())), ErrorCode::in_use,
+               {"cannot listen", "port " + std::to_string(other.port()), "MASTER_PORT"});
+  // The other ranks meet who uses it.
+  Options silent = options_of(1, 2, other.port());
+  silent.patience.silence = 500ms;
+  expect_error(ControlChannel::join(silent), ErrorCode::peer_failed,
+               {"rank 0 has shown no sign of life for 500 ms"});
+  auto job = job_of(2);
+  auto first = std::async(std::launch::async, [&] { return ControlChannel::join(job[0]); });
+  Options another = job[1];
+  another.job = "another";
+  expect_error(ControlChannel::join(another), ErrorCode::permission, {"another job", "MASTER_PORT"});
+  auto second = ControlChannel::join(job[1]);
+  EXPECT_TRUE(second) << "the job has gone on";
+  auto served = first.get();
+  ASSERT_TRUE(served);
+  const auto messages = (*served)->take_messages();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_NE(messages[0].find("refused the connection of 127.0.0.1:"), std::string::npos) << messages[0];
+  second->reset();
+}
+
+TEST(ControlChannel, TellsEveryRankWhyRanksDoNotFitTogether) {
+  const std::uint16_t port = free_port();
+  auto twice = join_all({options_of(0, 3, port), options_of(1, 3, port), options_of(1, 3, port)});
+  for (const Joined& one : twice)
+    expect_error(one, ErrorCode::already_exists, {"two processes are rank 1", "try "});
+  auto sizes = join_all({options_of(0, 3, port), options_of(1, 2, port)});
+  for (const Joined& one : sizes)
+    expect_error(one, ErrorCode::invalid_argument,
+                 {"different numbers of ranks", "wanted 3, as rank 0, got 2"});
+}
+
+TEST(ControlChannel, TellsEveryRankWhyOneFails) {
+  auto channels = join_all(job_of(3));
+  for (const auto& one : channels) ASSERT_TRUE(one) << one.error().message();
+  std::atomic<int> woken = 0;
+  (*channels[0])->set_wake([&] { ++woken; });
+  auto waiting = std::async(std::launch::async, [&] { return (*channels[0])->gather("norm of step 4", {}); });
+
+  (*channels[2])->fail(Error(ErrorCode::no_space, "write").reason("the disk is full").advice("delete files"));
+
+  const auto failed = waiting.get();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::peer_failed);
+  EXPECT_EQ(failed.error().message(),
+            "rank 2 has failed [ControlChannel]\n  cause   the disk is full [write]\n  try     delete files");
+  while (!(*channels[1])->failure()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ((*channels[1])->failure()->message(), failed.error().message());
+  EXPECT_GT(woken.load(), 0);
+}
+
+TEST(ControlChannel, RefusesWhatCannotBe) {
+  const auto fails = [](Options options, const char* object) {
+    expect_error(ControlChannel::join(options), ErrorCode::invalid_argument, {object});
+  };
+  fails({.job = {}, .rank = 0, .ranks = 0, .rank_0 = {"127.0.0.1", 1}}, "rank");
+  fails({.job = {}, .rank = 2, .ranks = 2, .rank_0 = {"127.0.0.1", 1}}, "rank");
+  fails({.job = {}, .rank = 0, .ranks = 1, .rank_0 = {"", 1}}, "rank_0");
+  fails({.job = {}, .rank = 0, .ranks = 1, .rank_0 = {"127.0.0.1", 0}}, "rank_0");
+  fails({.job = {}, .rank = 0, .ranks = 1, .rank_0 = {"127.0.0.1", 1}, .patience = {.join = 0s}}, "patience");
+  auto channel = ControlChannel::join(options_of(0, 1, free_port())).value();
+  const std::vector<std::byte> many(2 << 20);
+  EXPECT_EQ(channel->gather("many", many).error().code(), ErrorCode::invalid_argument);
+  ASSERT_TRUE(channel->start_gather("one", {}));
+  EXPECT_EQ(channel->start_gather("two", {}).error().code(), ErrorCode::failed_state);
+  while (!channel->poll_gather().value()) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(channel->gather("two", {}));
+}
+
+/// A process that joins as rank `rank`, tells so by a byte of `joined`, and then only waits.
+pid_t start_rank(const Options& options, int joined) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  const auto channel = ControlChannel::join(options);
+  const char byte = channel ? 'y' : 'n';
+  (void)!::write(joined, &byte, 1);
+  while (true) ::pause();
+}
+
+TEST(ControlChannel, NamesAProcessThatIsKilledOrStopped) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const std::uint32_t lost : {0u, 1u}) {
+      auto job = job_of(3);
+      for (Options& one : job) one.patience.silence = 1s;
+      int joined[2];
+      ASSERT_EQ(::pipe(joined), 0);
+      const pid_t process = start_rank(job[lost], joined[1]);
+      const pid_t other = start_rank(job[2], joined[1]);
+      auto mine = ControlChannel::join(job[1 - lost]);
+      ASSERT_TRUE(mine) << mine.error().message();
+      for (int i = 0; i < 2; ++i) {
+        char byte = 0;
+        ASSERT_EQ(::read(joined[0], &byte, 1), 1);
+        ASSERT_EQ(byte, 'y');
+      }
+
+      ::kill(process, signal);
+      const auto gathered = (*mine)->gather("norm", {});
+
+      ASSERT_FALSE(gathered);
+      EXPECT_EQ(gathered.error().code(), ErrorCode::peer_failed);
+      const std::string name = std::string("rank ").append(std::to_string(lost)).append(" (");
+      EXPECT_NE(gathered.error().message().find(name), std::string::npos) << gathered.error().message();
+      EXPECT_NE(gathered.error().message().find("process " + std::to_string(process)), std::string::npos);
+      mine->reset();
+      for (const pid_t one : {process, other}) {
+        ::kill(one, SIGKILL);
+        ::waitpid(one, nullptr, 0);
+      }
+      for (const int end : joined) ::close(end);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::zero
