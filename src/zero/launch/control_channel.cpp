@@ -83,6 +83,9 @@ class ControlChannel::Loop {
   Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
   Result<std::optional<Slots>> poll_gather();
   Result<Slots> wait_for_gather();
+  void interrupt(const Error& cause) noexcept;
+  Result<void> start_recovery();
+  Result<bool> poll_recovery();
   void fail(const Error& error) noexcept;
   [[nodiscard]] std::optional<Error> failure() const;
   void set_wake(std::function<void()> wake);
@@ -97,6 +100,8 @@ class ControlChannel::Loop {
   void arm_timer();
   void send();
   void publish();
+  bool publish_interruption();
+  [[nodiscard]] Result<void> check_gathering() const;
   void leave();
   [[nodiscard]] bool has_ended() const;
   /// Runs `call` on the thread, then sends what it has caused.
@@ -129,7 +134,9 @@ class ControlChannel::Loop {
   std::optional<Slots> gathered_;
   std::optional<Failure> failure_;
   std::vector<std::string> messages_;
-  bool gathers_ = false, ended_ = false;
+  std::optional<std::string> interruption_;
+  std::uint64_t recoveries_ = 0, interrupts_asked_ = 0, interrupts_done_ = 0;
+  bool gathers_ = false, recovers_ = false, recovered_ = false, ended_ = false;
 
   std::mutex wake_mutex_;
   std::function<void()> wake_;
@@ -338,6 +345,7 @@ void ControlChannel::Loop::publish() {
     if (client_.peers() && !peers_) news = true, peers_ = client_.peers();
     if (auto gathered = client_.take_gathered()) news = true, gathered_ = std::move(gathered);
     if (client_.failure() && !failure_) news = true, failure_ = client_.failure();
+    news |= publish_interruption();
     if (server_) {
       for (std::string& line : server_->take_messages()) messages_.push_back(std::move(line));
     }
@@ -347,6 +355,33 @@ void ControlChannel::Loop::publish() {
   if (!news) return;
   const std::lock_guard lock(wake_mutex_);
   if (wake_) wake_();
+}
+
+/// Called with the lock held. A recovery and the next interruption may have come together.
+bool ControlChannel::Loop::publish_interruption() {
+  const bool ends = client_.recoveries() != recoveries_,
+             begins = client_.interruption() && (ends || !interruption_);
+  if (ends) {
+    recoveries_ = client_.recoveries();
+    recovers_ = false;
+    recovered_ = true;
+    interruption_.reset();
+  }
+  if (begins) {
+    interruption_ = client_.interruption();
+    gathers_ = false;
+    gathered_.reset();
+  }
+  return ends || begins;
+}
+
+/// Why no bytes can be gathered. Called with the lock held.
+Result<void> ControlChannel::Loop::check_gathering() const {
+  if (failure_) return control::error_of(*failure_);
+  if (!interruption_) return ok();
+  return Error(ErrorCode::interrupted, "ControlChannel")
+      .reason("a rank interrupted the job")
+      .note("cause   " + *interruption_);
 }
 
 Result<void> ControlChannel::Loop::wait_for_peers() {
@@ -365,12 +400,14 @@ Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::s
         .got(size);
   }
   const std::lock_guard lock(mutex_);
-  if (failure_) return control::error_of(*failure_);
+  PENSTOCK_TRY(check_gathering());
   if (gathers_) {
     return Error(ErrorCode::failed_state, "ControlChannel::gather").reason("another gathering is in flight");
   }
   gathers_ = true;
-  post([this, label, copy = std::vector(bytes.begin(), bytes.end())] { client_.gather(label, copy); });
+  post([this, label, copy = std::vector(bytes.begin(), bytes.end())] {
+    if (!client_.interruption()) client_.gather(label, copy);  // which would be in vain
+  });
   return ok();
 }
 
@@ -380,17 +417,51 @@ Result<std::optional<ControlChannel::Slots>> ControlChannel::Loop::poll_gather()
     gathers_ = false;
     return std::exchange(gathered_, std::nullopt);
   }
-  if (failure_) return control::error_of(*failure_);
+  PENSTOCK_TRY(check_gathering());
   return std::optional<Slots>();
 }
 
 Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return gathered_ || failure_; });
+    changed_.wait(lock, [this] { return gathered_ || failure_ || interruption_; });
   }
   PENSTOCK_TRY_ASSIGN(auto slots, poll_gather());
   return *std::move(slots);
+}
+
+/// Returns when it is published, so that start_recovery() finds it.
+void ControlChannel::Loop::interrupt(const Error& cause) noexcept {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t mine = ++interrupts_asked_;
+  asio::post(context_, [this, text = cause.message()] {
+    client_.interrupt(text);
+    send();
+    const std::lock_guard done(mutex_);
+    ++interrupts_done_;
+    changed_.notify_all();
+  });
+  changed_.wait(lock, [this, mine] { return interrupts_done_ >= mine; });
+}
+
+Result<void> ControlChannel::Loop::start_recovery() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return control::error_of(*failure_);
+  if (!interruption_ || recovers_) {
+    return Error(ErrorCode::failed_state, "ControlChannel::start_recovery")
+        .reason(recovers_ ? "the recovery has started already" : "the job is not interrupted");
+  }
+  recovers_ = true;
+  recovered_ = false;
+  post([this] { client_.recover(); });
+  return ok();
+}
+
+Result<bool> ControlChannel::Loop::poll_recovery() {
+  const std::lock_guard lock(mutex_);
+  if (recovered_) return true;
+  if (failure_) return control::error_of(*failure_);
+  return false;
 }
 
 void ControlChannel::Loop::fail(const Error& error) noexcept {
@@ -455,6 +526,15 @@ Result<void> ControlChannel::start_gather(const std::string& label, std::span<co
 }
 Result<std::optional<ControlChannel::Slots>> ControlChannel::poll_gather() {
   return loop_->poll_gather();
+}
+void ControlChannel::interrupt(const Error& cause) noexcept {
+  loop_->interrupt(cause);
+}
+Result<void> ControlChannel::start_recovery() {
+  return loop_->start_recovery();
+}
+Result<bool> ControlChannel::poll_recovery() {
+  return loop_->poll_recovery();
 }
 void ControlChannel::fail(const Error& error) noexcept {
   loop_->fail(error);

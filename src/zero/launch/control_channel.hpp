@@ -53,12 +53,20 @@ class ControlChannel {
   /// Every rank's `bytes`, in the order of the ranks. Every rank calls it with the same `label`, which says what they
   /// are, one gathering at a time.
   ///
-  /// Errors: failure(); invalid_argument, for more bytes than a message holds (all ranks' together, 1 MiB);
+  /// Errors: failure(); interrupted; invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB);
   /// failed_state, while another one is in flight.
   [[nodiscard]] Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes);
   /// The same without waiting: poll_gather() returns the slots once, when they are here.
   Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
   [[nodiscard]] Result<std::optional<Slots>> poll_gather();
+
+  /// Ends the gathering in progress of every rank, which then returns `interrupted` with this cause, until every rank
+  /// has recovered. Without effect while the job is interrupted.
+  void interrupt(const Error& cause) noexcept;
+  /// Every rank calls it after an interruption; once poll_recovery() has returned true, bytes can be gathered again.
+  /// Errors: failure(); failed_state, where the job is not interrupted, or the recovery has started.
+  Result<void> start_recovery();
+  [[nodiscard]] Result<bool> poll_recovery();
 
   /// Tells every rank that this one has failed, and why.
   void fail(const Error& error) noexcept;

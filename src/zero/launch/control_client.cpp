@@ -56,15 +56,41 @@ void ControlClient::take(Message message) {
     peers_ = std::move(welcome->peers);
     return;
   }
-  if (auto* const gathered = std::get_if<Gathered>(&message); gathered != nullptr && peers_ &&
-                                                              gathered->round + 1 == round_ && !gathered_ &&
-                                                              gathered->all.size() == hello_.ranks) {
-    gathered_ = std::move(gathered->all);
+  if (auto* const gathered = std::get_if<Gathered>(&message); gathered != nullptr && peers_)
+    return take(std::move(*gathered));
+  if (auto* const cause = std::get_if<Interrupt>(&message); cause != nullptr && peers_)
+    return take(std::move(*cause));
+  fail_out_of_turn(message.index());
+}
+
+void ControlClient::take(Gathered gathered) {
+  const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == round_ && !gathered_ &&
+                       gathered.all.size() == hello_.ranks;
+  if (!in_turn) return fail_out_of_turn(Message(Gathered()).index());
+  if (waits_for_epoch_) return;  // it was complete before the server knew of the interruption
+  if (!interruption_) {
+    gathered_ = std::move(gathered.all);
     return;
   }
+  interruption_.reset();
+  recovers_ = false;
+  ++recoveries_;
+}
+
+void ControlClient::take(Interrupt cause) {
+  if (cause.epoch != epoch_ + 1) return fail_out_of_turn(Message(Interrupt()).index());
+  epoch_ = cause.epoch;
+  round_ = 0;
+  gathered_.reset();
+  interruption_ = std::move(cause.text);
+  waits_for_epoch_ = false;
+  if (recovers_) send_recovery();
+}
+
+void ControlClient::fail_out_of_turn(std::size_t kind) {
   failure_ = failure_of(Error(ErrorCode::peer_failed, operation)
                             .reason(rank_0() + " sends a message out of turn")
-                            .object("message of kind " + std::to_string(message.index())));
+                            .object("message of kind " + std::to_string(kind)));
 }
 
 void ControlClient::closed(const std::string& why) {
@@ -97,12 +123,29 @@ TimePoint ControlClient::next_due() const {
 }
 
 void ControlClient::gather(std::string label, std::vector<std::byte> bytes) {
-  PENSTOCK_CHECK(peers_ && !gathered_);
-  send(Gather{.round = round_++, .label = std::move(label), .bytes = std::move(bytes)});
+  PENSTOCK_CHECK(peers_ && !gathered_ && !interruption_);
+  send(Gather{.epoch = epoch_, .round = round_++, .label = std::move(label), .bytes = std::move(bytes)});
 }
 
 std::optional<std::vector<std::vector<std::byte>>> ControlClient::take_gathered() {
   return std::exchange(gathered_, std::nullopt);
+}
+
+void ControlClient::interrupt(std::string cause) {
+  if (interruption_ || failure_ || has_left_ || !peers_) return;
+  interruption_ = cause;
+  waits_for_epoch_ = true;
+  send(Interrupt{.epoch = epoch_, .text = std::move(cause)});
+}
+
+void ControlClient::recover() {
+  PENSTOCK_CHECK(interruption_ && !recovers_);
+  recovers_ = true;
+  if (!waits_for_epoch_) send_recovery();
+}
+
+void ControlClient::send_recovery() {
+  send(Gather{.epoch = epoch_, .round = round_++, .label = "recovery", .bytes = {}});
 }
 
 void ControlClient::fail(Failure failure) {

@@ -32,11 +32,19 @@ class ControlClient {
 
   /// All ranks of the job, by their numbers, once all have joined.
   [[nodiscard]] const std::optional<std::vector<Peer>>& peers() const { return peers_; }
-  /// Gives `bytes` to all ranks, one gathering at a time. Precondition: peers(), and take_gathered() has returned the
-  /// last one.
+  /// Gives `bytes` to all ranks, one gathering at a time. Precondition: peers(), no interruption(), and take_gathered()
+  /// has returned the last one.
   void gather(std::string label, std::vector<std::byte> bytes);
   /// The bytes of every rank, once, when they are here.
   [[nodiscard]] std::optional<std::vector<std::vector<std::byte>>> take_gathered();
+  /// The gathering in progress will not complete, on any rank. Without effect while there is an interruption().
+  void interrupt(std::string cause);
+  /// The cause, until every rank has called recover().
+  [[nodiscard]] const std::optional<std::string>& interruption() const { return interruption_; }
+  /// Precondition: interruption(), and recover() was not called since.
+  void recover();
+  /// How many interruptions have ended.
+  [[nodiscard]] std::uint64_t recoveries() const { return recoveries_; }
   /// Tells every rank that this one has failed.
   void fail(Failure failure);
   /// The rank has done its work: that the connection ends is no failure then.
@@ -46,6 +54,10 @@ class ControlClient {
 
  private:
   void take(Message message);
+  void take(Gathered gathered);
+  void take(Interrupt cause);
+  void send_recovery();
+  void fail_out_of_turn(std::size_t kind);
   void send(const Message& message);
   [[nodiscard]] std::string rank_0() const;
 
@@ -55,7 +67,10 @@ class ControlClient {
   TimePoint next_heartbeat_, heard_;
   FrameReader reader_;
   std::optional<std::vector<Peer>> peers_;
-  std::uint64_t round_ = 0;
+  std::uint64_t epoch_ = 0, round_ = 0, recoveries_ = 0;
+  std::optional<std::string> interruption_;
+  /// Of the recovery: from the call of interrupt() until its epoch has begun; recover() was called.
+  bool waits_for_epoch_ = false, recovers_ = false;
   std::optional<std::vector<std::vector<std::byte>>> gathered_;
   std::optional<Failure> failure_;
   bool is_open_ = false, has_left_ = false;

@@ -112,9 +112,11 @@ void fields(Archive& archive, auto& message) {
   } else if constexpr (std::same_as<M, Welcome>) {
     archive(message.peers);
   } else if constexpr (std::same_as<M, Gather>) {
-    archive(message.round, message.label, message.bytes);
+    archive(message.epoch, message.round, message.label, message.bytes);
   } else if constexpr (std::same_as<M, Gathered>) {
-    archive(message.round, message.all);
+    archive(message.epoch, message.round, message.all);
+  } else if constexpr (std::same_as<M, Interrupt>) {
+    archive(message.epoch, message.text);
   } else if constexpr (std::same_as<M, Failure>) {
     archive(message.code, message.text);
   }
@@ -176,7 +178,7 @@ std::vector<std::byte> encode(const Message& message) {
 }
 
 std::uint64_t gathered_bytes(std::uint64_t ranks, std::uint64_t bytes) {
-  return sizeof(std::uint64_t) + sizeof(std::uint32_t) + ranks * (sizeof(std::uint32_t) + bytes);
+  return 2 * sizeof(std::uint64_t) + sizeof(std::uint32_t) + ranks * (sizeof(std::uint32_t) + bytes);
 }
 
 void FrameReader::feed(std::span<const std::byte> bytes) {

@@ -33,18 +33,26 @@ struct Welcome {
   std::vector<Peer> peers;
   bool operator==(const Welcome&) const = default;
 };
-/// One rank's bytes for a gathering; `label` says what they are, and is equal on all ranks.
+/// One rank's bytes for a gathering; `label` says what they are, and is equal on all ranks. Rounds are counted from 0
+/// in each epoch; an interruption begins the next epoch.
 struct Gather {
-  std::uint64_t round = 0;
+  std::uint64_t epoch = 0, round = 0;
   std::string label;
   std::vector<std::byte> bytes;
   bool operator==(const Gather&) const = default;
 };
 /// To every rank: those of rank r are all[r].
 struct Gathered {
-  std::uint64_t round = 0;
+  std::uint64_t epoch = 0, round = 0;
   std::vector<std::vector<std::byte>> all;
   bool operator==(const Gathered&) const = default;
+};
+/// The gathering in progress will not complete. From a rank, with the epoch that it knows; then to every rank, with the
+/// epoch that begins.
+struct Interrupt {
+  std::uint64_t epoch = 0;
+  std::string text;  ///< the cause
+  bool operator==(const Interrupt&) const = default;
 };
 /// A sign of life, in both directions.
 struct Heartbeat {
@@ -64,7 +72,7 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
-using Message = std::variant<Hello, Welcome, Gather, Gathered, Heartbeat, Failure, Leave>;
+using Message = std::variant<Hello, Welcome, Gather, Gathered, Interrupt, Heartbeat, Failure, Leave>;
 
 /// The largest payloads: of a connection that has not said which rank it is, and of a rank.
 constexpr std::uint32_t hello_bytes_max = 4096, payload_bytes_max = 1 << 20;

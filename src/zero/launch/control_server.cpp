@@ -65,6 +65,7 @@ void ControlServer::take(ConnectionId id, Message message) {
   if (std::holds_alternative<Heartbeat>(message)) return;
   if (std::holds_alternative<Leave>(message)) return leave(*rank);
   if (auto* const mine = std::get_if<Gather>(&message)) return gather(*rank, std::move(*mine));
+  if (auto* const cause = std::get_if<Interrupt>(&message)) return interrupt(std::move(*cause));
   if (auto* const failure = std::get_if<Failure>(&message)) return fail(std::move(*failure));
   fail(Error(ErrorCode::peer_failed, operation)
            .reason(name_of(members_[*rank].hello) + " sends a message that only rank 0 may send"));
@@ -135,9 +136,19 @@ std::optional<Error> ControlServer::disagreement(const Hello& hello) const {
       .advice("give each process a RANK or --rank of its own");
 }
 
+/// The first of an epoch. Those that were sent before their ranks knew of it are without effect.
+void ControlServer::interrupt(Interrupt cause) {
+  if (cause.epoch != epoch_) return;
+  cause.epoch = ++epoch_;
+  round_ = 0;
+  std::fill(gathers_.begin(), gathers_.end(), std::nullopt);
+  broadcast(cause);
+}
+
 void ControlServer::gather(std::uint32_t rank, Gather mine) {
+  if (mine.epoch < epoch_) return;
   const std::string name = name_of(members_[rank].hello);
-  if (!all_joined() || mine.round != round_ || gathers_[rank]) {
+  if (!all_joined() || mine.epoch != epoch_ || mine.round != round_ || gathers_[rank]) {
     return fail(Error(ErrorCode::peer_failed, operation).reason(name + " gathers out of turn"));
   }
   for (std::uint32_t other = 0; other < members_.size(); ++other) {
@@ -150,7 +161,7 @@ void ControlServer::gather(std::uint32_t rank, Gather mine) {
                     .advice("make the same calls in the same order on every rank"));
   }
   gathers_[rank] = std::move(mine);
-  Gathered gathered{.round = round_, .all = {}};
+  Gathered gathered{.epoch = epoch_, .round = round_, .all = {}};
   std::uint64_t size = gathered_bytes(members_.size(), 0);
   for (auto& one : gathers_) {
     if (!one) return;

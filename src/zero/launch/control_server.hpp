@@ -61,6 +61,7 @@ class ControlServer {
   void take(ConnectionId id, Message message);
   void join(ConnectionId id, Hello hello);
   void gather(std::uint32_t rank, Gather gather);
+  void interrupt(Interrupt cause);
   void leave(std::uint32_t rank);
   void refuse(ConnectionId id, const Error& error);
   void fail(const Error& error);
@@ -81,7 +82,7 @@ class ControlServer {
   std::map<ConnectionId, Connection> connections_;
   std::vector<Member> members_;
   std::vector<std::optional<Gather>> gathers_;  // of the round in progress, by rank
-  std::uint64_t round_ = 0;
+  std::uint64_t epoch_ = 0, round_ = 0;
   std::optional<Failure> failure_;
   std::vector<Outgoing> outgoing_;
   std::vector<std::string> messages_;

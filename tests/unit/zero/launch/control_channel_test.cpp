@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <string>
@@ -204,7 +205,53 @@ TEST(ControlChannel, TellsEveryRankWhyOneFails) {
             "rank 2 has failed [ControlChannel]\n  cause   the disk is full [write]\n  try     delete files");
   while (!(*channels[1])->failure()) std::this_thread::sleep_for(1ms);
   EXPECT_EQ((*channels[1])->failure()->message(), failed.error().message());
-  EXPECT_GT(woken.load(), 0);
+  while (woken == 0) std::this_thread::yield();
+}
+
+/// Gathers until the job is interrupted, and recovers. Returns what is wrong.
+std::string gather_until_interrupted(ControlChannel& channel) {
+  for (std::uint64_t i = 0;; ++i) {
+    const auto gathered = channel.gather("number " + std::to_string(i), bytes_of(std::to_string(i)));
+    if (gathered) {
+      if ((*gathered)[2] != bytes_of(std::to_string(i))) return "wrong bytes";
+      continue;
+    }
+    if (gathered.error().code() != ErrorCode::interrupted) return gathered.error().message();
+    if (gathered.error().message().find("cause   no data [trainer]") == std::string::npos) return "no cause";
+    break;
+  }
+  if (auto started = channel.start_recovery(); !started) return started.error().message();
+  while (true) {
+    const auto recovered = channel.poll_recovery();
+    if (!recovered) return recovered.error().message();
+    if (*recovered) return "";
+    std::this_thread::yield();
+  }
+}
+
+TEST(ControlChannel, GoesOnAfterAnInterruption) {
+  auto channels = join_all(job_of(3));
+  for (const auto& one : channels) ASSERT_TRUE(one) << one.error().message();
+  EXPECT_EQ((*channels[0])->start_recovery().error().code(), ErrorCode::failed_state);
+  constexpr int rounds = 400;
+  std::vector<std::future<std::string>> ranks;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&channels, rank]() -> std::string {
+      for (int round = 0; round < rounds; ++round) {
+        if (std::string wrong = gather_until_interrupted(**channels[rank]); !wrong.empty()) return wrong;
+      }
+      return "";
+    }));
+  }
+  // The job is interrupted by any rank, also while it recovers, until each has had enough.
+  const Error cause = Error(ErrorCode::io, "trainer").reason("no data");
+  for (std::uint32_t i = 0; ranks[0].wait_for(0s) != std::future_status::ready ||
+                            ranks[1].wait_for(0s) != std::future_status::ready ||
+                            ranks[2].wait_for(0s) != std::future_status::ready;
+       ++i)
+    (*channels[i % 3])->interrupt(cause);
+  for (auto& one : ranks) EXPECT_EQ(one.get(), "");
+  for (auto rank = channels.rbegin(); rank != channels.rend(); ++rank) (*rank)->reset();
 }
 
 TEST(ControlChannel, RefusesWhatCannotBe) {

@@ -266,6 +266,88 @@ TEST(ControlJob, RefusesMoreBytesThanAMessageHolds) {
   expect_failure(job, {"too many bytes", "too much", "wanted at most 1048576 of all ranks"});
 }
 
+// Ranks interrupt before, in and after a gathering, several at a time, and each recovers when it knows.
+TEST(ControlJob, GoesOnAfterAnInterruption) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    constexpr std::uint32_t count = 3;
+    ControlJob job(count, seed);
+    penstock::test::SeededRandom random(seed);
+    job.start_all();
+    job.settle();
+    for (int step = 0; step < 4; ++step) {
+      std::vector<bool> recovers(count, false);
+      const std::string label = "step " + std::to_string(step);
+      const auto somewhat = [&] {
+        for (std::uint64_t pieces = random.below(6); pieces > 0 && job.deliver(); --pieces) {
+        }
+      };
+      for (std::uint32_t rank = 0; rank < count; ++rank) {
+        ControlClient& client = *job.ranks[rank].client;
+        if (random.below(2) == 0 && !client.interruption()) job.gather(rank, label, "1");
+        somewhat();
+        if (rank == 0 || random.below(3) == 0) client.interrupt("rank " + std::to_string(rank));
+        somewhat();
+      }
+      while (std::count(recovers.begin(), recovers.end(), true) < count) {
+        const auto rank = static_cast<std::uint32_t>(random.below(count));
+        ControlClient& client = *job.ranks[rank].client;
+        if (!recovers[rank] && client.interruption()) {
+          EXPECT_TRUE(contains(*client.interruption(), "rank "));
+          client.recover();
+          recovers[rank] = true;
+        }
+        (void)job.deliver();
+      }
+      job.settle();
+      for (std::uint32_t rank = 0; rank < count; ++rank) {
+        ASSERT_FALSE(job.ranks[rank].client->interruption()) << "seed " << seed << ", rank " << rank;
+        EXPECT_EQ(job.gathered(rank), "");
+      }
+      for (std::uint32_t rank = 0; rank < count; ++rank) {
+        job.gather(rank, label + " again", "2");
+        somewhat();
+      }
+      job.settle();
+      for (std::uint32_t rank = 0; rank < count; ++rank)
+        ASSERT_EQ(job.gathered(rank), "2;2;2;") << "seed " << seed;
+    }
+    expect_no_failure(job);
+  }
+}
+
+TEST(ControlJob, TellsEveryRankTheCauseOfAnInterruption) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.ranks[1].client->interrupt("the trainer has abandoned the step");
+  job.settle();
+  job.ranks[2].client->interrupt("later");
+  for (const auto& rank : job.ranks)
+    EXPECT_EQ(rank.client->interruption(), "the trainer has abandoned the step");
+}
+
+TEST(ControlJob, TellsTheCauseThatCameFirst) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.server.received(job.ranks[1].connection, encode(Interrupt{.epoch = 0, .text = "first"}));
+  job.server.received(job.ranks[2].connection, encode(Interrupt{.epoch = 0, .text = "second"}));
+  job.settle();
+  for (const auto& rank : job.ranks) EXPECT_EQ(rank.client->interruption(), "first");
+}
+
+TEST(ControlJob, FailsInAnInterruptionToo) {
+  ControlJob job(3, 1);
+  job.start_all();
+  job.settle();
+  job.ranks[1].client->interrupt("a reason");
+  job.settle();
+  job.ranks[0].client->recover();
+  job.kill(2);
+  job.settle();
+  expect_failure(job, {"rank 2 (host1, process 102) has ended"});
+}
+
 TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
   const auto fails = [](const Message& message, const char* words) {
     ControlJob job(2, 1);
@@ -278,11 +360,12 @@ TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
   fails(Welcome{}, "only rank 0 may send");
   fails(Gathered{}, "only rank 0 may send");
   fails(Hello{}, "only rank 0 may send");
-  fails(Gather{.round = 1, .label = {}, .bytes = {}}, "gathers out of turn");
+  fails(Gather{.epoch = 0, .round = 1, .label = {}, .bytes = {}}, "gathers out of turn");
+  fails(Gather{.epoch = 1, .round = 0, .label = {}, .bytes = {}}, "gathers out of turn");
 
   for (const Message& message :
-       {Message(Welcome{.peers = {{}, {}}}), Message(Gathered{.round = 0, .all = {{}, {}}}), Message(Hello{}),
-        Message(Leave{})}) {
+       {Message(Welcome{.peers = {{}, {}}}), Message(Gathered{.epoch = 0, .round = 0, .all = {{}, {}}}),
+        Message(Interrupt{.epoch = 2, .text = {}}), Message(Hello{}), Message(Leave{})}) {
     ControlJob job(2, 1);
     job.start_all();
     job.settle();

@@ -16,8 +16,9 @@ std::vector<std::byte> bytes(std::size_t count) {
 const std::vector<Message> examples = {
     Hello{.job = "77.0", .build = "1.0", .machine = "m", .host = "h", .rank = 3, .ranks = 4, .process = 99},
     Welcome{.peers = {{"m", "h", 1}, {"", std::string("n\0l", 3), ~0u}}},
-    Gather{.round = ~std::uint64_t{0}, .label = "norm", .bytes = bytes(300)},
-    Gathered{.round = 5, .all = {bytes(3), {}, bytes(1)}},
+    Gather{.epoch = 2, .round = ~std::uint64_t{0}, .label = "norm", .bytes = bytes(300)},
+    Gathered{.epoch = 1, .round = 5, .all = {bytes(3), {}, bytes(1)}},
+    Interrupt{.epoch = 3, .text = "the disk is full"},
     Heartbeat{},
     Failure{.code = ErrorCode::failed_state, .text = "lost"},
     Leave{}};
@@ -97,15 +98,15 @@ TEST(ControlMessage, RefusesWhatIsNone) {
 }
 
 TEST(ControlMessage, RefusesOneThatIsTooLong) {
-  expect_refused(encode(Gather{.round = 0, .label = {}, .bytes = bytes(hello_bytes_max)}), "too long",
-                 hello_bytes_max);
+  expect_refused(encode(Gather{.epoch = 0, .round = 0, .label = {}, .bytes = bytes(hello_bytes_max)}),
+                 "too long", hello_bytes_max);
   auto huge = encode(Leave{});
   for (std::size_t i = 8; i < 12; ++i) huge[i] = std::byte{0xff};
   expect_refused(huge, "got 4294967295", payload_bytes_max);
 }
 
 TEST(ControlMessage, HasTheSizeThatIsPredicted) {
-  const Gathered gathered{.round = 1, .all = {bytes(10), bytes(10), bytes(10)}};
+  const Gathered gathered{.epoch = 0, .round = 1, .all = {bytes(10), bytes(10), bytes(10)}};
   EXPECT_EQ(encode(gathered).size() - encode(Leave{}).size(), gathered_bytes(3, 10));
 }
 
