@@ -42,7 +42,27 @@ TEST(Overlap, HidesTheCopiesOfCheckpoints) {
   const Phases with = measure(options);
 
   EXPECT_LE(with.forward, 1.05 * without.forward);
-  EXPECT_LE(with.backward, 1.05 * without.backward + 0.4);  // the copy of one
+  EXPECT_LE(with.backward, 1.05 * without.backward);
+}
+
+// The trainer enqueues its whole step at once, so that all copies are wanted before the first slot is free. Of ten
+// checkpoints, the device keeps as many as there are slots where the order turns.
+TEST(Overlap, HidesTheCopiesOfCheckpointsHoweverManyTheDeviceKeeps) {
+  TimedRank::Options options = machine();
+  options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::none;
+  options.speeds = {.copy_to_device = unit_bytes_per_second, .copy_to_host = 4 * unit_bytes_per_second};
+  options.model.checkpoints = {.count = units, .size = ByteCount(unit_elements * 2 * 8 / 10)};
+  const auto plan = [&options] {
+    return plan_memory(options.config, options.model, 1, 1, tiers::DeviceMemory::separate).value();
+  };
+  const ByteCount smallest = plan().device_budget;
+  for (const std::uint32_t more : {0u, 2u, 4u, 6u}) {
+    options.config.penstock.device_budget = smallest + plan().checkpoints.size * more;
+    EXPECT_EQ(plan().checkpoints.device_slots, 3 + more);
+    const Phases phases = measure(options);
+    EXPECT_LE(phases.forward, 1.05 * units) << more << " slots more";
+    EXPECT_LE(phases.backward, 1.05 * units) << more << " slots more";
+  }
 }
 
 // The disk is as fast as the link, and reads and writes nothing else.
@@ -58,7 +78,7 @@ TEST(Overlap, HidesTheTransfersOfCheckpointsOnDisk) {
   const MemoryPlan plan = plan_memory(options.config, options.model, 1, 1).value();
   EXPECT_EQ(plan.disk_checkpoints, plan.checkpoints.size * units);
   EXPECT_LE(with.forward, 1.05 * without.forward);
-  EXPECT_LE(with.backward, 1.05 * without.backward + 0.4);
+  EXPECT_LE(with.backward, 1.05 * without.backward);
 }
 
 // The disk needs as long as the device for a unit's states.

@@ -2,6 +2,8 @@
 
 #include "base/abandon.hpp"
 
+#include <optional>
+
 namespace penstock::zero {
 
 using swap::HopState;
@@ -19,7 +21,9 @@ class CheckpointHop final : public OrderedHop {
         context_(context),
         direction_(direction),
         copy_(std::move(copy)),
-        pending_(std::move(lease)) {}
+        pending_(std::move(lease)) {
+    if (direction == Direction::to_device) number_ = context.checkpoint_order.append();
+  }
   ~CheckpointHop() override {
     if (progress().hangs() || state_ == State::unknown) abandon(std::move(lease_));
   }
@@ -41,11 +45,13 @@ class CheckpointHop final : public OrderedHop {
 
   Result<HopState> advance() override {
     if (state_ == State::none) {
+      if (number_ && !context_.checkpoint_order.is_head(*number_)) return HopState::pending;
       pending_.ask();
       auto lease = pending_.poll();
       if (!lease) return HopState::pending;
       PENSTOCK_TRY_ASSIGN(lease_, *std::move(lease));
       PENSTOCK_TRY(enqueue());
+      if (number_) context_.checkpoint_order.pop();
     }
     PENSTOCK_TRY_ASSIGN(const bool copied, progress().has_passed(copied_));
     if (!copied) return HopState::ordered;
@@ -80,6 +86,7 @@ class CheckpointHop final : public OrderedHop {
   swap::Lease lease_;
   tiers::StreamProgress::Point copied_;
   State state_ = State::none;
+  std::optional<std::uint64_t> number_;  // in the order of checkpoints that come back
 };
 
 }  // namespace

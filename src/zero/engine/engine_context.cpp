@@ -96,6 +96,7 @@ void EngineContext::interrupt(const Error& cause) {
 Result<void> EngineContext::recover(tiers::Stream& trainer) {
   collective_order.reset();
   accumulation_order.reset();
+  checkpoint_order.reset();
   PENSTOCK_TRY(run(make_recovery_hop(collectives())));
   PENSTOCK_TRY(finish(trainer, "the trainer's stream"));
   PENSTOCK_TRY(finish_streams());

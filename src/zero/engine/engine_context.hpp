@@ -125,6 +125,9 @@ struct EngineContext {
   HopOrder collective_order;
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;
+  /// The order in which checkpoints are copied to the device, that of their use. A copy waits for its slot, and those
+  /// behind it on the stream with it: one that is needed later must not be before one that is needed sooner.
+  HopOrder checkpoint_order;
   std::vector<FlatState> flats;
   MoveProgress update;          ///< of the last step's parameters, by UpdateSweep
   bool update_stopped = false;  ///< by an error that check_update() has returned
