@@ -252,10 +252,8 @@ TEST_F(EngineOnCuda, NamesTheTileWhoseUpdateFaults) {
     const RunResult result = train(options);
 
     ASSERT_TRUE(result.error);
-    const std::string message = result.error->message();
-    const std::size_t line = message.find("running copies to host memory: ");
-    ASSERT_NE(line, std::string::npos) << message;
-    EXPECT_NE(message.find("optimizer tile", line), std::string::npos) << message;
+    // By what was running, or by the call that noticed it while it enqueued the update.
+    EXPECT_NE(result.error->message().find("optimizer tile"), std::string::npos) << result.error->message();
   }
 }
 

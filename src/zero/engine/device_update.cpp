@@ -24,8 +24,8 @@ class DeviceUpdate::Hop final : public TileHop {
         step_(step) {}
 
   Result<void> start() override {
-    const auto enqueued = enqueue();
-    if (!enqueued) error_ = enqueued.error();
+    auto enqueued = enqueue();
+    if (!enqueued) error_ = std::move(enqueued).error().note("noticed by the update of " + tile_.name());
     const auto recorded = record_end(/*all_streams=*/!enqueued);
     end_is_known_ = recorded.has_value();
     if (!recorded && !error_) error_ = recorded.error();
