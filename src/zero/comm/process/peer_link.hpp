@@ -29,8 +29,8 @@ struct LinkOperation {
 /// The bytes of collectives between two processes, on a connection that keeps their order.
 ///
 /// Moves no bytes: its owner writes what to_write() shows, and reads into what to_read() shows, as much as the
-/// connection takes. A collective is cut into chunks, each with a header that says which collective it is of, so that a difference
-/// is noticed, and that an interruption ends after a chunk.
+/// connection takes. A collective is cut into chunks, each with a header that says which collective it is of, so that a
+/// difference is noticed, and that an interruption ends after a chunk.
 ///
 /// Used by one thread.
 class PeerLink {
