@@ -105,13 +105,14 @@ void PeerLink::wrote(std::size_t count) {
     if (header_left_ > 0) return;
     Header header;
     std::memcpy(&header, header_out_.data(), header_bytes);
-    if (header.type == Header::Type::marker)
+    if (header.type == Header::Type::marker) {
       sent_epoch_ = header.epoch;
-    else if (header.epoch == epoch_)
+    } else {
       has_sent_ = true;
+    }
   } else {
     chunk_out_ = chunk_out_.subspan(ByteCount(count), chunk_out_.size() - ByteCount(count));
-    if (operation_) sent_ += count;
+    sent_ += count;
   }
   end_if_done();
 }
