@@ -210,7 +210,7 @@ void ControlChannel::Loop::leave() {
   publish();
 }
 
-/// Whether nobody needs this end any more. After a failure its peers only need to be told.
+/// Whether no other rank needs this end any more. After a failure its peers only need to be told.
 bool ControlChannel::Loop::has_ended() const {
   if (!leaves_) return false;
   const auto ended = [this](const std::shared_ptr<control::Connection>& one) {

@@ -52,6 +52,10 @@ class ControlJob {
   void start_all() {
     for (std::uint32_t rank = 0; rank < count_; ++rank) start(hello(rank));
   }
+  void bring_together() {
+    start_all();
+    settle();
+  }
   ConnectionId connect_stranger() {
     server.opened(next_connection_, "stranger");
     return next_connection_++;
@@ -142,7 +146,6 @@ class ControlJob {
   ControlServer server;
   std::vector<Rank> ranks;
   bool server_is_stopped = false;
-  std::map<ConnectionId, std::vector<std::byte>> to_strangers;
 
  private:
   void collect() {

@@ -32,8 +32,7 @@ TEST(ControlJob, BringsItsRanksTogetherAndGathersTheirBytes) {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const auto count = static_cast<std::uint32_t>(1 + seed % 5);
     ControlJob job(count, seed);
-    job.start_all();
-    job.settle();
+    job.bring_together();
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       const auto& peers = job.ranks[rank].client->peers();
       ASSERT_TRUE(peers) << "seed " << seed;
@@ -104,8 +103,7 @@ TEST(ControlJob, RefusesMoreStrangersThanItHasRoomFor) {
   for (int i = 0; i < 100; ++i) job.connect_stranger();
   EXPECT_TRUE(contains(job.messages(), "too many connections"));
   job.pass(11s);  // the others have said nothing
-  job.start_all();
-  job.settle();
+  job.bring_together();
   expect_no_failure(job);
   EXPECT_TRUE(job.ranks[0].client->peers());
 }
@@ -182,8 +180,7 @@ TEST(ControlJob, TellsEveryRankOfOneThatIsSilent) {
 
 TEST(ControlJob, NoticesThatRank0IsSilent) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.server_is_stopped = true;
   job.pass(9s);
   expect_no_failure(job);
@@ -194,8 +191,7 @@ TEST(ControlJob, NoticesThatRank0IsSilent) {
 // As a laptop that sleeps, or a job that is stopped and continued.
 TEST(ControlJob, GoesOnAfterAllOfItWasStopped) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   for (int i = 0; i < 5; ++i) {
     job.clock.advance_to(job.clock.now() + std::chrono::hours(1));
     job.pass(5s);
@@ -206,8 +202,7 @@ TEST(ControlJob, GoesOnAfterAllOfItWasStopped) {
 TEST(ControlJob, TellsEveryRankTheFirstFailure) {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     ControlJob job(3, seed);
-    job.start_all();
-    job.settle();
+    job.bring_together();
     job.ranks[1].client->fail({ErrorCode::no_space, "rank 1: the disk is full"});
     job.settle();
     job.ranks[2].client->fail({ErrorCode::io, "later"});
@@ -220,10 +215,9 @@ TEST(ControlJob, TellsEveryRankTheFirstFailure) {
   }
 }
 
-TEST(ControlJob, LetsARankLeaveThatNobodyWaitsFor) {
+TEST(ControlJob, LetsARankLeaveThatNoOtherWaitsFor) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.ranks[2].client->leave();
   job.settle();
   job.kill(2);
@@ -236,8 +230,7 @@ TEST(ControlJob, LetsARankLeaveThatNobodyWaitsFor) {
 
 TEST(ControlJob, FailsWhereARankLeavesThatOthersWaitFor) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.gather(0, "norm", "1");
   job.settle();
   job.ranks[2].client->leave();
@@ -247,8 +240,7 @@ TEST(ControlJob, FailsWhereARankLeavesThatOthersWaitFor) {
 
 TEST(ControlJob, NamesRanksThatGatherDifferentThings) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.gather(2, "digest of step 4", "1");
   job.settle();
   job.gather(0, "norm of step 4", "1");
@@ -259,8 +251,7 @@ TEST(ControlJob, NamesRanksThatGatherDifferentThings) {
 
 TEST(ControlJob, RefusesMoreBytesThanAMessageHolds) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   for (std::uint32_t rank = 0; rank < 3; ++rank) job.gather(rank, "too much", std::string(400'000, 'x'));
   job.settle();
   expect_failure(job, {"too many bytes", "too much", "wanted at most 1048576 of all ranks"});
@@ -272,8 +263,7 @@ TEST(ControlJob, GoesOnAfterAnInterruption) {
     constexpr std::uint32_t count = 3;
     ControlJob job(count, seed);
     penstock::test::SeededRandom random(seed);
-    job.start_all();
-    job.settle();
+    job.bring_together();
     for (int step = 0; step < 4; ++step) {
       std::vector<bool> recovers(count, false);
       const std::string label = "step " + std::to_string(step);
@@ -317,8 +307,7 @@ TEST(ControlJob, GoesOnAfterAnInterruption) {
 
 TEST(ControlJob, TellsEveryRankTheCauseOfAnInterruption) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.ranks[1].client->interrupt("the trainer has abandoned the step");
   job.settle();
   job.ranks[2].client->interrupt("later");
@@ -328,8 +317,7 @@ TEST(ControlJob, TellsEveryRankTheCauseOfAnInterruption) {
 
 TEST(ControlJob, TellsTheCauseThatCameFirst) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.server.received(job.ranks[1].connection, encode(Interrupt{.epoch = 0, .text = "first"}));
   job.server.received(job.ranks[2].connection, encode(Interrupt{.epoch = 0, .text = "second"}));
   job.settle();
@@ -338,8 +326,7 @@ TEST(ControlJob, TellsTheCauseThatCameFirst) {
 
 TEST(ControlJob, FailsInAnInterruptionToo) {
   ControlJob job(3, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.ranks[1].client->interrupt("a reason");
   job.settle();
   job.ranks[0].client->recover();
@@ -351,8 +338,7 @@ TEST(ControlJob, FailsInAnInterruptionToo) {
 TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
   const auto fails = [](const Message& message, const char* words) {
     ControlJob job(2, 1);
-    job.start_all();
-    job.settle();
+    job.bring_together();
     job.server.received(job.ranks[1].connection, encode(message));
     job.settle();
     expect_failure(job, {"rank 1 (host0, process 101)", words});
@@ -367,8 +353,7 @@ TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
        {Message(Welcome{.peers = {{}, {}}}), Message(Gathered{.epoch = 0, .round = 0, .all = {{}, {}}}),
         Message(Interrupt{.epoch = 2, .text = {}}), Message(Hello{}), Message(Leave{})}) {
     ControlJob job(2, 1);
-    job.start_all();
-    job.settle();
+    job.bring_together();
     job.ranks[1].client->received(encode(message));
     EXPECT_TRUE(contains(job.failure(1), "rank 0 (host0, process 100) sends a message out of turn"))
         << job.failure(1);
@@ -378,8 +363,7 @@ TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
   early.ranks[0].client->received(encode(Welcome{.peers = {{}}}));
   EXPECT_TRUE(contains(early.failure(0), "rank 0 sends a message out of turn"));
   ControlJob job(2, 1);
-  job.start_all();
-  job.settle();
+  job.bring_together();
   job.ranks[1].client->received(std::vector<std::byte>(12, std::byte{1}));
   EXPECT_TRUE(contains(job.failure(1), "cannot be understood"));
   job.server.received(job.ranks[0].connection, std::vector<std::byte>(12, std::byte{1}));
