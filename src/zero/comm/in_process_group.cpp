@@ -2,6 +2,7 @@
 
 #include "base/duration_text.hpp"
 #include "tiers/io/running_time.hpp"
+#include "zero/comm/different_collectives.hpp"
 #include "zero/comm/transport.hpp"
 #include "zero/comm/transport_communicator.hpp"
 
@@ -303,15 +304,7 @@ class InProcessTransport final : public Transport {
           other.mine.size() == mine.mine.size()) {
         continue;
       }
-      return Error::invalid_argument("Communicator")
-          .reason("ranks " + std::to_string(rank_) + " and " + std::to_string(peer) +
-                  " call different collectives")
-          .wanted(text_of(mine))
-          .got(text_of(other))
-          .advice(
-              "call acquire, gradients, reduce, step and digest in the same order on every rank, with the "
-              "same ModelLayout and data types, StepOptions (units_without_gradient, micro_batches) and "
-              "restored step");
+      return different_collectives(rank_, text_of(mine), peer, text_of(other));
     }
     return ok();
   }

@@ -6,6 +6,7 @@
 #include "zero/launch/control_client.hpp"
 #include "zero/launch/control_connection.hpp"
 #include "zero/launch/control_server.hpp"
+#include "zero/launch/job_state.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,7 +26,6 @@ using asio::ip::tcp;
 using control::ConnectionId;
 using control::ControlClient;
 using control::ControlServer;
-using control::Failure;
 using namespace std::chrono_literals;
 
 constexpr const char* operation = "ControlChannel::join";
@@ -87,10 +87,11 @@ class ControlChannel::Loop {
   Result<void> start_recovery();
   Result<bool> poll_recovery();
   void fail(const Error& error) noexcept;
-  [[nodiscard]] std::optional<Error> failure() const;
+  void fail_job(const Error& error) noexcept;
+  [[nodiscard]] std::optional<Error> obstacle() const;
   void set_wake(std::function<void()> wake);
   [[nodiscard]] std::vector<std::string> take_messages();
-  [[nodiscard]] const std::vector<Peer>& peers() const { return *peers_; }
+  [[nodiscard]] const std::vector<Peer>& peers() const { return *job_.peers(); }
 
  private:
   void connect();
@@ -100,8 +101,6 @@ class ControlChannel::Loop {
   void arm_timer();
   void send();
   void publish();
-  bool publish_interruption();
-  [[nodiscard]] Result<void> check_gathering() const;
   void leave();
   [[nodiscard]] bool has_ended() const;
   /// Runs `call` on the thread, then sends what it has caused.
@@ -130,13 +129,10 @@ class ControlChannel::Loop {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::vector<Peer>> peers_;
-  std::optional<Slots> gathered_;
-  std::optional<Failure> failure_;
+  control::JobState job_;
   std::vector<std::string> messages_;
-  std::optional<std::string> interruption_;
-  std::uint64_t recoveries_ = 0, interrupts_asked_ = 0, interrupts_done_ = 0;
-  bool gathers_ = false, recovers_ = false, recovered_ = false, ended_ = false;
+  std::uint64_t interrupts_asked_ = 0, interrupts_done_ = 0;
+  bool ended_ = false;
 
   std::mutex wake_mutex_;
   std::function<void()> wake_;
@@ -342,10 +338,7 @@ void ControlChannel::Loop::publish() {
   bool news = false;
   {
     const std::lock_guard lock(mutex_);
-    if (client_.peers() && !peers_) news = true, peers_ = client_.peers();
-    if (auto gathered = client_.take_gathered()) news = true, gathered_ = std::move(gathered);
-    if (client_.failure() && !failure_) news = true, failure_ = client_.failure();
-    news |= publish_interruption();
+    news = job_.publish(client_);
     if (server_) {
       for (std::string& line : server_->take_messages()) messages_.push_back(std::move(line));
     }
@@ -357,37 +350,10 @@ void ControlChannel::Loop::publish() {
   if (wake_) wake_();
 }
 
-/// Called with the lock held. A recovery and the next interruption may have come together.
-bool ControlChannel::Loop::publish_interruption() {
-  const bool ends = client_.recoveries() != recoveries_,
-             begins = client_.interruption() && (ends || !interruption_);
-  if (ends) {
-    recoveries_ = client_.recoveries();
-    recovers_ = false;
-    recovered_ = true;
-    interruption_.reset();
-  }
-  if (begins) {
-    interruption_ = client_.interruption();
-    gathers_ = false;
-    gathered_.reset();
-  }
-  return ends || begins;
-}
-
-/// Why no bytes can be gathered. Called with the lock held.
-Result<void> ControlChannel::Loop::check_gathering() const {
-  if (failure_) return control::error_of(*failure_);
-  if (!interruption_) return ok();
-  return Error(ErrorCode::interrupted, "ControlChannel")
-      .reason("a rank interrupted the job")
-      .note("cause   " + *interruption_);
-}
-
 Result<void> ControlChannel::Loop::wait_for_peers() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return peers_ || failure_; });
-  if (failure_) return control::error_of(*failure_);
+  changed_.wait(lock, [this] { return job_.peers() || job_.failure(); });
+  if (auto error = job_.failure()) return *error;
   return ok();
 }
 
@@ -400,11 +366,7 @@ Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::s
         .got(size);
   }
   const std::lock_guard lock(mutex_);
-  PENSTOCK_TRY(check_gathering());
-  if (gathers_) {
-    return Error(ErrorCode::failed_state, "ControlChannel::gather").reason("another gathering is in flight");
-  }
-  gathers_ = true;
+  PENSTOCK_TRY(job_.start_gather());
   post([this, label, copy = std::vector(bytes.begin(), bytes.end())] {
     if (!client_.interruption()) client_.gather(label, copy);  // which would be in vain
   });
@@ -413,20 +375,13 @@ Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::s
 
 Result<std::optional<ControlChannel::Slots>> ControlChannel::Loop::poll_gather() {
   const std::lock_guard lock(mutex_);
-  if (gathered_) {
-    gathers_ = false;
-    return std::exchange(gathered_, std::nullopt);
-  }
-  PENSTOCK_TRY(check_gathering());
-  return std::optional<Slots>();
+  return job_.poll_gather();
 }
 
 Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return gathered_ || failure_ || interruption_; });
-  }
-  PENSTOCK_TRY_ASSIGN(auto slots, poll_gather());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return job_.has_gathered(); });
+  PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather());
   return *std::move(slots);
 }
 
@@ -434,7 +389,10 @@ Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
 void ControlChannel::Loop::interrupt(const Error& cause) noexcept {
   std::unique_lock lock(mutex_);
   const std::uint64_t mine = ++interrupts_asked_;
-  asio::post(context_, [this, text = cause.message()] {
+  const Error interruption = Error(ErrorCode::interrupted, "ControlChannel")
+                                 .reason("rank " + std::to_string(options_.rank) + " interrupted the job")
+                                 .note("cause   " + cause.message());
+  asio::post(context_, [this, text = control::failure_of(interruption).text] {
     client_.interrupt(text);
     send();
     const std::lock_guard done(mutex_);
@@ -446,34 +404,29 @@ void ControlChannel::Loop::interrupt(const Error& cause) noexcept {
 
 Result<void> ControlChannel::Loop::start_recovery() {
   const std::lock_guard lock(mutex_);
-  if (failure_) return control::error_of(*failure_);
-  if (!interruption_ || recovers_) {
-    return Error(ErrorCode::failed_state, "ControlChannel::start_recovery")
-        .reason(recovers_ ? "the recovery has started already" : "the job is not interrupted");
-  }
-  recovers_ = true;
-  recovered_ = false;
+  PENSTOCK_TRY(job_.start_recovery());
   post([this] { client_.recover(); });
   return ok();
 }
 
 Result<bool> ControlChannel::Loop::poll_recovery() {
   const std::lock_guard lock(mutex_);
-  if (recovered_) return true;
-  if (failure_) return control::error_of(*failure_);
-  return false;
+  return job_.poll_recovery();
 }
 
 void ControlChannel::Loop::fail(const Error& error) noexcept {
-  post([this,
-        failure = control::failure_of(Error(ErrorCode::peer_failed, "ControlChannel")
-                                          .reason("rank " + std::to_string(options_.rank) + " has failed")
-                                          .note("cause   " + error.message()))] { client_.fail(failure); });
+  fail_job(Error(ErrorCode::peer_failed, "ControlChannel")
+               .reason("rank " + std::to_string(options_.rank) + " has failed")
+               .note("cause   " + error.message()));
 }
 
-std::optional<Error> ControlChannel::Loop::failure() const {
+void ControlChannel::Loop::fail_job(const Error& error) noexcept {
+  post([this, failure = control::failure_of(error)] { client_.fail(failure); });
+}
+
+std::optional<Error> ControlChannel::Loop::obstacle() const {
   const std::lock_guard lock(mutex_);
-  return failure_ ? std::optional(control::error_of(*failure_)) : std::nullopt;
+  return job_.obstacle();
 }
 
 void ControlChannel::Loop::set_wake(std::function<void()> wake) {
@@ -539,8 +492,11 @@ Result<bool> ControlChannel::poll_recovery() {
 void ControlChannel::fail(const Error& error) noexcept {
   loop_->fail(error);
 }
-std::optional<Error> ControlChannel::failure() const {
-  return loop_->failure();
+void ControlChannel::fail_job(const Error& error) noexcept {
+  loop_->fail_job(error);
+}
+std::optional<Error> ControlChannel::obstacle() const {
+  return loop_->obstacle();
 }
 void ControlChannel::set_wake(std::function<void()> wake) {
   loop_->set_wake(std::move(wake));

@@ -53,27 +53,29 @@ class ControlChannel {
   /// Every rank's `bytes`, in the order of the ranks. Every rank calls it with the same `label`, which says what they
   /// are, one gathering at a time.
   ///
-  /// Errors: failure(); interrupted; invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB);
+  /// Errors: obstacle(); invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB);
   /// failed_state, while another one is in flight.
   [[nodiscard]] Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes);
   /// The same without waiting: poll_gather() returns the slots once, when they are here.
   Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
   [[nodiscard]] Result<std::optional<Slots>> poll_gather();
 
-  /// Ends the gathering in progress of every rank, which then returns `interrupted` with this cause, until every rank
-  /// has recovered. Without effect while the job is interrupted.
+  /// Ends the gathering in progress of every rank, which then returns `interrupted`, naming this rank and its cause,
+  /// until every rank has recovered. Without effect while the job is interrupted.
   void interrupt(const Error& cause) noexcept;
   /// Every rank calls it after an interruption; once poll_recovery() has returned true, bytes can be gathered again.
-  /// Errors: failure(); failed_state, where the job is not interrupted, or the recovery has started.
+  /// Errors: the failure of a rank; failed_state, where the job is not interrupted, or the recovery has started.
   Result<void> start_recovery();
   [[nodiscard]] Result<bool> poll_recovery();
 
   /// Tells every rank that this one has failed, and why.
   void fail(const Error& error) noexcept;
-  /// The first failure of a rank of the job, this one included.
-  [[nodiscard]] std::optional<Error> failure() const;
-  /// Sets the function that is called on the channel's thread when poll_gather() or failure() may have changed. An
-  /// empty function ends the calls.
+  /// Tells every rank what all of them return, such as collectives that differ.
+  void fail_job(const Error& error) noexcept;
+  /// Why bytes cannot be gathered: the first failure of a rank, this one included, or the interruption.
+  [[nodiscard]] std::optional<Error> obstacle() const;
+  /// Sets the function that is called on the channel's thread when poll_gather(), poll_recovery() or obstacle() may
+  /// have changed. An empty function ends the calls.
   void set_wake(std::function<void()> wake);
   /// What a user may want to know, one per line: connections that rank 0 has refused.
   [[nodiscard]] std::vector<std::string> take_messages();

@@ -1,5 +1,7 @@
 #include "zero/comm/process/peer_link.hpp"
 
+#include "zero/comm/different_collectives.hpp"
+
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
@@ -34,7 +36,7 @@ struct PeerLink::Header {
   }
 };
 
-PeerLink::PeerLink() : unwanted_(64 * 1024) {
+PeerLink::PeerLink(std::uint32_t rank, std::uint32_t peer) : rank_(rank), peer_(peer), unwanted_(64 * 1024) {
   static_assert(sizeof(Header) == header_bytes);
 }
 
@@ -153,8 +155,9 @@ void PeerLink::expect_header() {
 Result<void> PeerLink::take_header() {
   Header header;
   std::memcpy(&header, header_in_.data(), header_bytes);
-  const auto corrupted = [](const char* what) {
-    return Error(ErrorCode::corrupted, "PeerLink").reason(std::string("the peer sends ") + what);
+  const auto corrupted = [this](const char* what) {
+    return Error(ErrorCode::corrupted, "Communicator")
+        .reason("rank " + std::to_string(peer_) + " sends " + what);
   };
   if (header.magic != Header::right_magic || header.type > Header::Type::marker ||
       header.bytes > chunk_bytes_max || header.kind > Transfer::Kind::exchange ||
@@ -171,12 +174,7 @@ Result<void> PeerLink::take_header() {
     if (header.number == number_) return ok();  // it is of the next collective
     if (!operation_ || header.number + 1 != number_) return corrupted("a chunk out of turn");
     const Header mine = header_of(received_, header.bytes);
-    if (!header.is_of(mine)) {
-      return Error::invalid_argument("PeerLink")
-          .reason("ranks call different collectives")
-          .wanted(text_of(mine))
-          .got(text_of(header));
-    }
+    if (!header.is_of(mine)) return different_collectives(rank_, text_of(mine), peer_, text_of(header));
     if (header.offset != received_ || header.bytes > header.size - received_)
       return corrupted("a chunk out of turn");
     has_received_ = true;
@@ -189,7 +187,7 @@ Result<void> PeerLink::take_header() {
 }
 
 std::string PeerLink::text_of(const Header& header) {
-  return std::string(to_string(header.kind)) + " of " + to_string(ByteCount(header.size)) + " of " +
+  return std::string(to_string(header.kind)) + " of slots of " + to_string(ByteCount(header.size)) + " of " +
          std::string(to_string(header.dtype)) + ", " +
          to_string(CollectiveSignature{.subject = header.subject,
                                        .unit = header.unit,

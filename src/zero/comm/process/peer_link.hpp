@@ -37,12 +37,15 @@ class PeerLink {
  public:
   static constexpr std::size_t header_bytes = 64, chunk_bytes_max = 256 * 1024;
 
-  PeerLink();
+  /// Between this process, `rank`, and `peer`.
+  PeerLink(std::uint32_t rank, std::uint32_t peer);
 
   /// Precondition: is_done() and not is_interrupted(). Errors: invalid_argument, where the peer has begun another one.
   Result<void> begin(const LinkOperation& operation);
   /// Everything is sent and received.
   [[nodiscard]] bool is_done() const { return !operation_; }
+  /// The peer has begun the collective that is in progress.
+  [[nodiscard]] bool peer_has_begun() const { return has_received_; }
 
   /// Gives the collective up that is in progress. `epoch` counts the interruptions of the job, on all ranks alike; it
   /// is above that of the last call.
@@ -70,6 +73,7 @@ class PeerLink {
   void end_if_done();
   [[nodiscard]] static std::string text_of(const Header& header);
 
+  const std::uint32_t rank_, peer_;
   std::optional<LinkOperation> operation_;
   std::uint64_t number_ = 0;  // of collectives begun in this epoch
   std::uint64_t epoch_ = 0, sent_epoch_ = 0, received_epoch_ = 0;

@@ -203,8 +203,8 @@ TEST(ControlChannel, TellsEveryRankWhyOneFails) {
   EXPECT_EQ(failed.error().code(), ErrorCode::peer_failed);
   EXPECT_EQ(failed.error().message(),
             "rank 2 has failed [ControlChannel]\n  cause   the disk is full [write]\n  try     delete files");
-  while (!(*channels[1])->failure()) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ((*channels[1])->failure()->message(), failed.error().message());
+  while (!(*channels[1])->obstacle()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ((*channels[1])->obstacle()->message(), failed.error().message());
   while (woken == 0) std::this_thread::yield();
 }
 

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "zero/launch/control_client.hpp"
+#include "zero/launch/control_message.hpp"
+
+#include <penstock/base/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace penstock::zero::control {
+
+/// What the callers of a control channel see of their job, and what they have asked. The channel's thread publishes
+/// what its ControlClient knows, which may be ahead: a caller has not taken the end of a recovery yet, and the next
+/// interruption is here. Not safe from several threads: the channel guards it.
+class JobState {
+ public:
+  using Slots = std::vector<std::vector<std::byte>>;
+
+  /// Called by the channel's thread, after everything that it has told `client`. True if callers see something new.
+  [[nodiscard]] bool publish(ControlClient& client);
+
+  [[nodiscard]] const std::optional<std::vector<Peer>>& peers() const { return peers_; }
+  /// The first failure of a rank.
+  [[nodiscard]] std::optional<Error> failure() const;
+  /// Why no bytes can be gathered: the failure, or the interruption.
+  [[nodiscard]] std::optional<Error> obstacle() const;
+
+  /// After it the thread tells its client to gather. Errors: the obstacle; failed_state, where one is in flight.
+  Result<void> start_gather();
+  [[nodiscard]] Result<std::optional<Slots>> poll_gather();
+  /// Whether poll_gather() has something to say.
+  [[nodiscard]] bool has_gathered() const { return gathered_ || failure_ || interruption_; }
+
+  /// After it the thread tells its client to recover. Errors: the failure; failed_state, without an interruption, or
+  /// where the recovery has started.
+  Result<void> start_recovery();
+  [[nodiscard]] Result<bool> poll_recovery() const;
+
+ private:
+  std::optional<std::vector<Peer>> peers_;
+  std::optional<Slots> gathered_;
+  std::optional<Failure> failure_;
+  std::optional<Failure> interruption_;
+  std::uint64_t recoveries_ = 0;
+  bool gathers_ = false, recovers_ = false, recovered_ = false;
+};
+
+}  // namespace penstock::zero::control
