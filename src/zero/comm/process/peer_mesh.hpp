@@ -41,7 +41,7 @@ class PeerMesh {
 
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] bool is_interrupted() const;
-  /// The peers that have not begun the collective in progress, or where all have begun it, those that have not finished;
+  /// The peers that have not begun the collective in progress, or where all have, those that have not finished it;
   /// in an interruption, those whose word is missing.
   [[nodiscard]] std::vector<std::uint32_t> missing() const;
 
