@@ -1,7 +1,9 @@
-# Finds the CUDA toolkit unless PENSTOCK_CUDA is OFF. Sets PENSTOCK_HAS_CUDA.
+# Finds the CUDA toolkit unless PENSTOCK_CUDA is OFF, and with it the header of NCCL. Sets PENSTOCK_HAS_CUDA and
+# PENSTOCK_HAS_NCCL.
 #
 # CUDA_STANDARD is not set and -std=c++20 is passed as an option: CMake before 3.26 does not know CUDA C++20.
 set(PENSTOCK_HAS_CUDA FALSE)
+set(PENSTOCK_HAS_NCCL FALSE)
 if(NOT PENSTOCK_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
@@ -19,8 +21,12 @@ if(NOT PENSTOCK_CUDA STREQUAL "OFF")
       add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     endif()
     set(PENSTOCK_HAS_CUDA TRUE)
+    find_package(NCCL)
+    if(NCCL_FOUND)
+      set(PENSTOCK_HAS_NCCL TRUE)
+    endif()
   elseif(PENSTOCK_CUDA STREQUAL "ON")
     message(FATAL_ERROR "PENSTOCK_CUDA is ON and no CUDA compiler was found; set CMAKE_CUDA_COMPILER, or PENSTOCK_CUDA=OFF")
   endif()
 endif()
-message(STATUS "Penstock: CUDA adapters ${PENSTOCK_HAS_CUDA}")
+message(STATUS "Penstock: CUDA adapters ${PENSTOCK_HAS_CUDA}, NCCL ${PENSTOCK_HAS_NCCL}")

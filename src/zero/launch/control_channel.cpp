@@ -77,6 +77,7 @@ class ControlChannel::Loop {
   explicit Loop(const Options& options) : options_(options), client_(greeting(options), options.patience) {}
   ~Loop();
 
+  [[nodiscard]] const Options& options() const { return options_; }
   Result<void> listen();
   Result<void> start();
   Result<void> wait_for_peers();
@@ -468,6 +469,12 @@ ControlChannel::~ControlChannel() = default;
 
 const std::vector<ControlChannel::Peer>& ControlChannel::peers() const {
   return loop_->peers();
+}
+std::uint32_t ControlChannel::rank() const {
+  return loop_->options().rank;
+}
+std::uint32_t ControlChannel::ranks() const {
+  return loop_->options().ranks;
 }
 Result<ControlChannel::Slots> ControlChannel::gather(const std::string& label,
                                                      std::span<const std::byte> bytes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "zero/comm/job_control.hpp"
 #include "zero/launch/control_message.hpp"
 #include "zero/launch/patience.hpp"
 
@@ -24,8 +25,8 @@ namespace penstock::zero {
 ///     auto channel = ControlChannel::join({.job = launch.job, .rank = 1, .ranks = 2, .rank_0 = endpoint}).value();
 ///     auto all = channel->gather("configuration", bytes).value();   // all[r] are those of rank r
 ///
-/// Safe from any thread. join(), gather() and the destructor block, for a bounded time.
-class ControlChannel {
+/// join(), gather() and the destructor block, for a bounded time.
+class ControlChannel final : public JobControl {
  public:
   struct Options {
     std::string job;  ///< equal on all ranks, and different from that of another job
@@ -33,7 +34,6 @@ class ControlChannel {
     Endpoint rank_0;  ///< where rank 0 listens
     control::Patience patience = {};
   };
-  using Slots = std::vector<std::vector<std::byte>>;
   using Peer = control::Peer;
 
   /// Returns when all ranks have come.
@@ -43,40 +43,25 @@ class ControlChannel {
   /// together; peer_failed.
   [[nodiscard]] static Result<std::unique_ptr<ControlChannel>> join(const Options& options);
   /// Leaves the job. Rank 0 first waits for the others to leave, at most Patience::silence.
-  ~ControlChannel();
-  ControlChannel(const ControlChannel&) = delete;
-  ControlChannel& operator=(const ControlChannel&) = delete;
+  ~ControlChannel() override;
 
   /// By their numbers.
   [[nodiscard]] const std::vector<Peer>& peers() const;
 
-  /// Every rank's `bytes`, in the order of the ranks. Every rank calls it with the same `label`, which says what they
-  /// are, one gathering at a time.
-  ///
-  /// Errors: obstacle(); invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB);
-  /// failed_state, while another one is in flight.
-  [[nodiscard]] Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes);
-  /// The same without waiting: poll_gather() returns the slots once, when they are here.
-  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
-  [[nodiscard]] Result<std::optional<Slots>> poll_gather();
-
-  /// Ends the gathering in progress of every rank, which then returns `interrupted`, naming this rank and its cause,
-  /// until every rank has recovered. Without effect while the job is interrupted.
-  void interrupt(const Error& cause) noexcept;
-  /// Every rank calls it after an interruption; once poll_recovery() has returned true, bytes can be gathered again.
-  /// Errors: the failure of a rank; failed_state, where the job is not interrupted, or the recovery has started.
-  Result<void> start_recovery();
-  [[nodiscard]] Result<bool> poll_recovery();
-
-  /// Tells every rank that this one has failed, and why.
-  void fail(const Error& error) noexcept;
-  /// Tells every rank what all of them return, such as collectives that differ.
-  void fail_job(const Error& error) noexcept;
-  /// Why bytes cannot be gathered: the first failure of a rank, this one included, or the interruption.
-  [[nodiscard]] std::optional<Error> obstacle() const;
-  /// Sets the function that is called on the channel's thread when poll_gather(), poll_recovery() or obstacle() may
-  /// have changed. An empty function ends the calls.
-  void set_wake(std::function<void()> wake);
+  std::uint32_t rank() const override;
+  std::uint32_t ranks() const override;
+  /// Errors of both: those of JobControl; invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB).
+  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override;
+  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override;
+  Result<std::optional<Slots>> poll_gather() override;
+  std::vector<std::uint32_t> absent() const override { return {}; }
+  void interrupt(const Error& cause) noexcept override;
+  Result<void> start_recovery() override;
+  Result<bool> poll_recovery() override;
+  void fail(const Error& error) noexcept override;
+  void fail_job(const Error& error) noexcept override;
+  std::optional<Error> obstacle() const override;
+  void set_wake(std::function<void()> wake) override;
   /// What a user may want to know, one per line: connections that rank 0 has refused.
   [[nodiscard]] std::vector<std::string> take_messages();
 

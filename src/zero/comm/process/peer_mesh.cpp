@@ -20,12 +20,14 @@ std::vector<std::uint32_t> PeerMesh::ranks_where(const Condition& condition) con
   return ranks;
 }
 
+// The link of this rank has nothing to do.
 bool PeerMesh::is_done() const {
-  return ranks_where([](const PeerLink& link) { return !link.is_done(); }).empty();
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.link.is_done(); });
 }
 
 bool PeerMesh::is_interrupted() const {
-  return !ranks_where([](const PeerLink& link) { return link.is_interrupted(); }).empty();
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.link.is_interrupted(); });
 }
 
 std::vector<std::uint32_t> PeerMesh::missing() const {

@@ -1,0 +1,208 @@
+#include "zero/comm/process/process_transport.hpp"
+
+#include "base/duration_text.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <cstring>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+constexpr const char* operation = "Communicator";
+
+Error out_of_order(const char* reason) {
+  return Error(ErrorCode::failed_state, operation).reason(reason);
+}
+
+HostSpan host_bytes(const DeviceTensor& tensor) {
+  return HostSpan(reinterpret_cast<std::byte*>(tensor.bytes.address()), tensor.bytes.size());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ProcessTransport>> ProcessTransport::create(const Options& options,
+                                                                   JobControl& control, tiers::Device& device,
+                                                                   std::unique_ptr<PeerExchange> exchange) {
+  PENSTOCK_CHECK(device.memory() == tiers::DeviceMemory::host);
+  PENSTOCK_TRY_ASSIGN(auto ready, device.create_event());
+  return std::unique_ptr<ProcessTransport>(
+      new ProcessTransport(options, control, std::move(exchange), std::move(ready)));
+}
+
+ProcessTransport::ProcessTransport(const Options& options, JobControl& control,
+                                   std::unique_ptr<PeerExchange> exchange,
+                                   std::unique_ptr<tiers::Event> ready)
+    : options_(options), control_(control), exchange_(std::move(exchange)), ready_(std::move(ready)) {}
+
+ProcessTransport::~ProcessTransport() {
+  end();
+}
+
+void ProcessTransport::end() noexcept {
+  ProcessTransport::set_wake({});
+  control_.fail(Error(ErrorCode::peer_failed, operation).reason("the rank has left"));
+  exchange_->stop();
+}
+
+void ProcessTransport::set_wake(std::function<void()> wake) {
+  control_.set_wake(wake);
+  exchange_->set_wake(std::move(wake));
+}
+
+Result<void> ProcessTransport::start(const Transfer& transfer) {
+  if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+  if (phase_ != Phase::idle) return out_of_order("the previous collective has not completed");
+  if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*ready_));
+  transfer_ = transfer;
+  begin_wait(Phase::stream);
+  return ok();
+}
+
+Result<TransferState> ProcessTransport::poll() {
+  switch (phase_) {
+    case Phase::idle: return TransferState::complete;
+    case Phase::stream: {
+      if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+      if (transfer_.stream != nullptr) {
+        PENSTOCK_TRY_ASSIGN(const bool passed, ready_->query());
+        if (!passed) return TransferState::pending;
+      }
+      begin_bytes();
+      [[fallthrough]];
+    }
+    case Phase::bytes: return poll_bytes();
+    case Phase::slices: return TransferState::readable;
+    case Phase::recovery: return poll_recovery();
+  }
+  return TransferState::pending;
+}
+
+Result<TransferState> ProcessTransport::poll_bytes() {
+  const PeerExchange::Status status = exchange_->poll();
+  if (!status.done) {
+    // A rank that fails or interrupts after its part is done does not make the transfer fail.
+    if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+    PENSTOCK_TRY(check(status));
+    return TransferState::pending;
+  }
+  if (transfer_.kind == Transfer::Kind::all_to_all) {
+    phase_ = Phase::slices;
+    return TransferState::readable;
+  }
+  phase_ = Phase::idle;
+  return TransferState::complete;
+}
+
+Result<void> ProcessTransport::release_slices() {
+  phase_ = Phase::idle;
+  return ok();
+}
+
+Result<void> ProcessTransport::start_recovery(tiers::Stream&) {
+  PENSTOCK_TRY(control_.start_recovery());
+  interrupt_exchange();
+  recovered_ = false;
+  begin_wait(Phase::recovery);
+  return ok();
+}
+
+/// First every rank has stopped its collectives, then no bytes of the interrupted ones move any more.
+Result<TransferState> ProcessTransport::poll_recovery() {
+  if (!recovered_) {
+    PENSTOCK_TRY_ASSIGN(recovered_, control_.poll_recovery());
+  }
+  const PeerExchange::Status status = exchange_->poll();
+  if (!recovered_ || status.interrupted) {
+    PENSTOCK_TRY(check(status));
+    return TransferState::pending;
+  }
+  phase_ = Phase::idle;
+  is_interrupted_ = false;
+  return TransferState::complete;
+}
+
+void ProcessTransport::retire(tiers::Stream&) noexcept {
+  end();
+}
+
+Error ProcessTransport::notice(const Error& obstacle) {
+  if (obstacle.code() == ErrorCode::interrupted) {
+    interrupt_exchange();
+    phase_ = Phase::idle;
+  }
+  return obstacle;
+}
+
+void ProcessTransport::interrupt_exchange() {
+  if (!std::exchange(is_interrupted_, true)) exchange_->interrupt(++epoch_);
+}
+
+void ProcessTransport::begin_bytes() {
+  phase_ = Phase::bytes;
+  std::vector<LinkOperation> operations(size());
+  const bool exchanges = transfer_.kind == Transfer::Kind::exchange;
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    LinkOperation& one = operations[r];
+    one.kind = transfer_.kind;
+    one.signature = transfer_.signature;
+    one.dtype = transfer_.flat.dtype;
+    if (exchanges) {
+      one.send = transfer_.mine;
+      one.receive = transfer_.all.subspan(transfer_.mine.size() * r, transfer_.mine.size());
+      continue;
+    }
+    one.send = host_bytes(slot(transfer_.kind == Transfer::Kind::all_gather ? rank() : r));
+    one.receive = host_bytes(slot(r));
+  }
+  if (exchanges && !transfer_.mine.empty())
+    std::memcpy(operations[rank()].receive.data(), transfer_.mine.data(), transfer_.mine.size().value());
+  exchange_->begin(std::move(operations));
+}
+
+/// After an all_to_all, rank r's slice has taken the place of the one that was sent to it.
+DeviceTensor ProcessTransport::slot(std::uint32_t r) const {
+  const ElementCount length = transfer_.flat.count() / size();
+  return transfer_.flat.slice(length * r, length);
+}
+
+void ProcessTransport::begin_wait(Phase phase) {
+  phase_ = phase;
+  running_.emplace(*options_.clock, tiers::running_time_step(options_.deadline));
+  end_of_wait_ = running_->end_of(options_.deadline);
+  end_of_reason_.reset();
+}
+
+/// Errors of the exchange, and the deadline. They are those of every rank.
+Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
+  (void)running_->update();
+  if (status.error) {
+    if (!end_of_reason_) {
+      const bool ended = status.error->code() == ErrorCode::peer_failed;
+      end_of_reason_ = running_->end_of(ended ? options_.reason_max : TimePoint::zero());
+    }
+    if (running_->elapsed() < *end_of_reason_) return ok();
+    control_.fail_job(*status.error);
+    return *status.error;
+  }
+  if (running_->elapsed() < end_of_wait_) return ok();
+  std::string missing;
+  for (const std::uint32_t r : status.missing) {
+    missing.append(missing.empty() ? "rank " : ", rank ").append(std::to_string(r));
+  }
+  const bool recovers = phase_ == Phase::recovery;
+  const Error late =
+      Error(ErrorCode::deadline_exceeded, operation)
+          .reason("ranks are missing in a collective")
+          .object(recovers ? "recovery"
+                           : std::string(to_string(transfer_.kind)) + " of " + to_string(transfer_.signature))
+          .got((missing.empty() ? "a rank" : missing) + " did not come in " +
+               duration_text(options_.deadline))
+          .advice("look for the first error of the missing ranks, or raise the deadline of the group");
+  control_.fail_job(late);
+  return late;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,81 @@
+#pragma once
+
+#include "tiers/io/running_time.hpp"
+#include "zero/comm/job_control.hpp"
+#include "zero/comm/process/peer_exchange.hpp"
+#include "zero/comm/transport.hpp"
+
+#include <penstock/base/time.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+/// Collectives between processes, on devices whose memory is host memory: a transfer waits for its stream, and then its
+/// bytes move by a PeerExchange. No peer reads or writes this rank's memory.
+class ProcessTransport final : public Transport {
+ public:
+  struct Options {
+    TimePoint deadline;  ///< of a transfer; see InProcessGroupOptions
+    /// How long the reason is awaited why a peer's streams have ended, which comes over the control channel.
+    TimePoint reason_max;
+    const Clock* clock = &Clock::steady();
+  };
+  /// `control` outlives the transport. The device's memory is accessible to the host. Errors: those of the device.
+  [[nodiscard]] static Result<std::unique_ptr<ProcessTransport>> create(
+      const Options& options, JobControl& control, tiers::Device& device,
+      std::unique_ptr<PeerExchange> exchange);
+  ~ProcessTransport() override;
+
+  std::uint32_t rank() const override { return control_.rank(); }
+  std::uint32_t size() const override { return control_.ranks(); }
+  void set_wake(std::function<void()> wake) override;
+  Result<void> start(const Transfer& transfer) override;
+  Result<TransferState> poll() override;
+  DeviceTensor slice(std::uint32_t r) const override { return slot(r); }
+  Result<void> release_slices() override;
+  void abort(const Error& error) noexcept override { control_.fail(error); }
+  void interrupt(const Error& cause) noexcept override { control_.interrupt(cause); }
+  Result<void> start_recovery(tiers::Stream& stream) override;
+  void retire(tiers::Stream& stream) noexcept override;
+
+ private:
+  enum class Phase : std::uint8_t {
+    idle,
+    stream,  ///< the stream has not executed what was enqueued before the transfer
+    bytes,
+    slices,  ///< they are read until release_slices()
+    recovery,
+  };
+
+  ProcessTransport(const Options& options, JobControl& control, std::unique_ptr<PeerExchange> exchange,
+                   std::unique_ptr<tiers::Event> ready);
+  [[nodiscard]] Result<TransferState> poll_bytes();
+  [[nodiscard]] Result<TransferState> poll_recovery();
+  [[nodiscard]] Error notice(const Error& obstacle);
+  void interrupt_exchange();
+  void begin_bytes();
+  void begin_wait(Phase phase);
+  [[nodiscard]] Result<void> check(const PeerExchange::Status& status);
+  void end() noexcept;
+  [[nodiscard]] DeviceTensor slot(std::uint32_t r) const;
+
+  const Options options_;
+  JobControl& control_;
+  std::unique_ptr<PeerExchange> exchange_;
+  std::unique_ptr<tiers::Event> ready_;
+  Phase phase_ = Phase::idle;
+  Transfer transfer_;
+  /// Interruptions of the job that this rank has noticed, which are as many on all ranks when they have recovered.
+  std::uint64_t epoch_ = 0;
+  bool is_interrupted_ = false, recovered_ = false;
+  std::optional<tiers::RunningTime> running_;
+  TimePoint end_of_wait_{};
+  std::optional<TimePoint> end_of_reason_;
+};
+
+}  // namespace penstock::zero
