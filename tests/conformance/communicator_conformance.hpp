@@ -3,6 +3,7 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include "kit/pattern.hpp"
+#include "kit/process_ranks.hpp"
 #include "kit/seeded_random.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
@@ -27,16 +28,24 @@ using Join = std::function<std::unique_ptr<Communicator>(std::uint32_t rank, tie
 /// Add one of these to run the suite with another transport.
 struct Factory {
   const char* name;
-  Join (*make_group)(std::uint32_t ranks);
+  Join (*make_group)(std::uint32_t ranks, const InProcessGroupOptions& options);
 };
 
-inline constexpr Factory in_process = {"InProcess", [](std::uint32_t ranks) -> Join {
-                                         return [group = InProcessGroup::create(ranks).value()](
-                                                    std::uint32_t rank, tiers::Device& device,
-                                                    Compute& compute) {
-                                           return group->join(rank, device, compute).value();
-                                         };
-                                       }};
+inline constexpr Factory in_process = {
+    "InProcess", [](std::uint32_t ranks, const InProcessGroupOptions& options) -> Join {
+      return [group = InProcessGroup::create(ranks, options).value()](
+                 std::uint32_t rank, tiers::Device& device, Compute& compute) {
+        return group->join(rank, device, compute).value();
+      };
+    }};
+inline constexpr Factory processes = {
+    "Processes", [](std::uint32_t ranks, const InProcessGroupOptions& options) -> Join {
+      using penstock::test::ProcessRanks;
+      return [job = std::make_shared<ProcessRanks>(ranks, /*seed=*/1, options.deadline, *options.clock)](
+                 std::uint32_t rank, tiers::Device& device, Compute& compute) {
+        return job->join(rank, device, compute);
+      };
+    }};
 
 struct Setting {
   Factory transport;
@@ -72,7 +81,7 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   void open(std::uint64_t seed) {
     ranks_.clear();
     random_ = SeededRandom(seed);
-    join_ = GetParam().transport.make_group(GetParam().ranks);
+    join_ = GetParam().transport.make_group(GetParam().ranks, {});
     for (std::uint32_t r = 0; r < GetParam().ranks; ++r) {
       auto& rank = ranks_.emplace_back(std::make_unique<Rank>());
       rank->device = std::make_unique<HostDevice>(
@@ -129,6 +138,8 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
 inline const auto every_setting = testing::Values(
     Setting{in_process, 1, HostDevice::Mode::eager}, Setting{in_process, 2, HostDevice::Mode::eager},
     Setting{in_process, 1, HostDevice::Mode::deferred}, Setting{in_process, 2, HostDevice::Mode::deferred},
-    Setting{in_process, 5, HostDevice::Mode::deferred});
+    Setting{in_process, 5, HostDevice::Mode::deferred}, Setting{processes, 1, HostDevice::Mode::eager},
+    Setting{processes, 2, HostDevice::Mode::eager}, Setting{processes, 1, HostDevice::Mode::deferred},
+    Setting{processes, 2, HostDevice::Mode::deferred}, Setting{processes, 5, HostDevice::Mode::deferred});
 
 }  // namespace penstock::zero::test

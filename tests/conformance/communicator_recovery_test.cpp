@@ -74,8 +74,11 @@ TEST_P(CommunicatorRecovery, EndsTheCollectivesOfAllRanksWithTheCauseUntilAllHav
           Error(ErrorCode::non_finite, "Trainer").reason("the loss is NaN"));
       for (std::uint32_t r = 0; r < size(); ++r) {
         auto told = rank(r).communicator->poll();
-        if (told)
+        if (told) {
           told = Result<bool>(tl::make_unexpected(start(r, true).error()));  // it was not in the collective
+        } else {
+          EXPECT_EQ(rank(r).communicator->poll().error().message(), told.error().message());
+        }
         ASSERT_EQ(told.error().code(), ErrorCode::interrupted);
         EXPECT_NE(told.error().message().find("rank " + std::to_string(gives_up)), std::string::npos);
         EXPECT_NE(told.error().message().find("the loss is NaN"), std::string::npos);

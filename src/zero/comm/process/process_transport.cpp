@@ -3,6 +3,7 @@
 #include "base/duration_text.hpp"
 
 #include <penstock/base/check.hpp>
+#include <penstock/tiers/device/host_device.hpp>
 
 #include <cstring>
 #include <utility>
@@ -11,14 +12,12 @@ namespace penstock::zero {
 
 namespace {
 
+using tiers::HostDevice;
+
 constexpr const char* operation = "Communicator";
 
 Error out_of_order(const char* reason) {
   return Error(ErrorCode::failed_state, operation).reason(reason);
-}
-
-HostSpan host_bytes(const DeviceTensor& tensor) {
-  return HostSpan(reinterpret_cast<std::byte*>(tensor.bytes.address()), tensor.bytes.size());
 }
 
 }  // namespace
@@ -75,6 +74,7 @@ Result<TransferState> ProcessTransport::poll() {
     }
     case Phase::bytes: return poll_bytes();
     case Phase::slices: return TransferState::readable;
+    case Phase::interrupted: return *control_.obstacle();  // there is one until this rank recovers
     case Phase::recovery: return poll_recovery();
   }
   return TransferState::pending;
@@ -120,7 +120,6 @@ Result<TransferState> ProcessTransport::poll_recovery() {
     return TransferState::pending;
   }
   phase_ = Phase::idle;
-  is_interrupted_ = false;
   return TransferState::complete;
 }
 
@@ -129,15 +128,12 @@ void ProcessTransport::retire(tiers::Stream&) noexcept {
 }
 
 Error ProcessTransport::notice(const Error& obstacle) {
-  if (obstacle.code() == ErrorCode::interrupted) {
-    interrupt_exchange();
-    phase_ = Phase::idle;
-  }
+  if (obstacle.code() == ErrorCode::interrupted) interrupt_exchange();
   return obstacle;
 }
 
 void ProcessTransport::interrupt_exchange() {
-  if (!std::exchange(is_interrupted_, true)) exchange_->interrupt(++epoch_);
+  if (std::exchange(phase_, Phase::interrupted) != Phase::interrupted) exchange_->interrupt(++epoch_);
 }
 
 void ProcessTransport::begin_bytes() {
@@ -154,8 +150,8 @@ void ProcessTransport::begin_bytes() {
       one.receive = transfer_.all.subspan(transfer_.mine.size() * r, transfer_.mine.size());
       continue;
     }
-    one.send = host_bytes(slot(transfer_.kind == Transfer::Kind::all_gather ? rank() : r));
-    one.receive = host_bytes(slot(r));
+    one.send = HostDevice::bytes(slot(transfer_.kind == Transfer::Kind::all_gather ? rank() : r).bytes);
+    one.receive = HostDevice::bytes(slot(r).bytes);
   }
   if (exchanges && !transfer_.mine.empty())
     std::memcpy(operations[rank()].receive.data(), transfer_.mine.data(), transfer_.mine.size().value());

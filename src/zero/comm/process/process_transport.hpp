@@ -48,7 +48,8 @@ class ProcessTransport final : public Transport {
     idle,
     stream,  ///< the stream has not executed what was enqueued before the transfer
     bytes,
-    slices,  ///< they are read until release_slices()
+    slices,       ///< they are read until release_slices()
+    interrupted,  ///< this rank has noticed it
     recovery,
   };
 
@@ -72,7 +73,7 @@ class ProcessTransport final : public Transport {
   Transfer transfer_;
   /// Interruptions of the job that this rank has noticed, which are as many on all ranks when they have recovered.
   std::uint64_t epoch_ = 0;
-  bool is_interrupted_ = false, recovered_ = false;
+  bool recovered_ = false;
   std::optional<tiers::RunningTime> running_;
   TimePoint end_of_wait_{};
   std::optional<TimePoint> end_of_reason_;

@@ -1,7 +1,7 @@
 // Ranks that exchange bytes with all their peers at once, in an order and in pieces that a seed chooses.
 #include "zero/comm/process/peer_mesh.hpp"
 
-#include "memory_pipes.hpp"
+#include "kit/memory_pipes.hpp"
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -78,7 +78,7 @@ class Job {
  private:
   const std::uint32_t size_;
   const std::size_t slot_;
-  MemoryPipes pipes_;
+  penstock::test::MemoryPipes pipes_;
 
  public:
   std::vector<std::unique_ptr<PeerMesh>> meshes;

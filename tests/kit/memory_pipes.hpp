@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace penstock::zero::test {
+namespace penstock::test {
 
 /// The pipes between the ranks of a job without processes: each holds few bytes, and takes and gives as many as a seed
 /// says. Used by one thread.
@@ -19,14 +19,14 @@ class MemoryPipes {
       : ranks_(ranks), pipe_bytes_(pipe_bytes), random_(seed), pipes_(std::size_t{ranks} * ranks) {}
 
   /// Those of one rank. Once they are destroyed, its peers can read what it has written, and then its streams end.
-  std::unique_ptr<PeerPipes> of(std::uint32_t rank) { return std::make_unique<End>(*this, rank); }
+  std::unique_ptr<zero::PeerPipes> of(std::uint32_t rank) { return std::make_unique<End>(*this, rank); }
 
  private:
   struct Pipe {
     std::deque<std::byte> bytes;
     bool ended = false;
   };
-  class End final : public PeerPipes {
+  class End final : public zero::PeerPipes {
    public:
     End(MemoryPipes& all, std::uint32_t rank) : all_(all), rank_(rank) {}
     ~End() override {
@@ -68,12 +68,12 @@ class MemoryPipes {
   };
 
   Pipe& pipe(std::uint32_t from, std::uint32_t to) { return pipes_[std::size_t{from} * ranks_ + to]; }
-  std::size_t some(std::size_t most) { return most == 0 ? 0 : random_.below(most + 1); }
+  std::size_t some(std::size_t most) { return most == 0 ? 0 : 1 + random_.below(most); }
 
   const std::uint32_t ranks_;
   const std::size_t pipe_bytes_;
-  penstock::test::SeededRandom random_;
+  SeededRandom random_;
   std::vector<Pipe> pipes_;
 };
 
-}  // namespace penstock::zero::test
+}  // namespace penstock::test
