@@ -1,5 +1,7 @@
 #include <penstock/zero/rank.hpp>
 
+#include "zero/launch/run_description.hpp"
+
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <algorithm>
@@ -60,6 +62,7 @@ Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
   PENSTOCK_TRY(check_batch_size(options.config, identity.ranks));
+  if (options.group.agree) PENSTOCK_TRY(options.group.agree(describe_run(options.config, options.model)));
   PENSTOCK_TRY(make_accelerator());
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());

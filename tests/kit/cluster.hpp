@@ -48,6 +48,8 @@ struct RunOptions {
   /// If set, one thread runs all ranks on simulated disks and deferred streams. If not, ranks are threads and use the
   /// real disk.
   std::optional<std::uint64_t> seed;
+  /// How a rank joins its peers; empty: an InProcessGroup.
+  std::function<GroupMembership(std::uint32_t rank)> membership;
   std::uint32_t threads = 1;  ///< workers of a rank
   /// If set, without a seed: each stream of a rank's HostDevice is a thread, whose operations take time.
   std::optional<tiers::HostDevice::Speeds> streams;

@@ -27,9 +27,15 @@ class ProcessRanks {
   }
   /// Once per rank. The ranks outlive it.
   std::unique_ptr<zero::Communicator> join(std::uint32_t rank, tiers::Device& device, Compute& compute) {
-    auto transport = zero::ProcessTransport::create(options_, *controls_[rank], device,
+    auto transport = zero::ProcessTransport::create(options_, controls_[rank], device,
                                                     std::make_unique<PolledMesh>(*this, rank));
     return std::make_unique<zero::TransportCommunicator>(std::move(transport).value(), compute);
+  }
+
+  [[nodiscard]] zero::GroupMembership membership(std::uint32_t rank) {
+    return {
+        .join = [this, rank](tiers::Device& device, Compute& compute) { return join(rank, device, compute); },
+        .abandon = [this, rank](const Error& error) { controls_[rank]->fail(error); }};
   }
 
   const std::shared_ptr<MemoryJob> job;
@@ -71,7 +77,7 @@ class ProcessRanks {
   const zero::ProcessTransport::Options options_;
   MemoryPipes pipes_;
   std::vector<std::function<void()>> wakes_;
-  std::vector<std::unique_ptr<zero::JobControl>> controls_;
+  std::vector<std::shared_ptr<zero::JobControl>> controls_;
 };
 
 }  // namespace penstock::test

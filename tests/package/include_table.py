@@ -22,7 +22,7 @@ VENDORS = {
     r"liburing\.h": {"src/tiers/io"},
     r"libaio\.h": {"src/tiers/io"},
     r"cuda_runtime(_api)?\.h": {"kernels", "src/base/cuda", "src/tiers/device", "examples/gpt", "bench/cuda_bandwidth", "tests"},
-    r"asio\.hpp": {"src/zero/launch"},
+    r"asio\.hpp": {"src/zero/launch", "src/zero/comm/process"},
     r"nccl\.h": {"src/zero/comm/nccl", "tests"},
     r"mpi\.h": {"src/zero/comm"},
     r"json/.*": {"src/zero/config", "tests", "tools", "bench"},

@@ -7,8 +7,8 @@
 #include "zero/launch/control_connection.hpp"
 #include "zero/launch/control_server.hpp"
 #include "zero/launch/job_state.hpp"
+#include "zero/launch/listen.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -59,16 +59,6 @@ std::string text_of(const tcp::socket& socket) {
   return error ? "an unknown address" : to_string(Endpoint{peer.address().to_string(), peer.port()});
 }
 
-bool is_loopback(const std::string& host) {
-  asio::error_code error;
-  const auto address = asio::ip::make_address(host, error);
-  return host == "localhost" || (!error && address.is_loopback());
-}
-
-void close_in_children(int descriptor) {
-  (void)::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-}
-
 }  // namespace
 
 /// The thread, and everything that runs on it. The members after `mutex` are shared with callers.
@@ -93,9 +83,11 @@ class ControlChannel::Loop {
   void set_wake(std::function<void()> wake);
   [[nodiscard]] std::vector<std::string> take_messages();
   [[nodiscard]] const std::vector<Peer>& peers() const { return *job_.peers(); }
+  [[nodiscard]] const Addresses& addresses() const { return addresses_; }
 
  private:
   void connect();
+  void note_addresses(const tcp::socket& connected);
   void retry(const std::string& reason);
   void accept();
   void serve(tcp::socket socket);
@@ -131,6 +123,7 @@ class ControlChannel::Loop {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   control::JobState job_;
+  Addresses addresses_;
   std::vector<std::string> messages_;
   std::uint64_t interrupts_asked_ = 0, interrupts_done_ = 0;
   bool ended_ = false;
@@ -142,24 +135,7 @@ class ControlChannel::Loop {
 /// Errors name the port, because a user can choose another.
 Result<void> ControlChannel::Loop::listen() {
   const auto& [host, port] = options_.rank_0;
-  asio::error_code error;
-  const bool only_here = is_loopback(host);
-  tcp::endpoint at(tcp::v6(), port);
-  if (only_here)
-    at = {host == "localhost" ? asio::ip::address_v4::loopback() : asio::ip::make_address(host, error), port};
-  acceptor_.open(at.protocol(), error);
-  if (error && !only_here) {  // without IPv6
-    at = {tcp::v4(), port};
-    acceptor_.open(at.protocol(), error);
-  }
-  if (!error) {
-    close_in_children(acceptor_.native_handle());
-    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    asio::error_code ignored;
-    if (!only_here && at.protocol() == tcp::v6()) acceptor_.set_option(asio::ip::v6_only(false), ignored);
-  }
-  if (!error) acceptor_.bind(at, error);
-  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+  const asio::error_code error = zero::listen(acceptor_, host, port);
   if (!error) {
     server_.emplace(options_.job, build_id(), options_.ranks, options_.patience);
     return ok();
@@ -236,6 +212,7 @@ void ControlChannel::Loop::connect() {
           if (failed) return retry(failed == asio::error::operation_aborted ? "no answer" : failed.message());
           attempt_.cancel();
           close_in_children(connecting_->native_handle());
+          note_addresses(*connecting_);
           to_rank_0_ = std::make_shared<control::Connection>(std::move(*connecting_));
           connecting_.reset();
           to_rank_0_->start(
@@ -252,6 +229,13 @@ void ControlChannel::Loop::connect() {
           send();
         });
       });
+}
+
+void ControlChannel::Loop::note_addresses(const tcp::socket& connected) {
+  asio::error_code ignored;
+  const std::lock_guard lock(mutex_);
+  addresses_ = {.own = connected.local_endpoint(ignored).address().to_string(),
+                .rank_0 = connected.remote_endpoint(ignored).address().to_string()};
 }
 
 void ControlChannel::Loop::retry(const std::string& reason) {
@@ -469,6 +453,9 @@ ControlChannel::~ControlChannel() = default;
 
 const std::vector<ControlChannel::Peer>& ControlChannel::peers() const {
   return loop_->peers();
+}
+const ControlChannel::Addresses& ControlChannel::addresses() const {
+  return loop_->addresses();
 }
 std::uint32_t ControlChannel::rank() const {
   return loop_->options().rank;

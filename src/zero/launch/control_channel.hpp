@@ -47,6 +47,11 @@ class ControlChannel final : public JobControl {
 
   /// By their numbers.
   [[nodiscard]] const std::vector<Peer>& peers() const;
+  /// Of the connection to rank 0.
+  struct Addresses {
+    std::string own, rank_0;
+  };
+  [[nodiscard]] const Addresses& addresses() const;
 
   std::uint32_t rank() const override;
   std::uint32_t ranks() const override;

@@ -114,6 +114,9 @@ struct GroupMembership {
   std::function<Result<std::unique_ptr<Communicator>>(tiers::Device&, Compute&)> join;
   /// Called when creating the rank fails before it has joined: the collectives of its peers fail with this cause.
   std::function<void(const Error&)> abandon;
+  /// Called before anything is allocated, with what every rank must have in common, the settings and the layout: one
+  /// per line, a name, a tab and a value. An error ends the creation of the rank. Empty: they are not compared.
+  std::function<Result<void>(const std::string& description)> agree = {};
 };
 
 }  // namespace penstock::zero

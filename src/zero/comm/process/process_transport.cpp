@@ -23,18 +23,22 @@ Error out_of_order(const char* reason) {
 }  // namespace
 
 Result<std::unique_ptr<ProcessTransport>> ProcessTransport::create(const Options& options,
-                                                                   JobControl& control, tiers::Device& device,
+                                                                   std::shared_ptr<JobControl> control,
+                                                                   tiers::Device& device,
                                                                    std::unique_ptr<PeerExchange> exchange) {
   PENSTOCK_CHECK(device.memory() == tiers::DeviceMemory::host);
   PENSTOCK_TRY_ASSIGN(auto ready, device.create_event());
   return std::unique_ptr<ProcessTransport>(
-      new ProcessTransport(options, control, std::move(exchange), std::move(ready)));
+      new ProcessTransport(options, std::move(control), std::move(exchange), std::move(ready)));
 }
 
-ProcessTransport::ProcessTransport(const Options& options, JobControl& control,
+ProcessTransport::ProcessTransport(const Options& options, std::shared_ptr<JobControl> control,
                                    std::unique_ptr<PeerExchange> exchange,
                                    std::unique_ptr<tiers::Event> ready)
-    : options_(options), control_(control), exchange_(std::move(exchange)), ready_(std::move(ready)) {}
+    : options_(options),
+      control_(std::move(control)),
+      exchange_(std::move(exchange)),
+      ready_(std::move(ready)) {}
 
 ProcessTransport::~ProcessTransport() {
   end();
@@ -42,17 +46,17 @@ ProcessTransport::~ProcessTransport() {
 
 void ProcessTransport::end() noexcept {
   ProcessTransport::set_wake({});
-  control_.fail(Error(ErrorCode::peer_failed, operation).reason("the rank has left"));
-  exchange_->stop();
+  exchange_
+      ->stop();  // peers that need this rank no more have all its bytes, or get them; the others see the end
 }
 
 void ProcessTransport::set_wake(std::function<void()> wake) {
-  control_.set_wake(wake);
+  control_->set_wake(wake);
   exchange_->set_wake(std::move(wake));
 }
 
 Result<void> ProcessTransport::start(const Transfer& transfer) {
-  if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+  if (auto obstacle = control_->obstacle()) return notice(*obstacle);
   if (phase_ != Phase::idle) return out_of_order("the previous collective has not completed");
   if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*ready_));
   transfer_ = transfer;
@@ -64,7 +68,7 @@ Result<TransferState> ProcessTransport::poll() {
   switch (phase_) {
     case Phase::idle: return TransferState::complete;
     case Phase::stream: {
-      if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+      if (auto obstacle = control_->obstacle()) return notice(*obstacle);
       if (transfer_.stream != nullptr) {
         PENSTOCK_TRY_ASSIGN(const bool passed, ready_->query());
         if (!passed) return TransferState::pending;
@@ -74,7 +78,7 @@ Result<TransferState> ProcessTransport::poll() {
     }
     case Phase::bytes: return poll_bytes();
     case Phase::slices: return TransferState::readable;
-    case Phase::interrupted: return *control_.obstacle();  // there is one until this rank recovers
+    case Phase::interrupted: return *control_->obstacle();  // there is one until this rank recovers
     case Phase::recovery: return poll_recovery();
   }
   return TransferState::pending;
@@ -84,7 +88,7 @@ Result<TransferState> ProcessTransport::poll_bytes() {
   const PeerExchange::Status status = exchange_->poll();
   if (!status.done) {
     // A rank that fails or interrupts after its part is done does not make the transfer fail.
-    if (auto obstacle = control_.obstacle()) return notice(*obstacle);
+    if (auto obstacle = control_->obstacle()) return notice(*obstacle);
     PENSTOCK_TRY(check(status));
     return TransferState::pending;
   }
@@ -102,7 +106,7 @@ Result<void> ProcessTransport::release_slices() {
 }
 
 Result<void> ProcessTransport::start_recovery(tiers::Stream&) {
-  PENSTOCK_TRY(control_.start_recovery());
+  PENSTOCK_TRY(control_->start_recovery());
   interrupt_exchange();
   recovered_ = false;
   begin_wait(Phase::recovery);
@@ -112,7 +116,7 @@ Result<void> ProcessTransport::start_recovery(tiers::Stream&) {
 /// First every rank has stopped its collectives, then no bytes of the interrupted ones move any more.
 Result<TransferState> ProcessTransport::poll_recovery() {
   if (!recovered_) {
-    PENSTOCK_TRY_ASSIGN(recovered_, control_.poll_recovery());
+    PENSTOCK_TRY_ASSIGN(recovered_, control_->poll_recovery());
   }
   const PeerExchange::Status status = exchange_->poll();
   if (!recovered_ || status.interrupted) {
@@ -180,7 +184,7 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
       end_of_reason_ = running_->end_of(ended ? options_.reason_max : TimePoint::zero());
     }
     if (running_->elapsed() < *end_of_reason_) return ok();
-    control_.fail_job(*status.error);
+    control_->fail_job(*status.error);
     return *status.error;
   }
   if (running_->elapsed() < end_of_wait_) return ok();
@@ -197,7 +201,7 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
           .got((missing.empty() ? "a rank" : missing) + " did not come in " +
                duration_text(options_.deadline))
           .advice("look for the first error of the missing ranks, or raise the deadline of the group");
-  control_.fail_job(late);
+  control_->fail_job(late);
   return late;
 }
 

@@ -25,21 +25,21 @@ class ProcessTransport final : public Transport {
     TimePoint reason_max;
     const Clock* clock = &Clock::steady();
   };
-  /// `control` outlives the transport. The device's memory is accessible to the host. Errors: those of the device.
+  /// The device's memory is accessible to the host. Errors: those of the device.
   [[nodiscard]] static Result<std::unique_ptr<ProcessTransport>> create(
-      const Options& options, JobControl& control, tiers::Device& device,
+      const Options& options, std::shared_ptr<JobControl> control, tiers::Device& device,
       std::unique_ptr<PeerExchange> exchange);
   ~ProcessTransport() override;
 
-  std::uint32_t rank() const override { return control_.rank(); }
-  std::uint32_t size() const override { return control_.ranks(); }
+  std::uint32_t rank() const override { return control_->rank(); }
+  std::uint32_t size() const override { return control_->ranks(); }
   void set_wake(std::function<void()> wake) override;
   Result<void> start(const Transfer& transfer) override;
   Result<TransferState> poll() override;
   DeviceTensor slice(std::uint32_t r) const override { return slot(r); }
   Result<void> release_slices() override;
-  void abort(const Error& error) noexcept override { control_.fail(error); }
-  void interrupt(const Error& cause) noexcept override { control_.interrupt(cause); }
+  void abort(const Error& error) noexcept override { control_->fail(error); }
+  void interrupt(const Error& cause) noexcept override { control_->interrupt(cause); }
   Result<void> start_recovery(tiers::Stream& stream) override;
   void retire(tiers::Stream& stream) noexcept override;
 
@@ -53,8 +53,8 @@ class ProcessTransport final : public Transport {
     recovery,
   };
 
-  ProcessTransport(const Options& options, JobControl& control, std::unique_ptr<PeerExchange> exchange,
-                   std::unique_ptr<tiers::Event> ready);
+  ProcessTransport(const Options& options, std::shared_ptr<JobControl> control,
+                   std::unique_ptr<PeerExchange> exchange, std::unique_ptr<tiers::Event> ready);
   [[nodiscard]] Result<TransferState> poll_bytes();
   [[nodiscard]] Result<TransferState> poll_recovery();
   [[nodiscard]] Error notice(const Error& obstacle);
@@ -66,7 +66,7 @@ class ProcessTransport final : public Transport {
   [[nodiscard]] DeviceTensor slot(std::uint32_t r) const;
 
   const Options options_;
-  JobControl& control_;
+  const std::shared_ptr<JobControl> control_;
   std::unique_ptr<PeerExchange> exchange_;
   std::unique_ptr<tiers::Event> ready_;
   Phase phase_ = Phase::idle;

@@ -2,6 +2,7 @@
 #include "zero/launch/control_channel.hpp"
 
 #include "kit/child_process.hpp"
+#include "kit/free_port.hpp"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -21,34 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A socket that listens on a free port of this machine.
-class Listener {
- public:
-  Listener() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    if (::bind(descriptor_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        ::listen(descriptor_, 8) != 0)
-      std::abort();
-    ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
-  ~Listener() { close(); }
-  void close() {
-    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  }
-  [[nodiscard]] std::uint16_t port() const { return port_; }
-
- private:
-  int descriptor_ = ::socket(AF_INET, SOCK_STREAM, 0);
-  std::uint16_t port_ = 0;
-};
-
-std::uint16_t free_port() {
-  return Listener().port();
-}
+using penstock::test::free_port;
+using penstock::test::Listener;
 
 using Options = ControlChannel::Options;
 using Joined = Result<std::unique_ptr<ControlChannel>>;

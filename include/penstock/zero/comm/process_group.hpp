@@ -1,0 +1,80 @@
+#pragma once
+
+#include <penstock/base/compute.hpp>
+#include <penstock/base/result.hpp>
+#include <penstock/base/time.hpp>
+#include <penstock/zero/comm/communicator.hpp>
+#include <penstock/zero/launch/launch.hpp>
+#include <penstock/zero/launch/rank_identity.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+
+struct ProcessGroupOptions {
+  std::uint32_t rank = 0, ranks = 1;
+  Endpoint rank_0;  ///< where rank 0 listens: a host that all ranks can reach, and a TCP port of its own
+  std::string job;  ///< equal on all ranks; ranks of another job are refused
+  /// On this machine. Without values they are counted among the ranks that run on one kernel.
+  std::optional<std::uint32_t> local_rank, local_ranks;
+  TimePoint join_deadline = std::chrono::minutes(5);  ///< how long a rank waits until all have come
+  /// How long a rank may show no sign of life before the others take it for lost: a process that is stopped or swapped
+  /// out, a host or network that is down. A process that ends is noticed at once.
+  TimePoint silence_max = std::chrono::seconds(30);
+  TimePoint deadline = std::chrono::minutes(30);  ///< of a collective, as in InProcessGroupOptions
+  const Clock* clock = &Clock::steady();          ///< measures all of them; outlives the group
+
+  /// Of the ranks that a launcher has started; rank 0 listens on the port after MASTER_PORT.
+  ///
+  /// Errors: invalid_argument, where `launch` does not say where rank 0 is, and for the port 65535.
+  [[nodiscard]] static Result<ProcessGroupOptions> of(const Launch& launch);
+};
+
+/// A group of ranks that are processes, on one machine or several, with memory that the host can access. Each rank is
+/// connected with rank 0, for what few bytes all need, signs of life and failures, and with every other, by TCP.
+///
+///     auto launch = zero::find_launch().value();   // torchrun, mpirun, srun, or options
+///     auto group = zero::ProcessGroup::join(zero::ProcessGroupOptions::of(launch).value()).value();
+///     auto rank = zero::Rank::create({.config = config, .model = layout, .identity = group->identity(),
+///                                     .group = zero::process_membership(group)}).value();
+///
+/// A rank that fails, ends or falls silent ends the collectives of all with an error that names it. Safe from any
+/// thread. join() and the destructor block, for a bounded time.
+class ProcessGroup {
+ public:
+  /// Returns when all ranks have come. A group of one rank needs no network.
+  ///
+  /// Errors: unsupported, for more ranks than Compute::mean_inputs_max; invalid_argument, for options that cannot be,
+  /// and on every rank for ranks that do not fit together: other numbers of ranks, another build; already_exists, for
+  /// two processes with one rank; in_use and permission, where rank 0 cannot listen; deadline_exceeded, naming the
+  /// ranks that have not come, or what a rank has tried in order to reach rank 0; peer_failed.
+  [[nodiscard]] static Result<std::shared_ptr<ProcessGroup>> join(const ProcessGroupOptions& options);
+  /// Leaves the group; its communicator keeps it alive. Rank 0 first waits for the others, at most `silence_max`.
+  virtual ~ProcessGroup() = default;
+
+  [[nodiscard]] virtual const RankIdentity& identity() const = 0;
+  /// Compares a description of the run, as in GroupMembership; every rank calls it. Errors: invalid_argument, on every
+  /// rank, naming the first line in which a rank differs from rank 0; peer_failed.
+  virtual Result<void> agree(const std::string& description) = 0;
+  /// Connects the ranks and creates this one's communicator, once; every rank calls it. `device` and `compute` outlive
+  /// the communicator.
+  ///
+  /// Errors: unsupported, for a device whose memory the host cannot access; already_exists; deadline_exceeded, naming
+  /// the ranks that cannot be reached and their addresses; peer_failed.
+  [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> connect(tiers::Device& device,
+                                                                      Compute& compute) = 0;
+  /// Call when this rank has failed: the collectives of its peers fail with `error` as the cause.
+  virtual void abort(const Error& error) noexcept = 0;
+  /// What a user may want to know, one per line, each once: connections that rank 0 has refused.
+  [[nodiscard]] virtual std::vector<std::string> take_messages() = 0;
+};
+
+/// The membership that Rank::create() needs to join `group`. Without a group, join() returns invalid_argument.
+[[nodiscard]] GroupMembership process_membership(std::shared_ptr<ProcessGroup> group);
+
+}  // namespace penstock::zero

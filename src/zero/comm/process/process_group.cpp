@@ -1,0 +1,185 @@
+#include <penstock/zero/comm/process_group.hpp>
+
+#include "zero/comm/process/connect_peers.hpp"
+#include "zero/comm/process/mesh_thread.hpp"
+#include "zero/comm/process/process_transport.hpp"
+#include "zero/comm/process/socket_pipes.hpp"
+#include "zero/comm/transport_communicator.hpp"
+#include "zero/launch/control_channel.hpp"
+#include "zero/launch/run_description.hpp"
+
+#include <penstock/zero/comm/in_process_group.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace penstock::zero {
+
+namespace {
+
+/// How long a rank waits for the reason why a peer's connection has ended, which comes over the control channel.
+constexpr TimePoint reason_max = std::chrono::seconds(5);
+
+Result<void> check(const ProcessGroupOptions& options) {
+  constexpr const char* operation = "ProcessGroup::join";
+  if (options.ranks == 0 || options.rank >= options.ranks) {
+    return Error::invalid_argument(operation)
+        .object("rank")
+        .wanted("below " + std::to_string(options.ranks) + ", the number of ranks")
+        .got(options.rank);
+  }
+  if (options.ranks > Compute::mean_inputs_max) {
+    return Error::unsupported(operation)
+        .object("ranks")
+        .wanted("at most " + std::to_string(Compute::mean_inputs_max))
+        .got(options.ranks);
+  }
+  if (options.local_rank.has_value() != options.local_ranks.has_value()) {
+    return Error::invalid_argument(operation)
+        .object("local_rank and local_ranks")
+        .reason("one is given without the other");
+  }
+  for (const auto& [name, time] :
+       {std::pair("join_deadline", options.join_deadline), std::pair("silence_max", options.silence_max),
+        std::pair("deadline", options.deadline)}) {
+    if (time > TimePoint::zero()) continue;
+    return Error::invalid_argument(operation)
+        .object(name)
+        .wanted("a time above 0")
+        .got(std::to_string(time.count()) + " ns");
+  }
+  if (options.clock == nullptr)
+    return Error::invalid_argument(operation).object("clock").reason("it is null");
+  return ok();
+}
+
+/// Ranks of one kernel share its memory and its disks.
+RankIdentity identity_of(const ProcessGroupOptions& options, const std::vector<control::Peer>& peers) {
+  RankIdentity identity{.rank = options.rank, .ranks = options.ranks, .local_rank = 0, .local_ranks = 0};
+  for (std::uint32_t r = 0; r < peers.size(); ++r) {
+    if (peers[r].machine != peers[options.rank].machine) continue;
+    if (r < options.rank) ++identity.local_rank;
+    ++identity.local_ranks;
+  }
+  identity.local_rank = options.local_rank.value_or(identity.local_rank);
+  identity.local_ranks = options.local_ranks.value_or(identity.local_ranks);
+  return identity;
+}
+
+class Group final : public ProcessGroup, public std::enable_shared_from_this<Group> {
+ public:
+  Group(const ProcessGroupOptions& options, std::unique_ptr<ControlChannel> channel,
+        const RankIdentity& identity)
+      : options_(options), identity_(identity), channel_(std::move(channel)) {}
+
+  const RankIdentity& identity() const override { return identity_; }
+  Result<void> agree(const std::string& description) override;
+  Result<std::unique_ptr<Communicator>> connect(tiers::Device& device, Compute& compute) override;
+  void abort(const Error& error) noexcept override {
+    if (channel_) channel_->fail(error);
+  }
+  std::vector<std::string> take_messages() override {
+    return channel_ ? channel_->take_messages() : std::vector<std::string>();
+  }
+
+ private:
+  const ProcessGroupOptions options_;
+  const RankIdentity identity_;
+  const std::unique_ptr<ControlChannel> channel_;  // of several ranks
+  std::atomic<bool> is_connected_ = false;
+};
+
+Result<void> Group::agree(const std::string& description) {
+  if (!channel_) return ok();
+  const auto gather = [this](const std::string& label, std::span<const std::byte> bytes) {
+    return channel_->gather(label, bytes);
+  };
+  return check_same_run(identity_.rank, gather, description);
+}
+
+Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Compute& compute) {
+  if (is_connected_.exchange(true))
+    return Error(ErrorCode::already_exists, "ProcessGroup::connect")
+        .object("rank " + std::to_string(identity_.rank));
+  if (!channel_) {
+    PENSTOCK_TRY_ASSIGN(const auto alone, InProcessGroup::create(1));
+    return alone->join(0, device, compute);
+  }
+  if (device.memory() != tiers::DeviceMemory::host) {
+    return Error::unsupported("ProcessGroup::connect")
+        .object("device")
+        .reason("the host cannot access its memory");
+  }
+  const ControlChannel::Addresses& addresses = channel_->addresses();
+  PENSTOCK_TRY_ASSIGN(
+      auto sockets,
+      connect_peers(*channel_, {.own = addresses.own, .rank_0 = addresses.rank_0}, options_.join_deadline));
+  PENSTOCK_TRY_ASSIGN(auto pipes, SocketPipes::create(std::move(sockets)));
+  PENSTOCK_TRY_ASSIGN(auto exchange, MeshThread::start(std::make_unique<PeerMesh>(
+                                         identity_.rank, identity_.ranks, std::move(pipes))));
+  PENSTOCK_TRY_ASSIGN(
+      auto transport,
+      ProcessTransport::create(
+          {.deadline = options_.deadline, .reason_max = reason_max, .clock = options_.clock},
+          std::shared_ptr<JobControl>(shared_from_this(), channel_.get()), device, std::move(exchange)));
+  return std::make_unique<TransportCommunicator>(std::move(transport), compute);
+}
+
+}  // namespace
+
+Result<ProcessGroupOptions> ProcessGroupOptions::of(const Launch& launch) {
+  ProcessGroupOptions options{.rank = launch.rank,
+                              .ranks = launch.ranks,
+                              .rank_0 = {},
+                              .job = launch.job,
+                              .local_rank = launch.local_rank,
+                              .local_ranks = launch.local_ranks};
+  if (launch.ranks == 1) return options;
+  constexpr const char* operation = "ProcessGroupOptions::of";
+  if (!launch.master) {
+    return Error::invalid_argument(operation)
+        .reason("where rank 0 is cannot be told")
+        .where(launch.source)
+        .advice(
+            "set MASTER_ADDR to a host name or address of rank 0 that all ranks can reach, and MASTER_PORT");
+  }
+  options.rank_0 = *launch.master;
+  if (launch.master->port == 65535) {
+    return Error::invalid_argument(operation)
+        .object("MASTER_PORT")
+        .wanted("below 65535, because rank 0 listens on the next port")
+        .got(launch.master->port);
+  }
+  ++options.rank_0.port;
+  return options;
+}
+
+Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptions& options) {
+  PENSTOCK_TRY(check(options));
+  if (options.ranks == 1) return std::make_shared<Group>(options, nullptr, RankIdentity::local(0, 1));
+  PENSTOCK_TRY_ASSIGN(auto channel, ControlChannel::join({.job = options.job,
+                                                          .rank = options.rank,
+                                                          .ranks = options.ranks,
+                                                          .rank_0 = options.rank_0,
+                                                          .patience = {.join = options.join_deadline,
+                                                                       .silence = options.silence_max,
+                                                                       .clock = options.clock}}));
+  const RankIdentity identity = identity_of(options, channel->peers());
+  PENSTOCK_TRY(identity.validate());
+  return std::make_shared<Group>(options, std::move(channel), identity);
+}
+
+GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
+  if (group == nullptr) {
+    return {.join = [](tiers::Device&, Compute&) -> Result<std::unique_ptr<Communicator>> {
+      return Error::invalid_argument("process_membership").object("group").reason("it is null");
+    }};
+  }
+  return {
+      .join = [group](tiers::Device& device, Compute& compute) { return group->connect(device, compute); },
+      .abandon = [group](const Error& error) { group->abort(error); },
+      .agree = [group](const std::string& description) { return group->agree(description); }};
+}
+
+}  // namespace penstock::zero
