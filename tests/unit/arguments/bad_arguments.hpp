@@ -51,6 +51,7 @@ void add_runtime_rows(BadArguments& bad);
 void add_group_rows(BadArguments& bad);
 void add_configuration_rows(BadArguments& bad);
 void add_launch_rows(BadArguments& bad);
+void add_process_group_rows(BadArguments& bad);
 void add_rank_rows(BadArguments& bad);
 
 inline constexpr std::uint64_t most = ~std::uint64_t{0};

@@ -21,6 +21,9 @@ namespace {
 /// How long a rank waits for the reason why a peer's connection has ended, which comes over the control channel.
 constexpr TimePoint reason_max = std::chrono::seconds(5);
 
+/// Of a greeting's bytes, which also tell of the host and the build.
+constexpr std::size_t job_bytes_max = 1024;
+
 Result<void> check(const ProcessGroupOptions& options) {
   constexpr const char* operation = "ProcessGroup::join";
   if (options.ranks == 0 || options.rank >= options.ranks) {
@@ -35,10 +38,22 @@ Result<void> check(const ProcessGroupOptions& options) {
         .wanted("at most " + std::to_string(Compute::mean_inputs_max))
         .got(options.ranks);
   }
+  if (options.job.size() > job_bytes_max) {
+    return Error::invalid_argument(operation)
+        .object("job")
+        .wanted("at most " + std::to_string(job_bytes_max) + " bytes")
+        .got(options.job.size());
+  }
   if (options.local_rank.has_value() != options.local_ranks.has_value()) {
     return Error::invalid_argument(operation)
         .object("local_rank and local_ranks")
         .reason("one is given without the other");
+  }
+  if (options.local_rank >= options.local_ranks && options.local_rank) {
+    return Error::invalid_argument(operation)
+        .object("local_rank")
+        .wanted("below " + std::to_string(*options.local_ranks) + ", local_ranks")
+        .got(*options.local_rank);
   }
   for (const auto& [name, time] :
        {std::pair("join_deadline", options.join_deadline), std::pair("silence_max", options.silence_max),
@@ -166,7 +181,6 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
                                                                        .silence = options.silence_max,
                                                                        .clock = options.clock}}));
   const RankIdentity identity = identity_of(options, channel->peers());
-  PENSTOCK_TRY(identity.validate());
   return std::make_shared<Group>(options, std::move(channel), identity);
 }
 
