@@ -83,7 +83,6 @@ class Contestant {
                                                            .training = arguments.training,
                                                            .config = config,
                                                            .text = &text,
-                                                           .group = zero::InProcessGroup::create(1).value(),
                                                            .make_device = gpt::on_host(arguments.model)}));
     return Contestant(std::move(trainer));
   }

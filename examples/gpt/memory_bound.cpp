@@ -31,12 +31,12 @@ ByteCount scratch_bytes(const ModelConfig& model) {
 }  // namespace
 
 MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
-                         const TrainingConfig& training, bool device_is_host) {
-  MemoryBound bound{.host = plan.host_budget * training.ranks, .beside = beside};
+                         const TrainingConfig& training, std::uint32_t ranks, bool device_is_host) {
+  MemoryBound bound{.host = plan.host_budget * ranks, .beside = beside};
   if (!device_is_host) return bound;
   const ByteCount scratch = scratch_bytes(model);
-  bound.device = plan.device_budget * training.ranks;
-  bound.activations = (training_memory(model, training) + scratch) * training.ranks;
+  bound.device = plan.device_budget * ranks;
+  bound.activations = (training_memory(model, training) + scratch) * ranks;
   return bound;
 }
 

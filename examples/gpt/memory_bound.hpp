@@ -18,9 +18,10 @@ struct MemoryBound {
   [[nodiscard]] penstock::ByteCount total() const { return host + device + activations + beside; }
 };
 
-/// The bound for ranks that all have `plan`. `device_is_host`: host memory is used as the device.
+/// The bound for `ranks` ranks that all have `plan`. `device_is_host`: host memory is used as the device.
 [[nodiscard]] MemoryBound memory_bound(const penstock::zero::MemoryPlan& plan, const ModelConfig& model,
-                                       const TrainingConfig& training, bool device_is_host);
+                                       const TrainingConfig& training, std::uint32_t ranks,
+                                       bool device_is_host);
 
 /// The bound for the loop on plain buffers in host memory, which take `buffers` beside the activations.
 [[nodiscard]] MemoryBound plain_memory_bound(penstock::ByteCount buffers, const ModelConfig& model,

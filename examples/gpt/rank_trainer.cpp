@@ -83,12 +83,11 @@ RankTrainer::~RankTrainer() {
 }
 
 Result<void> RankTrainer::open() {
-  const std::uint32_t ranks = options_.training.ranks;
   const ByteCount activation_bytes = training_memory(options_.model, options_.training);
   auto rank =
       zero::Rank::create({.config = options_.config,
                           .model = layout_of(options_.model, options_.training),
-                          .identity = zero::RankIdentity::local(options_.rank, ranks),
+                          .identity = options_.identity,
                           .make_accelerator = [&](ByteCount engine_budget) -> Result<zero::Accelerator> {
                             auto made = options_.make_device(engine_budget + activation_bytes);
                             if (!made) return made.error();
@@ -101,7 +100,7 @@ Result<void> RankTrainer::open() {
                             }
                             return std::move(made->accelerator);
                           },
-                          .group = zero::in_process_membership(options_.group, options_.rank),
+                          .group = options_.group,
                           .hooks = {.runtime_options = [&](swap::RuntimeOptions& runtime) {
                             if (timeline_) time_disks(timeline_, runtime);
                             if (options_.adjust_runtime) options_.adjust_runtime(runtime);
@@ -202,7 +201,7 @@ Result<void> RankTrainer::copy_tokens(std::uint32_t step, std::uint32_t micro_ba
   // Each micro-batch has its own host memory, because its copies run when the stream gets there.
   const std::span<std::uint8_t> tokens = of_micro_batch(tokens_, micro_batch),
                                 targets = of_micro_batch(targets_, micro_batch);
-  options_.text->batch(options_.training.data_seed, {step, micro_batch, options_.rank},
+  options_.text->batch(options_.training.data_seed, {step, micro_batch, options_.identity.rank},
                        {options_.training.sequences, options_.model.context}, tokens, targets);
   const StreamHandle stream = stream_->handle();
   PENSTOCK_TRY(rank_->device().copy_to_device(stream, ConstHostSpan(tokens), activations.tokens));

@@ -8,7 +8,6 @@
 #include "gpt/timeline.hpp"
 #include "gpt/training_memory.hpp"
 
-#include <penstock/zero/comm/in_process_group.hpp>
 #include <penstock/zero/rank.hpp>
 
 #include <deque>
@@ -51,8 +50,9 @@ class RankTrainer {
     TrainingConfig training;
     penstock::zero::Config config;
     const Text* text = nullptr;
-    std::shared_ptr<penstock::zero::InProcessGroup> group;
-    std::uint32_t rank = 0;
+    /// Of the rank that it trains, and how it joins the others; a rank that is alone needs none.
+    penstock::zero::RankIdentity identity = {};
+    penstock::zero::GroupMembership group = {};
     MakeDevice make_device;
     bool timed = false;  ///< keep a timeline
     /// If set, is called last to change the runtime's options, for example to inject faults into its paths.

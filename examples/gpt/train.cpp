@@ -2,6 +2,7 @@
 // are kept.
 #include "gpt/disk_limit.hpp"
 #include "gpt/memory_bound.hpp"
+#include "gpt/rank_group.hpp"
 #include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
 #include "gpt/stop_signal.hpp"
@@ -11,6 +12,8 @@
 
 #include "measure/run_main.hpp"
 
+#include <penstock/zero/launch/launch.hpp>
+
 #include <unistd.h>
 #include <atomic>
 #include <barrier>
@@ -18,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace gpt {
@@ -29,6 +33,9 @@ struct Arguments : TrainingArguments {
   std::vector<std::filesystem::path> nvme_paths;
   std::optional<std::filesystem::path> trace;
   bool check = false;
+  zero::LaunchOptions launch;
+  std::string master;
+  bool ranks_are_given = false;
 };
 
 /// The result of a training run.
@@ -44,65 +51,68 @@ Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t r
                                ", on rank " + std::to_string(rank) + ", and what was trained before");
 }
 
-/// Trains with all ranks as threads of this process. Prints the report to standard output.
-Run train(const Arguments& arguments, const zero::Config& config, const Text& text, const DiskLimit* limit,
-          TraceReport* trace, const OutputFile* json) {
-  const std::uint32_t ranks = arguments.training.ranks;
-  const auto created = zero::InProcessGroup::create(ranks);
-  if (!created) return {.digest = {}, .error = created.error()};
-  const std::shared_ptr<zero::InProcessGroup>& group = *created;
+/// Trains the ranks of this process, each on a thread. The process of rank 0 prints the report to standard output.
+Run train(const Arguments& arguments, const RankGroup& group, const zero::Config& config, const Text& text,
+          const DiskLimit* limit, TraceReport* trace, const OutputFile* json) {
+  const std::uint32_t ranks = group.size();
+  const bool leads = group.identity(0).rank == 0;
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
   std::vector<StepReport> reports(ranks);
-  TrainingReport report(arguments.model, arguments.training, limit, !arguments.cuda);
+  std::optional<TrainingReport> report;
+  if (leads) report.emplace(arguments.model, arguments.training, ranks, limit, !arguments.cuda);
   std::barrier arrived(ranks);
   std::mutex mutex;
   std::atomic<bool> failed{false};
   Run run;
 
-  const auto run_rank = [&](std::uint32_t rank) -> Result<void> {
-    PENSTOCK_TRY_ASSIGN(trainers[rank],
+  const auto run_rank = [&](std::uint32_t here) -> Result<void> {
+    const std::uint32_t rank = group.identity(here).rank;
+    PENSTOCK_TRY_ASSIGN(trainers[here],
                         RankTrainer::create({.model = arguments.model,
                                              .training = arguments.training,
                                              .config = config,
                                              .text = &text,
-                                             .group = group,
-                                             .rank = rank,
+                                             .identity = group.identity(here),
+                                             .group = group.membership(here),
                                              .make_device = arguments.cuda ? on_cuda(arguments.model)
                                                                            : on_host(arguments.model),
                                              .timed = trace != nullptr}));
     if (rank == 0) {
-      for (const std::string& note : trainers[0]->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());
+      for (const std::string& note : trainers[here]->notes())
+        std::fprintf(stderr, "note: %s\n", note.c_str());
     }
     for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
-      auto done = trainers[rank]->step(step);
+      auto done = trainers[here]->step(step);
       if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
       for (const std::string& message : done->messages) {
         std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
       }
-      reports[rank] = *done;
+      reports[here] = *done;
       arrived.arrive_and_wait();
-      if (rank == 0) {
-        if (!failed) report.step(step, reports, trainers);
+      if (here == 0) {
+        if (!failed && report) report->step(step, reports, trainers);
         for (std::uint32_t i = 0; trace != nullptr && !failed && i < ranks; ++i)
           trace->add(i, *trainers[i]->timeline());
-        run.signal = stop_signal();  // once per step, for all ranks
+        for (const std::string& message : group.take_messages())
+          std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
+        run.signal = stop_signal();  // once per step, for all ranks of this process
       }
       arrived.arrive_and_wait();
       if (run.signal != 0) break;
     }
-    PENSTOCK_TRY_ASSIGN(auto digest, trainers[rank]->digest());
+    PENSTOCK_TRY_ASSIGN(auto digest, trainers[here]->digest());
     const std::lock_guard lock(mutex);
     run.digest = digest;
     return ok();
   };
-  const auto ran = run_ranks(ranks, [&](std::uint32_t rank) {
-    auto outcome = run_rank(rank);
+  const auto ran = run_ranks(ranks, [&](std::uint32_t here) {
+    auto outcome = run_rank(here);
     if (outcome) return;
     const std::lock_guard lock(mutex);
     // peer_failed is a consequence of another rank's error, which is the one to report.
     if (!run.error || run.error->code() == ErrorCode::peer_failed) run.error = outcome.error();
     failed = true;
-    group->abort(rank, outcome.error());
+    group.abort(here, outcome.error());
     arrived.arrive_and_drop();
   });
   if (!ran) run.error = ran.error();
@@ -112,18 +122,20 @@ Run train(const Arguments& arguments, const zero::Config& config, const Text& te
     std::fflush(nullptr);
     ::_exit(status);
   }
-  if (!run.error) report.end(trainers, run.digest);
-  if (!run.error && json != nullptr) report.write_json(*json, trainers, run.digest);
+  if (!run.error && report) report->end(trainers, run.digest);
+  if (!run.error && report && json != nullptr) report->write_json(*json, trainers, run.digest);
   return run;
 }
 
 /// The plan of each rank. Refuses a run that does not fit into the machine's memory.
-Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::Config& config) {
-  const std::uint32_t ranks = arguments.training.ranks;
+Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::RankIdentity& identity,
+                                  const zero::Config& config) {
+  const std::uint32_t ranks = identity.local_ranks;
   const auto memory = arguments.cuda ? tiers::DeviceMemory::separate : tiers::DeviceMemory::host;
-  PENSTOCK_TRY_ASSIGN(
-      auto plan, plan_memory(config, layout_of(arguments.model, arguments.training), ranks, ranks, memory));
-  PENSTOCK_TRY(check_memory(memory_bound(plan, arguments.model, arguments.training, !arguments.cuda), ranks));
+  PENSTOCK_TRY_ASSIGN(auto plan, plan_memory(config, layout_of(arguments.model, arguments.training),
+                                             identity.ranks, ranks, memory));
+  PENSTOCK_TRY(
+      check_memory(memory_bound(plan, arguments.model, arguments.training, ranks, !arguments.cuda), ranks));
   return plan;
 }
 
@@ -134,65 +146,132 @@ std::vector<std::string> unit_names(const ModelConfig& model) {
   return names;
 }
 
-int run(const Arguments& arguments) {
-  auto config = zero::Config::from_file(arguments.config, arguments.training.ranks);
-  if (!config) return fail(config.error(), "cannot use the configuration");
-  if (!arguments.nvme_paths.empty()) {
-    config->offload_param.nvme_paths = config->offload_optimizer.nvme_paths = arguments.nvme_paths;
+/// Joins the other ranks: threads of this process, unless a launcher or options say that this is one of several.
+/// `attempt` counts the groups of this process.
+Result<RankGroup> join(const Arguments& arguments, const zero::Launch& launch, std::uint16_t attempt) {
+  if (launch.ranks == 1) return RankGroup::of_threads(arguments.training.ranks);
+  PENSTOCK_TRY_ASSIGN(auto options, zero::ProcessGroupOptions::of(launch));
+  options.rank_0.port = static_cast<std::uint16_t>(options.rank_0.port + attempt);
+  return RankGroup::of_processes(options);
+}
+
+/// Takes the command line, the launcher's word and the configuration together.
+Result<zero::Launch> find_place(Arguments& arguments) {
+  if (!arguments.master.empty()) {
+    PENSTOCK_TRY_ASSIGN(arguments.launch.master, zero::Endpoint::parse(arguments.master));
   }
-  for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  if (auto paths = config->check_paths(); !paths) return fail(paths.error(), "cannot use the swap directory");
-  Arguments effective = arguments;
+  PENSTOCK_TRY_ASSIGN(auto launch, zero::find_launch(arguments.launch));
+  if (launch.ranks == 1) return launch;
+  std::fprintf(stderr, "note: rank %u of %u, as told by %s\n", launch.rank, launch.ranks,
+               launch.source.c_str());
+  if (arguments.ranks_are_given) {
+    return Error::invalid_argument("gpt_train")
+        .object("--ranks")
+        .reason("it counts threads of one process, and this is one of several processes")
+        .where(launch.source)
+        .advice("leave --ranks out, or start one process");
+  }
+  arguments.training.ranks = launch.ranks;
+  return launch;
+}
+
+struct Failure {
+  Error error;
+  const char* what;
+};
+
+/// Trains as a rank, or the ranks, of `group`. Returns the exit status.
+std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, const RankGroup& group) {
+  const bool leads = launch.rank == 0;
+  auto config = zero::Config::from_file(effective.config, effective.training.ranks);
+  if (!config) return Failure{config.error(), "cannot use the configuration"};
+  if (!effective.nvme_paths.empty()) {
+    config->offload_param.nvme_paths = config->offload_optimizer.nvme_paths = effective.nvme_paths;
+  }
+  for (const std::string& note : config->notes) {
+    if (leads) std::fprintf(stderr, "note: %s\n", note.c_str());
+  }
+  if (auto paths = config->check_paths(); !paths)
+    return Failure{paths.error(), "cannot use the swap directory"};
   effective.take(*config);
-  if (auto model = effective.model.validate(); !model) return fail(model.error(), "cannot start");
-  if (auto valid = effective.training.validate(); !valid) return fail(valid.error(), "cannot start");
-  auto plan = plan_run(effective, *config);
-  if (!plan) return fail(plan.error(), "cannot start");
-  auto text = Text::load(arguments.text, arguments.model.context);
-  if (!text) return fail(text.error(), "cannot use the text");
+  if (auto model = effective.model.validate(); !model) return Failure{model.error(), "cannot start"};
+  if (auto valid = effective.training.validate(); !valid) return Failure{valid.error(), "cannot start"};
+  auto plan = plan_run(effective, group.identity(0), *config);
+  if (!plan) return Failure{plan.error(), "cannot start"};
+  auto text = Text::load(effective.text, effective.model.context);
+  if (!text) return Failure{text.error(), "cannot use the text"};
 
   std::optional<DiskLimit> limit;
-  if (!plan->swap_bytes.is_zero()) {
+  if (leads && !plan->swap_bytes.is_zero()) {
     auto measured = measure_disk(plan->runtime_options(*config, 0).paths, ByteCount(384 << 20));
-    if (!measured) return fail(measured.error(), "cannot use the swap directory");
+    if (!measured) return Failure{measured.error(), "cannot use the swap directory"};
     limit = *measured;
     if (!limit) std::fprintf(stderr, "note: the disk is not measured: too little is free\n");
   }
   std::unique_ptr<TraceReport> trace;
-  if (arguments.trace) {
-    auto created = TraceReport::create(*arguments.trace, unit_names(effective.model));
-    if (!created) return fail(created.error(), "cannot write the trace");
+  if (leads && effective.trace) {
+    auto created = TraceReport::create(*effective.trace, unit_names(effective.model));
+    if (!created) return Failure{created.error(), "cannot write the trace"};
     trace = std::move(*created);
   }
   std::optional<OutputFile> json;
-  if (arguments.json) {
-    auto created = OutputFile::create(*arguments.json);
-    if (!created) return fail(created.error(), "cannot write the report");
+  if (leads && effective.json) {
+    auto created = OutputFile::create(*effective.json);
+    if (!created) return Failure{created.error(), "cannot write the report"};
     json = std::move(*created);
   }
-  const Run trained =
-      train(effective, *config, *text, limit ? &*limit : nullptr, trace.get(), json ? &*json : nullptr);
+  const Run trained = train(effective, group, *config, *text, limit ? &*limit : nullptr, trace.get(),
+                            json ? &*json : nullptr);
   const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
-  if (trained.error) return fail(*trained.error, "training failed");
+  if (trained.error) return Failure{*trained.error, "training failed"};
   if (trace) trace->print();
-  if (!written) return fail(written.error(), "cannot write the trace");
+  if (!written) return Failure{written.error(), "cannot write the trace"};
   if (const auto closed = json ? json->close() : ok(); !closed)
-    return fail(closed.error(), "cannot write the report");
+    return Failure{closed.error(), "cannot write the report"};
   if (trained.signal != 0) return stopped_by(trained.signal);
-  if (!arguments.check) return 0;
+  if (!effective.check) return 0;
 
-  std::printf("\nthe same training with everything in memory\n");
+  if (leads) std::printf("\nthe same training with everything in memory\n");
   zero::Config in_memory = *config;
   in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
-  if (auto fits = plan_run(effective, in_memory); !fits) return fail(fits.error(), "cannot train in memory");
-  const Run checked = train(effective, in_memory, *text, nullptr, nullptr, nullptr);
-  if (checked.error) return fail(*checked.error, "training in memory failed");
+  if (auto fits = plan_run(effective, group.identity(0), in_memory); !fits)
+    return Failure{fits.error(), "cannot train in memory"};
+  const auto again = join(effective, launch, /*attempt=*/1);
+  if (!again) return Failure{again.error(), "cannot train in memory"};
+  const Run checked = train(effective, *again, in_memory, *text, nullptr, nullptr, nullptr);
+  if (checked.error) return Failure{*checked.error, "training in memory failed"};
   if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
-  std::printf("\ncheck %s: on disk %s, in memory %s\n", equal ? "passed" : "FAILED", trained.digest.c_str(),
-              checked.digest.c_str());
+  if (leads) {
+    std::printf("\ncheck %s: on disk %s, in memory %s\n", equal ? "passed" : "FAILED", trained.digest.c_str(),
+                checked.digest.c_str());
+  }
   return equal ? 0 : 1;
+}
+
+int run(Arguments arguments) {
+  const auto launch = find_place(arguments);
+  if (!launch) return fail(launch.error(), "cannot tell the rank of this process");
+  // Before all else: a rank that cannot start tells the others.
+  const auto group = join(arguments, *launch, /*attempt=*/0);
+  if (!group) return fail(group.error(), "cannot join the other ranks");
+  const auto outcome = run(arguments, *launch, *group);
+  if (const int* const status = std::get_if<int>(&outcome)) return *status;
+  const auto& [error, what] = std::get<Failure>(outcome);
+  group->abort(0, error);
+  return fail(error, what);
+}
+
+void add_launch_options(CLI::App& app, Arguments& arguments) {
+  zero::LaunchOptions& launch = arguments.launch;
+  app.add_option("--rank", launch.rank,
+                 "number of this process among several; default: as torchrun, mpirun or srun say");
+  app.add_option("--world", launch.ranks, "number of processes, each of which is a rank");
+  app.add_option("--local-rank", launch.local_rank, "number of this process among those of this machine");
+  app.add_option("--local-world", launch.local_ranks, "number of processes of this machine");
+  app.add_option("--master", arguments.master,
+                 "host and port of rank 0, instead of MASTER_ADDR and MASTER_PORT");
 }
 
 int main_body(int argc, char** argv) {
@@ -202,9 +281,10 @@ int main_body(int argc, char** argv) {
   app.add_option("--nvme-path", arguments.nvme_paths,
                  "swap directories, instead of those of the configuration")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 64));
+  const CLI::Option* const ranks = app.add_option("--ranks", arguments.training.ranks, "ranks, as threads")
+                                       ->capture_default_str()
+                                       ->check(CLI::Range(1, 64));
+  add_launch_options(app, arguments);
   app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
                "run each layer for all micro-batches of a step before the next layer, so that parameters are "
                "gathered once a step; needs activations of all micro-batches");
@@ -216,6 +296,7 @@ int main_body(int argc, char** argv) {
                  "write a Chrome trace of streams and disks to this file, and print what they waited for");
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   if (const auto status = options.parse(argc, argv)) return *status;
+  arguments.ranks_are_given = ranks->count() > 0;
   note_stop_signals();
   return run(arguments);
 }

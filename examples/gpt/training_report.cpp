@@ -37,9 +37,10 @@ penstock::tiers::Ledger::Line sum_over_ranks(const TrainingReport::Trainers& tra
 }  // namespace
 
 TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& training,
-                               const DiskLimit* limit, bool device_is_host)
+                               std::uint32_t ranks_here, const DiskLimit* limit, bool device_is_host)
     : model_(model),
       training_(training),
+      ranks_here_(ranks_here),
       limit_(limit),
       device_is_host_(device_is_host),
       tokens_(double{1} * training.ranks * training.micro_batches * training.sequences * model.context),
@@ -47,8 +48,9 @@ TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& t
       last_(began_) {
   reset_peak_resident_memory();
   const ModelDescription description(model);
-  std::printf("%s parameters, %u ranks, %.0f tokens a step\n", to_string(description.element_count()).c_str(),
-              training.ranks, tokens_);
+  std::printf("%s parameters, %u ranks, %.0f tokens a step%s\n",
+              to_string(description.element_count()).c_str(), training.ranks, tokens_,
+              ranks_here < training.ranks ? "; loss, bytes and memory are those of rank 0" : "");
   if (limit != nullptr) {
     std::printf("disk limit, measured now: read %.2f, write %.2f, mixed %.2f GB/s%s\n", limit->read / 1e9,
                 limit->write / 1e9, limit->mixed / 1e9,
@@ -77,8 +79,8 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
 
   double loss = 0, stall = 0, update = 0;  // of the step before, which ran beside this one
   for (const StepReport& report : reports) {
-    loss += report.loss / training_.ranks;
-    stall += report.stalled.sum() / training_.ranks;
+    loss += report.loss / static_cast<double>(reports.size());
+    stall += report.stalled.sum() / static_cast<double>(reports.size());
     update = std::max(update, seconds(report.outcome.previous_update));
   }
   const bool skipped = !reports[0].outcome.skip_reason.empty();
@@ -130,7 +132,8 @@ void TrainingReport::memory(const Trainers& trainers) const {
   std::printf("\npeak resident memory %s",
               peak.is_zero() ? "unknown (/proc/self/status cannot be read)" : to_string(peak).c_str());
   if (device_is_host_) {
-    const MemoryBound bound = memory_bound(trainers[0]->plan(), model_, training_, device_is_host_);
+    const MemoryBound bound =
+        memory_bound(trainers[0]->plan(), model_, training_, ranks_here_, device_is_host_);
     std::printf(" of at most %s: host budget %s, device budget %s, activations %s, and %s for the process",
                 to_string(bound.total()).c_str(), to_string(bound.host).c_str(),
                 to_string(bound.device).c_str(), to_string(bound.activations).c_str(),

@@ -17,9 +17,10 @@ class TrainingReport {
  public:
   using Trainers = std::vector<std::unique_ptr<RankTrainer>>;
 
-  /// `limit` is null if it was not measured. `device_is_host`: host memory is used as the device.
-  TrainingReport(const ModelConfig& model, const TrainingConfig& training, const DiskLimit* limit,
-                 bool device_is_host);
+  /// Of the `ranks_here` ranks of this process; of the training's tokens, all. `limit` is null if it was not measured.
+  /// `device_is_host`: host memory is used as the device.
+  TrainingReport(const ModelConfig& model, const TrainingConfig& training, std::uint32_t ranks_here,
+                 const DiskLimit* limit, bool device_is_host);
 
   void step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers);
   void end(const Trainers& trainers, const std::string& digest) const;
@@ -43,6 +44,7 @@ class TrainingReport {
 
   const ModelConfig model_;
   const TrainingConfig training_;
+  const std::uint32_t ranks_here_;
   const DiskLimit* limit_;
   const bool device_is_host_;
   double tokens_;

@@ -5,7 +5,10 @@
 #include "gpt/rank_device.hpp"
 #include "gpt/rank_threads.hpp"
 #include "gpt/rank_trainer.hpp"
+
 #include "kit/scratch_directory.hpp"
+
+#include <penstock/zero/comm/in_process_group.hpp>
 
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -69,14 +72,15 @@ class GptOnCuda : public testing::Test {
     Outcome outcome;
     std::mutex mutex;
     const auto run = [&](std::uint32_t rank) -> Result<void> {
-      PENSTOCK_TRY_ASSIGN(auto trainer, RankTrainer::create({.model = model_,
-                                                             .training = training,
-                                                             .config = config,
-                                                             .text = &*text_,
-                                                             .group = group,
-                                                             .rank = rank,
-                                                             .make_device = make_device,
-                                                             .timed = timed_}));
+      PENSTOCK_TRY_ASSIGN(auto trainer,
+                          RankTrainer::create({.model = model_,
+                                               .training = training,
+                                               .config = config,
+                                               .text = &*text_,
+                                               .identity = penstock::zero::RankIdentity::local(rank, ranks),
+                                               .group = penstock::zero::in_process_membership(group, rank),
+                                               .make_device = make_device,
+                                               .timed = timed_}));
       for (std::uint32_t step = 0; step < steps_; ++step) {
         if (before_step_) before_step_(step);
         PENSTOCK_TRY_ASSIGN(const auto report, trainer->step(step));

@@ -71,8 +71,8 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
                                    .training = training,
                                    .config = config_,
                                    .text = &*text_,
-                                   .group = group,
-                                   .rank = rank,
+                                   .identity = penstock::zero::RankIdentity::local(rank, ranks),
+                                   .group = penstock::zero::in_process_membership(group, rank),
                                    .make_device = on_host(model)};
       options.adjust_runtime = [&](penstock::swap::RuntimeOptions& runtime) {
         if (rank != 0) return;

@@ -45,7 +45,6 @@ class PlainTrainerTest : public testing::Test {
                                               .training = training(),
                                               .config = config,
                                               .text = &*text_,
-                                              .group = penstock::zero::InProcessGroup::create(1).value(),
                                               .make_device = GPT_PLAIN_DEVICE(model_)})
                              .value();
     Trained trained;
