@@ -132,8 +132,15 @@ void ProcessTransport::retire(tiers::Stream&) noexcept {
 }
 
 Error ProcessTransport::notice(const Error& obstacle) {
+  Error error = obstacle;
+  if (phase_ == Phase::stream || phase_ == Phase::bytes)
+    error = std::move(error).note("in      " + text_of_transfer());
   if (obstacle.code() == ErrorCode::interrupted) interrupt_exchange();
-  return obstacle;
+  return error;
+}
+
+std::string ProcessTransport::text_of_transfer() const {
+  return std::string(to_string(transfer_.kind)) + " of " + to_string(transfer_.signature);
 }
 
 void ProcessTransport::interrupt_exchange() {
@@ -196,8 +203,7 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
   const Error late =
       Error(ErrorCode::deadline_exceeded, operation)
           .reason("ranks are missing in a collective")
-          .object(recovers ? "recovery"
-                           : std::string(to_string(transfer_.kind)) + " of " + to_string(transfer_.signature))
+          .object(recovers ? "recovery" : text_of_transfer())
           .got((missing.empty() ? "a rank" : missing) + " did not come in " +
                duration_text(options_.deadline))
           .advice("look for the first error of the missing ranks, or raise the deadline of the group");

@@ -58,6 +58,7 @@ class ProcessTransport final : public Transport {
   [[nodiscard]] Result<TransferState> poll_bytes();
   [[nodiscard]] Result<TransferState> poll_recovery();
   [[nodiscard]] Error notice(const Error& obstacle);
+  [[nodiscard]] std::string text_of_transfer() const;
   void interrupt_exchange();
   void begin_bytes();
   void begin_wait(Phase phase);
