@@ -70,14 +70,14 @@ class MpiMain {
 
   void run() noexcept {
     int provided = 0;
-    const int status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    int status = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    // Of calls on a communicator that has no handler of its own, such as MPI_Comm_idup on this one.
+    if (status == MPI_SUCCESS) status = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     std::unique_lock lock(mutex_);
     status_ = status;
     state_ = State::running;
     changed_.notify_all();
     if (status != MPI_SUCCESS) return;
-    // Errors of calls on a communicator that has no handler of its own, such as MPI_Comm_idup on this one.
-    (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     std::atexit([] { instance().finish(); });
     changed_.wait(lock, [this] { return state_ == State::finalising; });
     lock.unlock();
@@ -136,7 +136,8 @@ Result<MpiSession> MpiSession::start(TimePoint deadline) {
         .advice("call MPI_Finalize after Penstock's objects are destroyed");
   }
   int initialized = 0;
-  (void)MPI_Initialized(&initialized);
+  if (const int status = MPI_Initialized(&initialized); status != MPI_SUCCESS)
+    return mpi_error(ErrorCode::peer_failed, operation, "MPI_Initialized", status);
   if (initialized != 0 && !MpiMain::instance().is_started()) {
     PENSTOCK_TRY(check_threads(
         "pass MPI_THREAD_MULTIPLE to MPI_Init_thread, or leave the initialisation to Penstock"));

@@ -216,7 +216,7 @@ void leave(const Launch& launch) {
 /// Rank 0 waits for nothing, and has not read all that has arrived. Rank 1 reads everything that rank 0 has written.
 void carry_on(const Launch& launch) {
   Rank rank(launch, 60s);
-  std::vector<std::byte> bytes(5 * chunk);
+  std::vector<std::byte> bytes(3 * chunk + 5);
   std::vector<PeerPipes::Interest> interests(rank.count);
   const auto write = [&](std::uint32_t peer) {
     expect(rank.pipes->write(peer, ConstHostSpan(std::span(bytes))).value() == bytes.size(), "all is taken");

@@ -99,6 +99,17 @@ TEST(MpiSession, DoesNotFinaliseMpiThatIsInUse) {
             0);
 }
 
+TEST(MpiSession, LetsAForkedProcessExit) {
+  EXPECT_EQ(in_child([] {
+              { const auto session = MpiSession::start(60s); }
+              return in_child([] {
+                std::exit(0);
+                return 1;
+              });
+            }),
+            0);
+}
+
 TEST(MpiPipes, WaitReturnsWhenItIsWoken) {
   EXPECT_EQ(in_child([] {
               auto pipes = MpiPipes::open({.rank = 0, .ranks = 1, .deadline = 60s});
