@@ -20,6 +20,7 @@ namespace {
 
 constexpr const char* operation = "MpiSession::start";
 constexpr TimePoint finalize_max_after_loss = std::chrono::minutes(1);
+constexpr TimePoint deadline_max = std::chrono::hours(24 * 365);  // `forever` after now is no time
 
 /// Initialises MPI and finalises it, on one thread, as MPI demands. Callers wait for it as long as they want to.
 class MpiMain {
@@ -35,6 +36,7 @@ class MpiMain {
     return state_ != State::none;
   }
   Result<void> start(TimePoint deadline) {
+    deadline = std::min(deadline, deadline_max);
     std::unique_lock lock(mutex_);
     deadline_ = std::max(deadline_, deadline);
     if (state_ == State::none) {
