@@ -8,6 +8,8 @@ option(PENSTOCK_WARNINGS_AS_ERRORS "Fail on warnings; the presets set it, consum
 set(PENSTOCK_SANITIZE "" CACHE STRING "Sanitizers for every target, such as address,undefined or thread")
 set(PENSTOCK_CUDA AUTO CACHE STRING "Build the CUDA adapters: AUTO (when a compiler is found), ON or OFF")
 set_property(CACHE PENSTOCK_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(PENSTOCK_MPI AUTO CACHE STRING "Build libpenstock_mpi.so: AUTO (when MPI is found), ON or OFF")
+set_property(CACHE PENSTOCK_MPI PROPERTY STRINGS AUTO ON OFF)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)

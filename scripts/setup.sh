@@ -11,6 +11,7 @@ packages=(
   liburing-dev libaio-dev libtbb-dev libxsimd-dev libjsoncpp-dev libexpected-dev libxxhash-dev libasio-dev
   libcli11-dev libfmt-dev libopenblas-dev libgtest-dev libgmock-dev libbenchmark-dev
   clang-format-14
+  libopenmpi-dev openmpi-bin
 )
 
 # For the preset aarch64.

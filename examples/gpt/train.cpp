@@ -35,6 +35,7 @@ struct Arguments : TrainingArguments {
   bool check = false;
   zero::LaunchOptions launch;
   std::string master;
+  bool mpi = false;
   bool ranks_are_given = false;
 };
 
@@ -151,6 +152,7 @@ std::vector<std::string> unit_names(const ModelConfig& model) {
 Result<RankGroup> join(const Arguments& arguments, const zero::Launch& launch, std::uint16_t attempt) {
   if (launch.ranks == 1) return RankGroup::of_threads(arguments.training.ranks);
   PENSTOCK_TRY_ASSIGN(auto options, zero::ProcessGroupOptions::of(launch));
+  options.carrier = arguments.mpi ? zero::Carrier::mpi : zero::Carrier::tcp;
   options.rank_0.port = static_cast<std::uint16_t>(options.rank_0.port + attempt);
   return RankGroup::of_processes(options);
 }
@@ -270,6 +272,7 @@ void add_launch_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--world", launch.ranks, "number of processes, each of which is a rank");
   app.add_option("--local-rank", launch.local_rank, "number of this process among those of this machine");
   app.add_option("--local-world", launch.local_ranks, "number of processes of this machine");
+  app.add_flag("--mpi", arguments.mpi, "move the bytes of collectives by MPI, under mpirun; default: TCP");
   app.add_option("--master", arguments.master,
                  "host and port of rank 0, instead of MASTER_ADDR and MASTER_PORT");
 }

@@ -10,6 +10,7 @@
 #include "tiers/io/uring_engine.hpp"
 #include "tiers/memory/host_arena.hpp"
 #include "tiers/memory/numa.hpp"
+#include "zero/comm/mpi/mpi_library.hpp"
 
 #include <sys/resource.h>
 #include <cstdlib>
@@ -156,14 +157,14 @@ Finding examine_nccl(const Finding& gpu) {
 }
 
 Finding examine_mpi() {
-  if (!PENSTOCK_HAS_MPI) {
-    return {State::reduced, "MPI", "not in this build", "no collectives between hosts",
-            "install libopenmpi-dev and build again"};
+  if (const auto module = zero::load_mpi_module(); !module) {
+    return {State::reduced, "MPI", one_line(module.error()), "no MPI between processes",
+            "install openmpi-bin, and libopenmpi-dev for the build"};
   }
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
-    return {.capability = "MPI", .found = "built, and this process was started by mpirun"};
+    return {.capability = "MPI", .found = "works, and this process was started by mpirun"};
   }
-  return {State::unused, "MPI", "built", "this process was not started by mpirun", "mpirun -n RANKS"};
+  return {State::unused, "MPI", "works", "this process was not started by mpirun", "mpirun -n RANKS"};
 }
 
 Finding examine_numa() {

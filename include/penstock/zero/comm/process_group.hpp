@@ -16,12 +16,19 @@
 
 namespace penstock::zero {
 
+/// What carries the bytes of collectives between processes.
+enum class Carrier : std::uint8_t {
+  tcp,
+  mpi,  ///< of ranks that mpirun has started, with the ranks of MPI_COMM_WORLD; needs libpenstock_mpi.so
+};
+
 struct ProcessGroupOptions {
   std::uint32_t rank = 0, ranks = 1;
   Endpoint rank_0;  ///< where rank 0 listens: a host that all ranks can reach, and a TCP port of its own
   std::string job;  ///< equal on all ranks; ranks of another job are refused
   /// On this machine. Without values they are counted among the ranks that run on one kernel.
   std::optional<std::uint32_t> local_rank, local_ranks;
+  Carrier carrier = Carrier::tcp;                     ///< equal on all ranks
   TimePoint join_deadline = std::chrono::minutes(5);  ///< how long a rank waits until all have come
   /// How long a rank may show no sign of life before the others take it for lost: a process that is stopped or swapped
   /// out, a host or network that is down. A process that ends is noticed at once.
@@ -64,8 +71,9 @@ class ProcessGroup {
   /// Connects the ranks and creates this one's communicator, once; every rank calls it. `device` and `compute` outlive
   /// the communicator.
   ///
-  /// Errors: unsupported, for a device whose memory the host cannot access; already_exists; deadline_exceeded, naming
-  /// the ranks that cannot be reached and their addresses; peer_failed.
+  /// Errors: unsupported, for a device whose memory the host cannot access, or without MPI; already_exists;
+  /// deadline_exceeded, naming the ranks that cannot be reached and their addresses; invalid_argument, for ranks that
+  /// choose different carriers; peer_failed.
   [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> connect(tiers::Device& device,
                                                                       Compute& compute) = 0;
   /// Call when this rank has failed: the collectives of its peers fail with `error` as the cause.

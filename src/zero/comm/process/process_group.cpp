@@ -1,5 +1,6 @@
 #include <penstock/zero/comm/process_group.hpp>
 
+#include "zero/comm/mpi/mpi_library.hpp"
 #include "zero/comm/process/connect_peers.hpp"
 #include "zero/comm/process/mesh_thread.hpp"
 #include "zero/comm/process/process_transport.hpp"
@@ -99,6 +100,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   }
 
  private:
+  [[nodiscard]] Result<std::unique_ptr<PeerPipes>> open_pipes();
+
   const ProcessGroupOptions options_;
   const RankIdentity identity_;
   const std::unique_ptr<ControlChannel> channel_;  // of several ranks
@@ -111,6 +114,21 @@ Result<void> Group::agree(const std::string& description) {
     return channel_->gather(label, bytes);
   };
   return check_same_run(identity_.rank, gather, description);
+}
+
+Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
+  const bool by_mpi = options_.carrier == Carrier::mpi;
+  // Rank 0 compares the labels.
+  PENSTOCK_TRY(channel_->gather(by_mpi ? "collectives over MPI" : "collectives over TCP", {}));
+  if (by_mpi) {
+    PENSTOCK_TRY_ASSIGN(const MpiModule* const mpi, load_mpi_module());
+    return mpi->open_pipes(
+        {.rank = identity_.rank, .ranks = identity_.ranks, .deadline = options_.join_deadline});
+  }
+  const auto& [own, rank_0] = channel_->addresses();
+  PENSTOCK_TRY_ASSIGN(auto sockets,
+                      connect_peers(*channel_, {.own = own, .rank_0 = rank_0}, options_.join_deadline));
+  return SocketPipes::create(std::move(sockets));
 }
 
 Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Compute& compute) {
@@ -126,11 +144,7 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
         .object("device")
         .reason("the host cannot access its memory");
   }
-  const ControlChannel::Addresses& addresses = channel_->addresses();
-  PENSTOCK_TRY_ASSIGN(
-      auto sockets,
-      connect_peers(*channel_, {.own = addresses.own, .rank_0 = addresses.rank_0}, options_.join_deadline));
-  PENSTOCK_TRY_ASSIGN(auto pipes, SocketPipes::create(std::move(sockets)));
+  PENSTOCK_TRY_ASSIGN(auto pipes, open_pipes());
   PENSTOCK_TRY_ASSIGN(auto exchange, MeshThread::start(std::make_unique<PeerMesh>(
                                          identity_.rank, identity_.ranks, std::move(pipes))));
   PENSTOCK_TRY_ASSIGN(

@@ -165,6 +165,22 @@ TEST(ProcessGroup, NamesADifferenceOfTheRunsOnEveryRank) {
   }
 }
 
+TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
+  const auto wrong = run_job(2, [](std::uint32_t rank, ProcessGroupOptions options) -> std::string {
+    if (rank == 1) options.carrier = Carrier::mpi;
+    const auto group = ProcessGroup::join(options);
+    if (!group) return group.error().message();
+    HostDevice device({.memory = 1_MiB});
+    const auto compute = kernels::make_host_compute();
+    const auto connected = (*group)->connect(device, *compute);
+    return connected ? "connected" : connected.error().message();
+  });
+  for (const std::string& rank : wrong) {
+    EXPECT_NE(rank.find("collectives over MPI"), std::string::npos) << rank;
+    EXPECT_NE(rank.find("collectives over TCP"), std::string::npos) << rank;
+  }
+}
+
 TEST(ProcessGroup, EndsTheCollectivesOfAllWithTheCauseOfOne) {
   const auto wrong = run_ranks(3, 4_KiB, [](Rank& one) -> std::string {
     if (one.group->identity().rank == 2) {

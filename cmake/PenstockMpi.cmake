@@ -1,0 +1,11 @@
+# Finds MPI unless PENSTOCK_MPI is OFF. Sets PENSTOCK_HAS_MPI.
+set(PENSTOCK_HAS_MPI FALSE)
+if(NOT PENSTOCK_MPI STREQUAL "OFF")
+  find_package(MPI COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(PENSTOCK_HAS_MPI TRUE)
+  elseif(PENSTOCK_MPI STREQUAL "ON")
+    message(FATAL_ERROR "PENSTOCK_MPI is ON and no MPI was found; install libopenmpi-dev, or set PENSTOCK_MPI=OFF")
+  endif()
+endif()
+message(STATUS "Penstock: MPI ${PENSTOCK_HAS_MPI}")

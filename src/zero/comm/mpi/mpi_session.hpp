@@ -1,0 +1,38 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/time.hpp>
+
+#include <utility>
+
+namespace penstock::zero {
+
+/// The right to call MPI in this process.
+///
+/// The first one initialises MPI, unless the application has. Then the process finalises it when it exits: MPI allows
+/// each only once. MPI_Finalize waits for all ranks, so exit waits until the deadline of start() for those that come
+/// later, a minute where MPI was left with operations that have not ended, and then goes on without them. It does not
+/// finalise while a session exists.
+class MpiSession {
+ public:
+  /// Blocks until MPI has started, which takes all ranks, until `deadline` at the latest. Any thread.
+  ///
+  /// Errors: unsupported, for MPI without MPI_THREAD_MULTIPLE; failed_state, where MPI is finalised;
+  /// deadline_exceeded; peer_failed, with the error of MPI; no_space, for a thread.
+  [[nodiscard]] static Result<MpiSession> start(TimePoint deadline);
+
+  MpiSession(MpiSession&& other) noexcept : counted_(std::exchange(other.counted_, false)) {}
+  MpiSession& operator=(MpiSession&&) = delete;
+  ~MpiSession();
+
+  /// MPI is left with operations that have not ended, because a peer is gone.
+  void leave_operations() noexcept;
+  /// The application has finalised MPI.
+  [[nodiscard]] static bool is_finalized() noexcept;
+
+ private:
+  explicit MpiSession(bool counted) : counted_(counted) {}
+  bool counted_;
+};
+
+}  // namespace penstock::zero
