@@ -297,6 +297,10 @@ RunResult train(const RunOptions& options) {
     }
     ranks[r]->close();
   };
+  if (options.only_rank) {
+    body(*options.only_rank);
+    return results[*options.only_rank];
+  }
   if (options.seed) {
     scheduler.run(options.ranks, body);
   } else {

@@ -50,7 +50,8 @@ struct RunOptions {
   std::optional<std::uint64_t> seed;
   /// How a rank joins its peers; empty: an InProcessGroup.
   std::function<GroupMembership(std::uint32_t rank)> membership;
-  std::uint32_t threads = 1;  ///< workers of a rank
+  std::optional<std::uint32_t> only_rank;  ///< that this process runs, of those that `membership` joins
+  std::uint32_t threads = 1;               ///< workers of a rank
   /// If set, without a seed: each stream of a rank's HostDevice is a thread, whose operations take time.
   std::optional<tiers::HostDevice::Speeds> streams;
   /// The ranks' device, if it is no HostDevice; without a seed, and with gradients of the engine.

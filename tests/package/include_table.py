@@ -29,7 +29,7 @@ VENDORS = {
     r"(tbb|oneapi)/.*": {"src/parallel"},
     r"xsimd/.*": {"src/cpu_adam"},
     r"fmt/.*": {"tools", "bench", "examples", "src/zero"},
-    r"CLI/.*": {"tools", "bench", "examples"},
+    r"CLI/.*": {"tools", "bench", "examples", "tests/processes"},
     r"benchmark/.*": {"bench/micro"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

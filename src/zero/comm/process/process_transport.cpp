@@ -16,6 +16,10 @@ using tiers::HostDevice;
 
 constexpr const char* operation = "Communicator";
 
+std::string text_of(const Transfer& transfer) {
+  return std::string(to_string(transfer.kind)) + " of " + to_string(transfer.signature);
+}
+
 Error out_of_order(const char* reason) {
   return Error(ErrorCode::failed_state, operation).reason(reason);
 }
@@ -56,7 +60,7 @@ void ProcessTransport::set_wake(std::function<void()> wake) {
 }
 
 Result<void> ProcessTransport::start(const Transfer& transfer) {
-  if (auto obstacle = control_->obstacle()) return notice(*obstacle);
+  if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer);
   if (phase_ != Phase::idle) return out_of_order("the previous collective has not completed");
   if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*ready_));
   transfer_ = transfer;
@@ -68,7 +72,7 @@ Result<TransferState> ProcessTransport::poll() {
   switch (phase_) {
     case Phase::idle: return TransferState::complete;
     case Phase::stream: {
-      if (auto obstacle = control_->obstacle()) return notice(*obstacle);
+      if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer_);
       if (transfer_.stream != nullptr) {
         PENSTOCK_TRY_ASSIGN(const bool passed, ready_->query());
         if (!passed) return TransferState::pending;
@@ -88,7 +92,7 @@ Result<TransferState> ProcessTransport::poll_bytes() {
   const PeerExchange::Status status = exchange_->poll();
   if (!status.done) {
     // A rank that fails or interrupts after its part is done does not make the transfer fail.
-    if (auto obstacle = control_->obstacle()) return notice(*obstacle);
+    if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer_);
     PENSTOCK_TRY(check(status));
     return TransferState::pending;
   }
@@ -131,16 +135,10 @@ void ProcessTransport::retire(tiers::Stream&) noexcept {
   end();
 }
 
-Error ProcessTransport::notice(const Error& obstacle) {
-  Error error = obstacle;
-  if (phase_ == Phase::stream || phase_ == Phase::bytes)
-    error = std::move(error).note("in      " + text_of_transfer());
+/// The obstacle to `transfer`, which it names.
+Error ProcessTransport::notice(Error obstacle, const Transfer& transfer) {
   if (obstacle.code() == ErrorCode::interrupted) interrupt_exchange();
-  return error;
-}
-
-std::string ProcessTransport::text_of_transfer() const {
-  return std::string(to_string(transfer_.kind)) + " of " + to_string(transfer_.signature);
+  return std::move(obstacle).note("in      " + text_of(transfer));
 }
 
 void ProcessTransport::interrupt_exchange() {
@@ -203,7 +201,7 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
   const Error late =
       Error(ErrorCode::deadline_exceeded, operation)
           .reason("ranks are missing in a collective")
-          .object(recovers ? "recovery" : text_of_transfer())
+          .object(recovers ? "recovery" : text_of(transfer_))
           .got((missing.empty() ? "a rank" : missing) + " did not come in " +
                duration_text(options_.deadline))
           .advice("look for the first error of the missing ranks, or raise the deadline of the group");

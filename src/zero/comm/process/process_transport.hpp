@@ -57,8 +57,7 @@ class ProcessTransport final : public Transport {
                    std::unique_ptr<PeerExchange> exchange, std::unique_ptr<tiers::Event> ready);
   [[nodiscard]] Result<TransferState> poll_bytes();
   [[nodiscard]] Result<TransferState> poll_recovery();
-  [[nodiscard]] Error notice(const Error& obstacle);
-  [[nodiscard]] std::string text_of_transfer() const;
+  [[nodiscard]] Error notice(Error obstacle, const Transfer& transfer);
   void interrupt_exchange();
   void begin_bytes();
   void begin_wait(Phase phase);

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Ranks that are processes, started as users start them, train the example to the digest of as many threads.
+
+launchers.py options|mpirun|torchrun|hosts --train gpt_train [--mpi-module libpenstock_mpi.so]
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+from processes import Job, free_port, skip, two_hosts
+
+CONFIG = """{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+ "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "%s"},
+                       "offload_optimizer": {"device": "nvme", "nvme_path": "%s"}}}"""
+SHAPE = "--layers 2 --width 64 --heads 4 --context 32 --steps 4".split()
+
+
+def digest_in(text):
+    found = re.findall(r"digest of all master weights\s+(\w+)", text)
+    assert len(found) == 1, f"{len(found)} digests, not 1:\n{text}"
+    return found[0]
+
+
+def run(command, **more):
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+                           env={**os.environ, **more})
+    assert ended.returncode == 0, f"{command} ends with status {ended.returncode}:\n{ended.stdout}"
+    return ended.stdout
+
+
+def as_processes(job, commands):
+    for command in commands:
+        job.start(command)
+    late = job.wait(range(len(commands)), 120)
+    text = "".join(job.output(rank) for rank in range(len(commands)))
+    assert not late and all(job.status[rank] == 0 for rank in range(len(commands))), f"late {late}:\n{text}"
+    return digest_in(text)
+
+
+def compare(what, ranks, expected, digest):
+    assert digest == expected, f"{what}, {ranks} ranks: digest {digest}, of threads {expected}"
+    print(f"{what}, {ranks} ranks: {digest}, as of threads")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("launcher", choices=["options", "mpirun", "torchrun", "hosts"])
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--mpi-module")
+    arguments = parser.parse_args()
+    if arguments.launcher in ("mpirun", "torchrun") and not shutil.which(arguments.launcher):
+        skip(f"{arguments.launcher} is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "ds_config.json")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(CONFIG % (folder, folder))
+        train = [arguments.train, "--config", config, *SHAPE]
+        for ranks in (2, 4):
+            expected = digest_in(run([*train, "--ranks", str(ranks)]))
+            if arguments.launcher == "options":
+                master = f"127.0.0.1:{free_port()}"
+                with Job() as job:
+                    compare("processes", ranks, expected, as_processes(job, [
+                        [*train, "--rank", rank, "--world", ranks, "--master", master] for rank in range(ranks)]))
+            elif arguments.launcher == "hosts":
+                with two_hosts("penstock") as (on_host, addresses, _), Job() as job:
+                    master = f"{addresses[0]}:{free_port()}"
+                    compare("two hosts", ranks, expected, as_processes(job, [
+                        on_host(rank * 2 // ranks, [*train, "--rank", rank, "--world", ranks, "--master", master])
+                        for rank in range(ranks)]))
+            elif arguments.launcher == "torchrun":
+                compare("torchrun", ranks, expected, digest_in(
+                    run(["torchrun", "--nproc-per-node", str(ranks), "--no-python", *train])))
+            else:
+                mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+                as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+                compare("mpirun, TCP", ranks, expected, digest_in(run([*mpirun, *train], **as_root)))
+                if arguments.mpi_module:
+                    compare("mpirun, MPI", ranks, expected, digest_in(
+                        run([*mpirun, *train, "--mpi"], **as_root, PENSTOCK_MPI=arguments.mpi_module)))
+    return 0
+
+
+raise SystemExit(main())

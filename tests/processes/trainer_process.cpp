@@ -1,0 +1,89 @@
+// One rank of a training run as a process, which may come to harm at a point of its program.
+#include "kit/cluster.hpp"
+
+#include <penstock/zero/comm/process_group.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <signal.h>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+namespace penstock::zero::test {
+namespace {
+
+using Point = RunOptions::ProgramPoint;
+
+struct Arguments {
+  ProcessGroupOptions group;
+  std::string host = "127.0.0.1", harm;
+  std::uint16_t port = 0;
+  double silence = 2, deadline = 20;
+  std::optional<std::uint32_t> point;
+};
+
+TimePoint seconds(double value) {
+  return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(value));
+}
+
+/// kill and stop are signals; else a command of the shell.
+void come_to_harm(const std::string& harm) {
+  if (harm == "kill") ::raise(SIGKILL);
+  if (harm == "stop") {
+    ::raise(SIGSTOP);
+  } else if (std::system(harm.c_str()) != 0) {
+    std::fprintf(stderr, "error: the command fails: %s\n", harm.c_str());
+    std::_Exit(3);
+  }
+}
+
+int run(const Arguments& arguments) {
+  auto joined = ProcessGroup::join(arguments.group);
+  if (!joined) {
+    std::fprintf(stderr, "error: %s\n", joined.error().message().c_str());
+    return 1;
+  }
+  RunOptions options{.ranks = arguments.group.ranks,
+                     .model = deep_model(),
+                     .membership = [group = *joined](std::uint32_t) { return process_membership(group); },
+                     .only_rank = arguments.group.rank};
+  options.config.offload_optimizer.device = options.config.offload_param.device = OffloadDevice::nvme;
+  std::uint32_t points = 0;
+  options.trainer_error = [&](const Point& point) -> std::optional<ErrorCode> {
+    if (point.step == 1 && points++ == arguments.point) come_to_harm(arguments.harm);
+    return std::nullopt;
+  };
+  const RunResult result = train(options);
+  if (result.error) {
+    std::fprintf(stderr, "error: %s\n", result.error->message().c_str());
+    return 1;
+  }
+  std::printf("digest %s, points of a step %u\n", result.digest.c_str(), points);
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::zero::test
+
+int main(int argc, char** argv) {
+  using namespace penstock::zero::test;
+  Arguments arguments;
+  CLI::App app("A rank of a training run");
+  app.add_option("--rank", arguments.group.rank)->required();
+  app.add_option("--ranks", arguments.group.ranks)->required();
+  app.add_option("--host", arguments.host, "of rank 0");
+  app.add_option("--port", arguments.port, "of rank 0")->required();
+  app.add_option("--silence", arguments.silence, "seconds");
+  app.add_option("--deadline", arguments.deadline, "of a collective, seconds");
+  app.add_option("--point", arguments.point, "of the second step, at which the process comes to harm");
+  app.add_option("--harm", arguments.harm, "kill, stop, or a command of the shell");
+  CLI11_PARSE(app, argc, argv);
+  arguments.group.rank_0 = {arguments.host, arguments.port};
+  arguments.group.silence_max = seconds(arguments.silence);
+  arguments.group.deadline = seconds(arguments.deadline);
+  arguments.group.join_deadline = seconds(30);
+  return run(arguments);
+}
