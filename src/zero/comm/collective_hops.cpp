@@ -26,7 +26,9 @@ namespace {
 class GatherHop final : public CollectiveHop {
  public:
   GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
-      : CollectiveHop(context), target_(std::move(target)), pending_(std::move(shard)) {}
+      : CollectiveHop(context, Transfer::Kind::all_gather, target.signature),
+        target_(std::move(target)),
+        pending_(std::move(shard)) {}
   ~GatherHop() override {
     if (context_.copied_in.hangs() || copy_ == Copy::unknown) abandon(std::move(shard_));
   }
@@ -126,7 +128,11 @@ class ReduceScatterHop final : public CollectiveHop {
  public:
   ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const CollectiveSignature& signature,
                    const tiers::Event& written, tiers::Event& reduced)
-      : CollectiveHop(context), flat_(flat), signature_(signature), written_(written), reduced_(reduced) {}
+      : CollectiveHop(context, Transfer::Kind::all_to_all, signature),
+        flat_(flat),
+        signature_(signature),
+        written_(written),
+        reduced_(reduced) {}
   bool is_blocked() const override { return !started_ && !is_head(); }
   TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 
@@ -159,6 +165,9 @@ class ImmediateHop final : public CollectiveHop {
   using Start = std::function<Result<void>(const CollectiveContext&)>;
   ImmediateHop(const CollectiveContext& context, Start start_collective)
       : CollectiveHop(context), start_collective_(std::move(start_collective)) {}
+  ImmediateHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature,
+               Start start_collective)
+      : CollectiveHop(context, kind, signature), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
   TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 
@@ -194,9 +203,10 @@ std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& cont
 
 std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,
                                              HostSpan all, const CollectiveSignature& signature) {
-  return std::make_unique<ImmediateHop>(context, [mine, all, signature](const CollectiveContext& with) {
-    return with.communicator.start_exchange(mine, all, signature);
-  });
+  return std::make_unique<ImmediateHop>(context, Transfer::Kind::exchange, signature,
+                                        [mine, all, signature](const CollectiveContext& with) {
+                                          return with.communicator.start_exchange(mine, all, signature);
+                                        });
 }
 
 std::unique_ptr<swap::Hop> make_recovery_hop(const CollectiveContext& context) {

@@ -3,6 +3,7 @@
 #include "swap/transfer/transfer_engine.hpp"
 #include "tiers/device/event_pool.hpp"
 #include "tiers/device/stream_progress.hpp"
+#include "zero/comm/collective_trace.hpp"
 #include "zero/comm/hop_order.hpp"
 
 #include <penstock/swap/runtime.hpp>
@@ -22,6 +23,7 @@ struct CollectiveContext {
   tiers::Device& device;
   Communicator& communicator;
   HopOrder& order;
+  CollectiveTrace& trace;
   tiers::Stream& copy_in;
   tiers::Stream& communication;
   tiers::EventPool& events;
@@ -57,6 +59,10 @@ class CollectiveHop : public OrderedHop {
  public:
   explicit CollectiveHop(const CollectiveContext& context)
       : OrderedHop(context.communicator, context.order), context_(context), number_(context.order.append()) {}
+  CollectiveHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature)
+      : CollectiveHop(context) {
+    context.trace.add(kind, signature);
+  }
 
  protected:
   /// Hop::poll_interval() while the collective runs: not every communicator wakes the mover when a peer arrives.

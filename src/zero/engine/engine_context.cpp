@@ -41,6 +41,7 @@ CollectiveContext EngineContext::collectives() {
           .device = device,
           .communicator = communicator,
           .order = collective_order,
+          .trace = collective_trace,
           .copy_in = *copy_in,
           .communication = *communication,
           .events = events,
@@ -95,6 +96,7 @@ void EngineContext::interrupt(const Error& cause) {
 
 Result<void> EngineContext::recover(tiers::Stream& trainer) {
   collective_order.reset();
+  collective_trace.restart();
   accumulation_order.reset();
   checkpoint_order.reset();
   PENSTOCK_TRY(run(make_recovery_hop(collectives())));

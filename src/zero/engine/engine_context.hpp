@@ -123,6 +123,7 @@ struct EngineContext {
   tiers::StreamProgress copied_out{progress_of("copies to host memory")};
   tiers::StreamProgress checkpoints_in{progress_of("copies of checkpoints to the device")};
   HopOrder collective_order;
+  CollectiveTrace collective_trace;  ///< of them
   /// The order in which gradient moves take leases: only one hop at a time holds some and waits for more.
   HopOrder accumulation_order;
   /// The order in which checkpoints are copied to the device, that of their use. A copy waits for its slot, and those

@@ -12,7 +12,8 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                                .micro_batches = micro_batches,
                                                .learning_rate = learning_rate_,
                                                .units_without_gradient = units_without_gradient,
-                                               .layout_hash = layout_hash_});
+                                               .layout_hash = layout_hash_,
+                                               .collectives_hash = context_.collective_trace.hash()});
   PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings));
   StepOutcome outcome{.skip_reason = reason_to_skip(context_.config, norm),
                       .gradient_norm = norm.norm,

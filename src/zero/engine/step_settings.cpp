@@ -35,6 +35,8 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"the model layout", true,
      "compare the ModelLayout of the ranks: order of units and parameters, names, counts, groups and shared "
      "parameters"},
+    {"the order of their collectives", true,
+     "call acquire, gradients, reduce, step and digest in the same order on every rank"},
 }};
 
 /// The part of a hash that a double represents exactly.
@@ -84,7 +86,7 @@ StepSettings step_settings(const Config& config, const ModelLayout& model, const
            static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
            config.gradient_clipping, config.loss_scale, static_cast<double>(config.penstock.state_format),
            static_cast<double>(config.dtype), static_cast<double>(config.grad_accum_dtype),
-           hash_of(model.groups), as_double(step.layout_hash)}};
+           hash_of(model.groups), as_double(step.layout_hash), as_double(step.collectives_hash)}};
 }
 
 Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,

@@ -14,7 +14,7 @@ namespace penstock::zero {
 /// The settings of a step that must be equal on all ranks, as numbers; lists are hashed. Ranks exchange them with their
 /// norms.
 struct StepSettings {
-  static constexpr std::size_t count = 17;
+  static constexpr std::size_t count = 18;
   std::array<double, count> values{};
 };
 
@@ -28,6 +28,7 @@ struct StepGiven {
   std::optional<float> learning_rate;
   std::span<const std::uint32_t> units_without_gradient;
   std::uint64_t layout_hash = 0;
+  std::uint64_t collectives_hash = 0;
 };
 
 [[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model,

@@ -103,19 +103,76 @@ TEST(RanksDisagree, OnTheUnitThatTheyAcquire) {
   expect_named(errors, {"all-gather", "parameters of unit 0", "parameters of unit 1"});
 }
 
-TEST(RanksDisagree, OnTheOrderInWhichTheyReduce) {
-  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
-    PENSTOCK_TRY(engine.begin_step({}));
-    std::vector<UnitGradients> gradients;
-    for (const std::uint32_t unit : {3u, 2u}) {
-      PENSTOCK_TRY_ASSIGN(auto of_unit, engine.gradients(unit, stream));
-      gradients.push_back(std::move(of_unit));
+/// A step that reduces the last two units first, perhaps one before the other.
+Result<void> reduce_in_order(Engine& engine, tiers::Stream& stream, bool swapped) {
+  PENSTOCK_TRY(engine.begin_step({}));
+  std::vector<UnitGradients> gradients;
+  for (const std::uint32_t unit : {3u, 2u}) {
+    PENSTOCK_TRY_ASSIGN(auto of_unit, engine.gradients(unit, stream));
+    gradients.push_back(std::move(of_unit));
+  }
+  if (swapped) std::swap(gradients[0], gradients[1]);
+  for (UnitGradients& of_unit : gradients) PENSTOCK_TRY(engine.reduce(std::move(of_unit), stream));
+  for (const std::uint32_t unit : {1u, 0u}) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+  PENSTOCK_TRY(engine.step());
+  return ok();
+}
+
+/// Compares no signatures, as NCCL.
+class UncheckedCommunicator final : public Communicator {
+ public:
+  explicit UncheckedCommunicator(std::unique_ptr<Communicator> of) : of_(std::move(of)) {}
+  std::uint32_t rank() const override { return of_->rank(); }
+  std::uint32_t size() const override { return of_->size(); }
+  bool supports(Reduction reduction) const override { return of_->supports(reduction); }
+  void set_wake(std::function<void()> wake) override { of_->set_wake(std::move(wake)); }
+  Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat, const CollectiveSignature&) override {
+    return of_->start_all_gather(stream, flat, {});
+  }
+  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
+                                    const CollectiveSignature&) override {
+    return of_->start_reduce_scatter(stream, flat, reduction, {});
+  }
+  Result<void> start_exchange(ConstHostSpan mine, HostSpan all, const CollectiveSignature&) override {
+    return of_->start_exchange(mine, all, {});
+  }
+  Result<bool> poll() override { return of_->poll(); }
+  void abort(const Error& error) noexcept override { of_->abort(error); }
+  void interrupt(const Error& cause) noexcept override { of_->interrupt(cause); }
+  Result<void> start_recovery(tiers::Stream& stream) override { return of_->start_recovery(stream); }
+  void retire(tiers::Stream& stream) noexcept override { of_->retire(stream); }
+
+ private:
+  std::unique_ptr<Communicator> of_;
+};
+
+TEST(RanksDisagree, OnTheOrderOfCollectivesThatTheTransportDoesNotCompare) {
+  const auto unchecked = [](std::uint32_t, Rank::Options& options) {
+    options.group.join = [join = options.group.join](
+                             tiers::Device& device,
+                             Compute& compute) -> Result<std::unique_ptr<Communicator>> {
+      PENSTOCK_TRY_ASSIGN(auto communicator, join(device, compute));
+      return std::make_unique<UncheckedCommunicator>(std::move(communicator));
+    };
+  };
+  for (const bool same : {true, false}) {
+    const auto errors = run(
+        [same](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+          PENSTOCK_TRY(whole_step(engine, stream, {}));
+          return reduce_in_order(engine, stream, /*swapped=*/!same && rank == 1);
+        },
+        unchecked);
+    if (same) {
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+    } else {
+      expect_named(errors, {"the order of their collectives", "ranks 0 and 1"});
     }
-    if (rank == 1) std::swap(gradients[0], gradients[1]);
-    for (UnitGradients& of_unit : gradients) PENSTOCK_TRY(engine.reduce(std::move(of_unit), stream));
-    for (const std::uint32_t unit : {1u, 0u}) PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
-    PENSTOCK_TRY(engine.step());
-    return ok();
+  }
+}
+
+TEST(RanksDisagree, OnTheOrderInWhichTheyReduce) {
+  const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
+    return reduce_in_order(engine, stream, /*swapped=*/rank == 1);
   });
 
   expect_named(errors, {"reduce-scatter", "gradients of unit 3", "gradients of unit 2"});
