@@ -77,7 +77,7 @@ TEST_P(CommunicatorRecovery, EndsTheCollectivesOfAllRanksWithTheCauseUntilAllHav
         if (told) {
           told = Result<bool>(tl::make_unexpected(start(r, true).error()));  // it was not in the collective
         } else {
-          EXPECT_EQ(rank(r).communicator->poll().error().message(), told.error().message());
+          EXPECT_EQ(rank(r).communicator->poll().error().code(), ErrorCode::interrupted);
         }
         ASSERT_EQ(told.error().code(), ErrorCode::interrupted);
         EXPECT_NE(told.error().message().find("rank " + std::to_string(gives_up)), std::string::npos);
