@@ -20,7 +20,7 @@ TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStrea
       }
       finish();
       for (std::uint32_t r = 0; r < size(); ++r) {
-        rank(r).stream->handle().host_queue()->enqueue([this, r, generation, seed] {
+        enqueue(r, [this, r, generation, seed] {
           for (std::uint32_t s = 0; s < size(); ++s) {
             EXPECT_FALSE((Pattern{.tensor = s, .generation = generation}.first_difference(bytes(slot(r, s)))))
                 << "seed " << seed << ", generation " << generation << ", slot " << s << " of rank " << r;
@@ -180,7 +180,7 @@ TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
         ended[r] = rank(r).communicator->poll().value();
       }
     }
-    if (woken[0] == seen) continue;
+    if (woken[0] == seen && transport().wakes) continue;
     seen = woken[0];
     through = rank(0).communicator->poll().value();
   }
@@ -192,12 +192,16 @@ TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
   rank(0).communicator->set_wake({});
   rank(1).communicator->abort(Error(ErrorCode::io, "Somewhere"));
   EXPECT_EQ(woken[0], before + 1);
-  for (const auto& one : ranks_) one->communicator->set_wake({});
+  for (const auto& one : ranks_) {
+    one->communicator->set_wake({});
+    (void)one->communicator->poll();  // ends its part in a collective to which not all have come
+  }
   drain();
 }
 
 TEST_P(CommunicatorConformance, ReleasesARanksMemoryOnlyAfterPeersHaveReadIt) {
   if (size() < 3) GTEST_SKIP() << "needs a rank that leaves, one that reads and one that fails";
+  if (transport().streams_run_alone) GTEST_SKIP() << "needs a device whose streams the test runs";
   fill_own_slots(1);
   for (std::uint32_t r = 0; r < size(); ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
@@ -209,7 +213,7 @@ TEST_P(CommunicatorConformance, ReleasesARanksMemoryOnlyAfterPeersHaveReadIt) {
   rank(0).communicator->retire(*rank(0).stream);
   auto passed = rank(0).device->create_event().value();
   ASSERT_TRUE(rank(0).stream->record(*passed));
-  while (rank(0).device->run_one()) {
+  while (rank(0).run_one()) {
   }
 
   const bool deferred = GetParam().mode == HostDevice::Mode::deferred;

@@ -1,6 +1,8 @@
 // Errors, lost peers and aborts of the fake NCCL.
 #include "fake_nccl/fixture.hpp"
 
+#include <algorithm>
+
 namespace penstock::test::fake_nccl {
 namespace {
 
@@ -54,6 +56,20 @@ TEST_F(FakeNcclFailures, AKernelThatIsAbortedBeforeItsTurnDoesNothing) {
   synchronize(2);
 
   EXPECT_TRUE(waits(0));
+}
+
+TEST_F(FakeNcclFailures, AnAbortLeavesWhatWasInProgressToTheStream) {
+  leave_rank_2_out();
+  fake_cuda::Gate gate(rank(2).stream);
+  std::ranges::fill(floats(2), 5.0f);
+  ASSERT_EQ(gather(2), ncclInProgress);
+
+  ASSERT_EQ(ncclCommAbort(rank(2).comm), ncclSuccess);
+
+  EXPECT_EQ(floats(2)[0], 5);
+  gate.open();
+  synchronize(2);
+  EXPECT_NE(floats(2)[0], 5);
 }
 
 TEST_F(FakeNcclFailures, ALostPeerShowsOrDoesNotAsTheTestChooses) {

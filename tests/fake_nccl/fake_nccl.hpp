@@ -33,7 +33,7 @@
 /// - A communicator that a rank has aborted or destroyed: its peers' collectives do not end, and ncclCommGetAsyncError
 ///   says ncclRemoteError or nothing, as the test chooses ("Asynchronous errors and error handling").
 /// - ncclCommAbort ends kernels in flight, which may take until after the call; what they were to write is undefined
-///   ("ncclCommAbort").
+///   ("ncclCommAbort"). One that was in progress still gets on its stream, if the peers are connected.
 /// - ncclCommFinalize is done when all collectives are, and all ranks have called it: "globally quiescent"
 ///   ("ncclCommFinalize"). An id makes one communicator ("ncclGetUniqueId").
 ///

@@ -220,6 +220,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return call("ncclCommAbort", comm, [&](World& world, auto&) {
     comm->aborted = comm->gone = true;
+    world.enqueue_the_rest(*comm);
     world.changed.notify_all();
     return ncclSuccess;
   });

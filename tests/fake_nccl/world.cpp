@@ -82,6 +82,20 @@ void World::begin(ncclComm& comm, Stage stage) {
   comm.looks_left = random ? static_cast<int>(random->below(4)) : 0;
 }
 
+namespace {
+
+/// The peers of what is to be enqueued.
+bool connected(const ncclComm& comm) {
+  return std::ranges::all_of(
+      comm.launch, [&](const Task& task) { return comm.clique->all_connect(task.is_collective()); });
+}
+
+}  // namespace
+
+void World::enqueue_the_rest(ncclComm& comm) {
+  if (comm.stage == Stage::launching && comm.async == ncclInProgress && connected(comm)) enqueue(comm);
+}
+
 void World::look(ncclComm& comm) {
   if (options.lost_peers_show && comm.clique->has_lost_a_member() &&
       (comm.async == ncclSuccess || comm.async == ncclInProgress)) {
@@ -90,11 +104,7 @@ void World::look(ncclComm& comm) {
   if (comm.async != ncclInProgress) return;
   if (comm.stage == Stage::initialising) return initialise(comm);
   if (comm.stage == Stage::finalising && !comm.clique->all_finalise()) return;
-  if (comm.stage == Stage::launching) {
-    for (const Task& task : comm.launch) {
-      if (!comm.clique->all_connect(task.is_collective())) return;
-    }
-  }
+  if (comm.stage == Stage::launching && !connected(comm)) return;
   if (comm.looks_left-- > 0) return;
   if (comm.stage == Stage::launching) return enqueue(comm);
   comm.stage = Stage::finalised;

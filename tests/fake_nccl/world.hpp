@@ -119,6 +119,8 @@ class World {
   std::string held;  ///< function, or none
   bool is_held = false;
 
+  /// What an abort finds on the way to the stream still gets there, where it ends at once.
+  void enqueue_the_rest(ncclComm& comm);
   /// Lets a communicator take some looks for what it begins.
   void begin(ncclComm& comm, Stage stage);
 
