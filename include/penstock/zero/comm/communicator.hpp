@@ -67,7 +67,8 @@ class Communicator {
   virtual void set_wake(std::function<void()> wake) = 0;
 
   // Each start returns invalid_argument, and changes nothing, for operands that are null or do not divide into slots,
-  // and failed_state, before poll() has returned true for the previous collective.
+  // and failed_state, before poll() has returned true for the previous collective. What is enqueued on `stream` after
+  // the start and before that has no order with the collective.
 
   /// In place: `flat` consists of size() equal slots. Slot rank() holds this rank's bytes; the others are filled with
   /// those of the peers.

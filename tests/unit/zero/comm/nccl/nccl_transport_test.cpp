@@ -55,7 +55,9 @@ TEST_F(NcclTransport, RefusesOptionsAndGroupsThatItCannotServe) {
   make(1);
   const auto code = [&](const NcclGroupOptions& options, std::uint32_t ranks = 1) {
     const auto control = std::shared_ptr(std::make_shared<penstock::test::MemoryJob>(ranks)->control(0));
-    return nccl_membership(control, options).join(*rank(0).cuda, *rank(0).compute).error().code();
+    const auto refused = nccl_membership(control, options).join(*rank(0).cuda, *rank(0).compute);
+    EXPECT_EQ(control->obstacle()->code(), ErrorCode::peer_failed);  // the peers learn of it
+    return refused.error().code();
   };
   EXPECT_EQ(code({.deadline = TimePoint::zero()}), ErrorCode::invalid_argument);
   EXPECT_EQ(code({.leave = TimePoint(-1)}), ErrorCode::invalid_argument);
@@ -317,6 +319,26 @@ TEST_F(NcclTransport, RetiresAfterAnErrorWithoutWaitingForPeersAndEndsItsKernels
   ASSERT_TRUE(rank(0).stream->synchronize());
   EXPECT_EQ(fake_nccl::calls("ncclCommFinalize"), 0u);
   gate_.reset();
+}
+
+TEST_F(NcclTransport, LetsAStreamWaitForTheKernelsOfARankThatRetires) {
+  open(2);
+  for (std::uint32_t r = 0; r < size(); ++r) ASSERT_TRUE(gather(r));
+  finish();
+  synchronize();
+  const auto other = rank(0).cuda->create_stream().value();
+  const auto passed = rank(0).cuda->create_event().value();
+  gate_.emplace(native(*rank(0).stream));
+  for (std::uint32_t r = 0; r < size(); ++r) ASSERT_TRUE(gather(r));
+  finish();
+  communicator(1).abort(Error(ErrorCode::no_space, "Somewhere"));
+
+  communicator(0).retire(*other);
+  ASSERT_TRUE(other->record(*passed));
+
+  for (int turn = 0; turn < 1000; ++turn) ASSERT_FALSE(passed->query().value());
+  gate_.reset();
+  ASSERT_TRUE(other->synchronize());
 }
 
 TEST_F(NcclTransport, AbortsWhereFinalisingFails) {
