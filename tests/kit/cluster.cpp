@@ -20,8 +20,7 @@ class SimulatedRank final : public swap::IdleHandler {
                 tiers::SimClock& clock, std::vector<SimulatedRank*>& all)
       : options_(options), number_(number), scheduler_(scheduler), clock_(clock), all_(all) {}
 
-  Result<void> open(const std::shared_ptr<InProcessGroup>& group, const std::filesystem::path& directory,
-                    RunResult& result) {
+  Result<void> open(const GroupMembership& group, const std::filesystem::path& directory, RunResult& result) {
     Config config = options_.config;
     for (OffloadConfig* offload : {&config.offload_param, &config.offload_optimizer}) {
       if (offload->device == OffloadDevice::nvme) offload->nvme_paths.assign(options_.paths, directory);
@@ -33,7 +32,7 @@ class SimulatedRank final : public swap::IdleHandler {
          .model = options_.model,
          .identity = RankIdentity::local(number_, options_.ranks),
          .make_accelerator = [this](ByteCount engine_budget) { return make_accelerator(engine_budget); },
-         .group = in_process_membership(group, number_),
+         .group = group,
          .workers = &*workers_,
          .hooks = {
              .runtime_options = [this](swap::RuntimeOptions& options) { simulate(options); },
@@ -80,7 +79,7 @@ class SimulatedRank final : public swap::IdleHandler {
 
  private:
   Result<Accelerator> make_accelerator(ByteCount memory) {
-    if (options_.accelerator) return options_.accelerator->make(memory);
+    if (options_.accelerator) return options_.accelerator->make(number_, memory);
     Accelerator made = make_host_accelerator(memory);
     auto device = std::make_unique<HostDevice>(
         HostDevice::Options{.memory = memory + options_.device_memory_of_trainer,
@@ -273,14 +272,16 @@ ByteCount smallest_host_budget(RunOptions options) {
 }
 
 RunResult train(const RunOptions& options) {
-  PENSTOCK_CHECK(!options.accelerator || !options.seed);
+  PENSTOCK_CHECK(!options.seed || (!options.accelerator && !options.membership));
   penstock::test::ScratchDirectory directory;
   tiers::SimClock clock;
   penstock::test::RankScheduler scheduler(options.seed.value_or(0));
   auto group = InProcessGroup::create(options.ranks).value();
   std::vector<SimulatedRank*> all;
   std::vector<std::unique_ptr<SimulatedRank>> ranks;
+  std::vector<GroupMembership> memberships;
   for (std::uint32_t r = 0; r < options.ranks; ++r) {
+    memberships.push_back(options.membership ? options.membership(r) : in_process_membership(group, r));
     ranks.push_back(std::make_unique<SimulatedRank>(options, r, &scheduler, clock, all));
     all.push_back(ranks.back().get());
   }
@@ -288,11 +289,11 @@ RunResult train(const RunOptions& options) {
   RunResult result;
   std::vector<RunResult> results(options.ranks);
   const auto body = [&](std::size_t r) {
-    Result<void> outcome = ranks[r]->open(group, directory.path(), results[r]);
+    Result<void> outcome = ranks[r]->open(memberships[r], directory.path(), results[r]);
     if (outcome) outcome = ranks[r]->train(results[r]);
     if (!outcome) {
       results[r].error = outcome.error();
-      group->abort(static_cast<std::uint32_t>(r), outcome.error());
+      memberships[r].abandon(outcome.error());
     }
     ranks[r]->close();
   };

@@ -29,7 +29,7 @@ namespace penstock::zero::test {
 
 /// A device other than a HostDevice, and how the test's trainer works on it.
 struct TestAccelerator {
-  std::function<Result<Accelerator>(ByteCount memory)> make;
+  std::function<Result<Accelerator>(std::uint32_t rank, ByteCount memory)> make;
   /// Runs a function when the stream gets there, as a kernel of the trainer.
   std::function<void(StreamHandle, std::function<void()>)> enqueue;
   /// Where such functions find the bytes of a span.
@@ -53,6 +53,8 @@ struct RunOptions {
   std::optional<tiers::HostDevice::Speeds> streams;
   /// The ranks' device, if it is no HostDevice; without a seed, and with gradients of the engine.
   std::optional<TestAccelerator> accelerator;
+  /// The group of the ranks, if it is no InProcessGroup; without a seed.
+  std::function<GroupMembership(std::uint32_t rank)> membership;
   /// Puts a device around each rank's HostDevice, or changes its optimizer.
   std::function<void(Accelerator&)> change_accelerator;
   tiers::DeviceMemory device_memory = tiers::DeviceMemory::host;

@@ -59,8 +59,8 @@ class JobControl {
   virtual Result<void> start_recovery() = 0;
   [[nodiscard]] virtual Result<bool> poll_recovery() = 0;
 
-  /// Sets the function that is called, on any thread and without a lock that these members take, when what they return
-  /// may have changed because of a peer. An empty function ends the calls.
+  /// Sets the function that is called, on any thread and without a lock that the other members take, when what they
+  /// return may have changed because of a peer. An empty function ends the calls. Waits for a call in progress.
   virtual void set_wake(std::function<void()> wake) = 0;
 };
 

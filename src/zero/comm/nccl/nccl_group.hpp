@@ -28,8 +28,9 @@ struct NcclGroupOptions {
 ///
 /// Ranks compare each collective over `control` before it is enqueued, while the streams execute the ones before.
 /// `exact` sends each slot to its rank and adds as every transport does; `native` is ncclAvg. A poll() that returns
-/// true says that NCCL has enqueued the collective. Later polls look whether it ends: at the deadline, the job fails
-/// with its name. Nothing wakes a rank when NCCL makes progress: poll every 50 us while a collective runs.
+/// true says that NCCL has enqueued the collective. Whether it ends is looked at by later polls, and by a thread where
+/// nobody polls: at the deadline, the job fails with its name; where a rank fails, or interrupts the collectives, it
+/// ends without its result. Nothing wakes a rank when NCCL makes progress: poll every 50 us while a collective runs.
 ///
 /// Errors of join(): unsupported, for a build or a machine without NCCL; invalid_argument, for two ranks on one GPU,
 /// more than Compute::mean_inputs_max ranks, times that are not above 0 and a null clock; deadline_exceeded, naming

@@ -39,6 +39,7 @@ NcclTransport::NcclTransport(const NcclLibrary& nccl, std::shared_ptr<JobControl
 
 NcclTransport::~NcclTransport() {
   control_->set_wake({});
+  watch_.reset();
   if (!retired_) control_->fail(left());
   end_collectives();
   if (scratch_.empty()) return;
@@ -49,6 +50,44 @@ NcclTransport::~NcclTransport() {
 }
 
 Result<void> NcclTransport::connect() {
+  PENSTOCK_TRY_ASSIGN(watch_,
+                      WatchThread::start(tiers::running_time_step(options_.deadline), [this] { look(); }));
+  set_wake({});
+  const std::lock_guard lock(mutex_);
+  return meet_again();
+}
+
+void NcclTransport::set_wake(std::function<void()> wake) {
+  control_->set_wake([watch = watch_.get(), wake = std::move(wake)] {
+    watch->nudge();
+    if (wake) wake();
+  });
+}
+
+void NcclTransport::abort(const Error& error) noexcept {
+  control_->fail(error);
+  if (watch_) watch_->nudge();
+}
+void NcclTransport::interrupt(const Error& cause) noexcept {
+  control_->interrupt(cause);
+  watch_->nudge();
+}
+
+/// While no transfer is in progress, notices for what is in flight what poll() would.
+void NcclTransport::look() {
+  const std::lock_guard lock(mutex_);
+  if (stage_ != Stage::idle || !nccl_.is_open() || in_flight_.empty()) return;
+  if (!control_->obstacle()) {
+    const auto outcome = advance();
+    if (outcome) return;
+    broken_ = outcome.error();
+    control_->fail(outcome.error());
+  }
+  end_collectives();
+}
+
+/// Begins to connect the ranks.
+Result<void> NcclTransport::meet_again() {
   if (scratch_.empty() && size() > 1 && !options_.exact_slot_max.is_zero()) {
     PENSTOCK_TRY_ASSIGN(scratch_, device_.allocate(options_.exact_slot_max * (size() - 1)));
   }
@@ -82,6 +121,7 @@ Result<TransferState> NcclTransport::meet() {
 }
 
 Result<void> NcclTransport::start(const Transfer& transfer) {
+  const std::lock_guard lock(mutex_);
   if (auto obstacle = control_->obstacle()) {
     end_collectives();
     return *std::move(obstacle);
@@ -109,6 +149,7 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
 }
 
 Result<TransferState> NcclTransport::poll() {
+  const std::lock_guard lock(mutex_);
   const bool expects_interruption = stage_ == Stage::ending || stage_ == Stage::recovering;
   const auto obstacle = control_->obstacle();
   if (obstacle && !(expects_interruption && obstacle->code() == ErrorCode::interrupted)) {
@@ -144,7 +185,7 @@ Result<TransferState> NcclTransport::advance() {
     case Stage::recovering: {
       PENSTOCK_TRY_ASSIGN(const bool all_have_ended, control_->poll_recovery());
       if (!all_have_ended) return wait();
-      PENSTOCK_TRY(connect());
+      PENSTOCK_TRY(meet_again());
       return meet();
     }
     case Stage::meeting: return meet();
@@ -206,6 +247,7 @@ DeviceTensor NcclTransport::slice(std::uint32_t r) const {
 }
 
 Result<void> NcclTransport::release_slices() {
+  const std::lock_guard lock(mutex_);
   stage_ = Stage::idle;
   PENSTOCK_TRY(follow());
   scratch_used_ = in_flight_.back().passed;
@@ -258,6 +300,7 @@ void NcclTransport::end_collectives() noexcept {
 }
 
 Result<void> NcclTransport::start_recovery(tiers::Stream&) {
+  const std::lock_guard lock(mutex_);
   const auto obstacle = control_->obstacle();
   if (obstacle && obstacle->code() != ErrorCode::interrupted) return *obstacle;
   if (stage_ >= Stage::ending) return out_of_order("the recovery has started already");
@@ -269,7 +312,8 @@ Result<void> NcclTransport::start_recovery(tiers::Stream&) {
 }
 
 void NcclTransport::retire(tiers::Stream& stream) noexcept {
-  control_->set_wake({});
+  set_wake({});
+  const std::lock_guard lock(mutex_);
   const bool peaceful = nccl_.is_open() && stage_ == Stage::idle && !broken_ && !control_->obstacle();
   if (!peaceful || !leave()) {
     control_->fail(left());

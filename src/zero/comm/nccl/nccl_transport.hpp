@@ -5,6 +5,7 @@
 #include "zero/comm/job_control.hpp"
 #include "zero/comm/nccl/nccl_connection.hpp"
 #include "zero/comm/nccl/nccl_group.hpp"
+#include "zero/comm/nccl/watch_thread.hpp"
 #include "zero/comm/transfer_header.hpp"
 #include "zero/comm/transport.hpp"
 
@@ -12,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 namespace penstock::zero {
@@ -20,8 +22,11 @@ namespace penstock::zero {
 ///
 /// A transfer is first compared over the job's control channel, which also names the ranks that do not come; then NCCL
 /// enqueues it. What NCCL has enqueued is in flight until the stream has passed a fence. An obstacle of the job ends
-/// what is in flight by ncclCommAbort, in the next poll: only the thread that polls calls NCCL. A recovery waits until
-/// this rank's kernels have ended, then until those of all ranks have, and makes a new communicator.
+/// what is in flight by ncclCommAbort. A recovery waits until this rank's kernels have ended, then until those of all
+/// ranks have, and makes a new communicator.
+///
+/// NCCL is called by one thread at a time: by that which polls, and by a watch while no transfer is in progress: then
+/// a rank that waits for its stream need not poll.
 class NcclTransport final : public Transport {
  public:
   /// `nccl`, `control` and `device` outlive it.
@@ -35,15 +40,15 @@ class NcclTransport final : public Transport {
   std::uint32_t rank() const override { return control_->rank(); }
   std::uint32_t size() const override { return control_->ranks(); }
   bool supports_native() const override { return true; }
-  void set_wake(std::function<void()> wake) override { control_->set_wake(std::move(wake)); }
+  void set_wake(std::function<void()> wake) override;
 
   Result<void> start(const Transfer& transfer) override;
   [[nodiscard]] Result<TransferState> poll() override;
   [[nodiscard]] DeviceTensor slice(std::uint32_t r) const override;
   Result<void> release_slices() override;
 
-  void abort(const Error& error) noexcept override { control_->fail(error); }
-  void interrupt(const Error& cause) noexcept override { control_->interrupt(cause); }
+  void abort(const Error& error) noexcept override;
+  void interrupt(const Error& cause) noexcept override;
   Result<void> start_recovery(tiers::Stream& stream) override;
   void retire(tiers::Stream& stream) noexcept override;
 
@@ -64,6 +69,8 @@ class NcclTransport final : public Transport {
     tiers::Fence passed;
   };
 
+  void look();
+  Result<void> meet_again();
   Result<TransferState> advance();
   Result<TransferState> meet();
   Result<TransferState> compare();
@@ -87,6 +94,7 @@ class NcclTransport final : public Transport {
   DeviceSpan scratch_;  // for the peers' slots of an exact reduction
   tiers::Fence scratch_used_;
 
+  std::mutex mutex_;  // guards the following members
   NcclConnection nccl_;
   Stage stage_ = Stage::idle;
   Transfer transfer_;      // the last that was started
@@ -99,6 +107,8 @@ class NcclTransport final : public Transport {
   std::deque<InFlight> in_flight_;          // in their order
   std::optional<tiers::RunningTime> runs_;  // the first of them
   TimePoint end_of_run_{};
+
+  std::unique_ptr<WatchThread> watch_;  // calls look()
 };
 
 }  // namespace penstock::zero

@@ -72,10 +72,10 @@ class NcclRanks : public testing::Test {
     }
   }
   void join_all() {
+    options_.clock = &clock_;
     std::vector<std::thread> joining;
     for (const auto& one : ranks_) {
       joining.emplace_back([this, &rank = *one] {
-        options_.clock = &clock_;
         NcclGroupOptions options = options_;
         options.device = rank.device;
         rank.joined = nccl_membership(rank.control, options).join(*rank.cuda, *rank.compute);

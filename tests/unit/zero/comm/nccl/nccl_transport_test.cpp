@@ -211,6 +211,51 @@ TEST_F(NcclTransport, EndsTheKernelsInFlightWhenTheCollectivesAreInterrupted) {
   gate_.reset();
 }
 
+TEST_F(NcclTransport, EndsTheKernelsInFlightThoughNobodyPollsWhereARankFailsOrInterrupts) {
+  for (const bool fails : {true, false}) {
+    for (const std::uint32_t which : {0u, 1u}) {
+      open(2);
+      lose_rank_1();
+
+      if (fails) {
+        communicator(which).abort(Error(ErrorCode::no_space, "Somewhere"));
+      } else {
+        communicator(which).interrupt(Error(ErrorCode::non_finite, "Trainer"));
+      }
+
+      ASSERT_TRUE(rank(0).stream->synchronize());
+      gate_.reset();
+    }
+  }
+}
+
+TEST_F(NcclTransport, FailsTheJobThoughNobodyPollsWhereACollectiveDoesNotEnd) {
+  options_.deadline = milliseconds(64);
+  open(2);
+  lose_rank_1();
+
+  while (!rank(1).control->obstacle()) {
+    clock_.advance_to(clock_.now() + milliseconds(1));
+    std::this_thread::yield();
+  }
+
+  expect_words(*rank(1).control->obstacle(), ErrorCode::deadline_exceeded, {"does not end", "all-gather"});
+  ASSERT_TRUE(rank(0).stream->synchronize());
+  gate_.reset();
+}
+
+TEST_F(NcclTransport, FailsTheJobThoughNobodyPollsWhereAThreadOfNcclFindsAnError) {
+  open(2);
+  lose_rank_1();
+
+  fake_nccl::report(0, ncclSystemError);
+
+  while (!rank(1).control->obstacle()) std::this_thread::yield();
+  expect_words(*rank(1).control->obstacle(), ErrorCode::peer_failed, {"rank 0", "reported by the test"});
+  ASSERT_TRUE(rank(0).stream->synchronize());
+  gate_.reset();
+}
+
 TEST_F(NcclTransport, RecoversOnlyAfterTheKernelsOfAllRanksHaveEnded) {
   open(2);
   lose_rank_1();
