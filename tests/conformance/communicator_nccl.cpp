@@ -54,6 +54,8 @@ constexpr Factory nccl = {
         [] {
           EXPECT_EQ(fake_nccl::take_violations(), std::vector<std::string>{});
           EXPECT_EQ(fake_nccl::live(), 0u);
+          fake_nccl::restart();
+          fake_cuda::restart();
         }};
 
 }  // namespace
