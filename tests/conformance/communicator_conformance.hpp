@@ -13,6 +13,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 // The ranks of the conformance suite of communicators. One thread runs all ranks, in an order chosen by a seed.
@@ -25,27 +27,66 @@ using tiers::HostDevice;
 /// Makes the communicator of one rank of a group.
 using Join = std::function<std::unique_ptr<Communicator>(std::uint32_t rank, tiers::Device&, Compute&)>;
 
+/// The device of a rank, and what the suite must do with it beyond the interface.
+struct RankDevice {
+  std::unique_ptr<tiers::Device> device;
+  std::unique_ptr<Compute> compute;
+  /// Runs an operation of its streams, or gives streams that run by themselves some time. False, if there is none.
+  std::function<bool()> run_one;
+};
+
 /// Add one of these to run the suite with another transport.
 struct Factory {
   const char* name;
-  Join (*make_group)(std::uint32_t ranks, const InProcessGroupOptions& options);
+  /// `seed` chooses the order in which the devices run their streams.
+  Join (*make_group)(std::uint32_t ranks, std::uint64_t seed, const InProcessGroupOptions& options);
+  RankDevice (*make_device)(std::uint32_t rank, HostDevice::Mode mode, std::uint64_t seed);
+  /// Runs a function in the order of a stream.
+  void (*enqueue)(tiers::Stream& stream, std::function<void()> operation);
+  HostSpan (*bytes)(DeviceSpan memory);
+  bool joins_together = false;     ///< a rank's join returns when all ranks join
+  bool streams_run_alone = false;  ///< they cannot be made to wait
+  bool wakes = true;               ///< else a rank that runs a collective is polled all the time
+  /// At the end of a test.
+  void (*check)() = [] {};
 };
 
+inline RankDevice make_host_device(std::uint32_t rank, HostDevice::Mode mode, std::uint64_t seed) {
+  auto device = std::make_unique<HostDevice>(
+      HostDevice::Options{.memory = 1_MiB, .mode = mode, .seed = seed * 7 + rank});
+  HostDevice* const raw = device.get();
+  return {.device = std::move(device), .compute = kernels::make_host_compute(), .run_one = [raw] {
+            return raw->run_one();
+          }};
+}
+inline void enqueue_on_host(tiers::Stream& stream, std::function<void()> operation) {
+  stream.handle().host_queue()->enqueue(std::move(operation));
+}
+
 inline constexpr Factory in_process = {
-    "InProcess", [](std::uint32_t ranks, const InProcessGroupOptions& options) -> Join {
+    .name = "InProcess",
+    .make_group = [](std::uint32_t ranks, std::uint64_t, const InProcessGroupOptions& options) -> Join {
       return [group = InProcessGroup::create(ranks, options).value()](
                  std::uint32_t rank, tiers::Device& device, Compute& compute) {
         return group->join(rank, device, compute).value();
       };
-    }};
+    },
+    .make_device = make_host_device,
+    .enqueue = enqueue_on_host,
+    .bytes = [](DeviceSpan memory) { return HostDevice::bytes(memory); }};
+
 inline constexpr Factory processes = {
-    "Processes", [](std::uint32_t ranks, const InProcessGroupOptions& options) -> Join {
+    .name = "Processes",
+    .make_group = [](std::uint32_t ranks, std::uint64_t seed, const InProcessGroupOptions& options) -> Join {
       using penstock::test::ProcessRanks;
-      return [job = std::make_shared<ProcessRanks>(ranks, /*seed=*/1, options.deadline, *options.clock)](
+      return [job = std::make_shared<ProcessRanks>(ranks, seed, options.deadline, *options.clock)](
                  std::uint32_t rank, tiers::Device& device, Compute& compute) {
         return job->join(rank, device, compute);
       };
-    }};
+    },
+    .make_device = make_host_device,
+    .enqueue = enqueue_on_host,
+    .bytes = [](DeviceSpan memory) { return HostDevice::bytes(memory); }};
 
 struct Setting {
   Factory transport;
@@ -59,8 +100,9 @@ inline void PrintTo(const Setting& setting, std::ostream* out) {
 
 /// One rank with a flat of its own on its own device.
 struct Rank {
-  std::unique_ptr<HostDevice> device;
+  std::unique_ptr<tiers::Device> device;
   std::unique_ptr<Compute> compute;
+  std::function<bool()> run_one;
   std::unique_ptr<tiers::Stream> stream;
   std::unique_ptr<Communicator> communicator;
   DeviceSpan memory;
@@ -77,21 +119,33 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   static constexpr std::uint64_t slot_elements = 96;
 
   void SetUp() override { open(/*seed=*/1); }
+  void TearDown() override { close(); }
 
-  void open(std::uint64_t seed) {
+  void close() {
     ranks_.clear();
+    transport().check();
+  }
+  void open(std::uint64_t seed) {
+    close();
     random_ = SeededRandom(seed);
-    join_ = GetParam().transport.make_group(GetParam().ranks, {});
+    join_ = transport().make_group(GetParam().ranks, seed, {});
     for (std::uint32_t r = 0; r < GetParam().ranks; ++r) {
       auto& rank = ranks_.emplace_back(std::make_unique<Rank>());
-      rank->device = std::make_unique<HostDevice>(
-          HostDevice::Options{.memory = 1_MiB, .mode = GetParam().mode, .seed = seed * 7 + r});
-      rank->compute = kernels::make_host_compute();
+      RankDevice made = transport().make_device(r, GetParam().mode, seed);
+      rank->device = std::move(made.device);
+      rank->compute = std::move(made.compute);
+      rank->run_one = std::move(made.run_one);
       rank->stream = rank->device->create_stream().value();
       rank->memory = rank->device->allocate(64_KiB).value();
-      rank->communicator = join_(r, *rank->device, *rank->compute);
+      if (!transport().joins_together) join(r);
     }
+    if (!transport().joins_together) return;
+    std::vector<std::thread> joining;
+    for (std::uint32_t r = 0; r < size(); ++r) joining.emplace_back([this, r] { join(r); });
+    for (std::thread& one : joining) one.join();
   }
+  void join(std::uint32_t r) { rank(r).communicator = join_(r, *rank(r).device, *rank(r).compute); }
+  static const Factory& transport() { return GetParam().transport; }
   std::uint32_t size() const { return GetParam().ranks; }
   Rank& rank(std::uint32_t r) { return *ranks_[r]; }
 
@@ -101,32 +155,43 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   DeviceTensor slot(std::uint32_t r, std::uint32_t index, DType dtype = DType::bf16) {
     return flat(r, dtype).slice(ElementCount(slot_elements * index), ElementCount(slot_elements));
   }
-  static HostSpan bytes(const DeviceTensor& tensor) { return HostDevice::bytes(tensor.bytes); }
+  static HostSpan bytes(const DeviceTensor& tensor) { return transport().bytes(tensor.bytes); }
+  void enqueue(std::uint32_t r, std::function<void()> operation) {
+    transport().enqueue(*rank(r).stream, std::move(operation));
+  }
 
   /// Polls the ranks and runs their streams, one operation at a time, until every rank has completed its collective.
   void finish() {
     std::vector<bool> through(size(), false);
     for (std::uint32_t left = size(); left > 0;) {
       const auto r = static_cast<std::uint32_t>(random_.below(size()));
-      if (random_.below(2) == 0) (void)rank(r).device->run_one();
+      if (random_.below(2) == 0) (void)rank(r).run_one();
       if (through[r]) continue;
       const auto enqueued = rank(r).communicator->poll();
       ASSERT_TRUE(enqueued) << enqueued.error().message();
       if (*enqueued) through[r] = true, --left;
     }
   }
+  /// Runs the operations of streams that do not run alone.
+  void run_streams() {
+    if (!transport().streams_run_alone) drain();
+  }
   /// Runs every stream to its end.
   void drain() {
+    if (transport().streams_run_alone) {
+      for (const auto& one : ranks_) EXPECT_TRUE(one->stream->synchronize());
+      return;
+    }
     for (bool ran = true; ran;) {
       ran = false;
-      for (const auto& one : ranks_) ran |= one->device->run_one();
+      for (const auto& one : ranks_) ran |= one->run_one();
     }
   }
   void fill_own_slots(std::uint64_t generation) {
     for (std::uint32_t r = 0; r < size(); ++r) {
       const HostSpan own = bytes(slot(r, r));
       const Pattern pattern{.tensor = r, .generation = generation};
-      rank(r).stream->handle().host_queue()->enqueue([own, pattern] { pattern.fill(own); });
+      enqueue(r, [own, pattern] { pattern.fill(own); });
     }
   }
 
@@ -135,11 +200,16 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
+#if PENSTOCK_TEST_NCCL
+[[nodiscard]] std::vector<Setting> nccl_settings();
+inline const auto every_setting = testing::ValuesIn(nccl_settings());
+#else
 inline const auto every_setting = testing::Values(
     Setting{in_process, 1, HostDevice::Mode::eager}, Setting{in_process, 2, HostDevice::Mode::eager},
     Setting{in_process, 1, HostDevice::Mode::deferred}, Setting{in_process, 2, HostDevice::Mode::deferred},
     Setting{in_process, 5, HostDevice::Mode::deferred}, Setting{processes, 1, HostDevice::Mode::eager},
     Setting{processes, 2, HostDevice::Mode::eager}, Setting{processes, 1, HostDevice::Mode::deferred},
     Setting{processes, 2, HostDevice::Mode::deferred}, Setting{processes, 5, HostDevice::Mode::deferred});
+#endif
 
 }  // namespace penstock::zero::test

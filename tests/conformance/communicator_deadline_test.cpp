@@ -62,7 +62,7 @@ class CommunicatorDeadline : public testing::TestWithParam<Factory> {
   std::unique_ptr<Compute> compute_ = kernels::make_host_compute();
   std::vector<std::unique_ptr<tiers::Stream>> streams_;
   std::vector<DeviceSpan> flats_;
-  Join join_ = GetParam().make_group(3, {.deadline = deadline, .clock = &clock_});
+  Join join_ = GetParam().make_group(3, /*seed=*/1, {.deadline = deadline, .clock = &clock_});
   std::vector<std::unique_ptr<Communicator>> ranks_;
 };
 
@@ -129,7 +129,7 @@ TEST_P(CommunicatorDeadline, EndsARecoveryToWhichARankDoesNotCome) {
 }
 
 TEST_P(CommunicatorDeadline, WaitsWithoutEndIfThereIsNone) {
-  join_ = GetParam().make_group(3, {.deadline = forever, .clock = &clock_});
+  join_ = GetParam().make_group(3, /*seed=*/1, {.deadline = forever, .clock = &clock_});
   join(3);
   ASSERT_TRUE(gather(0));
 

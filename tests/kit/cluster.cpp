@@ -79,7 +79,7 @@ class SimulatedRank final : public swap::IdleHandler {
 
  private:
   Result<Accelerator> make_accelerator(ByteCount memory) {
-    if (options_.accelerator) return options_.accelerator->make(memory);
+    if (options_.accelerator) return options_.accelerator->make(number_, memory);
     Accelerator made = make_host_accelerator(memory);
     auto device = std::make_unique<HostDevice>(
         HostDevice::Options{.memory = memory + options_.device_memory_of_trainer,
@@ -281,9 +281,9 @@ RunResult train(const RunOptions& options) {
   std::vector<SimulatedRank*> all;
   std::vector<std::unique_ptr<SimulatedRank>> ranks;
   for (std::uint32_t r = 0; r < options.ranks; ++r) {
+    memberships.push_back(options.membership ? options.membership(r) : in_process_membership(group, r));
     ranks.push_back(std::make_unique<SimulatedRank>(options, r, &scheduler, clock, all));
     all.push_back(ranks.back().get());
-    memberships.push_back(options.membership ? options.membership(r) : in_process_membership(group, r));
   }
 
   RunResult result;

@@ -29,7 +29,7 @@ namespace penstock::zero::test {
 
 /// A device other than a HostDevice, and how the test's trainer works on it.
 struct TestAccelerator {
-  std::function<Result<Accelerator>(ByteCount memory)> make;
+  std::function<Result<Accelerator>(std::uint32_t rank, ByteCount memory)> make;
   /// Runs a function when the stream gets there, as a kernel of the trainer.
   std::function<void(StreamHandle, std::function<void()>)> enqueue;
   /// Where such functions find the bytes of a span.

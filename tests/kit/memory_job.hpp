@@ -63,9 +63,9 @@ class MemoryJob : public std::enable_shared_from_this<MemoryJob> {
     std::vector<std::uint32_t> absent() const override {
       const std::lock_guard lock(job_->mutex_);
       std::vector<std::uint32_t> ranks;
-      if (!mine_.offered) return ranks;
       for (std::uint32_t r = 0; r < job_->members_.size(); ++r) {
-        if (!job_->members_[r].offered) ranks.push_back(r);
+        const Member& peer = job_->members_[r];
+        if (mine_.recovers ? !peer.recovers : mine_.offered && !peer.offered) ranks.push_back(r);
       }
       return ranks;
     }

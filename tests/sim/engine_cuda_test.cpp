@@ -30,7 +30,7 @@ RunOptions run_options(std::uint32_t ranks, Offload offload) {
 }
 
 TestAccelerator cuda() {
-  return {.make = [](ByteCount) { return make_cuda_accelerator(0); },
+  return {.make = [](std::uint32_t, ByteCount) { return make_cuda_accelerator(0); },
           .enqueue =
               [](StreamHandle stream, std::function<void()> operation) {
                 // An error of the device concerns the engine too, which returns it.

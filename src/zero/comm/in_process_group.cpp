@@ -2,7 +2,7 @@
 
 #include "base/duration_text.hpp"
 #include "tiers/io/running_time.hpp"
-#include "zero/comm/different_collectives.hpp"
+#include "zero/comm/transfer_header.hpp"
 #include "zero/comm/transport.hpp"
 #include "zero/comm/transport_communicator.hpp"
 
@@ -288,23 +288,11 @@ class InProcessTransport final : public Transport {
     return true;
   }
 
-  /// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type.
-  static std::string text_of(const Transfer& one) {
-    std::string size = to_string(one.flat.bytes.size() + one.mine.size());
-    if (one.kind == Transfer::Kind::all_to_all) size.append(" of ").append(to_string(one.flat.dtype));
-    return std::string(to_string(one.kind)) + " of " + size + ", " + to_string(one.signature);
-  }
-
   Result<void> check_equal() const {
-    const Transfer& mine = mine_.transfer;
+    const TransferHeader mine = TransferHeader::of(mine_.transfer);
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
-      const Transfer& other = group_->slots[peer].transfer;
-      if (other.kind == mine.kind && other.signature == mine.signature &&
-          other.flat.bytes.size() == mine.flat.bytes.size() && other.flat.dtype == mine.flat.dtype &&
-          other.mine.size() == mine.mine.size()) {
-        continue;
-      }
-      return different_collectives(rank_, text_of(mine), peer, text_of(other));
+      const TransferHeader other = TransferHeader::of(group_->slots[peer].transfer);
+      if (other != mine) return different_transfers(rank_, mine, peer, other);
     }
     return ok();
   }

@@ -38,7 +38,8 @@ class JobControl {
   /// The same without waiting: poll_gather() returns the slots once, when they are here.
   virtual Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) = 0;
   [[nodiscard]] virtual Result<std::optional<Slots>> poll_gather() = 0;
-  /// The ranks that have not come to the gathering in progress, as far as this rank knows; empty if it does not know.
+  /// The ranks that have not come to the gathering or recovery in progress, as far as this rank knows; empty if it does
+  /// not know.
   [[nodiscard]] virtual std::vector<std::uint32_t> absent() const = 0;
 
   /// Why no gathering can proceed: the first failure of the job, else its interruption. peer_failed and interrupted
@@ -58,8 +59,8 @@ class JobControl {
   virtual Result<void> start_recovery() = 0;
   [[nodiscard]] virtual Result<bool> poll_recovery() = 0;
 
-  /// Sets the function that is called, on any thread and without a lock that these members take, when what they return
-  /// may have changed because of a peer. An empty function ends the calls.
+  /// Sets the function that is called, on any thread and without a lock that the other members take, when what they
+  /// return may have changed because of a peer. An empty function ends the calls. Waits for a call in progress.
   virtual void set_wake(std::function<void()> wake) = 0;
 };
 

@@ -14,9 +14,10 @@ namespace penstock::zero {
 /// The data movement of a collective.
 struct Transfer {
   enum class Kind : std::uint8_t {
-    all_gather,  ///< slot r of every rank's `flat` becomes that of rank r
-    all_to_all,  ///< slice(r) becomes readable: slot rank() of rank r's `flat`
-    exchange,    ///< slot r of every rank's `all` becomes rank r's `mine`
+    all_gather,   ///< slot r of every rank's `flat` becomes that of rank r
+    all_to_all,   ///< slice(r) becomes readable: slot rank() of rank r's `flat`
+    native_mean,  ///< slot rank() of `flat` becomes the mean of that slot, if Transport::supports_native()
+    exchange,     ///< slot r of every rank's `all` becomes rank r's `mine`
   };
   Kind kind{};
   CollectiveSignature signature{};
@@ -30,6 +31,7 @@ struct Transfer {
   switch (kind) {
     case Transfer::Kind::all_gather: return "all-gather";
     case Transfer::Kind::all_to_all: return "reduce-scatter";
+    case Transfer::Kind::native_mean: return "native reduce-scatter";
     case Transfer::Kind::exchange: return "exchange";
   }
   return "unknown";
@@ -42,7 +44,8 @@ enum class TransferState : std::uint8_t {
   complete,  ///< everything is enqueued; this rank's memory may be written again in stream order
 };
 
-/// Moves bytes between ranks, one transfer at a time, without arithmetic; TransportCommunicator does the sums.
+/// Moves bytes between ranks, one transfer at a time, without arithmetic but that of native_mean; TransportCommunicator
+/// does the sums of the `exact` reduction.
 ///
 /// Thread rules as for Communicator, which forwards start, poll, abort, interrupt, retire and set_wake.
 class Transport {
@@ -54,6 +57,8 @@ class Transport {
 
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
+  /// Whether it has an arithmetic of its own.
+  [[nodiscard]] virtual bool supports_native() const { return false; }
   virtual void set_wake(std::function<void()> wake) = 0;
 
   /// Errors: peer_failed; failed_state, before the previous transfer has completed; those of the stream.

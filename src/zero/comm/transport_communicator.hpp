@@ -10,7 +10,7 @@
 
 namespace penstock::zero {
 
-/// Collectives on a transport that only moves bytes. Implements the `exact` reduction for all transports: each rank
+/// Collectives on a transport that moves bytes. Implements the `exact` reduction for all transports: each rank
 /// gets its peers' slices of its own slot and computes their mean in rank order, rounded once.
 class TransportCommunicator final : public Communicator {
  public:
@@ -20,7 +20,9 @@ class TransportCommunicator final : public Communicator {
 
   std::uint32_t rank() const override { return transport_->rank(); }
   std::uint32_t size() const override { return transport_->size(); }
-  bool supports(Reduction reduction) const override { return reduction == Reduction::exact; }
+  bool supports(Reduction reduction) const override {
+    return reduction == Reduction::exact || transport_->supports_native();
+  }
   void set_wake(std::function<void()> wake) override { transport_->set_wake(std::move(wake)); }
 
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,

@@ -61,12 +61,14 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   [[nodiscard]] virtual bool supports(Reduction reduction) const = 0;
 
-  /// Sets the function that is called when the result of poll() may have changed. It is called on any thread, without
-  /// holding a lock that start, poll or abort take. An empty function ends the calls.
+  /// Sets the function that is called when the result of poll() may have changed because of a peer; progress that only
+  /// a vendor's library knows of wakes nobody. It is called on any thread, without holding a lock that start, poll or
+  /// abort take. An empty function ends the calls.
   virtual void set_wake(std::function<void()> wake) = 0;
 
   // Each start returns invalid_argument, and changes nothing, for operands that are null or do not divide into slots,
-  // and failed_state, before poll() has returned true for the previous collective.
+  // and failed_state, before poll() has returned true for the previous collective. What is enqueued on `stream` after
+  // the start and before that has no order with the collective.
 
   /// In place: `flat` consists of size() equal slots. Slot rank() holds this rank's bytes; the others are filled with
   /// those of the peers.

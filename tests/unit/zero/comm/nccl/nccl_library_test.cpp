@@ -1,8 +1,15 @@
 #include "zero/comm/nccl/nccl_library.hpp"
 
+#include "kernels/host_compute.hpp"
+#include "kit/memory_job.hpp"
+#include "zero/comm/nccl/nccl_group.hpp"
+
+#include <penstock/tiers/device/host_device.hpp>
+
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,6 +55,21 @@ TEST(NcclLibrary, LoadsOncePerProcessTheFileThatTheEnvironmentNames) {
   ASSERT_FALSE(again);
   EXPECT_NE(named.error().message().find(PENSTOCK_OLD_NCCL), std::string::npos);
   EXPECT_EQ(again.error().message(), named.error().message());
+}
+
+TEST(NcclLibrary, TellsThePeersOfARankThatHasNone) {
+  ASSERT_EQ(setenv("PENSTOCK_NCCL", PENSTOCK_OLD_NCCL, /*overwrite=*/1), 0);
+  const auto job = std::make_shared<penstock::test::MemoryJob>(2);
+  tiers::HostDevice device({.memory = 1_MiB});
+  const auto compute = kernels::make_host_compute();
+
+  const auto joined = nccl_membership(job->control(1), {}).join(device, *compute);
+
+  ASSERT_FALSE(joined);
+  expect_unsupported(joined.error(), {PENSTOCK_OLD_NCCL, "NCCL is too old"});
+  const auto told = job->control(0)->obstacle();
+  EXPECT_EQ(told->code(), ErrorCode::peer_failed);
+  EXPECT_NE(told->message().find("NCCL is too old"), std::string::npos) << told->message();
 }
 
 TEST(NcclLibrary, FindsEveryFunctionInTheOneOfThisMachine) {

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "zero/comm/nccl/nccl_library.hpp"
+
+#include <penstock/base/result.hpp>
+#include <penstock/base/span.hpp>
+#include <penstock/tiers/device/device.hpp>
+
+#include <nccl.h>
+#include <cstdint>
+#include <string>
+
+namespace penstock::zero {
+
+/// A non-blocking communicator of NCCL, of one rank. What is begun is done when poll() returns true; until then nothing
+/// else may be begun, and nothing enqueued on its stream.
+///
+/// Errors are those of NCCL, with its own text, the rank and the device. After one only abort() is of use.
+/// Used by one thread at a time. Nothing blocks but connect(), destroy() and abort(), which wait for no peer.
+class NcclConnection {
+ public:
+  struct Options {
+    std::uint32_t rank = 0, ranks = 1;
+    int device = 0;           ///< as CUDA numbers it
+    std::string device_name;  ///< for messages
+  };
+  /// `nccl` outlives it.
+  NcclConnection(const NcclLibrary& nccl, Options options) : nccl_(nccl), options_(std::move(options)) {}
+  NcclConnection(const NcclConnection&) = delete;
+  NcclConnection& operator=(const NcclConnection&) = delete;
+  ~NcclConnection() { abort(); }
+
+  /// For one communicator; one rank makes it for all.
+  [[nodiscard]] Result<ncclUniqueId> make_id() const;
+  /// Begins to connect the ranks. Precondition: not is_open().
+  Result<void> connect(const ncclUniqueId& id);
+  [[nodiscard]] bool is_open() const { return communicator_ != nullptr; }
+  [[nodiscard]] Result<bool> poll() const;
+
+  // In place, as Communicator's. An empty flat is done at once.
+  Result<void> all_gather(tiers::Stream& stream, DeviceSpan flat);
+  /// Slot `rank` of `flat` becomes ncclAvg of that of all ranks.
+  Result<void> average(tiers::Stream& stream, DeviceTensor flat);
+  /// Sends each peer its slot of `flat`, and receives their slots `rank` to where peer_slot() says.
+  Result<void> exchange_slots(tiers::Stream& stream, DeviceSpan flat, DeviceSpan scratch);
+  /// Where the slot of `peer` is in a scratch for those of all peers.
+  [[nodiscard]] DeviceSpan peer_slot(DeviceSpan scratch, ByteCount slot, std::uint32_t peer) const;
+
+  /// Begins to end the connection of all ranks, whose kernels have ended.
+  Result<void> finalize();
+  /// Precondition: it is finalized.
+  void destroy() noexcept;
+  /// Ends the kernels in flight, which may take until after the call, and the connection.
+  void abort() noexcept;
+
+ private:
+  Result<void> check(const char* operation, ncclResult_t result) const;
+
+  const NcclLibrary& nccl_;
+  const Options options_;
+  bool connects_ = false;
+  ncclComm_t communicator_ = nullptr;
+};
+
+}  // namespace penstock::zero

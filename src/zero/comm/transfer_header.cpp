@@ -1,0 +1,51 @@
+#include "zero/comm/transfer_header.hpp"
+
+#include "zero/comm/different_collectives.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+namespace penstock::zero {
+
+static_assert(std::has_unique_object_representations_v<TransferHeader>);
+
+TransferHeader TransferHeader::of(const Transfer& transfer) {
+  const CollectiveSignature& signature = transfer.signature;
+  return {.step = signature.step,
+          .bytes = (transfer.flat.bytes.size() + transfer.mine.size()).value(),
+          .unit = signature.unit,
+          .group = signature.group,
+          .micro_batch = signature.micro_batch,
+          .kind = transfer.kind,
+          .subject = signature.subject,
+          .dtype = transfer.flat.dtype};
+}
+
+TransferHeader TransferHeader::of(std::span<const std::byte> bytes) {
+  TransferHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return header;
+}
+
+std::span<const std::byte> TransferHeader::as_bytes() const {
+  return std::as_bytes(std::span(this, 1));
+}
+
+std::string to_string(const TransferHeader& header) {
+  const bool typed = header.kind == Transfer::Kind::all_to_all || header.kind == Transfer::Kind::native_mean;
+  std::string text = std::string(to_string(header.kind)) + " of " + to_string(ByteCount(header.bytes));
+  if (typed) text.append(" of ").append(to_string(header.dtype));
+  return text + ", " +
+         to_string(CollectiveSignature{.subject = header.subject,
+                                       .unit = header.unit,
+                                       .group = header.group,
+                                       .micro_batch = header.micro_batch,
+                                       .step = header.step});
+}
+
+Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,
+                          const TransferHeader& other) {
+  return different_collectives(rank, to_string(mine), peer, to_string(other));
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "zero/comm/transport.hpp"
+
+#include <penstock/base/result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace penstock::zero {
+
+/// What the ranks compare before a transfer moves bytes: its kind, place in the step, and size. Without padding, so
+/// that its bytes can be sent.
+struct TransferHeader {
+  std::uint64_t step = 0, bytes = 0;
+  std::uint32_t unit = 0, group = 0, micro_batch = 0;
+  Transfer::Kind kind{};
+  CollectiveSignature::Subject subject{};
+  DType dtype{};
+  std::uint8_t unused = 0;
+
+  [[nodiscard]] static TransferHeader of(const Transfer& transfer);
+  /// `bytes` begin with those of a header of a rank of this job. Precondition: they are long enough.
+  [[nodiscard]] static TransferHeader of(std::span<const std::byte> bytes);
+  [[nodiscard]] std::span<const std::byte> as_bytes() const;
+
+  bool operator==(const TransferHeader&) const = default;
+};
+
+/// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type.
+[[nodiscard]] std::string to_string(const TransferHeader& header);
+
+/// The error of rank `rank`, whose transfer is `mine`, where that of `peer` is `other`.
+[[nodiscard]] Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,
+                                        const TransferHeader& other);
+
+}  // namespace penstock::zero
