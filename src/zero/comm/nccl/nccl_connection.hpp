@@ -16,7 +16,8 @@ namespace penstock::zero {
 /// else may be begun, and nothing enqueued on its stream.
 ///
 /// Errors are those of NCCL, with its own text, the rank and the device. After one only abort() is of use.
-/// Used by one thread at a time. Nothing blocks but connect(), destroy() and abort(), which wait for no peer.
+/// Used by one thread at a time. Only destroy() and abort() block, as NCCL does: destroy() for the ranks of this host
+/// to destroy theirs, abort() until the stream has come to the kernels in flight.
 class NcclConnection {
  public:
   struct Options {
