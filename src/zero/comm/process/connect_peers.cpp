@@ -31,8 +31,7 @@ using Key = std::array<std::byte, 16>;
 
 /// The first bytes of a connection, in both directions: the sender, and the key of the rank that it wants.
 struct Greeting {
-  static constexpr std::uint32_t right_magic = 0x52454550;  // "PEER"
-  std::uint32_t magic = right_magic, rank = 0;
+  std::uint32_t rank = 0;
   Key key{};
 };
 
@@ -189,23 +188,23 @@ void Connector::welcome(const std::shared_ptr<Stranger>& stranger) {
     asio::error_code ignored;
     if (!cancelled) stranger->socket.close(ignored);
   });
-  asio::async_read(
-      stranger->socket, asio::buffer(&stranger->greeting, sizeof stranger->greeting),
-      [this, stranger](asio::error_code error, std::size_t) {
-        --strangers_;
-        stranger->timer.cancel();
-        const Greeting& greeting = stranger->greeting;
-        const Listener& own = listeners_[control_.rank()];
-        const bool right = !error && greeting.magic == Greeting::right_magic && greeting.key == own.key &&
-                           greeting.rank > control_.rank() && greeting.rank < sockets_.size();
-        if (!right) return;
-        const std::uint32_t peer = greeting.rank;
-        stranger->greeting = {.rank = control_.rank(), .key = listeners_[peer].key};
-        asio::async_write(stranger->socket, asio::buffer(&stranger->greeting, sizeof stranger->greeting),
-                          [this, stranger, peer](asio::error_code failed, std::size_t) {
-                            if (!failed) keep(peer, std::move(stranger->socket));
-                          });
-      });
+  asio::async_read(stranger->socket, asio::buffer(&stranger->greeting, sizeof stranger->greeting),
+                   [this, stranger](asio::error_code error, std::size_t) {
+                     --strangers_;
+                     stranger->timer.cancel();
+                     const Greeting& greeting = stranger->greeting;
+                     const Listener& own = listeners_[control_.rank()];
+                     const bool right = !error && greeting.key == own.key &&
+                                        greeting.rank > control_.rank() && greeting.rank < sockets_.size();
+                     if (!right) return;
+                     const std::uint32_t peer = greeting.rank;
+                     stranger->greeting = {.rank = control_.rank(), .key = listeners_[peer].key};
+                     asio::async_write(stranger->socket,
+                                       asio::buffer(&stranger->greeting, sizeof stranger->greeting),
+                                       [this, stranger, peer](asio::error_code failed, std::size_t) {
+                                         if (!failed) keep(peer, std::move(stranger->socket));
+                                       });
+                   });
 }
 
 void Connector::connect(const std::shared_ptr<Attempt>& attempt) {
@@ -237,8 +236,7 @@ void Connector::greet(const std::shared_ptr<Attempt>& attempt) {
                                        asio::buffer(&attempt->greeting, sizeof attempt->greeting),
                                        [this, attempt](asio::error_code failed, std::size_t) {
                                          const Greeting& greeting = attempt->greeting;
-                                         if (failed || greeting.magic != Greeting::right_magic ||
-                                             greeting.rank != attempt->rank ||
+                                         if (failed || greeting.rank != attempt->rank ||
                                              greeting.key != listeners_[control_.rank()].key)
                                            return retry(attempt, "another program answers");
                                          keep(attempt->rank, std::move(attempt->socket));

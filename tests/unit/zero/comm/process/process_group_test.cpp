@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -199,9 +200,11 @@ TEST(ProcessGroup, EndsTheCollectivesOfAllWithTheCauseOfOne) {
 
 TEST(ProcessGroup, NamesTheRankThatDoesNotCome) {
   std::atomic<int> failed = 0;
+  std::latch connected(3);
   const auto wrong = run_ranks(
       3, 4_KiB,
-      [&failed](Rank& one) -> std::string {
+      [&](Rank& one) -> std::string {
+        connected.arrive_and_wait();
         if (one.group->identity().rank == 1) {
           while (failed < 2) std::this_thread::sleep_for(1ms);
         }
@@ -211,9 +214,9 @@ TEST(ProcessGroup, NamesTheRankThatDoesNotCome) {
         ++failed;
         return finished ? "finished" : finished.error().message();
       },
-      500ms);
+      1s);
   for (const std::string& rank : wrong) {
-    EXPECT_NE(rank.find("rank 1 did not come in 500 ms"), std::string::npos) << rank;
+    EXPECT_NE(rank.find("rank 1 did not come in 1 s"), std::string::npos) << rank;
     EXPECT_NE(rank.find("all-gather of parameters of unit 3"), std::string::npos) << rank;
   }
 }
