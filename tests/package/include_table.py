@@ -24,7 +24,7 @@ VENDORS = {
     r"cuda_runtime(_api)?\.h": {"kernels", "src/base/cuda", "src/tiers/device", "examples/gpt", "bench/cuda_bandwidth", "tests"},
     r"asio\.hpp": {"src/zero/launch", "src/zero/comm/process"},
     r"nccl\.h": {"src/zero/comm/nccl", "tests"},
-    r"mpi\.h": {"src/zero/comm/mpi", "tests/unit/zero/comm/mpi"},
+    r"mpi\.h": {"src/zero/comm/mpi", "tests/unit/zero/comm/mpi", "bench/collectives"},
     r"json/.*": {"src/zero/config", "tests", "tools", "bench"},
     r"(tbb|oneapi)/.*": {"src/parallel"},
     r"xsimd/.*": {"src/cpu_adam"},
