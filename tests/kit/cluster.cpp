@@ -191,7 +191,7 @@ class SimulatedRank final : public swap::IdleHandler {
   penstock::test::RankScheduler* scheduler_;
   tiers::SimClock& clock_;
   std::vector<SimulatedRank*>& all_;
-  tiers::SimDisk disk_{{}};
+  tiers::SimDisk disk_{options_.disk ? options_.disk(number_) : tiers::SimDisk::Options()};
   struct Disk {
     tiers::SimEngine* engine;
     tiers::FaultEngine* faults;

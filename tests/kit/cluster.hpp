@@ -70,6 +70,8 @@ struct RunOptions {
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank
+  /// With a seed: the disk of a rank; empty: all are alike.
+  std::function<tiers::SimDisk::Options(std::uint32_t rank)> disk;
   /// The faults of rank 0's first simulated disk.
   tiers::FaultPlan faults;
   /// A place in the trainer's program. `attempt` counts the abandoned attempts of the step.
