@@ -262,6 +262,18 @@ Config RunOptions::default_config() {
   return config;
 }
 
+std::function<std::optional<ErrorCode>(const RunOptions::ProgramPoint&)> abandons_anywhere(
+    std::uint64_t seed) {
+  return [seed](const RunOptions::ProgramPoint& point) -> std::optional<ErrorCode> {
+    if (point.attempt >= 3) return std::nullopt;
+    const std::uint64_t key =
+        ((((seed * 7 + point.rank) * 31 + point.step) * 31 + point.attempt) * 31 + point.micro_batch) * 31 +
+        point.unit * 5 + static_cast<std::uint64_t>(point.place);
+    const bool abandons = penstock::test::SeededRandom(key).below(40) == 0;
+    return abandons ? std::optional(ErrorCode::interrupted) : std::nullopt;
+  };
+}
+
 ByteCount smallest_host_budget(RunOptions options) {
   Config& config = options.config;
   config.penstock.host_budget = {};

@@ -99,6 +99,10 @@ struct RunOptions {
   [[nodiscard]] static Config default_config();
 };
 
+/// A RunOptions::trainer_error with which every rank abandons steps where a seed says, each step at most three times.
+[[nodiscard]] std::function<std::optional<ErrorCode>(const RunOptions::ProgramPoint&)> abandons_anywhere(
+    std::uint64_t seed);
+
 /// The result of a run; of rank 0 for values that are equal on all ranks.
 struct RunResult {
   std::string digest;

@@ -64,14 +64,7 @@ RunOptions random_abandons(std::uint32_t ranks, std::uint64_t seed) {
   RunOptions options = on_disk(ranks, seed);
   options.steps = 4;
   options.model = seed % 2 == 0 ? small_model() : deep_model();
-  options.trainer_error = [seed](const Point& point) -> std::optional<ErrorCode> {
-    if (point.attempt >= 3) return std::nullopt;
-    const std::uint64_t key =
-        ((((seed * 7 + point.rank) * 31 + point.step) * 31 + point.attempt) * 31 + point.micro_batch) * 31 +
-        point.unit * 5 + static_cast<std::uint64_t>(point.place);
-    return penstock::test::SeededRandom(key).below(40) == 0 ? std::optional(ErrorCode::interrupted)
-                                                            : std::nullopt;
-  };
+  options.trainer_error = abandons_anywhere(seed);
   return options;
 }
 

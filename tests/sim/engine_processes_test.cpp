@@ -2,7 +2,6 @@
 // process. One thread runs all of them, in an order chosen by a seed.
 #include "kit/cluster.hpp"
 #include "kit/process_ranks.hpp"
-#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <memory>
@@ -45,14 +44,7 @@ TEST(EngineProcesses, GoOnAfterAbandonedSteps) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     RunOptions options = on_disk(2 + seed % 3, seed);
     const RunResult expected = train(options);
-    options.trainer_error = [seed](const Point& point) -> std::optional<ErrorCode> {
-      if (point.attempt >= 3) return std::nullopt;
-      const std::uint64_t key =
-          ((((seed * 7 + point.rank) * 31 + point.step) * 31 + point.attempt) * 31 + point.micro_batch) * 31 +
-          point.unit * 5 + static_cast<std::uint64_t>(point.place);
-      return penstock::test::SeededRandom(key).below(40) == 0 ? std::optional(ErrorCode::interrupted)
-                                                              : std::nullopt;
-    };
+    options.trainer_error = abandons_anywhere(seed);
     const RunResult result = train_as_processes(options);
     ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
     ASSERT_EQ(result.digest, expected.digest) << "seed " << seed;

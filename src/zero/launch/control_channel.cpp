@@ -59,31 +59,33 @@ std::string text_of(const tcp::socket& socket) {
   return error ? "an unknown address" : to_string(Endpoint{peer.address().to_string(), peer.port()});
 }
 
-}  // namespace
-
-/// The thread, and everything that runs on it. The members after `mutex` are shared with callers.
-class ControlChannel::Loop {
+/// The members before `mutex_` are used by the thread, those after it by callers too.
+class TcpControlChannel final : public ControlChannel {
  public:
-  explicit Loop(const Options& options) : options_(options), client_(greeting(options), options.patience) {}
-  ~Loop();
+  explicit TcpControlChannel(const Options& options)
+      : options_(options), client_(greeting(options), options.patience) {}
+  ~TcpControlChannel() override;
 
-  [[nodiscard]] const Options& options() const { return options_; }
   Result<void> listen();
   Result<void> start();
   Result<void> wait_for_peers();
-  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes);
-  Result<std::optional<Slots>> poll_gather();
-  Result<Slots> wait_for_gather();
-  void interrupt(const Error& cause) noexcept;
-  Result<void> start_recovery();
-  Result<bool> poll_recovery();
-  void fail(const Error& error) noexcept;
-  void fail_job(const Error& error) noexcept;
-  [[nodiscard]] std::optional<Error> obstacle() const;
-  void set_wake(std::function<void()> wake);
-  [[nodiscard]] std::vector<std::string> take_messages();
-  [[nodiscard]] const std::vector<Peer>& peers() const { return *job_.peers(); }
-  [[nodiscard]] const Addresses& addresses() const { return addresses_; }
+
+  std::uint32_t rank() const override { return options_.rank; }
+  std::uint32_t ranks() const override { return options_.ranks; }
+  const std::vector<Peer>& peers() const override { return *job_.peers(); }
+  const Addresses& addresses() const override { return addresses_; }
+  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override;
+  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override;
+  Result<std::optional<Slots>> poll_gather() override;
+  std::vector<std::uint32_t> absent() const override { return {}; }
+  void interrupt(const Error& cause) noexcept override;
+  Result<void> start_recovery() override;
+  Result<bool> poll_recovery() override;
+  void fail(const Error& error) noexcept override;
+  void fail_job(const Error& error) noexcept override;
+  std::optional<Error> obstacle() const override;
+  void set_wake(std::function<void()> wake) override;
+  std::vector<std::string> take_messages() override;
 
  private:
   void connect();
@@ -133,7 +135,7 @@ class ControlChannel::Loop {
 };
 
 /// Errors name the port, because a user can choose another.
-Result<void> ControlChannel::Loop::listen() {
+Result<void> TcpControlChannel::listen() {
   const auto& [host, port] = options_.rank_0;
   const asio::error_code error = zero::listen(acceptor_, host, port);
   if (!error) {
@@ -147,7 +149,7 @@ Result<void> ControlChannel::Loop::listen() {
       .advice("set MASTER_PORT to another number, the same on every rank");
 }
 
-Result<void> ControlChannel::Loop::start() {
+Result<void> TcpControlChannel::start() {
   began_ = options_.patience.clock->now();
   if (server_) asio::post(context_, [this] { accept(); });
   asio::post(context_, [this] {
@@ -161,7 +163,7 @@ Result<void> ControlChannel::Loop::start() {
   return ok();
 }
 
-ControlChannel::Loop::~Loop() {
+TcpControlChannel::~TcpControlChannel() {
   set_wake({});
   if (!thread_.joinable()) return;
   asio::post(context_, [this] { leave(); });
@@ -175,7 +177,7 @@ ControlChannel::Loop::~Loop() {
   thread_.join();
 }
 
-void ControlChannel::Loop::leave() {
+void TcpControlChannel::leave() {
   leaves_ = true;
   client_.leave();
   send();
@@ -184,7 +186,7 @@ void ControlChannel::Loop::leave() {
 }
 
 /// Whether no other rank needs this end any more. After a failure its peers only need to be told.
-bool ControlChannel::Loop::has_ended() const {
+bool TcpControlChannel::has_ended() const {
   if (!leaves_) return false;
   const auto ended = [this](const std::shared_ptr<control::Connection>& one) {
     return !one->is_open() || (client_.failure() && one->is_idle());
@@ -195,7 +197,7 @@ bool ControlChannel::Loop::has_ended() const {
                                               [&](const auto& one) { return ended(one.second); }));
 }
 
-void ControlChannel::Loop::connect() {
+void TcpControlChannel::connect() {
   if (client_.failure() || leaves_) return;
   connecting_.emplace(context_);
   attempt_.expires_after(attempt_max);
@@ -231,14 +233,14 @@ void ControlChannel::Loop::connect() {
       });
 }
 
-void ControlChannel::Loop::note_addresses(const tcp::socket& connected) {
+void TcpControlChannel::note_addresses(const tcp::socket& connected) {
   asio::error_code ignored;
   const std::lock_guard lock(mutex_);
   addresses_ = {.own = connected.local_endpoint(ignored).address().to_string(),
                 .rank_0 = connected.remote_endpoint(ignored).address().to_string()};
 }
 
-void ControlChannel::Loop::retry(const std::string& reason) {
+void TcpControlChannel::retry(const std::string& reason) {
   attempt_.cancel();
   connecting_.reset();
   const control::Patience& patience = options_.patience;
@@ -259,7 +261,7 @@ void ControlChannel::Loop::retry(const std::string& reason) {
   });
 }
 
-void ControlChannel::Loop::accept() {
+void TcpControlChannel::accept() {
   acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
     if (!error) {
       serve(std::move(socket));
@@ -272,7 +274,7 @@ void ControlChannel::Loop::accept() {
   });
 }
 
-void ControlChannel::Loop::serve(tcp::socket socket) {
+void TcpControlChannel::serve(tcp::socket socket) {
   close_in_children(socket.native_handle());
   const ConnectionId id = next_connection_++;
   const std::string address = text_of(socket);
@@ -292,7 +294,7 @@ void ControlChannel::Loop::serve(tcp::socket socket) {
   send();
 }
 
-void ControlChannel::Loop::arm_timer() {
+void TcpControlChannel::arm_timer() {
   const TimePoint due = server_ ? std::min(client_.next_due(), server_->next_due()) : client_.next_due();
   timer_.expires_after(std::max<TimePoint>(due - options_.patience.clock->now(), 1ms));
   timer_.async_wait([this](asio::error_code cancelled) {
@@ -305,7 +307,7 @@ void ControlChannel::Loop::arm_timer() {
 }
 
 /// Sends what both ends want to say, and tells callers what has changed.
-void ControlChannel::Loop::send() {
+void TcpControlChannel::send() {
   if (auto frames = client_.take_outgoing(); !frames.empty() && to_rank_0_)
     to_rank_0_->send(std::move(frames));
   if (server_) {
@@ -319,7 +321,7 @@ void ControlChannel::Loop::send() {
   publish();
 }
 
-void ControlChannel::Loop::publish() {
+void TcpControlChannel::publish() {
   bool news = false;
   {
     const std::lock_guard lock(mutex_);
@@ -335,14 +337,14 @@ void ControlChannel::Loop::publish() {
   if (wake_) wake_();
 }
 
-Result<void> ControlChannel::Loop::wait_for_peers() {
+Result<void> TcpControlChannel::wait_for_peers() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return job_.peers() || job_.failure(); });
   if (auto error = job_.failure()) return *error;
   return ok();
 }
 
-Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::span<const std::byte> bytes) {
+Result<void> TcpControlChannel::start_gather(const std::string& label, std::span<const std::byte> bytes) {
   const std::uint64_t size = control::gathered_bytes(options_.ranks, bytes.size()) + label.size();
   if (size > control::payload_bytes_max) {
     return Error::invalid_argument("ControlChannel::gather")
@@ -358,12 +360,14 @@ Result<void> ControlChannel::Loop::start_gather(const std::string& label, std::s
   return ok();
 }
 
-Result<std::optional<ControlChannel::Slots>> ControlChannel::Loop::poll_gather() {
+Result<std::optional<JobControl::Slots>> TcpControlChannel::poll_gather() {
   const std::lock_guard lock(mutex_);
   return job_.poll_gather();
 }
 
-Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
+Result<JobControl::Slots> TcpControlChannel::gather(const std::string& label,
+                                                    std::span<const std::byte> bytes) {
+  PENSTOCK_TRY(start_gather(label, bytes));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return job_.has_gathered(); });
   PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather());
@@ -371,7 +375,7 @@ Result<ControlChannel::Slots> ControlChannel::Loop::wait_for_gather() {
 }
 
 /// Returns when it is published, so that start_recovery() finds it.
-void ControlChannel::Loop::interrupt(const Error& cause) noexcept {
+void TcpControlChannel::interrupt(const Error& cause) noexcept {
   std::unique_lock lock(mutex_);
   const std::uint64_t mine = ++interrupts_asked_;
   const Error interruption = Error(ErrorCode::interrupted, "ControlChannel")
@@ -387,42 +391,44 @@ void ControlChannel::Loop::interrupt(const Error& cause) noexcept {
   changed_.wait(lock, [this, mine] { return interrupts_done_ >= mine; });
 }
 
-Result<void> ControlChannel::Loop::start_recovery() {
+Result<void> TcpControlChannel::start_recovery() {
   const std::lock_guard lock(mutex_);
   PENSTOCK_TRY(job_.start_recovery());
   post([this] { client_.recover(); });
   return ok();
 }
 
-Result<bool> ControlChannel::Loop::poll_recovery() {
+Result<bool> TcpControlChannel::poll_recovery() {
   const std::lock_guard lock(mutex_);
   return job_.poll_recovery();
 }
 
-void ControlChannel::Loop::fail(const Error& error) noexcept {
+void TcpControlChannel::fail(const Error& error) noexcept {
   fail_job(Error(ErrorCode::peer_failed, "ControlChannel")
                .reason("rank " + std::to_string(options_.rank) + " has failed")
                .note("cause   " + error.message()));
 }
 
-void ControlChannel::Loop::fail_job(const Error& error) noexcept {
+void TcpControlChannel::fail_job(const Error& error) noexcept {
   post([this, failure = control::failure_of(error)] { client_.fail(failure); });
 }
 
-std::optional<Error> ControlChannel::Loop::obstacle() const {
+std::optional<Error> TcpControlChannel::obstacle() const {
   const std::lock_guard lock(mutex_);
   return job_.obstacle();
 }
 
-void ControlChannel::Loop::set_wake(std::function<void()> wake) {
+void TcpControlChannel::set_wake(std::function<void()> wake) {
   const std::lock_guard lock(wake_mutex_);
   wake_ = std::move(wake);
 }
 
-std::vector<std::string> ControlChannel::Loop::take_messages() {
+std::vector<std::string> TcpControlChannel::take_messages() {
   const std::lock_guard lock(mutex_);
   return std::exchange(messages_, {});
 }
+
+}  // namespace
 
 Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& options) {
   if (options.ranks == 0 || options.rank >= options.ranks) {
@@ -441,62 +447,11 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
   if (join_max <= TimePoint::zero() || silence <= TimePoint::zero() || clock == nullptr) {
     return Error::invalid_argument(operation).object("patience").wanted("times above 0, and a clock");
   }
-  auto loop = std::make_unique<Loop>(options);
-  if (options.rank == 0) PENSTOCK_TRY(loop->listen());
-  PENSTOCK_TRY(loop->start());
-  PENSTOCK_TRY(loop->wait_for_peers());
-  return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(loop)));
-}
-
-ControlChannel::ControlChannel(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
-ControlChannel::~ControlChannel() = default;
-
-const std::vector<ControlChannel::Peer>& ControlChannel::peers() const {
-  return loop_->peers();
-}
-const ControlChannel::Addresses& ControlChannel::addresses() const {
-  return loop_->addresses();
-}
-std::uint32_t ControlChannel::rank() const {
-  return loop_->options().rank;
-}
-std::uint32_t ControlChannel::ranks() const {
-  return loop_->options().ranks;
-}
-Result<ControlChannel::Slots> ControlChannel::gather(const std::string& label,
-                                                     std::span<const std::byte> bytes) {
-  PENSTOCK_TRY(loop_->start_gather(label, bytes));
-  return loop_->wait_for_gather();
-}
-Result<void> ControlChannel::start_gather(const std::string& label, std::span<const std::byte> bytes) {
-  return loop_->start_gather(label, bytes);
-}
-Result<std::optional<ControlChannel::Slots>> ControlChannel::poll_gather() {
-  return loop_->poll_gather();
-}
-void ControlChannel::interrupt(const Error& cause) noexcept {
-  loop_->interrupt(cause);
-}
-Result<void> ControlChannel::start_recovery() {
-  return loop_->start_recovery();
-}
-Result<bool> ControlChannel::poll_recovery() {
-  return loop_->poll_recovery();
-}
-void ControlChannel::fail(const Error& error) noexcept {
-  loop_->fail(error);
-}
-void ControlChannel::fail_job(const Error& error) noexcept {
-  loop_->fail_job(error);
-}
-std::optional<Error> ControlChannel::obstacle() const {
-  return loop_->obstacle();
-}
-void ControlChannel::set_wake(std::function<void()> wake) {
-  loop_->set_wake(std::move(wake));
-}
-std::vector<std::string> ControlChannel::take_messages() {
-  return loop_->take_messages();
+  auto channel = std::make_unique<TcpControlChannel>(options);
+  if (options.rank == 0) PENSTOCK_TRY(channel->listen());
+  PENSTOCK_TRY(channel->start());
+  PENSTOCK_TRY(channel->wait_for_peers());
+  return channel;
 }
 
 }  // namespace penstock::zero

@@ -25,8 +25,10 @@ namespace penstock::zero {
 ///     auto channel = ControlChannel::join({.job = launch.job, .rank = 1, .ranks = 2, .rank_0 = endpoint}).value();
 ///     auto all = channel->gather("configuration", bytes).value();   // all[r] are those of rank r
 ///
-/// join(), gather() and the destructor block, for a bounded time.
-class ControlChannel final : public JobControl {
+/// A message holds 1 MiB of what is gathered, of all ranks; more is invalid_argument. The destructor leaves the job;
+/// rank 0 first waits for the others to leave, at most Patience::silence. join(), gather() and the destructor block,
+/// for a bounded time.
+class ControlChannel : public JobControl {
  public:
   struct Options {
     std::string job;  ///< equal on all ranks, and different from that of another job
@@ -38,42 +40,19 @@ class ControlChannel final : public JobControl {
 
   /// Returns when all ranks have come.
   ///
-  /// Errors: unsupported, for a build without Asio; in_use and permission, where rank 0 cannot listen;
-  /// deadline_exceeded, naming what is missing; invalid_argument and already_exists, for ranks that do not fit
-  /// together; peer_failed.
+  /// Errors: in_use and permission, where rank 0 cannot listen; deadline_exceeded, naming what is missing;
+  /// invalid_argument and already_exists, for ranks that do not fit together; peer_failed.
   [[nodiscard]] static Result<std::unique_ptr<ControlChannel>> join(const Options& options);
-  /// Leaves the job. Rank 0 first waits for the others to leave, at most Patience::silence.
-  ~ControlChannel() override;
 
   /// By their numbers.
-  [[nodiscard]] const std::vector<Peer>& peers() const;
+  [[nodiscard]] virtual const std::vector<Peer>& peers() const = 0;
   /// Of the connection to rank 0.
   struct Addresses {
     std::string own, rank_0;
   };
-  [[nodiscard]] const Addresses& addresses() const;
-
-  std::uint32_t rank() const override;
-  std::uint32_t ranks() const override;
-  /// Errors of both: those of JobControl; invalid_argument, for more bytes than a message holds (of all ranks, 1 MiB).
-  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override;
-  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override;
-  Result<std::optional<Slots>> poll_gather() override;
-  std::vector<std::uint32_t> absent() const override { return {}; }
-  void interrupt(const Error& cause) noexcept override;
-  Result<void> start_recovery() override;
-  Result<bool> poll_recovery() override;
-  void fail(const Error& error) noexcept override;
-  void fail_job(const Error& error) noexcept override;
-  std::optional<Error> obstacle() const override;
-  void set_wake(std::function<void()> wake) override;
+  [[nodiscard]] virtual const Addresses& addresses() const = 0;
   /// What a user may want to know, one per line: connections that rank 0 has refused.
-  [[nodiscard]] std::vector<std::string> take_messages();
-
- private:
-  class Loop;
-  explicit ControlChannel(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  [[nodiscard]] virtual std::vector<std::string> take_messages() = 0;
 };
 
 }  // namespace penstock::zero
