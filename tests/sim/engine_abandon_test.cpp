@@ -1,6 +1,5 @@
 // A trainer abandons steps, for example after an exception in a forward or backward.
 #include "kit/cluster.hpp"
-#include "kit/seeded_random.hpp"
 
 #include <gtest/gtest.h>
 #include <optional>
