@@ -83,7 +83,7 @@ Result<void> compare(const Arguments& arguments, Contest& contest, Collective co
       return measure::median(measure::ratios(series[c].bytes_per_second, series[other].bytes_per_second));
     };
     const bool has_mpi = contestants.size() > 2;
-    fmt::print("{:>12}{:>12.2f}{:>9.0f}%{:>14.3f}{:>14}{:>16.2f}\n", contestants[c].name, rate.median / 1e9,
+    fmt::print("{:>12}{:>12.3f}{:>9.0f}%{:>14.3f}{:>14}{:>16.2f}\n", contestants[c].name, rate.median / 1e9,
                100 * rate.spread, to(0), has_mpi ? fmt::format("{:.3f}", to(1)) : "",
                measure::median(series[c].cpu_seconds_per_gb));
   }

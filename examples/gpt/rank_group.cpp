@@ -1,5 +1,8 @@
 #include "gpt/rank_group.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 namespace gpt {
@@ -25,6 +28,20 @@ zero::RankIdentity RankGroup::identity(std::uint32_t index) const {
 
 zero::GroupMembership RankGroup::membership(std::uint32_t index) const {
   return processes_ ? zero::process_membership(processes_) : zero::in_process_membership(threads_, index);
+}
+
+Result<RankGroup::Step> RankGroup::agree(const Step& mine) const {
+  if (!processes_) return mine;
+  PENSTOCK_TRY_ASSIGN(const auto all,
+                      processes_->gather("losses and signals", std::as_bytes(std::span(&mine, 1))));
+  Step agreed;
+  for (const auto& bytes : all) {
+    Step one;
+    std::memcpy(&one, bytes.data(), sizeof one);
+    agreed.loss += one.loss / static_cast<double>(all.size());
+    agreed.signal = std::max(agreed.signal, one.signal);
+  }
+  return agreed;
 }
 
 void RankGroup::abort(std::uint32_t index, const Error& error) const {

@@ -29,6 +29,13 @@ class RankGroup {
   [[nodiscard]] penstock::zero::GroupMembership membership(std::uint32_t index) const;
   /// The rank has failed: the collectives of its peers fail.
   void abort(std::uint32_t index, const penstock::Error& error) const;
+  /// What the ranks of all processes have in common after a step.
+  struct Step {
+    double loss = 0;  ///< the mean of all ranks
+    int signal = 0;   ///< that ends the training, if one of them has got it
+  };
+  /// The same on all; collective, called by one thread of each process. Of `mine`, the loss is this process' mean.
+  [[nodiscard]] penstock::Result<Step> agree(const Step& mine) const;
   /// What a user may want to know, one per line.
   [[nodiscard]] std::vector<std::string> take_messages() const;
 

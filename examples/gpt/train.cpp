@@ -19,6 +19,7 @@
 #include <barrier>
 #include <cstdio>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -45,6 +46,12 @@ struct Run {
   std::optional<Error> error;
   int signal = 0;  // ended it after a step
 };
+
+double mean_loss(std::span<const StepReport> reports) {
+  double sum = 0;
+  for (const StepReport& report : reports) sum += report.loss;
+  return sum / static_cast<double>(reports.size());
+}
 
 /// The error of a step, with what it cost: the example saves nothing.
 Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
@@ -90,13 +97,14 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
       }
       reports[here] = *done;
       arrived.arrive_and_wait();
-      if (here == 0) {
-        if (!failed && report) report->step(step, reports, trainers);
-        for (std::uint32_t i = 0; trace != nullptr && !failed && i < ranks; ++i)
-          trace->add(i, *trainers[i]->timeline());
+      if (here == 0 && !failed) {
+        auto agreed = group.agree({.loss = mean_loss(reports), .signal = stop_signal()});
+        if (!agreed) return lost(std::move(agreed).error(), step + 1, arguments.training.steps, rank);
+        run.signal = agreed->signal;
+        if (report) report->step(step, agreed->loss, reports, trainers);
+        for (std::uint32_t i = 0; trace != nullptr && i < ranks; ++i) trace->add(i, *trainers[i]->timeline());
         for (const std::string& message : group.take_messages())
           std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
-        run.signal = stop_signal();  // once per step, for all ranks of this process
       }
       arrived.arrive_and_wait();
       if (run.signal != 0) break;

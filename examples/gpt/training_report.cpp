@@ -50,7 +50,7 @@ TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& t
   const ModelDescription description(model);
   std::printf("%s parameters, %u ranks, %.0f tokens a step%s\n",
               to_string(description.element_count()).c_str(), training.ranks, tokens_,
-              ranks_here < training.ranks ? "; loss, bytes and memory are those of rank 0" : "");
+              ranks_here < training.ranks ? "; bytes and memory are those of rank 0" : "");
   if (limit != nullptr) {
     std::printf("disk limit, measured now: read %.2f, write %.2f, mixed %.2f GB/s%s\n", limit->read / 1e9,
                 limit->write / 1e9, limit->mixed / 1e9,
@@ -69,7 +69,8 @@ TrainingReport::Totals TrainingReport::moved(const Trainers& trainers) {
   return totals;
 }
 
-void TrainingReport::step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers) {
+void TrainingReport::step(std::uint32_t step, double loss, std::span<const StepReport> reports,
+                          const Trainers& trainers) {
   const auto now = Clock::steady().now();
   const double elapsed = seconds(now - last_), total = seconds(now - began_);
   last_ = now;
@@ -77,9 +78,8 @@ void TrainingReport::step(std::uint32_t step, std::span<const StepReport> report
   moved_ = moved(trainers);
   const double read = moved_.read - before.read, written = moved_.written - before.written;
 
-  double loss = 0, stall = 0, update = 0;  // of the step before, which ran beside this one
+  double stall = 0, update = 0;  // of the step before, which ran beside this one
   for (const StepReport& report : reports) {
-    loss += report.loss / static_cast<double>(reports.size());
     stall += report.stalled.sum() / static_cast<double>(reports.size());
     update = std::max(update, seconds(report.outcome.previous_update));
   }

@@ -22,7 +22,8 @@ class TrainingReport {
   TrainingReport(const ModelConfig& model, const TrainingConfig& training, std::uint32_t ranks_here,
                  const DiskLimit* limit, bool device_is_host);
 
-  void step(std::uint32_t step, std::span<const StepReport> reports, const Trainers& trainers);
+  /// `loss`: the mean of all ranks.
+  void step(std::uint32_t step, double loss, std::span<const StepReport> reports, const Trainers& trainers);
   void end(const Trainers& trainers, const std::string& digest) const;
   /// Writes the same figures as JSON: docs/gpt_example.md.
   void write_json(const OutputFile& file, const Trainers& trainers, const std::string& digest) const;

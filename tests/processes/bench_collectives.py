@@ -11,15 +11,15 @@ import subprocess
 
 from processes import Job, free_port
 
-SETTINGS = ["--slots", "1", "64", "--rounds", "2", "--seconds", "0.001"]
+SETTINGS = ["--slots", "16", "64", "--rounds", "2", "--seconds", "0.001"]
 
 
 def check_report(text, contestants):
     for collective in ("all-gather", "reduce-scatter"):
-        for slot in ("1.0 KiB", "64.0 KiB"):
+        for slot in ("16.0 KiB", "64.0 KiB"):
             table = re.search(rf"{collective}, slots of {slot}\n.*\n((?: +.+\n)+)", text)
             assert table, f"no table of {collective}, {slot}:\n{text}"
-            rows = re.findall(r"^ +(\S.*?) {2,}(\d+\.\d\d) +\d+% +(\d+\.\d{3})", table.group(1), re.M)
+            rows = re.findall(r"^ +(\S.*?) {2,}(\d+\.\d{3}) +\d+% +(\d+\.\d{3})", table.group(1), re.M)
             assert [name for name, _, _ in rows] == contestants, f"{rows} in\n{text}"
             assert rows[0][2] == "1.000" and all(float(rate) > 0 for _, rate, _ in rows), text
 

@@ -7,8 +7,10 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 
 from processes import Job, free_port, skip, two_hosts
 
@@ -44,6 +46,20 @@ def as_processes(job, commands):
 def compare(what, ranks, expected, digest):
     assert digest == expected, f"{what}, {ranks} ranks: digest {digest}, of threads {expected}"
     print(f"{what}, {ranks} ranks: {digest}, as of threads")
+
+
+def check_signal(train):
+    """A signal to one process ends all after the same step."""
+    master = f"127.0.0.1:{free_port()}"
+    with Job() as job:
+        for rank in range(2):
+            job.start([*train, "--steps", "100000", "--rank", rank, "--world", 2, "--master", master])
+        while "step 3/" not in job.output(0):
+            assert job.processes[0].poll() is None, job.output(0)
+            time.sleep(0.01)
+        job.processes[1].send_signal(signal.SIGTERM)
+        late = job.wait(range(2), 60)
+        assert not late and set(job.status.values()) == {128 + signal.SIGTERM}, (job.status, job.output(0), job.output(1))
 
 
 def main():
@@ -82,6 +98,8 @@ def main():
                 if arguments.mpi_module:
                     compare("mpirun, MPI", ranks, expected, digest_in(
                         run([*mpirun, *train, "--mpi"], **as_root, PENSTOCK_MPI=arguments.mpi_module)))
+        if arguments.launcher == "options":
+            check_signal(train)
     return 0
 
 

@@ -26,6 +26,7 @@ using asio::ip::tcp;
 using control::ConnectionId;
 using control::ControlClient;
 using control::ControlServer;
+using control::Gatherer;
 using namespace std::chrono_literals;
 
 constexpr const char* operation = "ControlChannel::join";
@@ -74,8 +75,15 @@ class TcpControlChannel final : public ControlChannel {
   std::uint32_t ranks() const override { return options_.ranks; }
   const std::vector<Peer>& peers() const override { return *job_.peers(); }
   const Addresses& addresses() const override { return addresses_; }
-  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override;
-  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override;
+  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override {
+    return gather(Gatherer::collectives, label, bytes);
+  }
+  Result<Slots> gather_for_trainer(const std::string& label, std::span<const std::byte> bytes) override {
+    return gather(Gatherer::trainer, label, bytes);
+  }
+  Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override {
+    return start_gather(Gatherer::collectives, label, bytes);
+  }
   Result<std::optional<Slots>> poll_gather() override;
   std::vector<std::uint32_t> absent() const override { return {}; }
   void interrupt(const Error& cause) noexcept override;
@@ -88,6 +96,8 @@ class TcpControlChannel final : public ControlChannel {
   std::vector<std::string> take_messages() override;
 
  private:
+  Result<Slots> gather(Gatherer by, const std::string& label, std::span<const std::byte> bytes);
+  Result<void> start_gather(Gatherer by, const std::string& label, std::span<const std::byte> bytes);
   void connect();
   void note_addresses(const tcp::socket& connected);
   void retry(const std::string& reason);
@@ -344,7 +354,8 @@ Result<void> TcpControlChannel::wait_for_peers() {
   return ok();
 }
 
-Result<void> TcpControlChannel::start_gather(const std::string& label, std::span<const std::byte> bytes) {
+Result<void> TcpControlChannel::start_gather(Gatherer by, const std::string& label,
+                                             std::span<const std::byte> bytes) {
   const std::uint64_t size = control::gathered_bytes(options_.ranks, bytes.size()) + label.size();
   if (size > control::payload_bytes_max) {
     return Error::invalid_argument("ControlChannel::gather")
@@ -353,24 +364,24 @@ Result<void> TcpControlChannel::start_gather(const std::string& label, std::span
         .got(size);
   }
   const std::lock_guard lock(mutex_);
-  PENSTOCK_TRY(job_.start_gather());
-  post([this, label, copy = std::vector(bytes.begin(), bytes.end())] {
-    if (!client_.interruption()) client_.gather(label, copy);  // which would be in vain
+  PENSTOCK_TRY(job_.start_gather(by));
+  post([this, by, label, copy = std::vector(bytes.begin(), bytes.end())] {
+    if (!client_.interruption()) client_.gather(by, label, copy);  // which would be in vain
   });
   return ok();
 }
 
 Result<std::optional<JobControl::Slots>> TcpControlChannel::poll_gather() {
   const std::lock_guard lock(mutex_);
-  return job_.poll_gather();
+  return job_.poll_gather(Gatherer::collectives);
 }
 
-Result<JobControl::Slots> TcpControlChannel::gather(const std::string& label,
+Result<JobControl::Slots> TcpControlChannel::gather(Gatherer by, const std::string& label,
                                                     std::span<const std::byte> bytes) {
-  PENSTOCK_TRY(start_gather(label, bytes));
+  PENSTOCK_TRY(start_gather(by, label, bytes));
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return job_.has_gathered(); });
-  PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather());
+  changed_.wait(lock, [this, by] { return job_.has_gathered(by); });
+  PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather(by));
   return *std::move(slots);
 }
 

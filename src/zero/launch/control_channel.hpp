@@ -51,6 +51,9 @@ class ControlChannel : public JobControl {
     std::string own, rank_0;
   };
   [[nodiscard]] virtual const Addresses& addresses() const = 0;
+  /// As gather(), for the trainer: it runs side by side with what the collectives gather. Any thread, one at a time.
+  [[nodiscard]] virtual Result<Slots> gather_for_trainer(const std::string& label,
+                                                         std::span<const std::byte> bytes) = 0;
   /// What a user may want to know, one per line: connections that rank 0 has refused.
   [[nodiscard]] virtual std::vector<std::string> take_messages() = 0;
 };

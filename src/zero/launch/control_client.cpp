@@ -64,12 +64,13 @@ void ControlClient::take(Message message) {
 }
 
 void ControlClient::take(Gathered gathered) {
-  const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == round_ && !gathered_ &&
+  Gathering& mine = of(gathered.by);
+  const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == mine.rounds && !mine.gathered &&
                        gathered.all.size() == hello_.ranks;
   if (!in_turn) return fail_out_of_turn(Message(Gathered()).index());
   if (waits_for_epoch_) return;  // it was complete before the server knew of the interruption
   if (!interruption_) {
-    gathered_ = std::move(gathered.all);
+    mine.gathered = std::move(gathered.all);
     return;
   }
   interruption_.reset();
@@ -80,8 +81,7 @@ void ControlClient::take(Gathered gathered) {
 void ControlClient::take(Interrupt cause) {
   if (cause.epoch != epoch_ + 1) return fail_out_of_turn(Message(Interrupt()).index());
   epoch_ = cause.epoch;
-  round_ = 0;
-  gathered_.reset();
+  gatherings_ = {};
   interruption_ = std::move(cause.text);
   waits_for_epoch_ = false;
   if (recovers_) send_recovery();
@@ -122,13 +122,17 @@ TimePoint ControlClient::next_due() const {
   return running_.next_update(next_heartbeat_);
 }
 
-void ControlClient::gather(std::string label, std::vector<std::byte> bytes) {
-  PENSTOCK_CHECK(peers_ && !gathered_ && !interruption_);
-  send(Gather{.epoch = epoch_, .round = round_++, .label = std::move(label), .bytes = std::move(bytes)});
+void ControlClient::gather(Gatherer by, std::string label, std::vector<std::byte> bytes) {
+  PENSTOCK_CHECK(peers_ && !of(by).gathered && !interruption_);
+  send(Gather{.by = by,
+              .epoch = epoch_,
+              .round = of(by).rounds++,
+              .label = std::move(label),
+              .bytes = std::move(bytes)});
 }
 
-std::optional<std::vector<std::vector<std::byte>>> ControlClient::take_gathered() {
-  return std::exchange(gathered_, std::nullopt);
+std::optional<std::vector<std::vector<std::byte>>> ControlClient::take_gathered(Gatherer by) {
+  return std::exchange(of(by).gathered, std::nullopt);
 }
 
 void ControlClient::interrupt(std::string cause) {
@@ -145,7 +149,11 @@ void ControlClient::recover() {
 }
 
 void ControlClient::send_recovery() {
-  send(Gather{.epoch = epoch_, .round = round_++, .label = "recovery", .bytes = {}});
+  send(Gather{.by = Gatherer::collectives,
+              .epoch = epoch_,
+              .round = of(Gatherer::collectives).rounds++,
+              .label = "recovery",
+              .bytes = {}});
 }
 
 void ControlClient::fail(Failure failure) {

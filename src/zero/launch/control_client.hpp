@@ -4,6 +4,7 @@
 #include "zero/launch/control_message.hpp"
 #include "zero/launch/patience.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,11 +33,11 @@ class ControlClient {
 
   /// All ranks of the job, by their numbers, once all have joined.
   [[nodiscard]] const std::optional<std::vector<Peer>>& peers() const { return peers_; }
-  /// Gives `bytes` to all ranks, one gathering at a time. Precondition: peers(), no interruption(), and take_gathered()
-  /// has returned the last one.
-  void gather(std::string label, std::vector<std::byte> bytes);
+  /// Gives `bytes` to all ranks, one gathering of `by` at a time. Precondition: peers(), no interruption(), and
+  /// take_gathered() has returned the last one.
+  void gather(Gatherer by, std::string label, std::vector<std::byte> bytes);
   /// The bytes of every rank, once, when they are here.
-  [[nodiscard]] std::optional<std::vector<std::vector<std::byte>>> take_gathered();
+  [[nodiscard]] std::optional<std::vector<std::vector<std::byte>>> take_gathered(Gatherer by);
   /// The gathering in progress will not complete, on any rank. Without effect while there is an interruption().
   void interrupt(std::string cause);
   /// The cause, until every rank has called recover().
@@ -67,11 +68,18 @@ class ControlClient {
   TimePoint next_heartbeat_, heard_;
   FrameReader reader_;
   std::optional<std::vector<Peer>> peers_;
-  std::uint64_t epoch_ = 0, round_ = 0, recoveries_ = 0;
+  /// Of one Gatherer: how many it has begun in this epoch, and the bytes of the last one.
+  struct Gathering {
+    std::uint64_t rounds = 0;
+    std::optional<std::vector<std::vector<std::byte>>> gathered;
+  };
+  [[nodiscard]] Gathering& of(Gatherer by) { return gatherings_[static_cast<std::size_t>(by)]; }
+
+  std::array<Gathering, gatherers> gatherings_;
+  std::uint64_t epoch_ = 0, recoveries_ = 0;
   std::optional<std::string> interruption_;
   /// Of the recovery: from the call of interrupt() until its epoch has begun; recover() was called.
   bool waits_for_epoch_ = false, recovers_ = false;
-  std::optional<std::vector<std::vector<std::byte>>> gathered_;
   std::optional<Failure> failure_;
   bool is_open_ = false, has_left_ = false;
   std::vector<std::byte> outgoing_;

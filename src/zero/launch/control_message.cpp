@@ -96,6 +96,12 @@ class Reader {
     code = static_cast<ErrorCode>(number);
     ok_ = ok_ && code <= ErrorCode::failed_state;
   }
+  void read(Gatherer& by) {
+    std::underlying_type_t<Gatherer> number = 0;
+    read(number);
+    by = static_cast<Gatherer>(number);
+    ok_ = ok_ && number < gatherers;
+  }
   void read(Peer& peer) { (*this)(peer.machine, peer.host, peer.process); }
 
   std::span<const std::byte> bytes_;
@@ -112,9 +118,9 @@ void fields(Archive& archive, auto& message) {
   } else if constexpr (std::same_as<M, Welcome>) {
     archive(message.peers);
   } else if constexpr (std::same_as<M, Gather>) {
-    archive(message.epoch, message.round, message.label, message.bytes);
+    archive(message.by, message.epoch, message.round, message.label, message.bytes);
   } else if constexpr (std::same_as<M, Gathered>) {
-    archive(message.epoch, message.round, message.all);
+    archive(message.by, message.epoch, message.round, message.all);
   } else if constexpr (std::same_as<M, Interrupt>) {
     archive(message.epoch, message.text);
   } else if constexpr (std::same_as<M, Failure>) {
@@ -178,7 +184,8 @@ std::vector<std::byte> encode(const Message& message) {
 }
 
 std::uint64_t gathered_bytes(std::uint64_t ranks, std::uint64_t bytes) {
-  return 2 * sizeof(std::uint64_t) + sizeof(std::uint32_t) + ranks * (sizeof(std::uint32_t) + bytes);
+  return sizeof(Gatherer) + 2 * sizeof(std::uint64_t) + sizeof(std::uint32_t) +
+         ranks * (sizeof(std::uint32_t) + bytes);
 }
 
 void FrameReader::feed(std::span<const std::byte> bytes) {

@@ -33,9 +33,14 @@ struct Welcome {
   std::vector<Peer> peers;
   bool operator==(const Welcome&) const = default;
 };
+/// Who gathers: the gatherings of one have an order, and those of different ones run side by side.
+enum class Gatherer : std::uint8_t { collectives, trainer };
+constexpr std::size_t gatherers = 2;
+
 /// One rank's bytes for a gathering; `label` says what they are, and is equal on all ranks. Rounds are counted from 0
 /// in each epoch; an interruption begins the next epoch.
 struct Gather {
+  Gatherer by{};
   std::uint64_t epoch = 0, round = 0;
   std::string label;
   std::vector<std::byte> bytes;
@@ -43,6 +48,7 @@ struct Gather {
 };
 /// To every rank: those of rank r are all[r].
 struct Gathered {
+  Gatherer by{};
   std::uint64_t epoch = 0, round = 0;
   std::vector<std::vector<std::byte>> all;
   bool operator==(const Gathered&) const = default;

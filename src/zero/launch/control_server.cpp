@@ -26,7 +26,9 @@ ControlServer::ControlServer(std::string job, std::string build, std::uint32_t r
       next_heartbeat_(running_.end_of(patience.heartbeat())),
       end_of_join_(running_.end_of(patience.join)),
       members_(ranks),
-      gathers_(ranks) {}
+      gatherings_{} {
+  begin_epoch();
+}
 
 void ControlServer::opened(ConnectionId id, std::string address) {
   (void)running_.update();
@@ -140,45 +142,50 @@ std::optional<Error> ControlServer::disagreement(const Hello& hello) const {
 void ControlServer::interrupt(Interrupt cause) {
   if (cause.epoch != epoch_) return;
   cause.epoch = ++epoch_;
-  round_ = 0;
-  std::fill(gathers_.begin(), gathers_.end(), std::nullopt);
+  begin_epoch();
   broadcast(cause);
+}
+
+void ControlServer::begin_epoch() {
+  for (Gathering& gathering : gatherings_)
+    gathering = {.round = 0, .of_ranks = std::vector<std::optional<Gather>>(members_.size())};
 }
 
 void ControlServer::gather(std::uint32_t rank, Gather mine) {
   if (mine.epoch < epoch_) return;
   const std::string name = name_of(members_[rank].hello);
-  if (!all_joined() || mine.epoch != epoch_ || mine.round != round_ || gathers_[rank]) {
+  auto& [round, of_ranks] = gatherings_[static_cast<std::size_t>(mine.by)];
+  if (!all_joined() || mine.epoch != epoch_ || mine.round != round || of_ranks[rank]) {
     return fail(Error(ErrorCode::peer_failed, operation).reason(name + " gathers out of turn"));
   }
   for (std::uint32_t other = 0; other < members_.size(); ++other) {
     if (members_[other].left) return fail(has_left(other));
-    if (!gathers_[other] || gathers_[other]->label == mine.label) continue;
+    if (!of_ranks[other] || of_ranks[other]->label == mine.label) continue;
     return fail(Error(ErrorCode::invalid_argument, operation)
                     .reason("ranks exchange different things")
-                    .wanted(gathers_[other]->label + ", as " + name_of(members_[other].hello))
+                    .wanted(of_ranks[other]->label + ", as " + name_of(members_[other].hello))
                     .got(mine.label + ", of " + name)
                     .advice("make the same calls in the same order on every rank"));
   }
-  gathers_[rank] = std::move(mine);
-  Gathered gathered{.epoch = epoch_, .round = round_, .all = {}};
+  Gathered gathered{.by = mine.by, .epoch = epoch_, .round = round, .all = {}};
+  of_ranks[rank] = std::move(mine);
   std::uint64_t size = gathered_bytes(members_.size(), 0);
-  for (auto& one : gathers_) {
+  for (auto& one : of_ranks) {
     if (!one) return;
     size += one->bytes.size();
   }
   if (size > payload_bytes_max) {
     return fail(Error(ErrorCode::invalid_argument, operation)
                     .reason("ranks exchange too many bytes")
-                    .object(gathers_[0]->label)
+                    .object(of_ranks[0]->label)
                     .wanted("at most " + std::to_string(payload_bytes_max) + " of all ranks")
                     .got(size));
   }
-  for (auto& one : gathers_) {
+  for (auto& one : of_ranks) {
     gathered.all.push_back(std::move(one->bytes));
     one.reset();
   }
-  ++round_;
+  ++round;
   broadcast(gathered);
 }
 
@@ -189,8 +196,10 @@ Error ControlServer::has_left(std::uint32_t rank) const {
 
 void ControlServer::leave(std::uint32_t rank) {
   members_[rank].left = true;
-  const bool waited_for =
-      std::any_of(gathers_.begin(), gathers_.end(), [](const auto& one) { return one.has_value(); });
+  const bool waited_for = std::any_of(gatherings_.begin(), gatherings_.end(), [](const Gathering& gathering) {
+    return std::any_of(gathering.of_ranks.begin(), gathering.of_ranks.end(),
+                       [](const auto& one) { return one.has_value(); });
+  });
   if (waited_for || !all_joined()) fail(has_left(rank));
 }
 

@@ -4,6 +4,7 @@
 #include "zero/launch/control_message.hpp"
 #include "zero/launch/patience.hpp"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -62,6 +63,7 @@ class ControlServer {
   void join(ConnectionId id, Hello hello);
   void gather(std::uint32_t rank, Gather gather);
   void interrupt(Interrupt cause);
+  void begin_epoch();
   void leave(std::uint32_t rank);
   void refuse(ConnectionId id, const Error& error);
   void fail(const Error& error);
@@ -81,8 +83,13 @@ class ControlServer {
   TimePoint next_heartbeat_, end_of_join_;
   std::map<ConnectionId, Connection> connections_;
   std::vector<Member> members_;
-  std::vector<std::optional<Gather>> gathers_;  // of the round in progress, by rank
-  std::uint64_t epoch_ = 0, round_ = 0;
+  /// Of one Gatherer: the round in progress, and what ranks have given to it.
+  struct Gathering {
+    std::uint64_t round = 0;
+    std::vector<std::optional<Gather>> of_ranks;
+  };
+  std::array<Gathering, gatherers> gatherings_;
+  std::uint64_t epoch_ = 0;
   std::optional<Failure> failure_;
   std::vector<Outgoing> outgoing_;
   std::vector<std::string> messages_;

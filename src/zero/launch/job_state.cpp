@@ -8,9 +8,13 @@ bool JobState::publish(ControlClient& client) {
   const bool joined = client.peers() && !peers_, failed = client.failure() && !failure_,
              recovered = client.recoveries() != recoveries_,
              interrupted = client.interruption() && (recovered || !interruption_);
-  auto gathered = client.take_gathered();
-  const bool has_gathered = gathered.has_value();
-  if (has_gathered) gathered_ = std::move(gathered);
+  bool gathered = false;
+  for (std::size_t by = 0; by < gatherers; ++by) {
+    auto slots = client.take_gathered(Gatherer(by));
+    if (!slots) continue;
+    gatherings_[by].gathered = std::move(slots);
+    gathered = true;
+  }
   if (joined) peers_ = client.peers();
   if (failed) failure_ = client.failure();
   if (recovered) {
@@ -21,10 +25,9 @@ bool JobState::publish(ControlClient& client) {
   }
   if (interrupted) {
     interruption_ = Failure{ErrorCode::interrupted, *client.interruption()};
-    gathers_ = false;
-    gathered_.reset();
+    gatherings_ = {};
   }
-  return joined || failed || recovered || interrupted || has_gathered;
+  return joined || failed || recovered || interrupted || gathered;
 }
 
 std::optional<Error> JobState::failure() const {
@@ -35,19 +38,21 @@ std::optional<Error> JobState::obstacle() const {
   return !failure_ && interruption_ ? std::optional(error_of(*interruption_)) : failure();
 }
 
-Result<void> JobState::start_gather() {
+Result<void> JobState::start_gather(Gatherer by) {
   if (auto error = obstacle()) return *error;
-  if (gathers_) {
+  bool& in_flight = gatherings_[static_cast<std::size_t>(by)].in_flight;
+  if (in_flight) {
     return Error(ErrorCode::failed_state, "ControlChannel::gather").reason("another gathering is in flight");
   }
-  gathers_ = true;
+  in_flight = true;
   return ok();
 }
 
-Result<std::optional<JobState::Slots>> JobState::poll_gather() {
-  if (gathered_) {
-    gathers_ = false;
-    return std::exchange(gathered_, std::nullopt);
+Result<std::optional<JobState::Slots>> JobState::poll_gather(Gatherer by) {
+  auto& [in_flight, gathered] = gatherings_[static_cast<std::size_t>(by)];
+  if (gathered) {
+    in_flight = false;
+    return std::exchange(gathered, std::nullopt);
   }
   if (auto error = obstacle()) return *error;
   return std::optional<Slots>();

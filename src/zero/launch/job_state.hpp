@@ -5,6 +5,7 @@
 
 #include <penstock/base/result.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,10 +30,12 @@ class JobState {
   [[nodiscard]] std::optional<Error> obstacle() const;
 
   /// After it the thread tells its client to gather. Errors: the obstacle; failed_state, where one is in flight.
-  Result<void> start_gather();
-  [[nodiscard]] Result<std::optional<Slots>> poll_gather();
+  Result<void> start_gather(Gatherer by);
+  [[nodiscard]] Result<std::optional<Slots>> poll_gather(Gatherer by);
   /// Whether poll_gather() has something to say.
-  [[nodiscard]] bool has_gathered() const { return gathered_ || failure_ || interruption_; }
+  [[nodiscard]] bool has_gathered(Gatherer by) const {
+    return gatherings_[static_cast<std::size_t>(by)].gathered || failure_ || interruption_;
+  }
 
   /// After it the thread tells its client to recover. Errors: the failure; failed_state, without an interruption, or
   /// where the recovery has started.
@@ -41,11 +44,15 @@ class JobState {
 
  private:
   std::optional<std::vector<Peer>> peers_;
-  std::optional<Slots> gathered_;
+  struct Gathering {
+    bool in_flight = false;
+    std::optional<Slots> gathered;
+  };
+  std::array<Gathering, gatherers> gatherings_;
   std::optional<Failure> failure_;
   std::optional<Failure> interruption_;
   std::uint64_t recoveries_ = 0;
-  bool gathers_ = false, recovers_ = false, recovered_ = false;
+  bool recovers_ = false, recovered_ = false;
 };
 
 }  // namespace penstock::zero::control

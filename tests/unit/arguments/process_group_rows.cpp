@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -97,6 +98,16 @@ void add_process_group_rows(BadArguments& bad) {
       group.abort(Error::invalid_argument("test"));
       return fails(group.agree(std::string(2 << 20, 'x')));
     });
+  });
+  bad("ProcessGroup::gather", "bytes", "of 2 MiB", [] {
+    return with_group([](ProcessGroup& group) {
+      const std::vector<std::byte> bytes(2 << 20);
+      return refused(group.gather("bytes", bytes), "1048576");
+    });
+  });
+  bad("ProcessGroup::gather", "label", "of 2 MiB", [] {
+    return with_group(
+        [](ProcessGroup& group) { return refused(group.gather(std::string(2 << 20, 'x'), {}), "1048576"); });
   });
   bad("ProcessGroup::connect", "device", "whose memory is separate", [] {
     return with_group([](ProcessGroup& group) {

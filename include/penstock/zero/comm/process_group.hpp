@@ -8,9 +8,11 @@
 #include <penstock/zero/launch/rank_identity.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,14 @@ class ProcessGroup {
   /// choose different carriers; peer_failed.
   [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> connect(tiers::Device& device,
                                                                       Compute& compute) = 0;
+  using Slots = std::vector<std::vector<std::byte>>;
+  /// Every rank's `bytes`, in the order of the ranks: for what a trainer needs of all, such as their losses, or whether
+  /// to stop. Every rank calls it with the same `label`, which says what they are; one thread at a time. Blocks until
+  /// all have called it.
+  ///
+  /// Errors: peer_failed; interrupted, where a rank abandons a step, until all have; invalid_argument, for more than 1
+  /// MiB of all ranks, and for ranks with different labels; failed_state, while another thread is in it.
+  [[nodiscard]] virtual Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) = 0;
   /// Call when this rank has failed: the collectives of its peers fail with `error` as the cause.
   virtual void abort(const Error& error) noexcept = 0;
   /// What a user may want to know, one per line, each once: connections that rank 0 has refused.

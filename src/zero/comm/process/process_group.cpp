@@ -92,6 +92,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   const RankIdentity& identity() const override { return identity_; }
   Result<void> agree(const std::string& description) override;
   Result<std::unique_ptr<Communicator>> connect(tiers::Device& device, Compute& compute) override;
+  Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override {
+    if (channel_) return channel_->gather_for_trainer(label, bytes);
+    return Slots{{bytes.begin(), bytes.end()}};
+  }
   void abort(const Error& error) noexcept override {
     if (channel_) channel_->fail(error);
   }

@@ -117,14 +117,15 @@ class ControlJob {
       settle();
     }
   }
-  void gather(std::uint32_t rank, const std::string& label, const std::string& text) {
+  void gather(std::uint32_t rank, const std::string& label, const std::string& text,
+              Gatherer by = Gatherer::collectives) {
     std::vector<std::byte> bytes;
     for (const char c : text) bytes.push_back(std::byte(c));
-    ranks[rank].client->gather(label, std::move(bytes));
+    ranks[rank].client->gather(by, label, std::move(bytes));
   }
   /// The texts of all ranks that one of them has got, or "".
-  [[nodiscard]] std::string gathered(std::uint32_t rank) {
-    const auto all = ranks[rank].client->take_gathered();
+  [[nodiscard]] std::string gathered(std::uint32_t rank, Gatherer by = Gatherer::collectives) {
+    const auto all = ranks[rank].client->take_gathered(by);
     std::string text;
     for (std::size_t i = 0; all && i < all->size(); ++i) {
       for (const std::byte byte : (*all)[i]) text += static_cast<char>(byte);

@@ -305,6 +305,36 @@ TEST(ControlJob, GoesOnAfterAnInterruption) {
   }
 }
 
+TEST(ControlJob, GathersForTheTrainerBesideTheCollectives) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    ControlJob job(2, seed);
+    job.bring_together();
+    // Each rank in another order.
+    job.gather(0, "norm", "0");
+    job.gather(0, "loss", "a", Gatherer::trainer);
+    job.gather(1, "loss", "b", Gatherer::trainer);
+    job.settle();
+    EXPECT_EQ(job.gathered(0), "");
+    for (const std::uint32_t rank : {0u, 1u}) EXPECT_EQ(job.gathered(rank, Gatherer::trainer), "a;b;");
+    job.gather(0, "stop", "c", Gatherer::trainer);
+    job.gather(1, "norm", "1");
+    job.settle();
+    for (const std::uint32_t rank : {0u, 1u}) EXPECT_EQ(job.gathered(rank), "0;1;");
+    // An interruption ends both.
+    job.ranks[1].client->interrupt("the trainer has abandoned the step");
+    job.settle();
+    for (const auto& rank : job.ranks) rank.client->recover();
+    job.settle();
+    for (const std::uint32_t rank : {0u, 1u}) {
+      EXPECT_EQ(job.gathered(rank, Gatherer::trainer), "");
+      job.gather(rank, "loss", "d", Gatherer::trainer);
+    }
+    job.settle();
+    EXPECT_EQ(job.gathered(1, Gatherer::trainer), "d;d;");
+    expect_no_failure(job);
+  }
+}
+
 TEST(ControlJob, TellsEveryRankTheCauseOfAnInterruption) {
   ControlJob job(3, 1);
   job.bring_together();

@@ -16,7 +16,11 @@ std::vector<std::byte> bytes(std::size_t count) {
 const std::vector<Message> examples = {
     Hello{.job = "77.0", .build = "1.0", .machine = "m", .host = "h", .rank = 3, .ranks = 4, .process = 99},
     Welcome{.peers = {{"m", "h", 1}, {"", std::string("n\0l", 3), ~0u}}},
-    Gather{.epoch = 2, .round = ~std::uint64_t{0}, .label = "norm", .bytes = bytes(300)},
+    Gather{.by = Gatherer::trainer,
+           .epoch = 2,
+           .round = ~std::uint64_t{0},
+           .label = "norm",
+           .bytes = bytes(300)},
     Gathered{.epoch = 1, .round = 5, .all = {bytes(3), {}, bytes(1)}},
     Interrupt{.epoch = 3, .text = "the disk is full"},
     Heartbeat{},
@@ -95,6 +99,9 @@ TEST(ControlMessage, RefusesWhatIsNone) {
   auto code = encode(Failure{});
   code[12] = std::byte{200};
   expect_refused(code, "fields of a message", payload_bytes_max);
+  auto gatherer = encode(Gather{});
+  gatherer[12] = std::byte{gatherers};
+  expect_refused(gatherer, "fields of a message", payload_bytes_max);
 }
 
 TEST(ControlMessage, RefusesOneThatIsTooLong) {

@@ -13,6 +13,8 @@
 namespace penstock::zero::control::test {
 namespace {
 
+constexpr auto collectives = Gatherer::collectives;
+
 /// Channels without threads or sockets: what callers post runs later, and bytes arrive in pieces.
 class Channels {
  public:
@@ -43,11 +45,11 @@ class Channels {
   JobState& state(std::size_t rank) { return ranks_[rank].state; }
   ControlClient& client(std::size_t rank) { return *job_.ranks[rank].client; }
   Result<void> start_gather(std::size_t rank, const std::string& text) {
-    PENSTOCK_TRY(state(rank).start_gather());
+    PENSTOCK_TRY(state(rank).start_gather(collectives));
     std::vector<std::byte> bytes;
     for (const char c : text) bytes.push_back(std::byte(c));
     post(rank, [this, rank, bytes] {
-      if (!client(rank).interruption()) client(rank).gather("label", bytes);
+      if (!client(rank).interruption()) client(rank).gather(collectives, "label", bytes);
     });
     return ok();
   }
@@ -82,8 +84,8 @@ class Caller {
     if (phase_ == Phase::idle) {
       if (begins(channels_.start_gather(rank_, std::to_string(gathered_)))) phase_ = Phase::gathers;
     } else if (phase_ == Phase::gathers) {
-      EXPECT_EQ(channels_.state(rank_).start_gather().error().code(), expected_refusal());
-      auto all = channels_.state(rank_).poll_gather();
+      EXPECT_EQ(channels_.state(rank_).start_gather(collectives).error().code(), expected_refusal());
+      auto all = channels_.state(rank_).poll_gather(collectives);
       if (!begins(all) || !*all) return;
       for (const auto& bytes : **all) EXPECT_EQ(bytes, (*all)->front());
       ++gathered_;
@@ -153,7 +155,7 @@ TEST(JobState, SaysWhenCallersSeeSomethingNew) {
   EXPECT_FALSE(state.publish(channels.client(0)));
   channels.client(0).interrupt("the cause");
   EXPECT_TRUE(state.publish(channels.client(0)));
-  EXPECT_TRUE(state.has_gathered());
+  EXPECT_TRUE(state.has_gathered(collectives));
   EXPECT_FALSE(state.publish(channels.client(0)));
   channels.client(0).fail(failure_of(Error::invalid_argument("test")));
   EXPECT_TRUE(state.publish(channels.client(0)));
@@ -194,10 +196,10 @@ TEST(JobState, DropsBytesThatNoCallerTookBeforeAnInterruption) {
   ASSERT_TRUE(channels.state(0).poll_recovery().value());
 
   ASSERT_TRUE(channels.start_gather(0, "2"));
-  EXPECT_FALSE(channels.state(0).poll_gather().value());
+  EXPECT_FALSE(channels.state(0).poll_gather(collectives).value());
   channels.settle();
 
-  EXPECT_EQ(channels.state(0).poll_gather().value()->front().front(), std::byte('2'));
+  EXPECT_EQ(channels.state(0).poll_gather(collectives).value()->front().front(), std::byte('2'));
 }
 
 TEST(JobState, RefusesARecoveryWithoutAnInterruptionAndAfterAFailure) {

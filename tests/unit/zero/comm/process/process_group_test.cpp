@@ -182,6 +182,21 @@ TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
   }
 }
 
+TEST(ProcessGroup, GathersForTheTrainerInTheMiddleOfACollective) {
+  expect_nothing_wrong(run_ranks(3, 4_KiB, [](Rank& one) -> std::string {
+    const std::byte mine{static_cast<std::uint8_t>(one.group->identity().rank)};
+    const auto started = one.communicator->start_all_gather(*one.stream, one.flat, {});
+    if (!started) return started.error().message();
+    const auto all = one.group->gather("losses", std::span(&mine, 1));
+    if (!all) return all.error().message();
+    if (const auto finished = one.finish(); !finished) return finished.error().message();
+    return *all == ProcessGroup::Slots{{std::byte(0)}, {std::byte(1)}, {std::byte(2)}} ? "" : "wrong bytes";
+  }));
+  const std::byte mine{7};
+  EXPECT_EQ(ProcessGroup::join({}).value()->gather("losses", std::span(&mine, 1)).value(),
+            ProcessGroup::Slots{{mine}});
+}
+
 TEST(ProcessGroup, EndsTheCollectivesOfAllWithTheCauseOfOne) {
   const auto wrong = run_ranks(3, 4_KiB, [](Rank& one) -> std::string {
     if (one.group->identity().rank == 2) {
