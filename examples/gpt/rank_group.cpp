@@ -30,6 +30,10 @@ zero::GroupMembership RankGroup::membership(std::uint32_t index) const {
   return processes_ ? zero::process_membership(processes_) : zero::in_process_membership(threads_, index);
 }
 
+Result<void> RankGroup::compare(const std::string& description) const {
+  return processes_ ? processes_->agree(description) : ok();
+}
+
 Result<RankGroup::Step> RankGroup::agree(const Step& mine) const {
   if (!processes_) return mine;
   PENSTOCK_TRY_ASSIGN(const auto all,

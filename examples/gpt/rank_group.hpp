@@ -29,6 +29,8 @@ class RankGroup {
   [[nodiscard]] penstock::zero::GroupMembership membership(std::uint32_t index) const;
   /// The rank has failed: the collectives of its peers fail.
   void abort(std::uint32_t index, const penstock::Error& error) const;
+  /// Compares what all processes must have in common, one per line: a name, a tab and a value. Collective.
+  [[nodiscard]] penstock::Result<void> compare(const std::string& description) const;
   /// What the ranks of all processes have in common after a step.
   struct Step {
     double loss = 0;  ///< the mean of all ranks

@@ -182,7 +182,23 @@ Result<zero::Launch> find_place(Arguments& arguments) {
         .advice("leave --ranks out, or start one process");
   }
   arguments.training.ranks = launch.ranks;
+  if (arguments.check && launch.master && launch.master->port > 65533) {
+    return Error::invalid_argument("gpt_train")
+        .object("MASTER_PORT")
+        .wanted("below 65534: --check uses the next two ports")
+        .got(launch.master->port);
+  }
   return launch;
+}
+
+/// What all processes must be told alike, beside the configuration; as ProcessGroup::agree() takes it.
+std::string text_of(const Arguments& arguments) {
+  std::string text = "--steps\t" + std::to_string(arguments.training.steps) + "\n--seed\t" +
+                     std::to_string(arguments.model.seed);
+  for (const auto& [option, given] : {std::pair("--check", arguments.check),
+                                      std::pair("--accumulate-by-layer", arguments.training.layer_by_layer)})
+    text.append("\n").append(option).append("\t").append(given ? "given" : "not given");
+  return text + "\n";
 }
 
 struct Failure {
@@ -206,6 +222,7 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
   effective.take(*config);
   if (auto model = effective.model.validate(); !model) return Failure{model.error(), "cannot start"};
   if (auto valid = effective.training.validate(); !valid) return Failure{valid.error(), "cannot start"};
+  if (auto same = group.compare(text_of(effective)); !same) return Failure{same.error(), "cannot start"};
   auto plan = plan_run(effective, group.identity(0), *config);
   if (!plan) return Failure{plan.error(), "cannot start"};
   auto text = Text::load(effective.text, effective.model.context);
@@ -266,6 +283,7 @@ int run(Arguments arguments) {
   // Before all else: a rank that cannot start tells the others.
   const auto group = join(arguments, *launch, /*attempt=*/0);
   if (!group) return fail(group.error(), "cannot join the other ranks");
+  note_stop_signals();  // until now they end the process
   const auto outcome = run(arguments, *launch, *group);
   if (const int* const status = std::get_if<int>(&outcome)) return *status;
   const auto& [error, what] = std::get<Failure>(outcome);
@@ -308,7 +326,6 @@ int main_body(int argc, char** argv) {
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   if (const auto status = options.parse(argc, argv)) return *status;
   arguments.ranks_are_given = ranks->count() > 0;
-  note_stop_signals();
   return run(arguments);
 }
 

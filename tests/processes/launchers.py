@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ranks that are processes, started as users start them, train the example to the digest of as many threads.
 
-launchers.py options|mpirun|torchrun|hosts --train gpt_train [--mpi-module libpenstock_mpi.so]
+launchers.py options|mpirun|torchrun|hosts|names --train gpt_train [--mpi-module libpenstock_mpi.so]
 """
 import argparse
 import os
@@ -43,6 +43,16 @@ def as_processes(job, commands):
     return digest_in(text)
 
 
+def with_names(on_host, folder, addresses):
+    """Runs commands where node0 has an address of each host's own, as on Debian: there, a host's name is 127.0.1.1."""
+    for host, address in enumerate(addresses):
+        with open(os.path.join(folder, f"hosts{host}"), "w", encoding="utf-8") as file:
+            file.write(f"127.0.0.1 localhost\n{address} node0\n")
+    return lambda host, command: on_host(host, [
+        "unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', os.path.join(folder, f"hosts{host}"),
+        *command])
+
+
 def compare(what, ranks, expected, digest):
     assert digest == expected, f"{what}, {ranks} ranks: digest {digest}, of threads {expected}"
     print(f"{what}, {ranks} ranks: {digest}, as of threads")
@@ -64,7 +74,7 @@ def check_signal(train):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("launcher", choices=["options", "mpirun", "torchrun", "hosts"])
+    parser.add_argument("launcher", choices=["options", "mpirun", "torchrun", "hosts", "names"])
     parser.add_argument("--train", required=True)
     parser.add_argument("--mpi-module")
     arguments = parser.parse_args()
@@ -87,6 +97,13 @@ def main():
                     master = f"{addresses[0]}:{free_port()}"
                     compare("two hosts", ranks, expected, as_processes(job, [
                         on_host(rank * 2 // ranks, [*train, "--rank", rank, "--world", ranks, "--master", master])
+                        for rank in range(ranks)]))
+            elif arguments.launcher == "names":
+                with two_hosts("penstockn") as (on_host, addresses, _), Job() as job:
+                    named = with_names(on_host, folder, ["127.0.1.1", addresses[0]])
+                    master = f"node0:{free_port()}"
+                    compare("two hosts, by name", ranks, expected, as_processes(job, [
+                        named(rank * 2 // ranks, [*train, "--rank", rank, "--world", ranks, "--master", master])
                         for rank in range(ranks)]))
             elif arguments.launcher == "torchrun":
                 compare("torchrun", ranks, expected, digest_in(

@@ -3,6 +3,7 @@
 #include "base/build_id.hpp"
 #include "base/duration_text.hpp"
 #include "base/start_thread.hpp"
+#include "tiers/io/running_time.hpp"
 #include "zero/launch/control_client.hpp"
 #include "zero/launch/control_connection.hpp"
 #include "zero/launch/control_server.hpp"
@@ -17,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace penstock::zero {
 
@@ -33,6 +35,10 @@ constexpr const char* operation = "ControlChannel::join";
 constexpr std::chrono::milliseconds retry_after = 100ms, attempt_max = 5s;
 /// How long an end waits for its peers to close their connections after everything was sent.
 constexpr auto linger_max = 2s;
+/// Of messages that no caller takes, no more are kept.
+constexpr std::size_t messages_max = 100;
+/// A wait without end, of which the time can still be added to the clock's.
+constexpr auto wait_max = std::chrono::hours(24 * 365);
 
 /// Equal in all containers of a machine, which share its memory and disks.
 std::string machine_id(const std::string& host) {
@@ -99,6 +105,8 @@ class TcpControlChannel final : public ControlChannel {
   Result<Slots> gather(Gatherer by, const std::string& label, std::span<const std::byte> bytes);
   Result<void> start_gather(Gatherer by, const std::string& label, std::span<const std::byte> bytes);
   void connect();
+  void connect_to(std::size_t number);
+  void open();
   void note_addresses(const tcp::socket& connected);
   void retry(const std::string& reason);
   void accept();
@@ -125,6 +133,7 @@ class TcpControlChannel final : public ControlChannel {
   ControlClient client_;
   std::optional<ControlServer> server_;
   std::shared_ptr<control::Connection> to_rank_0_;
+  std::vector<tcp::endpoint> addresses_of_rank_0_;
   std::optional<tcp::socket> connecting_;
   std::map<ConnectionId, std::shared_ptr<control::Connection>> connections_;
   ConnectionId next_connection_ = 1;
@@ -179,8 +188,8 @@ TcpControlChannel::~TcpControlChannel() {
   asio::post(context_, [this] { leave(); });
   {
     std::unique_lock lock(mutex_);
-    const auto limit =
-        server_ ? std::max<TimePoint>(options_.patience.silence, linger_max) : TimePoint(linger_max);
+    const auto limit = server_ ? std::clamp<TimePoint>(options_.patience.silence, linger_max, wait_max)
+                               : TimePoint(linger_max);
     changed_.wait_for(lock, limit, [this] { return ended_; });
   }
   context_.stop();
@@ -189,6 +198,8 @@ TcpControlChannel::~TcpControlChannel() {
 
 void TcpControlChannel::leave() {
   leaves_ = true;
+  asio::error_code ignored;
+  acceptor_.close(ignored);
   client_.leave();
   send();
   if (to_rank_0_) to_rank_0_->end();
@@ -203,44 +214,60 @@ bool TcpControlChannel::has_ended() const {
   };
   if (to_rank_0_ && !ended(to_rank_0_)) return false;
   return !server_ ||
-         (server_->has_ended() && std::all_of(connections_.begin(), connections_.end(),
-                                              [&](const auto& one) { return ended(one.second); }));
+         (server_->has_ended() && std::all_of(connections_.begin(), connections_.end(), [&](const auto& one) {
+            return !server_->is_member(one.first) || ended(one.second);
+          }));
 }
 
 void TcpControlChannel::connect() {
   if (client_.failure() || leaves_) return;
+  const auto& [host, port] = options_.rank_0;
+  resolver_.async_resolve(host, std::to_string(port),
+                          [this](asio::error_code error, const tcp::resolver::results_type& found) {
+                            if (error) return retry(error.message());
+                            addresses_of_rank_0_.clear();
+                            for (const auto& one : found) addresses_of_rank_0_.push_back(one.endpoint());
+                            connect_to(0);
+                          });
+}
+
+/// Of the host's addresses, each has a time of its own.
+void TcpControlChannel::connect_to(std::size_t number) {
   connecting_.emplace(context_);
   attempt_.expires_after(attempt_max);
   attempt_.async_wait([this](asio::error_code cancelled) {
     asio::error_code ignored;
     if (!cancelled && connecting_) connecting_->close(ignored);
   });
-  const auto& [host, port] = options_.rank_0;
-  resolver_.async_resolve(
-      host, std::to_string(port), [this](asio::error_code error, const tcp::resolver::results_type& found) {
-        if (error) return retry(error.message());
-        if (!connecting_ || !connecting_->is_open()) connecting_.emplace(context_);
-        asio::async_connect(*connecting_, found, [this](asio::error_code failed, const tcp::endpoint&) {
-          if (failed) return retry(failed == asio::error::operation_aborted ? "no answer" : failed.message());
-          attempt_.cancel();
-          close_in_children(connecting_->native_handle());
-          note_addresses(*connecting_);
-          to_rank_0_ = std::make_shared<control::Connection>(std::move(*connecting_));
-          connecting_.reset();
-          to_rank_0_->start(
-              [this](std::span<const std::byte> bytes) {
-                client_.received(bytes);
-                send();
-              },
-              [this] { publish(); },
-              [this](const std::string& why) {
-                client_.closed(why);
-                send();
-              });
-          client_.opened();
-          send();
-        });
+  connecting_->async_connect(addresses_of_rank_0_[number], [this, number](asio::error_code failed) {
+    attempt_.cancel();
+    // Where nobody listens, a port of this machine may be connected with itself (simultaneous open).
+    asio::error_code ignored;
+    if (!failed && connecting_->local_endpoint(ignored) == connecting_->remote_endpoint(ignored))
+      failed = asio::error::connection_refused;
+    if (!failed) return open();
+    if (number + 1 < addresses_of_rank_0_.size()) return connect_to(number + 1);
+    retry(failed == asio::error::operation_aborted ? "no answer" : failed.message());
+  });
+}
+
+void TcpControlChannel::open() {
+  close_in_children(connecting_->native_handle());
+  note_addresses(*connecting_);
+  to_rank_0_ = std::make_shared<control::Connection>(std::move(*connecting_));
+  connecting_.reset();
+  to_rank_0_->start(
+      [this](std::span<const std::byte> bytes) {
+        client_.received(bytes);
+        send();
+      },
+      [this] { publish(); },
+      [this](const std::string& why) {
+        client_.closed(why);
+        send();
       });
+  client_.opened();
+  send();
 }
 
 void TcpControlChannel::note_addresses(const tcp::socket& connected) {
@@ -277,6 +304,7 @@ void TcpControlChannel::accept() {
       serve(std::move(socket));
       return accept();
     }
+    if (leaves_) return;
     accept_later_.expires_after(retry_after);  // such as too many open files
     accept_later_.async_wait([this](asio::error_code cancelled) {
       if (!cancelled) accept();
@@ -337,7 +365,9 @@ void TcpControlChannel::publish() {
     const std::lock_guard lock(mutex_);
     news = job_.publish(client_);
     if (server_) {
-      for (std::string& line : server_->take_messages()) messages_.push_back(std::move(line));
+      for (std::string& line : server_->take_messages()) {
+        if (messages_.size() < messages_max) messages_.push_back(std::move(line));
+      }
     }
     ended_ = has_ended();
     if (news || ended_) changed_.notify_all();
@@ -356,7 +386,8 @@ Result<void> TcpControlChannel::wait_for_peers() {
 
 Result<void> TcpControlChannel::start_gather(Gatherer by, const std::string& label,
                                              std::span<const std::byte> bytes) {
-  const std::uint64_t size = control::gathered_bytes(options_.ranks, bytes.size()) + label.size();
+  // Others may send less: rank 0 looks at the sum.
+  const std::uint64_t size = control::gathered_bytes(options_.ranks, 0) + bytes.size() + label.size();
   if (size > control::payload_bytes_max) {
     return Error::invalid_argument("ControlChannel::gather")
         .object(label.substr(0, 100))
@@ -379,8 +410,23 @@ Result<std::optional<JobControl::Slots>> TcpControlChannel::poll_gather() {
 Result<JobControl::Slots> TcpControlChannel::gather(Gatherer by, const std::string& label,
                                                     std::span<const std::byte> bytes) {
   PENSTOCK_TRY(start_gather(by, label, bytes));
+  const auto& [deadline, clock] = std::pair(options_.patience.gather, options_.patience.clock);
+  const TimePoint step = tiers::running_time_step(deadline);
+  tiers::RunningTime running(*clock, step);
+  const TimePoint end = running.end_of(deadline);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this, by] { return job_.has_gathered(by); });
+  while (!changed_.wait_for(lock, step, [this, by] { return job_.has_gathered(by); })) {
+    (void)running.update();
+    if (running.elapsed() < end) continue;
+    lock.unlock();
+    const Error late = Error(ErrorCode::deadline_exceeded, "ControlChannel::gather")
+                           .reason("not all ranks exchange what this one does")
+                           .object(label.substr(0, 100))
+                           .got("ranks are missing after " + duration_text(deadline))
+                           .advice("look for what the other ranks do, and make the same calls on every rank");
+    fail_job(late);
+    return late;
+  }
   PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather(by));
   return *std::move(slots);
 }
@@ -454,8 +500,8 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
         .wanted("a host and a port")
         .got(to_string(options.rank_0));
   }
-  const auto& [join_max, silence, clock] = options.patience;
-  if (join_max <= TimePoint::zero() || silence <= TimePoint::zero() || clock == nullptr) {
+  const auto& [join_max, silence, gather_max, clock] = options.patience;
+  if (std::min({join_max, silence, gather_max}) <= TimePoint::zero() || clock == nullptr) {
     return Error::invalid_argument(operation).object("patience").wanted("times above 0, and a clock");
   }
   auto channel = std::make_unique<TcpControlChannel>(options);

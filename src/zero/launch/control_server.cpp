@@ -189,6 +189,11 @@ void ControlServer::gather(std::uint32_t rank, Gather mine) {
   broadcast(gathered);
 }
 
+bool ControlServer::is_member(ConnectionId connection) const {
+  const auto found = connections_.find(connection);
+  return found != connections_.end() && found->second.rank;
+}
+
 Error ControlServer::has_left(std::uint32_t rank) const {
   return Error(ErrorCode::peer_failed, operation)
       .reason(name_of(members_[rank].hello) + " has left, and others still wait for it");

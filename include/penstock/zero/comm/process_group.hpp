@@ -35,8 +35,9 @@ struct ProcessGroupOptions {
   /// How long a rank may show no sign of life before the others take it for lost: a process that is stopped or swapped
   /// out, a host or network that is down. A process that ends is noticed at once.
   TimePoint silence_max = std::chrono::seconds(30);
-  TimePoint deadline = std::chrono::minutes(30);  ///< of a collective, as in InProcessGroupOptions
-  const Clock* clock = &Clock::steady();          ///< measures all of them; outlives the group
+  TimePoint deadline =
+      std::chrono::minutes(30);           ///< of a collective, as in InProcessGroupOptions, and of gather()
+  const Clock* clock = &Clock::steady();  ///< measures all of them; outlives the group
 
   /// Of the ranks that a launcher has started; rank 0 listens on the port after MASTER_PORT.
   ///
@@ -53,7 +54,7 @@ struct ProcessGroupOptions {
 ///                                     .group = zero::process_membership(group)}).value();
 ///
 /// A rank that fails, ends or falls silent ends the collectives of all with an error that names it. Safe from any
-/// thread. join() and the destructor block, for a bounded time.
+/// thread. join(), agree(), connect(), gather() and the destructor block, for a bounded time.
 class ProcessGroup {
  public:
   /// Returns when all ranks have come. A group of one rank needs no network.

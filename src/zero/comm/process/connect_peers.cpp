@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace penstock::zero {
@@ -48,6 +49,9 @@ std::vector<std::byte> encode(const Listener& listener) {
   std::memcpy(bytes.data() + sizeof listener.port + listener.key.size(), listener.address.data(),
               listener.address.size());
   return bytes;
+}
+std::span<const std::byte> as_bytes(const char& value) {
+  return std::as_bytes(std::span(&value, 1));
 }
 Result<Listener> decode(const std::vector<std::byte>& bytes) {
   Listener listener;
@@ -101,6 +105,7 @@ class Connector {
   const PeerAddresses addresses_;
   asio::io_context context_{1};
   tcp::acceptor acceptor_{context_};
+  asio::steady_timer accept_later_{context_};
   std::vector<Listener> listeners_;
   std::vector<std::optional<tcp::socket>> sockets_;
   std::vector<std::shared_ptr<Attempt>> attempts_;
@@ -108,13 +113,19 @@ class Connector {
 };
 
 Result<void> Connector::listen() {
-  if (const asio::error_code error = zero::listen(acceptor_, addresses_.rank_0, 0)) {
+  Listener own{.address = addresses_.own, .port = 0, .key = {}};
+  if (::getrandom(own.key.data(), own.key.size(), 0) != static_cast<ssize_t>(own.key.size()))
+    return Error::from_errno(operation, errno);
+  // Where all have reached rank 0 by the loopback, they are on its host, and nobody else needs to come in.
+  const char is_on_host = is_loopback(addresses_.own) ? 1 : 0;
+  PENSTOCK_TRY_ASSIGN(const auto reached, control_.gather("how ranks reach rank 0", as_bytes(is_on_host)));
+  const bool all_on_host = std::all_of(reached.begin(), reached.end(),
+                                       [](const auto& one) { return one == std::vector{std::byte{1}}; });
+  if (const asio::error_code error = zero::listen(acceptor_, all_on_host ? addresses_.rank_0 : "", 0)) {
     return Error(Error::from_errno(operation, error.value()).code(), operation)
         .reason("cannot listen for the other ranks: " + error.message());
   }
-  Listener own{.address = addresses_.own, .port = acceptor_.local_endpoint().port(), .key = {}};
-  if (::getrandom(own.key.data(), own.key.size(), 0) != static_cast<ssize_t>(own.key.size()))
-    return Error::from_errno(operation, errno);
+  own.port = acceptor_.local_endpoint().port();
   PENSTOCK_TRY_ASSIGN(const auto all, control_.gather("where ranks listen", encode(own)));
   for (const auto& bytes : all) {
     PENSTOCK_TRY_ASSIGN(auto listener, decode(bytes));
@@ -124,7 +135,7 @@ Result<void> Connector::listen() {
 }
 
 Result<void> Connector::run(TimePoint deadline) {
-  const TimePoint end = Clock::steady().now() + deadline;
+  const TimePoint now = Clock::steady().now(), end = deadline >= forever - now ? forever : now + deadline;
   accept();
   for (std::uint32_t r = 0; r < control_.rank(); ++r) {
     attempts_.push_back(std::make_shared<Attempt>(context_, r));
@@ -172,7 +183,13 @@ Error Connector::late(TimePoint deadline) const {
 
 void Connector::accept() {
   acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
-    if (!error && strangers_ < strangers_max) {
+    if (error) {  // such as too many open files
+      accept_later_.expires_after(retry_after);
+      return accept_later_.async_wait([this](asio::error_code cancelled) {
+        if (!cancelled) accept();
+      });
+    }
+    if (strangers_ < strangers_max) {
       close_in_children(socket.native_handle());
       welcome(std::make_shared<Stranger>(std::move(socket)));
     }

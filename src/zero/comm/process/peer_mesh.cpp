@@ -22,7 +22,8 @@ std::vector<std::uint32_t> PeerMesh::ranks_where(const Condition& condition) con
 
 // The link of this rank has nothing to do.
 bool PeerMesh::is_done() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.link.is_done(); });
+  return !refused_ &&
+         std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.link.is_done(); });
 }
 
 bool PeerMesh::is_interrupted() const {
@@ -39,6 +40,7 @@ std::vector<std::uint32_t> PeerMesh::missing() const {
 }
 
 Result<void> PeerMesh::begin(std::span<const LinkOperation> operations) {
+  refused_ = error_.has_value();
   if (error_) return *error_;
   for (std::uint32_t r = 0; r < peers_.size(); ++r) {
     if (r == rank_) continue;

@@ -64,6 +64,7 @@ class PeerMesh {
   std::vector<PeerPipes::Interest> interests_;
   std::unique_ptr<PeerPipes> pipes_;
   std::optional<Error> error_;
+  bool refused_ = false;  // a collective, because of the error: it is never done
 };
 
 }  // namespace penstock::zero

@@ -136,17 +136,17 @@ Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
 }
 
 Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Compute& compute) {
+  if (channel_ && device.memory() != tiers::DeviceMemory::host) {
+    return Error::unsupported("ProcessGroup::connect")
+        .object("device")
+        .reason("the host cannot access its memory");
+  }
   if (is_connected_.exchange(true))
     return Error(ErrorCode::already_exists, "ProcessGroup::connect")
         .object("rank " + std::to_string(identity_.rank));
   if (!channel_) {
     PENSTOCK_TRY_ASSIGN(const auto alone, InProcessGroup::create(1));
     return alone->join(0, device, compute);
-  }
-  if (device.memory() != tiers::DeviceMemory::host) {
-    return Error::unsupported("ProcessGroup::connect")
-        .object("device")
-        .reason("the host cannot access its memory");
   }
   PENSTOCK_TRY_ASSIGN(auto pipes, open_pipes());
   PENSTOCK_TRY_ASSIGN(auto exchange, MeshThread::start(std::make_unique<PeerMesh>(
@@ -162,12 +162,11 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
 }  // namespace
 
 Result<ProcessGroupOptions> ProcessGroupOptions::of(const Launch& launch) {
-  ProcessGroupOptions options{.rank = launch.rank,
-                              .ranks = launch.ranks,
-                              .rank_0 = {},
-                              .job = launch.job,
-                              .local_rank = launch.local_rank,
-                              .local_ranks = launch.local_ranks};
+  ProcessGroupOptions options{.rank = launch.rank, .ranks = launch.ranks, .rank_0 = {}, .job = launch.job};
+  if (launch.local_rank && launch.local_ranks) {
+    options.local_rank = launch.local_rank;
+    options.local_ranks = launch.local_ranks;
+  }
   if (launch.ranks == 1) return options;
   constexpr const char* operation = "ProcessGroupOptions::of";
   if (!launch.master) {
@@ -197,6 +196,7 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
                                                           .rank_0 = options.rank_0,
                                                           .patience = {.join = options.join_deadline,
                                                                        .silence = options.silence_max,
+                                                                       .gather = options.deadline,
                                                                        .clock = options.clock}}));
   const RankIdentity identity = identity_of(options, channel->peers());
   return std::make_shared<Group>(options, std::move(channel), identity);

@@ -60,6 +60,7 @@ void ProcessTransport::set_wake(std::function<void()> wake) {
 }
 
 Result<void> ProcessTransport::start(const Transfer& transfer) {
+  if (phase_ == Phase::recovery) return out_of_order("the recovery has not completed");
   if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer);
   if (phase_ != Phase::idle) return out_of_order("the previous collective has not completed");
   if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*ready_));
@@ -100,6 +101,8 @@ Result<TransferState> ProcessTransport::poll_bytes() {
     phase_ = Phase::slices;
     return TransferState::readable;
   }
+  if (transfer_.kind == Transfer::Kind::exchange && !exchanged_.empty())
+    std::memcpy(transfer_.all.data(), exchanged_.data(), exchanged_.size());
   phase_ = Phase::idle;
   return TransferState::complete;
 }
@@ -121,6 +124,8 @@ Result<void> ProcessTransport::start_recovery(tiers::Stream&) {
 Result<TransferState> ProcessTransport::poll_recovery() {
   if (!recovered_) {
     PENSTOCK_TRY_ASSIGN(recovered_, control_->poll_recovery());
+  } else if (auto obstacle = control_->obstacle(); obstacle && obstacle->code() != ErrorCode::interrupted) {
+    return *obstacle;
   }
   const PeerExchange::Status status = exchange_->poll();
   if (!recovered_ || status.interrupted) {
@@ -149,21 +154,26 @@ void ProcessTransport::begin_bytes() {
   phase_ = Phase::bytes;
   std::vector<LinkOperation> operations(size());
   const bool exchanges = transfer_.kind == Transfer::Kind::exchange;
+  const ByteCount exchanged = transfer_.mine.size();
+  if (exchanges) {
+    exchanged_.resize((exchanged * size()).value());
+    if (!exchanged.is_zero())
+      std::memcpy(exchanged_.data() + (exchanged * rank()).value(), transfer_.mine.data(), exchanged.value());
+  }
   for (std::uint32_t r = 0; r < size(); ++r) {
     LinkOperation& one = operations[r];
     one.kind = transfer_.kind;
     one.signature = transfer_.signature;
     one.dtype = transfer_.flat.dtype;
     if (exchanges) {
-      one.send = transfer_.mine;
-      one.receive = transfer_.all.subspan(transfer_.mine.size() * r, transfer_.mine.size());
+      const HostSpan slots{std::span(exchanged_)};
+      one.send = slots.subspan(exchanged * rank(), exchanged);
+      one.receive = slots.subspan(exchanged * r, exchanged);
       continue;
     }
     one.send = HostDevice::bytes(slot(transfer_.kind == Transfer::Kind::all_gather ? rank() : r).bytes);
     one.receive = HostDevice::bytes(slot(r).bytes);
   }
-  if (exchanges && !transfer_.mine.empty())
-    std::memcpy(operations[rank()].receive.data(), transfer_.mine.data(), transfer_.mine.size().value());
   exchange_->begin(std::move(operations));
 }
 

@@ -71,6 +71,8 @@ class ProcessTransport final : public Transport {
   std::unique_ptr<tiers::Event> ready_;
   Phase phase_ = Phase::idle;
   Transfer transfer_;
+  /// Of an exchange, a slot for each rank: it may be used after an error, when the caller's memory is gone.
+  std::vector<std::byte> exchanged_;
   /// Interruptions of the job that this rank has noticed, which are as many on all ranks when they have recovered.
   std::uint64_t epoch_ = 0;
   bool recovered_ = false;

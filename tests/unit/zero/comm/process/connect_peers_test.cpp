@@ -36,7 +36,7 @@ class ChangedControl final : public JobControl {
   std::uint32_t ranks() const override { return of_->ranks(); }
   Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override {
     auto all = of_->gather(label, bytes);
-    if (all && !bytes.empty() && change_) change_(*all);
+    if (all && label == "where ranks listen") change_(*all);
     return all;
   }
   Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) override {

@@ -131,6 +131,24 @@ TEST(PeerMesh, GoesOnAfterAnInterruption) {
   }
 }
 
+TEST(PeerMesh, IsNotDoneWithACollectiveThatBeginsAfterAnError) {
+  penstock::test::MemoryPipes pipes(2, 1000, 1);
+  auto garbage = pipes.of(1);
+  PeerMesh mesh(0, 2, pipes.of(0));
+  const std::vector<std::byte> no_chunk(64, std::byte{0xff});
+  for (std::size_t sent = 0; sent < no_chunk.size();)
+    sent += garbage->write(0, ConstHostSpan(std::span(no_chunk).subspan(sent))).value();
+  while (mesh.advance()) continue;
+
+  std::vector<std::byte> flat(128);
+  const std::vector<LinkOperation> operations(2, {.kind = Transfer::Kind::all_gather,
+                                                  .dtype = DType::bf16,
+                                                  .send = HostSpan(std::span(flat).first(64)),
+                                                  .receive = HostSpan(std::span(flat).last(64))});
+  EXPECT_FALSE(mesh.begin(operations));
+  EXPECT_FALSE(mesh.is_done());
+}
+
 TEST(PeerMesh, NamesThePeersThatAreMissing) {
   using Ranks = std::vector<std::uint32_t>;
   Job job(3, 5000, 1);

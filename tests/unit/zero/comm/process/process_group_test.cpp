@@ -166,6 +166,51 @@ TEST(ProcessGroup, NamesADifferenceOfTheRunsOnEveryRank) {
   }
 }
 
+TEST(ProcessGroup, NamesADifferenceInALongDescription) {
+  const auto wrong = run_job(16, [](std::uint32_t rank, const ProcessGroupOptions& options) -> std::string {
+    const auto group = ProcessGroup::join(options);
+    if (!group) return group.error().message();
+    std::string description = rank == 2 ? "zero.stage\t2\n" : "zero.stage\t3\n";
+    for (int unit = 0; unit < 1000; ++unit)
+      description += "unit " + std::to_string(unit) + '\t' + std::string(100, 'x') + '\n';
+    const auto agreed = (*group)->agree(description);
+    if (agreed) return "agreed";
+    (*group)->abort(agreed.error());
+    return agreed.error().message();
+  });
+  for (const std::string& rank : wrong)
+    EXPECT_NE(rank.find("zero.stage, wanted 3, as rank 0, got 2"), std::string::npos) << rank;
+}
+
+TEST(ProcessGroup, DoesNotWaitForEverForARankThatDoesNotAgree) {
+  std::promise<void> agreed;
+  const auto wrong = run_job(2, [&agreed](std::uint32_t rank, ProcessGroupOptions options) -> std::string {
+    options.join_deadline = options.deadline = options.silence_max = 500ms;
+    const auto group = ProcessGroup::join(options);
+    if (!group) return group.error().message();
+    if (rank == 1) {  // lives, and does other things
+      const auto ended = agreed.get_future().wait_for(5s);
+      return ended == std::future_status::ready ? "" : "rank 0 still waits";
+    }
+    const auto outcome = (*group)->agree("zero.stage\t3");
+    agreed.set_value();
+    return !outcome && outcome.error().code() == ErrorCode::deadline_exceeded ? "" : "no deadline";
+  });
+  expect_nothing_wrong(wrong);
+}
+
+TEST(ProcessGroup, TakesADeadlineWithoutEnd) {
+  expect_nothing_wrong(run_job(2, [](std::uint32_t, ProcessGroupOptions options) -> std::string {
+    options.join_deadline = TimePoint::max();
+    const auto group = ProcessGroup::join(options);
+    if (!group) return group.error().message();
+    HostDevice device({.memory = 1_MiB});
+    const auto compute = kernels::make_host_compute();
+    const auto connected = (*group)->connect(device, *compute);
+    return connected ? "" : connected.error().message();
+  }));
+}
+
 TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
   const auto wrong = run_job(2, [](std::uint32_t rank, ProcessGroupOptions options) -> std::string {
     if (rank == 1) options.carrier = Carrier::mpi;
@@ -301,6 +346,9 @@ TEST(ProcessGroup, RefusesWhatCannotBe) {
 
 TEST(ProcessGroup, ConnectsOnceAndOnlyDevicesWhoseMemoryTheHostCanAccess) {
   expect_nothing_wrong(run_ranks(2, 4_KiB, [](Rank& one) -> std::string {
+    HostDevice separate({.memory = 1_MiB, .location = tiers::DeviceMemory::separate});
+    if (one.group->connect(separate, *one.compute).error().code() != ErrorCode::unsupported)
+      return "connected a device of its own memory";
     const auto again = one.group->connect(one.device, *one.compute);
     return !again && again.error().code() == ErrorCode::already_exists ? "" : "connected twice";
   }));
@@ -324,6 +372,9 @@ TEST(ProcessGroupOptions, TakeThePortAfterTheMasters) {
   EXPECT_EQ(options.job, "42");
   EXPECT_EQ(options.local_rank, 1u);
   EXPECT_EQ(options.local_ranks, 2u);
+  Launch without_count = launch;  // as of a launcher that sets LOCAL_RANK alone
+  without_count.local_ranks.reset();
+  EXPECT_FALSE(ProcessGroupOptions::of(without_count).value().local_rank);
   Launch nowhere = launch;
   nowhere.master.reset();
   EXPECT_NE(ProcessGroupOptions::of(nowhere).error().message().find("MASTER_ADDR"), std::string::npos);
