@@ -171,7 +171,13 @@ Result<zero::Launch> find_place(Arguments& arguments) {
     PENSTOCK_TRY_ASSIGN(arguments.launch.master, zero::Endpoint::parse(arguments.master));
   }
   PENSTOCK_TRY_ASSIGN(auto launch, zero::find_launch(arguments.launch));
-  if (launch.ranks == 1) return launch;
+  if (launch.ranks == 1) {
+    if (!arguments.mpi && arguments.master.empty()) return launch;
+    return Error::invalid_argument("gpt_train")
+        .object(arguments.mpi ? "--mpi" : "--master")
+        .reason("it is for several processes, and this is the only one: " + launch.source)
+        .advice("start it by mpirun, torchrun or srun, or with --rank and --world");
+  }
   std::fprintf(stderr, "note: rank %u of %u, as told by %s\n", launch.rank, launch.ranks,
                launch.source.c_str());
   if (arguments.ranks_are_given) {

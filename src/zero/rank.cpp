@@ -136,7 +136,9 @@ Result<void> Rank::State::join() {
         .object("group")
         .reason("a run with several ranks needs a group")
         .wanted("a membership for " + std::to_string(identity.ranks) + " ranks")
-        .advice("in_process_membership() creates one for ranks that are threads of one process");
+        .advice(
+            "in_process_membership() creates one for ranks that are threads of one process, "
+            "process_membership() for processes");
   }
   const GroupMembership membership =
       options.group.join ? options.group : in_process_membership(InProcessGroup::create(1).value(), 0);

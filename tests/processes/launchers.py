@@ -114,7 +114,7 @@ def main():
                 compare("mpirun, TCP", ranks, expected, digest_in(run([*mpirun, *train], **as_root)))
                 if arguments.mpi_module:
                     compare("mpirun, MPI", ranks, expected, digest_in(
-                        run([*mpirun, *train, "--mpi"], **as_root, PENSTOCK_MPI=arguments.mpi_module)))
+                        run([*mpirun, *train, "--mpi"], **as_root)))
         if arguments.launcher == "options":
             check_signal(train)
     return 0

@@ -4,6 +4,8 @@
 
 #include <penstock/base/check.hpp>
 
+#include <algorithm>
+
 namespace penstock::zero::control {
 
 namespace {
@@ -31,6 +33,7 @@ void ControlClient::opened() {
 void ControlClient::received(std::span<const std::byte> bytes) {
   (void)running_.update();
   heard_ = running_.elapsed();
+  has_heard_ = true;
   reader_.feed(bytes);
   while (!failure_) {
     auto message = reader_.next();
@@ -96,6 +99,10 @@ void ControlClient::fail_out_of_turn(std::size_t kind) {
 void ControlClient::closed(const std::string& why) {
   is_open_ = false;
   if (failure_ || has_left_) return;
+  if (!has_heard_) {
+    failure_ = failure_of(not_rank_0().note("cause   " + why));
+    return;
+  }
   failure_ = failure_of(Error(ErrorCode::peer_failed, operation)
                             .reason(rank_0() + " has ended: its control connection is closed")
                             .note("cause   " + why)
@@ -108,6 +115,10 @@ void ControlClient::pass_time() {
   if (running_.elapsed() < next_heartbeat_) return;
   next_heartbeat_ = running_.end_of(patience_.heartbeat());
   if (!is_open_ || failure_ || has_left_) return;
+  if (!has_heard_ && running_.elapsed() - heard_ >= std::min(patience_.join, patience_.silence)) {
+    failure_ = failure_of(not_rank_0());
+    return;
+  }
   if (running_.elapsed() - heard_ >= patience_.silence) {
     failure_ = failure_of(
         Error(ErrorCode::peer_failed, operation)
@@ -116,6 +127,14 @@ void ControlClient::pass_time() {
     return;
   }
   send(Heartbeat{});
+}
+
+Error ControlClient::not_rank_0() const {
+  return Error(ErrorCode::peer_failed, operation)
+      .reason("what listens on the port does not answer as rank 0 of this job")
+      .advice(
+          "look which program listens on the port after MASTER_PORT of rank 0's host, or set MASTER_PORT to "
+          "another number, the same on every rank");
 }
 
 TimePoint ControlClient::next_due() const {

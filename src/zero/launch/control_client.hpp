@@ -61,6 +61,7 @@ class ControlClient {
   void fail_out_of_turn(std::size_t kind);
   void send(const Message& message);
   [[nodiscard]] std::string rank_0() const;
+  [[nodiscard]] Error not_rank_0() const;
 
   const Hello hello_;
   const Patience patience_;
@@ -81,7 +82,7 @@ class ControlClient {
   /// Of the recovery: from the call of interrupt() until its epoch has begun; recover() was called.
   bool waits_for_epoch_ = false, recovers_ = false;
   std::optional<Failure> failure_;
-  bool is_open_ = false, has_left_ = false;
+  bool is_open_ = false, has_left_ = false, has_heard_ = false;
   std::vector<std::byte> outgoing_;
 };
 

@@ -88,6 +88,7 @@ void ControlServer::join(ConnectionId id, Hello hello) {
     return;
   }
   auto wrong = disagreement(hello);
+  if (wrong && all_joined()) return refuse(id, *wrong);  // it comes to a job that runs, which goes on
   if (wrong) {
     outgoing_.push_back({id, encode(failure_of(*wrong)), true});
     connections_.erase(id);

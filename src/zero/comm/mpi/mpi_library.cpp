@@ -19,8 +19,9 @@ Error cannot_load(const std::string& file) {
       .reason("MPI cannot be used")
       .object(file)
       .got(text ? text : "no message of the dynamic linker")
-      .advice("install MPI (Debian: openmpi-bin), set PENSTOCK_MPI to the path of " +
-              std::string(MpiModule::file) + ", or use another transport");
+      .advice("set PENSTOCK_MPI to the path of " + std::string(MpiModule::file) +
+              ", which is installed with this library, install MPI (Debian: openmpi-bin), or use another "
+              "transport");
 }
 
 /// A path, or a name for which the dynamic linker searches.

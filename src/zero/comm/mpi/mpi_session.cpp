@@ -19,7 +19,7 @@ namespace penstock::zero {
 namespace {
 
 constexpr const char* operation = "MpiSession::start";
-constexpr TimePoint finalize_max_after_loss = std::chrono::minutes(1);
+constexpr TimePoint finalize_max_after_loss = std::chrono::seconds(5);
 constexpr TimePoint deadline_max = std::chrono::hours(24 * 365);  // `forever` after now is no time
 
 /// Initialises MPI and finalises it, on one thread, as MPI demands. Callers wait for it as long as they want to.

@@ -11,7 +11,7 @@ namespace penstock::zero {
 ///
 /// The first one initialises MPI, unless the application has. Then the process finalises it when it exits: MPI allows
 /// each only once. MPI_Finalize waits for all ranks, so exit waits until the deadline of start() for those that come
-/// later, a minute where MPI was left with operations that have not ended, and then goes on without them. It does not
+/// later, 5 s where MPI was left with operations that have not ended, and then goes on without them. It does not
 /// finalise while a session exists.
 class MpiSession {
  public:

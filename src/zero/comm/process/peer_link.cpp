@@ -187,8 +187,9 @@ Result<void> PeerLink::take_header() {
 }
 
 std::string PeerLink::text_of(const Header& header) {
-  return std::string(to_string(header.kind)) + " of slots of " + to_string(ByteCount(header.size)) + " of " +
-         std::string(to_string(header.dtype)) + ", " +
+  std::string size = to_string(ByteCount(header.size));
+  if (header.kind == Transfer::Kind::all_to_all) size.append(" of ").append(to_string(header.dtype));
+  return std::string(to_string(header.kind)) + " of slots of " + size + ", " +
          to_string(CollectiveSignature{.subject = header.subject,
                                        .unit = header.unit,
                                        .group = header.group,

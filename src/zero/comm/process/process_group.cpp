@@ -20,7 +20,7 @@ namespace penstock::zero {
 namespace {
 
 /// How long a rank waits for the reason why a peer's connection has ended, which comes over the control channel.
-constexpr TimePoint reason_max = std::chrono::seconds(5);
+constexpr TimePoint reason_max = std::chrono::seconds(1);
 
 /// Of a greeting's bytes, which also tell of the host and the build.
 constexpr std::size_t job_bytes_max = 1024;

@@ -137,7 +137,7 @@ TEST(ControlChannel, NamesAPortThatIsInUse) {
   Options silent = options_of(1, 2, other.port());
   silent.patience.silence = 500ms;
   expect_error(ControlChannel::join(silent), ErrorCode::peer_failed,
-               {"rank 0 has shown no sign of life for 500 ms"});
+               {"does not answer as rank 0 of this job"});
   auto job = job_of(2);
   auto first = std::async(std::launch::async, [&] { return ControlChannel::join(job[0]); });
   Options another = job[1];

@@ -305,6 +305,40 @@ TEST(ControlJob, GoesOnAfterAnInterruption) {
   }
 }
 
+TEST(ControlJob, GoesOnWhereAProcessComesLate) {
+  ControlJob job(2, 1);
+  job.bring_together();
+  Hello other_world = job.hello(1), other_build = job.hello(1);
+  other_world.ranks = 3;
+  other_build.build = "another";
+  for (const Hello& late : {job.hello(1), job.hello(0), other_world, other_build}) {
+    const std::size_t number = job.start(late);
+    job.settle();
+    EXPECT_NE(job.failure(number), "");
+    EXPECT_TRUE(contains(job.messages(), "refused"));
+    job.kill(number);
+  }
+  for (const std::uint32_t rank : {0u, 1u}) job.gather(rank, "norm", "1");
+  job.settle();
+  for (const std::uint32_t rank : {0u, 1u}) EXPECT_EQ(job.gathered(rank), "1;1;");
+}
+
+TEST(ControlJob, SaysThatAnotherProgramListensOnThePort) {
+  for (const bool closes : {false, true}) {
+    tiers::SimClock clock;
+    ControlClient client({.rank = 1, .ranks = 2}, {.join = 5s, .silence = 30s, .clock = &clock});
+    client.opened();
+    if (closes) client.closed("End of file");
+    for (int tick = 0; tick < 60 && !client.failure(); ++tick) {
+      clock.advance_to(clock.now() + 100ms);
+      client.pass_time();
+    }
+    ASSERT_TRUE(client.failure());
+    EXPECT_TRUE(contains(client.failure()->text, "does not answer as rank 0 of this job"))
+        << client.failure()->text;
+  }
+}
+
 TEST(ControlJob, GathersForTheTrainerBesideTheCollectives) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     ControlJob job(2, seed);

@@ -54,10 +54,13 @@ TEST(MpiLibrary, IsFoundBesideTheProgram) {
 }
 
 TEST(MpiLibrary, SaysWhatIsMissing) {
-  EXPECT_EQ(refusal("/nowhere/libpenstock_mpi.so"),
-            "MPI cannot be used: /nowhere/libpenstock_mpi.so, got /nowhere/libpenstock_mpi.so: cannot open "
-            "shared object file: No such file or directory [load_mpi_module]\n  try     install MPI (Debian: "
-            "openmpi-bin), set PENSTOCK_MPI to the path of libpenstock_mpi.so, or use another transport");
+  EXPECT_EQ(
+      refusal("/nowhere/libpenstock_mpi.so"),
+      "MPI cannot be used: /nowhere/libpenstock_mpi.so, got /nowhere/libpenstock_mpi.so: cannot open "
+      "shared object file: No such file or directory [load_mpi_module]\n  try     set PENSTOCK_MPI to the "
+      "path of libpenstock_mpi.so, which is installed with this library, install MPI (Debian: openmpi-bin), "
+      "or "
+      "use another transport");
 }
 
 TEST(MpiLibrary, RefusesAnotherLibrary) {

@@ -144,12 +144,13 @@ TEST(PeerLink, KeepsCollectivesApart) {
 }
 
 TEST(PeerLink, NamesCollectivesThatDiffer) {
-  const auto differ = [](auto change) {
+  const auto differ = [](auto change, Transfer::Kind kind = Transfer::Kind::all_gather) {
     LinkedPair pair(1, 100'000);
     Memory memory(1000, false, 1);
-    LinkOperation other = memory.operation(1, 3);
+    LinkOperation mine = memory.operation(0, 3), other = memory.operation(1, 3);
+    mine.kind = other.kind = kind;
     change(other);
-    EXPECT_TRUE(pair.link(0).begin(memory.operation(0, 3)));
+    EXPECT_TRUE(pair.link(0).begin(mine));
     pair.settle();  // the other end has read the header before it begins
     const auto begun = pair.link(1).begin(other);
     EXPECT_FALSE(begun);
@@ -158,15 +159,15 @@ TEST(PeerLink, NamesCollectivesThatDiffer) {
     return begun ? "" : begun.error().message();
   };
   const std::string differs = differ([](LinkOperation& other) { other.signature.unit = 4; });
-  EXPECT_EQ(
-      differs.substr(0, differs.find('\n')),
-      "ranks 1 and 0 call different collectives, wanted all-gather of slots of 1000 B of bf16, parameters "
-      "of unit 4, optimizer group 0, micro-batch 0 of step 7, got all-gather of slots of 1000 B of bf16, "
-      "parameters of unit 3, optimizer group 0, micro-batch 0 of step 7 [Communicator]");
+  EXPECT_EQ(differs.substr(0, differs.find('\n')),
+            "ranks 1 and 0 call different collectives, wanted all-gather of slots of 1000 B, parameters "
+            "of unit 4, optimizer group 0, micro-batch 0 of step 7, got all-gather of slots of 1000 B, "
+            "parameters of unit 3, optimizer group 0, micro-batch 0 of step 7 [Communicator]");
   EXPECT_NE(
       differ([](LinkOperation& other) { other.kind = Transfer::Kind::all_to_all; }).find("reduce-scatter"),
       std::string::npos);
-  EXPECT_NE(differ([](LinkOperation& other) { other.dtype = DType::fp32; }).find("of fp32"),
+  EXPECT_NE(differ([](LinkOperation& other) { other.dtype = DType::fp32; }, Transfer::Kind::all_to_all)
+                .find("of fp32"),
             std::string::npos);
   EXPECT_NE(differ([](LinkOperation& other) { other.signature.step = 8; }).find("of step 8"),
             std::string::npos);
