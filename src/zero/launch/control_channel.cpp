@@ -241,7 +241,7 @@ void TcpControlChannel::connect_to(std::size_t number) {
   });
   connecting_->async_connect(addresses_of_rank_0_[number], [this, number](asio::error_code failed) {
     attempt_.cancel();
-    // Where nobody listens, a port of this machine may be connected with itself (simultaneous open).
+    // Where no program listens, a port of this machine may be connected with itself (simultaneous open).
     asio::error_code ignored;
     if (!failed && connecting_->local_endpoint(ignored) == connecting_->remote_endpoint(ignored))
       failed = asio::error::connection_refused;

@@ -50,9 +50,6 @@ std::vector<std::byte> encode(const Listener& listener) {
               listener.address.size());
   return bytes;
 }
-std::span<const std::byte> as_bytes(const char& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
 Result<Listener> decode(const std::vector<std::byte>& bytes) {
   Listener listener;
   if (bytes.size() < sizeof listener.port + listener.key.size())
@@ -116,9 +113,10 @@ Result<void> Connector::listen() {
   Listener own{.address = addresses_.own, .port = 0, .key = {}};
   if (::getrandom(own.key.data(), own.key.size(), 0) != static_cast<ssize_t>(own.key.size()))
     return Error::from_errno(operation, errno);
-  // Where all have reached rank 0 by the loopback, they are on its host, and nobody else needs to come in.
-  const char is_on_host = is_loopback(addresses_.own) ? 1 : 0;
-  PENSTOCK_TRY_ASSIGN(const auto reached, control_.gather("how ranks reach rank 0", as_bytes(is_on_host)));
+  // Where all have reached rank 0 by the loopback, they are on its host, and no connection comes from another.
+  const std::byte is_on_host{is_loopback(addresses_.own)};
+  PENSTOCK_TRY_ASSIGN(const auto reached,
+                      control_.gather("how ranks reach rank 0", std::span(&is_on_host, 1)));
   const bool all_on_host = std::all_of(reached.begin(), reached.end(),
                                        [](const auto& one) { return one == std::vector{std::byte{1}}; });
   if (const asio::error_code error = zero::listen(acceptor_, all_on_host ? addresses_.rank_0 : "", 0)) {
