@@ -1,5 +1,6 @@
 #include "gpt/timed_device.hpp"
 
+#include <optional>
 #include <utility>
 
 namespace gpt {
@@ -24,12 +25,14 @@ class TimedDevice final : public tiers::Device {
 
   std::string name() const override { return device_->name(); }
   tiers::DeviceMemory memory() const override { return device_->memory(); }
+  std::optional<int> cuda_ordinal() const override { return device_->cuda_ordinal(); }
   Result<DeviceSpan> allocate(ByteCount size) override { return device_->allocate(size); }
   void release(DeviceSpan span) noexcept override { device_->release(span); }
   ByteCount free_memory() const override { return device_->free_memory(); }
   Result<std::unique_ptr<tiers::Stream>> create_stream() override { return device_->create_stream(); }
   Result<std::unique_ptr<tiers::Event>> create_event() override { return device_->create_event(); }
   bool owns_stream(const tiers::Stream& stream) const override { return device_->owns_stream(stream); }
+  Result<void> access_peer(const tiers::Device& other) override { return device_->access_peer(other); }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
     return timed(*timeline_, stream, {.activity = Activity::copy_to_device, .bytes = to.size()},

@@ -16,6 +16,10 @@ bool is_readable(const std::byte* address) {
   return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == 1;
 }
 
+bool exists(const Runtime& runtime, int device) {
+  return device >= 0 && static_cast<std::size_t>(device) < runtime.devices.size();
+}
+
 }  // namespace
 
 extern "C" {
@@ -29,8 +33,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call("cudaGetDeviceProperties", [&](Runtime& runtime, auto&) {
-    if (device < 0 || static_cast<std::size_t>(device) >= runtime.devices.size())
-      return cudaErrorInvalidDevice;
+    if (!exists(runtime, device)) return cudaErrorInvalidDevice;
     *properties = {};
     std::strncpy(properties->name, "fake CUDA device", sizeof properties->name - 1);
     properties->totalGlobalMem = runtime.machine.memory;
@@ -50,11 +53,29 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&](Runtime& runtime, auto&) {
-    if (device < 0 || static_cast<std::size_t>(device) >= runtime.devices.size())
-      return cudaErrorInvalidDevice;
+    if (!exists(runtime, device)) return cudaErrorInvalidDevice;
     runtime.set_current_device(device);
     runtime.devices[static_cast<std::size_t>(device)].has_context = true;
     return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  return call("cudaDeviceCanAccessPeer", [&](Runtime& runtime, auto&) {
+    if (!exists(runtime, device) || !exists(runtime, peer)) return cudaErrorInvalidDevice;
+    *can = device != peer && runtime.machine.peer_access ? 1 : 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  return call("cudaDeviceEnablePeerAccess", [&](Runtime& runtime, auto&) {
+    const int device = runtime.current_device();
+    if (flags != 0) return cudaErrorInvalidValue;
+    if (!exists(runtime, peer) || peer == device) return cudaErrorInvalidDevice;
+    if (!runtime.machine.peer_access) return cudaErrorPeerAccessUnsupported;
+    const bool is_new = runtime.devices[static_cast<std::size_t>(device)].peers.insert(peer).second;
+    return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });
 }
 
@@ -85,6 +106,8 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorNoKernelImageForDevice: return "no kernel image is available for execution on the device";
     case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
+    case cudaErrorPeerAccessUnsupported: return "peer access is not supported between these two devices";
+    case cudaErrorPeerAccessAlreadyEnabled: return "peer access is already enabled";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
     case cudaErrorHostMemoryAlreadyRegistered:

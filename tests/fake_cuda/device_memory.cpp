@@ -65,10 +65,10 @@ bool DeviceMemory::reserves(const void* address) const {
   return number(address) >= begin_ && number(address) < end_;
 }
 
-DeviceMemory::Blocks DeviceMemory::of(int device) const {
+DeviceMemory::Blocks DeviceMemory::of(const std::set<int>& devices) const {
   Blocks found;
   for (const auto& [address, block] : blocks_) {
-    if (block->device == device) found.push_back(block);
+    if (devices.contains(block->device)) found.push_back(block);
   }
   return found;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 namespace penstock::test::fake_cuda {
@@ -39,7 +40,7 @@ class DeviceMemory {
   /// Whether it is an address of a device, allocated or not.
   [[nodiscard]] bool reserves(const void* address) const;
   /// In the order of their addresses.
-  [[nodiscard]] Blocks of(int device) const;
+  [[nodiscard]] Blocks of(const std::set<int>& devices) const;
 
  private:
   std::uintptr_t begin_ = 0, next_ = 0, end_ = 0;

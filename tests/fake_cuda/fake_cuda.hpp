@@ -36,6 +36,8 @@
 /// - cudaSetDevice creates the context of its device (Runtime API, cudaSetDevice), other calls that of the current one.
 /// - A kernel is loaded when it is first launched or asked about (Programming Guide, "Lazy Loading"). One without PTX
 ///   is cudaErrorNoKernelImageForDevice.
+/// - A kernel may access another device's memory once its device was given access; copies always may (Runtime API,
+///   "Peer Device Memory Access"; Programming Guide, "Peer-to-Peer Memory Access").
 /// - Records and kernels refuse streams of another device; waits and copies do not (Programming Guide, "Stream and
 ///   event behavior" of multi-device systems).
 ///
@@ -47,7 +49,7 @@
 ///
 /// tests/conformance/cuda asserts these rules, with this runtime and, on a GPU, with NVIDIA's.
 ///
-/// Not modelled: graphs, peer access, managed memory, stream-ordered allocation, dynamic shared
+/// Not modelled: graphs, managed memory, stream-ordered allocation, dynamic shared
 /// memory, how cuBLASLt orders a sum and which algorithms it has, and the functions that library and example do not
 /// call, which do not link.
 ///
@@ -59,6 +61,7 @@ struct Machine {
   std::size_t memory = std::size_t{1} << 30;  ///< bytes of each device
   /// What every call returns, such as cudaErrorInsufficientDriver. Without devices it is cudaErrorNoDevice.
   cudaError_t driver = cudaSuccess;
+  bool peer_access = true;  ///< whether a device can access the memory of the others
   /// Chooses pauses between the operations of a stream, the streams that are slow, and when copies of pageable memory
   /// use it. Without one there are no pauses.
   std::optional<std::uint64_t> seed;

@@ -63,6 +63,18 @@ TEST_F(FakeCudaKernels, FaultInTheMemoryOfTheHostOrOfAnotherDevice) {
   }
 }
 
+TEST_F(FakeCudaKernels, AccessAnotherDeviceOnceTheirsMay) {
+  restart({.devices = 2});
+  std::byte* const memory = allocate(4);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const cudaStream_t stream = make_stream();
+
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+
+  ASSERT_TRUE(halve(stream, floats(memory, 1), 1));
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+}
+
 TEST_F(FakeCudaKernels, FaultWhereATestChooses) {
   const cudaStream_t stream = make_stream();
   std::byte* const device = allocate(400);

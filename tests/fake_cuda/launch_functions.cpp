@@ -49,7 +49,7 @@ const PtxModule* module_with(const std::string& kernel) {
   return nullptr;
 }
 
-/// The memory of one device, for one kernel; its allocations are those at the time when it starts.
+/// The memory that a device may access, for one kernel; its allocations are those at the time when it starts.
 class KernelMemory final : public penstock::test::ptx::Memory {
  public:
   explicit KernelMemory(DeviceMemory::Blocks blocks) : blocks_(std::move(blocks)) {}
@@ -77,7 +77,9 @@ cudaError_t run(const PtxModule::Launch& launch, int device) {
   DeviceMemory::Blocks blocks;
   {
     const std::lock_guard lock(runtime.mutex);
-    blocks = runtime.memory.of(device);
+    std::set<int> devices = runtime.devices[static_cast<std::size_t>(device)].peers;
+    devices.insert(device);
+    blocks = runtime.memory.of(devices);
   }
   try {
     launch(KernelMemory(std::move(blocks)));

@@ -61,6 +61,15 @@ TEST_F(FakeCudaMemory, IsFreedWhenTheDeviceHasRun) {
   EXPECT_TRUE(ran);
 }
 
+TEST_F(FakeCudaMemory, IsOnlyForItsDeviceOnAMachineWithoutPeerAccess) {
+  restart({.devices = 2, .peer_access = false});
+  int can = 1;
+
+  EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
+  EXPECT_EQ(can, 0);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessUnsupported);
+}
+
 TEST_F(FakeCudaMemory, OfTheHostIsRegisteredOnce) {
   std::vector<std::byte> memory(8192);
   std::byte* const begin = memory.data();

@@ -87,8 +87,8 @@ void Runtime::restart(const Machine& wanted) {
 namespace {
 /// cudaSetDevice creates the context of its argument instead.
 bool creates_context(std::string_view function) {
-  constexpr std::string_view none[] = {"cudaGetDevice", "cudaGetDeviceCount", "cudaGetDeviceProperties",
-                                       "cudaSetDevice"};
+  constexpr std::string_view none[] = {"cudaDeviceCanAccessPeer", "cudaGetDevice", "cudaGetDeviceCount",
+                                       "cudaGetDeviceProperties", "cudaSetDevice"};
   return std::ranges::find(none, function) == std::end(none);
 }
 }  // namespace

@@ -80,6 +80,7 @@ class Runtime {
     cudaError_t lost = cudaSuccess;  ///< the error that destroyed the context
     int running = 0;                 ///< operations
     bool has_context = false;
+    std::set<int> peers;  ///< devices whose memory its kernels may access
   };
 
   void restart(const Machine& machine);

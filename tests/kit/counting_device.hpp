@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace penstock::test {
@@ -33,6 +34,7 @@ class CountingDevice : public tiers::Device {
 
   [[nodiscard]] std::string name() const override { return device_->name(); }
   [[nodiscard]] tiers::DeviceMemory memory() const override { return device_->memory(); }
+  [[nodiscard]] std::optional<int> cuda_ordinal() const override { return device_->cuda_ordinal(); }
   [[nodiscard]] Result<DeviceSpan> allocate(ByteCount size) override {
     ++calls_->allocations;
     return device_->allocate(size);
@@ -53,6 +55,7 @@ class CountingDevice : public tiers::Device {
     const auto* const counting = dynamic_cast<const CountingStream*>(&stream);
     return counting != nullptr && device_->owns_stream(counting->counted());
   }
+  Result<void> access_peer(const tiers::Device& other) override { return device_->access_peer(other); }
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
     ++calls_->copies;
     return device_->copy_to_device(stream, from, to);

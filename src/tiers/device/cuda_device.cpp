@@ -6,6 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace penstock::tiers {
@@ -96,6 +98,7 @@ class CudaDevice final : public Device {
   CudaDevice(int device, std::string name) : device_(device), name_(std::move(name)), staging_(device) {}
 
   std::string name() const override { return name_; }
+  std::optional<int> cuda_ordinal() const override { return device_; }
 
   Result<DeviceSpan> allocate(ByteCount size) override {
     PENSTOCK_TRY(use_device("CudaDevice::allocate", device_));
@@ -130,6 +133,24 @@ class CudaDevice final : public Device {
   bool owns_stream(const Stream& stream) const override {
     const auto* const cuda = dynamic_cast<const CudaStream*>(&stream);
     return cuda != nullptr && cuda->device() == device_;
+  }
+  Result<void> access_peer(const Device& other) override {
+    const std::optional<int> peer = other.cuda_ordinal();
+    if (peer == device_) return ok();
+    int possible = 0;
+    if (peer) {
+      PENSTOCK_TRY(check_cuda("CudaDevice::access_peer", cudaDeviceCanAccessPeer(&possible, device_, *peer)));
+    }
+    if (possible == 0) return no_access(other);
+    PENSTOCK_TRY(use_device("CudaDevice::access_peer", device_));
+    const cudaError_t code = cudaDeviceEnablePeerAccess(*peer, 0);
+    if (code != cudaSuccess && code != cudaErrorPeerAccessAlreadyEnabled) {
+      return cuda_error("CudaDevice::access_peer", code)
+          .object(described(*this))
+          .wanted("access to " + described(other));
+    }
+    ignore_cuda(code);
+    return ok();
   }
 
   Result<void> copy_to_device(StreamHandle stream, ConstHostSpan from, DeviceSpan to) override {
@@ -182,6 +203,21 @@ class CudaDevice final : public Device {
   }
 
  private:
+  /// Devices of a machine often have the same name.
+  [[nodiscard]] static std::string described(const Device& device) {
+    const std::optional<int> ordinal = device.cuda_ordinal();
+    return ordinal ? "CUDA device " + std::to_string(*ordinal) + " (" + device.name() + ")" : device.name();
+  }
+  [[nodiscard]] Error no_access(const Device& other) const {
+    return Error(ErrorCode::unsupported, "CudaDevice::access_peer")
+        .reason("it cannot access the memory of another device")
+        .object(described(*this))
+        .wanted("access to " + described(other))
+        .advice(
+            "run a process for each rank, with NCCL, or use GPUs between which peer-to-peer access works, by "
+            "NVLink or PCIe (nvidia-smi topo -p2p r)");
+  }
+
   [[nodiscard]] Result<bool> is_staged(const std::byte* host, ByteCount size) const {
     if (host == nullptr || size.is_zero()) return false;
     PENSTOCK_TRY(use_device("CudaDevice::copy", device_));

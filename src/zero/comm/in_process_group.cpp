@@ -29,6 +29,7 @@ struct RankSlot {
   bool reading = false;                                // between readable and release_slices()
   bool recovering = false, recovered = false;          // recovered: its stream waits for its peers' accesses
   Transfer transfer;
+  tiers::Device* device = nullptr;  // valid while the group has not failed
   std::unique_ptr<tiers::Event> ready, done;
 
   /// Separate from the group's mutex, because a wake function takes other locks.
@@ -303,8 +304,19 @@ class InProcessTransport final : public Transport {
     return flat.slice(length * index, length);
   }
 
+  /// Call once all ranks have joined. On the rank's own thread, since it makes the rank's device current.
+  Result<void> access_peers() {
+    if (accesses_peers_) return ok();
+    for (const RankSlot& peer : group_->slots) {
+      if (&peer != &mine_) PENSTOCK_TRY(device_.access_peer(*peer.device));
+    }
+    accesses_peers_ = true;
+    return ok();
+  }
+
   /// Enqueues this rank's part of the data movement.
   Result<void> move() {
+    PENSTOCK_TRY(access_peers());
     const Transfer& transfer = mine_.transfer;
     if (transfer.kind == Transfer::Kind::exchange) {
       for (std::uint32_t peer = 0; peer < size(); ++peer) {
@@ -338,6 +350,7 @@ class InProcessTransport final : public Transport {
   std::uint32_t rank_;
   tiers::Device& device_;
   RankSlot& mine_;
+  bool accesses_peers_ = false;
   // Of the collective in progress.
   std::optional<tiers::RunningTime> running_;
   TimePoint end_of_wait_{};
@@ -357,6 +370,7 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
   }
   PENSTOCK_TRY_ASSIGN(auto ready, device.create_event());
   PENSTOCK_TRY_ASSIGN(auto done, device.create_event());
+  slots[rank].device = &device;
   slots[rank].ready = std::move(ready);
   slots[rank].done = std::move(done);
   return std::make_unique<TransportCommunicator>(

@@ -112,6 +112,43 @@ TEST_F(CudaTwoDevices, WaitsQueriesAndCopiesTakeHandlesOfTheOther) {
   EXPECT_EQ(value(on_first), 2u);
 }
 
+/// Between two devices with access to each other's memory.
+class CudaPeers : public CudaDevicesSemantics {
+ protected:
+  void SetUp() override {
+    CudaDevicesSemantics::SetUp();
+    if (IsSkipped()) return;
+    int can = 0;
+    ASSERT_EQ(cudaDeviceCanAccessPeer(&can, 1, 0), cudaSuccess);
+    if (can == 0) GTEST_SKIP() << "the two devices have no peer-to-peer access";
+  }
+};
+
+TEST_F(CudaPeers, AreOtherDevicesThatExist) {
+  int can = 1;
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, devices), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(devices, 0), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+}
+
+TEST_F(CudaPeers, AccessEachOthersMemoryOnceThatIsEnabled) {
+  unsigned* const on_first = allocate();
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const cudaStream_t second = make_stream();
+
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 1), cudaErrorInvalidValue) << "there are no flags";
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessAlreadyEnabled);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorPeerAccessAlreadyEnabled) << "it is an error that stays";
+
+  write(on_first, 7, second);
+  EXPECT_EQ(value(on_first), 7u);
+}
+
 TEST_F(CudaTwoDevices, MemoryIsFreedWhicheverIsCurrent) {
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, 4), cudaSuccess);

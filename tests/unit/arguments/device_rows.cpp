@@ -203,6 +203,21 @@ void add_stream_rows(BadArguments& bad) {
       [] { return expect(StreamHandle::from_native(nullptr).host_queue() == nullptr, "not null"); });
 }
 
+void add_peer_rows(BadArguments& bad) {
+  bad("Device::access_peer", "other", "the device itself", [] {
+    Bench b;
+    return all({expect(b.device.access_peer(b.device).has_value(), "refused"), b.works()});
+  });
+  bad("Device::access_peer", "other", "a device that was destroyed since", [] {
+    Bench b;
+    {
+      const HostDevice other({.memory = 1_MiB});
+      if (!b.device.access_peer(other)) return std::string("refused");
+    }
+    return b.works();
+  });
+}
+
 void add_ledger_rows(BadArguments& bad) {
   const auto with = [&bad](const char* function, const char* argument, Tier tier, Purpose purpose,
                            auto call) {
@@ -246,6 +261,7 @@ void add_device_rows(BadArguments& bad) {
   add_copy_rows(bad);
   add_memory_rows(bad);
   add_stream_rows(bad);
+  add_peer_rows(bad);
   add_ledger_rows(bad);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace penstock::tiers {
@@ -70,6 +71,8 @@ class Device {
   [[nodiscard]] virtual std::string name() const = 0;
   /// Where its memory is. If it is host memory, a rank that is alone uses its tensors where they are, without copies.
   [[nodiscard]] virtual DeviceMemory memory() const { return DeviceMemory::separate; }
+  /// The number of a CUDA device in this process; none for other devices. Decorators of a device forward it.
+  [[nodiscard]] virtual std::optional<int> cuda_ordinal() const { return std::nullopt; }
 
   /// Errors: budget_too_small (wanted, free); no_space, where the machine has none.
   [[nodiscard]] virtual Result<DeviceSpan> allocate(ByteCount size) = 0;
@@ -84,6 +87,16 @@ class Device {
   [[nodiscard]] virtual bool owns_stream(const Stream& stream) const {
     (void)stream;
     return true;
+  }
+
+  /// From now on, operations on streams of this device may read and write the memory of `other`. Does nothing if they
+  /// may already, as on devices in host memory and where both are the same accelerator. Decorators of a device forward
+  /// it. InProcessGroup calls it before the first collective, on each rank for every peer.
+  ///
+  /// Errors: unsupported, naming both devices.
+  virtual Result<void> access_peer(const Device& other) {
+    (void)other;
+    return ok();
   }
 
   /// Stream-ordered copies; both spans have the same length and stay alive until the stream has passed the copy.

@@ -33,7 +33,8 @@ class InProcessGroup {
   virtual ~InProcessGroup() = default;
 
   /// Creates the communicator of `rank`, once per rank. `device` and `compute` belong to that rank and must outlive the
-  /// communicator. Peers read that device's memory, so all devices of a group must be of one kind.
+  /// communicator. Peers read that device's memory, so all devices of a group must be of one kind, and GPUs must have
+  /// peer-to-peer access: where one has not, the first collective fails on every rank, with unsupported on that rank.
   ///
   /// Errors: invalid_argument, for a rank outside the group; already_exists, for a rank that has joined.
   [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> join(std::uint32_t rank, tiers::Device& device,

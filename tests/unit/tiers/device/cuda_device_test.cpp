@@ -2,8 +2,10 @@
 #include "tiers/device/cuda_device.hpp"
 #include "fake_cuda/fixture.hpp"
 
-#include <sys/mman.h>
 #include <penstock/base/units.hpp>
+#include <penstock/tiers/device/host_device.hpp>
+
+#include <sys/mman.h>
 
 namespace penstock::tiers {
 namespace {
@@ -74,6 +76,55 @@ TEST_F(CudaDeviceOnFake, WorksWhileAnotherDeviceIsCurrent) {
   on_new_thread([&] { event.reset(); });
 
   EXPECT_EQ(contexts(), std::vector<int>{1});
+}
+
+TEST_F(CudaDeviceOnFake, IsGivenAccessToTheMemoryOfAPeer) {
+  restart({.devices = 2});
+  const auto first = device(0), second = device(1), second_again = device(1);
+  EXPECT_EQ(first->cuda_ordinal(), 0);
+  EXPECT_EQ(second->cuda_ordinal(), 1);
+
+  EXPECT_TRUE(second->access_peer(*first));
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessAlreadyEnabled)
+      << "of device 1, now current";
+  EXPECT_EQ(cudaGetLastError(), cudaErrorPeerAccessAlreadyEnabled);
+
+  EXPECT_TRUE(second_again->access_peer(*first)) << "CUDA gives it once for each pair of devices";
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(CudaDeviceOnFake, HasNothingToDoForTheMemoryOfTheSameDevice) {
+  restart({.peer_access = false});
+  const auto one = device(), other = device();
+
+  EXPECT_TRUE(one->access_peer(*one));
+  EXPECT_TRUE(one->access_peer(*other));
+
+  EXPECT_EQ(count().of("cudaDeviceEnablePeerAccess"), 0u);
+}
+
+TEST_F(CudaDeviceOnFake, NamesBothDevicesWhereItCannotAccessTheMemoryOfAnother) {
+  restart({.devices = 2, .peer_access = false});
+  const auto first = device(0), second = device(1);
+  const auto expect_names = [](const Error& error, ErrorCode code, const std::string& peer) {
+    EXPECT_EQ(error.code(), code);
+    for (const std::string& part : {std::string("CUDA device 1 (fake CUDA device)"), peer}) {
+      EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
+    }
+  };
+
+  const Error refused = second->access_peer(*first).error();
+  expect_names(refused, ErrorCode::unsupported, "CUDA device 0 (fake CUDA device)");
+  EXPECT_NE(refused.message().find("NCCL"), std::string::npos) << refused.message();
+
+  HostDevice host({.memory = 1_MiB});
+  expect_names(second->access_peer(host).error(), ErrorCode::unsupported, "access to host");
+  EXPECT_EQ(count().of("cudaDeviceEnablePeerAccess"), 0u);
+
+  restart({.devices = 2});
+  fail_call("cudaDeviceEnablePeerAccess", 1, cudaErrorTooManyPeers);
+  expect_names(second->access_peer(*first).error(), ErrorCode::io, "CUDA device 0 (fake CUDA device)");
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 TEST_F(CudaDeviceOnFake, LeavesItsDeviceCurrent) {
