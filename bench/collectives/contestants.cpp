@@ -63,7 +63,7 @@ class ContestOfProcesses final : public Contest {
     Carrier& added = carriers_.emplace_back();
     PENSTOCK_TRY_ASSIGN(added.group, zero::ProcessGroup::join(options));
     PENSTOCK_TRY_ASSIGN(added.communicator,
-                        added.group->connect(*accelerator_.device, *accelerator_.compute));
+                        added.group->connect(*accelerator_.device, *accelerator_.compute, {}));
     contestants_.push_back(
         {name, [this, by = added.communicator.get()](Collective collective, ByteCount slot) -> Result<void> {
            const DeviceSpan flat = flat_.subspan(ByteCount(), slot * ranks_);

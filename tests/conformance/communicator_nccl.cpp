@@ -23,8 +23,8 @@ constexpr Factory nccl = {
       fake_cuda::restart({.devices = static_cast<int>(ranks), .seed = seed});
       auto job = std::make_shared<penstock::test::MemoryJob>(ranks);
       return [job](std::uint32_t rank, tiers::Device& device, Compute& compute) {
-        const NcclGroupOptions options{.device = static_cast<int>(rank), .exact_slot_max = 4_KiB};
-        return nccl_membership(job->control(rank), options).join(device, compute).value();
+        const CollectiveNeeds needs{.exact_slots_max = 4_KiB};
+        return nccl_membership(job->control(rank), {}).join(device, compute, needs).value();
       };
     },
     .make_device = [](std::uint32_t rank, HostDevice::Mode, std::uint64_t) -> RankDevice {

@@ -33,9 +33,9 @@ class ProcessRanks {
   }
 
   [[nodiscard]] zero::GroupMembership membership(std::uint32_t rank) {
-    return {
-        .join = [this, rank](tiers::Device& device, Compute& compute) { return join(rank, device, compute); },
-        .abandon = [this, rank](const Error& error) { controls_[rank]->fail(error); }};
+    return {.join = [this, rank](tiers::Device& device, Compute& compute,
+                                 const zero::CollectiveNeeds&) { return join(rank, device, compute); },
+            .abandon = [this, rank](const Error& error) { controls_[rank]->fail(error); }};
   }
 
   const std::shared_ptr<MemoryJob> job;

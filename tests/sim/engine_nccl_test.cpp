@@ -2,11 +2,16 @@
 #include "fake_cuda/fake_cuda.hpp"
 #include "fake_nccl/fake_nccl.hpp"
 #include "kit/cluster.hpp"
+#include "kit/free_port.hpp"
 #include "kit/memory_job.hpp"
 #include "zero/comm/nccl/nccl_group.hpp"
 
+#include <penstock/zero/comm/process_group.hpp>
+
 #include <gtest/gtest.h>
+#include <cmath>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +36,7 @@ class EngineOnNccl : public testing::TestWithParam<std::uint32_t> {
   static RunOptions run_options(OffloadDevice offload) {
     RunOptions options{.ranks = GetParam(), .steps = 2, .device_memory = tiers::DeviceMemory::separate};
     options.config.offload_param.device = options.config.offload_optimizer.device = offload;
+    options.config.penstock.reduction = Reduction::exact;
     return options;
   }
   /// Trains with the same options over NCCL; the streams and what NCCL has in progress in an order chosen by `seed`.
@@ -48,10 +54,10 @@ class EngineOnNccl : public testing::TestWithParam<std::uint32_t> {
               const auto* const address = reinterpret_cast<const void*>(span.address());
               return HostSpan(fake_cuda::bytes(address, span.size().value()), span.size());
             }};
-    auto job = std::make_shared<penstock::test::MemoryJob>(options.ranks);
-    options.membership = [job](std::uint32_t rank) {
-      return nccl_membership(job->control(rank), {.device = static_cast<int>(rank), .exact_slot_max = 1_MiB});
-    };
+    if (!options.membership) {
+      auto job = std::make_shared<penstock::test::MemoryJob>(options.ranks);
+      options.membership = [job](std::uint32_t rank) { return nccl_membership(job->control(rank), {}); };
+    }
     RunResult result = train(options);
     EXPECT_EQ(fake_nccl::take_violations(), std::vector<std::string>{}) << "seed " << seed;
     EXPECT_EQ(fake_nccl::live(), 0u) << "seed " << seed;
@@ -74,6 +80,57 @@ TEST_P(EngineOnNccl, TrainsToTheBitsOfRanksInOneProcessInEveryOrderOfTheStreams)
     }
   }
   EXPECT_EQ(fake_nccl::calls("ncclCommAbort"), 0u);  // the ranks have left together
+}
+
+TEST_P(EngineOnNccl, IsWhatAProcessGroupConnectsDevicesOfTheirOwnMemoryWith) {
+  RunOptions options = run_options(cpu);
+  const RunResult expected = train(options);
+  const std::uint16_t port = penstock::test::free_port();
+  std::vector<std::future<Result<std::shared_ptr<ProcessGroup>>>> joining;
+  for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+    joining.push_back(std::async(std::launch::async, [=, ranks = options.ranks] {
+      return ProcessGroup::join({.rank = rank, .ranks = ranks, .rank_0 = {"127.0.0.1", port}, .job = "job"});
+    }));
+  }
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (auto& one : joining) groups.push_back(one.get().value());
+  options.membership = [&groups](std::uint32_t rank) { return process_membership(groups[rank]); };
+
+  const RunResult result = train_over_nccl(options, 400);
+  while (!groups.empty()) groups.pop_back();  // rank 0 waits for the others
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected.digest);
+  EXPECT_GT(fake_nccl::calls("ncclAllGather"), 0u);
+}
+
+/// A gradient whose average is rounded otherwise may have another sign where it is about zero: then a step moves its
+/// parameter the other way. An update of Adam is at most lr (1 - beta1) / sqrt(1 - beta2).
+TEST_P(EngineOnNccl, AveragesByNcclUnlessConfiguredOtherwiseAndTrainsToTheSameWithinItsRoundings) {
+  RunOptions options = run_options(cpu);
+  const RunResult exact = train_over_nccl(options, 300);
+  ASSERT_EQ(fake_nccl::calls("ncclReduceScatter"), 0u);
+  const auto& [beta1, beta2] = options.config.optimizer.betas;
+  const float update = options.config.optimizer.learning_rate * (1 - beta1) / std::sqrt(1 - beta2);
+  for (const auto reduction : {std::optional<Reduction>(), std::optional(Reduction::native)}) {
+    options.config.penstock.reduction = reduction;
+
+    const RunResult native = train_over_nccl(options, 301);
+
+    ASSERT_FALSE(native.error) << native.error->message();
+    EXPECT_GT(fake_nccl::calls("ncclReduceScatter"), 0u);
+    EXPECT_EQ(fake_nccl::calls("ncclSend"), 0u);
+    ASSERT_EQ(native.parameters.size(), exact.parameters.size());
+    std::size_t compared = 0;
+    for (std::size_t unit = 0; unit < exact.parameters.size(); ++unit) {
+      for (std::size_t i = 0; i < exact.parameters[unit].size(); ++i, ++compared) {
+        const float wanted = exact.parameters[unit][i], got = native.parameters[unit][i];
+        const float rounding = std::abs(wanted) / 128;  // bf16 has 8 bits
+        ASSERT_LE(std::abs(got - wanted), 2 * update * static_cast<float>(options.steps) + rounding);
+      }
+    }
+    EXPECT_GT(compared, 1000u);
+  }
 }
 
 TEST_P(EngineOnNccl, LeavesNoTraceOfAbandonedSteps) {
@@ -112,7 +169,7 @@ TEST_P(EngineOnNccl, EndsAllRanksWithTheCauseWhereOneFails) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, EngineOnNccl, testing::Values(2u, 3u), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineOnNccl, testing::Values(2u, 3u, 4u), testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace penstock::zero::test

@@ -128,7 +128,7 @@ class ReduceScatterHop final : public CollectiveHop {
  public:
   ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const CollectiveSignature& signature,
                    const tiers::Event& written, tiers::Event& reduced)
-      : CollectiveHop(context, Transfer::Kind::all_to_all, signature),
+      : CollectiveHop(context, kind_of(context.reduction), signature),
         flat_(flat),
         signature_(signature),
         written_(written),
@@ -142,7 +142,7 @@ class ReduceScatterHop final : public CollectiveHop {
     if (!started_) {
       PENSTOCK_TRY(context_.communication.wait(written_));
       PENSTOCK_TRY(
-          communicator_.start_reduce_scatter(context_.communication, flat_, Reduction::exact, signature_));
+          communicator_.start_reduce_scatter(context_.communication, flat_, context_.reduction, signature_));
       started_ = true;
     }
     PENSTOCK_TRY_ASSIGN(auto summed, communicator_.poll());

@@ -28,6 +28,7 @@ struct CollectiveContext {
   tiers::Stream& communication;
   tiers::EventPool& events;
   tiers::StreamProgress& copied_in;  ///< of copy_in; used by the mover
+  Reduction reduction = Reduction::exact;
 };
 
 /// A hop of a move with a collective. When it fails, the hops after it in the order fail too, and it aborts the

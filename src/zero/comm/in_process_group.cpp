@@ -381,13 +381,14 @@ Result<std::unique_ptr<Communicator>> Group::join(std::uint32_t rank, tiers::Dev
 
 GroupMembership in_process_membership(std::shared_ptr<InProcessGroup> group, std::uint32_t rank) {
   if (group == nullptr) {
-    return {.join = [](tiers::Device&, Compute&) -> Result<std::unique_ptr<Communicator>> {
+    return {.join = [](tiers::Device&, Compute&,
+                       const CollectiveNeeds&) -> Result<std::unique_ptr<Communicator>> {
               return Error::invalid_argument("in_process_membership").object("group").reason("it is null");
             },
             .abandon = {}};
   }
-  return {.join = [group, rank](tiers::Device& device,
-                                Compute& compute) { return group->join(rank, device, compute); },
+  return {.join = [group, rank](tiers::Device& device, Compute& compute,
+                                const CollectiveNeeds&) { return group->join(rank, device, compute); },
           .abandon = [group, rank](const Error& error) { group->abort(rank, error); }};
 }
 

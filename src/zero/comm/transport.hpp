@@ -27,6 +27,11 @@ struct Transfer {
   HostSpan all{};
 };
 
+/// The data movement of a reduction.
+[[nodiscard]] constexpr Transfer::Kind kind_of(Reduction reduction) {
+  return reduction == Reduction::native ? Transfer::Kind::native_mean : Transfer::Kind::all_to_all;
+}
+
 [[nodiscard]] constexpr std::string_view to_string(Transfer::Kind kind) {
   switch (kind) {
     case Transfer::Kind::all_gather: return "all-gather";

@@ -19,11 +19,7 @@ Result<void> TransportCommunicator::start_reduce_scatter(tiers::Stream& stream, 
         .wanted("reduction exact")
         .got(std::string(to_string(reduction)));
   }
-  const bool exact = reduction == Reduction::exact;
-  return start({.kind = exact ? Transfer::Kind::all_to_all : Transfer::Kind::native_mean,
-                .signature = signature,
-                .stream = &stream,
-                .flat = flat});
+  return start({.kind = kind_of(reduction), .signature = signature, .stream = &stream, .flat = flat});
 }
 
 Result<void> TransportCommunicator::start_exchange(ConstHostSpan mine, HostSpan all,

@@ -33,6 +33,8 @@ inline constexpr std::array enumerators<Integrity>{Integrity::off, Integrity::ch
 template <>
 inline constexpr std::array enumerators<UpdateSplit>{UpdateSplit::ratio, UpdateSplit::automatic};
 template <>
+inline constexpr std::array enumerators<Reduction>{Reduction::exact, Reduction::native};
+template <>
 inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};
 template <>
 inline constexpr std::array enumerators<swap::Eviction>{swap::Eviction::lru, swap::Eviction::planned};

@@ -145,6 +145,15 @@ constexpr Key keys[] = {
      .choices = "ratio|automatic",
      .field = own<&PenstockConfig::update_split>,
      .read_by = plan},
+    {.path = "penstock.reduction",
+     .kind = text,
+     .help =
+         "how gradients are averaged: exact gives the same bits on every transport, and takes more of the "
+         "device's memory under NCCL; native is NCCL's ncclAvg",
+     .choices = "exact|native",
+     .unset = "native over NCCL, else exact",
+     .field = own<&PenstockConfig::reduction>,
+     .read_by = plan},
     {.path = "penstock.threads",
      .kind = count,
      .help = "workers of a rank; 0: cores / ranks of the machine",

@@ -17,13 +17,29 @@ std::size_t fences_at_a_time(std::size_t flats, std::uint32_t checkpoints) {
   return flats * 8 + std::min<std::size_t>(checkpoints, checkpoints_max) * 4 + of_tiles_and_waits;
 }
 
+/// That of the configuration, or the transport's own where it has one.
+Result<Reduction> choose_reduction(const Config& config, const Communicator& communicator) {
+  if (communicator.size() == 1) return Reduction::exact;  // the mean of one
+  const bool has_native = communicator.supports(Reduction::native);
+  const Reduction chosen =
+      config.penstock.reduction.value_or(has_native ? Reduction::native : Reduction::exact);
+  if (chosen == Reduction::exact || has_native) return chosen;
+  return Error::unsupported("Engine::create")
+      .object("penstock.reduction")
+      .reason("the ranks' transport has no arithmetic of its own")
+      .wanted("exact")
+      .got(std::string(to_string(chosen)))
+      .advice("leave the key out, or train on GPUs with one process a rank, whose collectives are NCCL's");
+}
+
 }  // namespace
 
-Result<void> EngineContext::open(ByteCount device_budget) {
+Result<void> EngineContext::open(ByteCount device_arena) {
+  PENSTOCK_TRY_ASSIGN(reduction, choose_reduction(config, communicator));
   for (auto* stream : {&copy_in, &copy_out, &communication}) {
     PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
   }
-  PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_budget));
+  PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_arena));
   flats.resize(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
@@ -45,7 +61,8 @@ CollectiveContext EngineContext::collectives() {
           .copy_in = *copy_in,
           .communication = *communication,
           .events = events,
-          .copied_in = copied_in};
+          .copied_in = copied_in,
+          .reduction = reduction};
 }
 
 DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount count) const {

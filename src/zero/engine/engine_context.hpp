@@ -38,8 +38,9 @@ struct EngineContext {
         device_deadline(time_limit),
         shards(layout, group.size()) {}
 
-  /// Creates streams, events and device memory. Errors: those of the device.
-  Result<void> open(ByteCount device_budget);
+  /// Creates streams, events and device memory. Errors: unsupported, for a reduction that the communicator does not
+  /// have; those of the device.
+  Result<void> open(ByteCount device_arena);
   [[nodiscard]] CollectiveContext collectives();
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
   /// Host memory as the device sees it, and the reverse. Only if the device's memory is host memory.
@@ -106,6 +107,7 @@ struct EngineContext {
   std::uint64_t completed_steps = 0;
 
   bool shares_memory = false;  ///< see MemoryPlan
+  Reduction reduction = Reduction::exact;
   DeviceSpan device_memory;
   DeviceSpan
       partials;  ///< of it: for the sums of squares of one flat, used in the order of copy_out; or empty

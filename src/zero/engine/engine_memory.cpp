@@ -8,8 +8,9 @@ namespace penstock::zero {
 
 Result<void> EngineState::open_memory() {
   const MemoryPlan& plan = options_.plan;
-  kept_.emplace(context_.device_memory.subspan(plan.device_flats(), plan.device_kept()),
-                context_.runtime.ledger());
+  kept_.emplace(
+      context_.device_memory.subspan(plan.device_flats(), plan.device_arena() - plan.device_flats()),
+      context_.runtime.ledger());
   if (plan.device_squares) context_.partials = kept_->take(plan.device_partials, tiers::Purpose::scratch);
   std::uint64_t tile_number = 0;
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_flat(f, tile_number));

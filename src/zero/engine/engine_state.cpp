@@ -71,7 +71,7 @@ EngineState::~EngineState() {
 Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
-  PENSTOCK_TRY(context_.open(options_.plan.device_budget));
+  PENSTOCK_TRY(context_.open(options_.plan.device_arena()));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
   leases_ =

@@ -144,7 +144,8 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
                 ", optimizer " +
                 to_string(plan.device_tiles + plan.device_accumulators + plan.update.device_bytes()) +
                 ", parameter shards " + to_string(plan.device_shards) + ", checkpoints " +
-                to_string(plan.checkpoints.device_bytes()))
+                to_string(plan.checkpoints.device_bytes()) + ", collectives " +
+                to_string(plan.device_collectives))
           .advice(plan.tiles_on_device
                       ? "raise the budget, set offload_optimizer.device to cpu or nvme, or use smaller units"
                       : "raise the budget or use smaller units");

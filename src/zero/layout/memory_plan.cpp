@@ -93,6 +93,16 @@ void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
   if (plan.shards_on_device) plan.device_shards = rank.shards;
 }
 
+/// Sets the memory for slots of the peers. Ranks whose device's memory is the host's have them in their transport.
+void plan_collectives(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
+                      std::uint32_t ranks) {
+  if (config.penstock.reduction != Reduction::exact || ranks == 1) return;
+  for (const FlatLayout& flat : shards.flats()) {
+    plan.exact_slots_max = std::max(plan.exact_slots_max, size_of(config.dtype) * flat.shard.value());
+  }
+  plan.device_collectives = round_up(plan.exact_slots_max * (ranks - 1), extent_alignment);
+}
+
 /// Sets the memory for what kernels report and for copies of what is kept on the device.
 Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                           const RankBytes& rank) {
@@ -364,6 +374,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     plan.device_squares = true;
     plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
     plan.shards_on_device = plan.tiles_on_device && config.offload_param.device == OffloadDevice::none;
+    plan_collectives(plan, config, shards, ranks);
   }
   plan.tile_elements = tile_elements(config, plan.tiles_on_device);
   PENSTOCK_TRY_ASSIGN(const RankBytes all, add_up(plan, config, shards));

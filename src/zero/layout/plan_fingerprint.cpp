@@ -22,6 +22,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       std::bit_cast<std::uint32_t>(config.cpu_update_ratio),
                                       config.penstock.host_budget.value(),
                                       config.penstock.device_budget.value(),
+                                      config.penstock.reduction == Reduction::exact,
                                       config.gradient_accumulation_steps,
                                       model.checkpoints.count,
                                       model.checkpoints.size.value(),

@@ -107,6 +107,7 @@ void add_value_rows(BadArguments& bad) {
   with("penstock.integrity", [](Config& c) { c.penstock.integrity = unknown<Integrity>; });
   with("penstock.state_format", [](Config& c) { c.penstock.state_format = unknown<cpu_adam::StateFormat>; });
   with("penstock.update_split", [](Config& c) { c.penstock.update_split = unknown<UpdateSplit>; });
+  with("penstock.reduction", [](Config& c) { c.penstock.reduction = unknown<Reduction>; });
   with("penstock.update_split", [](Config& c) {
     c.penstock.update_split = UpdateSplit::automatic;
     c.cpu_update_ratio = 0.5f;

@@ -174,11 +174,11 @@ void add_group_only_rows(BadArguments& bad) {
   bad("in_process_membership", "group", "null", [] {
     Bench b;
     const GroupMembership membership = in_process_membership(nullptr, 0);
-    return refused(membership.join(b.device, *b.compute), "group");
+    return refused(membership.join(b.device, *b.compute, {}), "group");
   });
   bad("in_process_membership", "rank", "outside the group", [] {
     Bench b;
-    return refused(in_process_membership(b.group, 7).join(b.device, *b.compute), "rank");
+    return refused(in_process_membership(b.group, 7).join(b.device, *b.compute, {}), "rank");
   });
   bad("to_string", "reduction", "unknown",
       [] { return expect(!to_string(unknown<Reduction>).empty(), "no text"); });

@@ -113,7 +113,7 @@ void add_process_group_rows(BadArguments& bad) {
     return with_group([](ProcessGroup& group) {
       tiers::HostDevice device({.memory = 1_MiB, .location = tiers::DeviceMemory::separate});
       const auto compute = kernels::make_host_compute();
-      return refused(group.connect(device, *compute), "device", ErrorCode::unsupported);
+      return refused(group.connect(device, *compute, {}), "device", ErrorCode::unsupported);
     });
   });
   bad("ProcessGroup::abort", "error", "with a long text", [] {
@@ -125,7 +125,7 @@ void add_process_group_rows(BadArguments& bad) {
   bad("process_membership", "group", "null", [] {
     tiers::HostDevice device({.memory = 1_MiB});
     const auto compute = kernels::make_host_compute();
-    return refused(process_membership(nullptr).join(device, *compute), "group");
+    return refused(process_membership(nullptr).join(device, *compute, {}), "group");
   });
 }
 

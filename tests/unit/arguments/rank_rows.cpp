@@ -179,8 +179,9 @@ void add_create_rows(BadArguments& bad) {
        [](Options& o) { o.make_accelerator = [](ByteCount) { return Accelerator(); }; });
   with("make_accelerator", "one without memory",
        [](Options& o) { o.make_accelerator = [](ByteCount) { return make_host_accelerator(0_B); }; });
-  with("group.join", "one that returns none",
-       [](Options& o) { o.group.join = [](auto&, auto&) { return std::unique_ptr<Communicator>(); }; });
+  with("group.join", "one that returns none", [](Options& o) {
+    o.group.join = [](auto&, auto&, auto&) { return std::unique_ptr<Communicator>(); };
+  });
   with("group", "a null one", [](Options& o) { o.group = in_process_membership(nullptr, 0); });
   with("group", "one of two ranks",
        [](Options& o) { o.group = in_process_membership(InProcessGroup::create(2).value(), 0); });

@@ -241,6 +241,25 @@ TEST(Rank, GivesThePeersTheCauseWhenItsEngineIsRefused) {
   EXPECT_NE(failure.find("a required object is missing"), std::string::npos) << failure;
 }
 
+TEST(Rank, RefusesANativeReductionOfATransportThatHasNoneUnlessItIsAlone) {
+  Peer peer;
+  Rank::Options native = peer.options_of_rank_1();
+  native.config.penstock.reduction = Reduction::native;
+
+  const auto refused = Rank::create(native);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
+  EXPECT_NE(refused.error().message().find("penstock.reduction"), std::string::npos)
+      << refused.error().message();
+  EXPECT_NE(peer.failure().find("penstock.reduction"), std::string::npos);
+  native.identity = {};
+  native.group = {};
+  native.config.train_batch_size = 1;
+  const auto alone = Rank::create(native);
+  EXPECT_TRUE(alone) << alone.error().message();
+}
+
 TEST(Rank, RefusesAnAcceleratorWithoutItsParts) {
   Rank::Options refused = options();
   refused.make_accelerator = [](ByteCount) -> Result<Accelerator> { return Accelerator{}; };

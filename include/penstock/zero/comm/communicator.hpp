@@ -4,6 +4,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 #include <penstock/tiers/device/device.hpp>
+#include <penstock/zero/comm/reduction.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -12,15 +13,6 @@
 #include <string_view>
 
 namespace penstock::zero {
-
-/// The arithmetic of a reduction.
-enum class Reduction : std::uint8_t {
-  exact,  ///< adds in fp32 in rank order, and rounds the mean to the dtype once: the same bits on every transport
-  native,  ///< the transport's own, such as ncclAvg; bits depend on the transport and the number of ranks
-};
-[[nodiscard]] constexpr std::string_view to_string(Reduction reduction) {
-  return reduction == Reduction::exact ? "exact" : "native";
-}
 
 /// The place of a collective in a training step. Ranks start collectives with equal signatures in the same order; units
 /// of equal size differ in nothing else.
@@ -111,9 +103,17 @@ class Communicator {
   virtual void retire(tiers::Stream& stream) noexcept = 0;
 };
 
+/// What a rank's collectives need, equal on all ranks.
+struct CollectiveNeeds {
+  /// Of this rank's slots of the flats that one exact reduction averages: the most. A transport whose device cannot
+  /// read its peers' memory keeps those of the peers in as much memory each, which Device::allocate() gives.
+  ByteCount exact_slots_max;
+};
+
 /// The functions with which a rank joins its group after its accelerator was created.
 struct GroupMembership {
-  std::function<Result<std::unique_ptr<Communicator>>(tiers::Device&, Compute&)> join;
+  /// The device and the Compute outlive the communicator.
+  std::function<Result<std::unique_ptr<Communicator>>(tiers::Device&, Compute&, const CollectiveNeeds&)> join;
   /// Called when creating the rank fails before it has joined: the collectives of its peers fail with this cause.
   std::function<void(const Error&)> abandon;
   /// Called before anything is allocated, with what every rank must have in common, the settings and the layout: one

@@ -18,7 +18,8 @@
 
 namespace penstock::zero {
 
-/// What carries the bytes of collectives between processes.
+/// What carries the bytes of collectives between processes whose devices' memory is host memory. Those of GPUs are
+/// always NCCL's.
 enum class Carrier : std::uint8_t {
   tcp,
   mpi,  ///< of ranks that mpirun has started, with the ranks of MPI_COMM_WORLD; needs libpenstock_mpi.so
@@ -45,8 +46,9 @@ struct ProcessGroupOptions {
   [[nodiscard]] static Result<ProcessGroupOptions> of(const Launch& launch);
 };
 
-/// A group of ranks that are processes, on one machine or several, with memory that the host can access. Each rank is
-/// connected with rank 0, for what few bytes all need, signs of life and failures, and with every other, by TCP.
+/// A group of ranks that are processes, on one machine or several. Each rank is connected with rank 0 by TCP, for what
+/// few bytes all need, signs of life and failures. Bytes of collectives go from each rank to every other by TCP or MPI;
+/// between GPUs, of which each rank has one of its own, by NCCL.
 ///
 ///     auto launch = zero::find_launch().value();   // torchrun, mpirun, srun, or options
 ///     auto group = zero::ProcessGroup::join(zero::ProcessGroupOptions::of(launch).value()).value();
@@ -74,11 +76,12 @@ class ProcessGroup {
   /// Connects the ranks and creates this one's communicator, once; every rank calls it. `device` and `compute` outlive
   /// the communicator.
   ///
-  /// Errors: unsupported, for a device whose memory the host cannot access, or without MPI; already_exists;
-  /// deadline_exceeded, naming the ranks that cannot be reached and their addresses; invalid_argument, for ranks that
-  /// choose different carriers; peer_failed.
-  [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> connect(tiers::Device& device,
-                                                                      Compute& compute) = 0;
+  /// Errors: unsupported, without MPI or NCCL where it is needed, and for a device whose memory is neither the host's
+  /// nor CUDA's; already_exists; deadline_exceeded, naming the ranks that cannot be reached and their addresses;
+  /// invalid_argument, for ranks that choose different carriers, or not all have GPUs, and for two ranks on one GPU;
+  /// peer_failed; those of NCCL and the device.
+  [[nodiscard]] virtual Result<std::unique_ptr<Communicator>> connect(tiers::Device& device, Compute& compute,
+                                                                      const CollectiveNeeds& needs) = 0;
   using Slots = std::vector<std::vector<std::byte>>;
   /// Every rank's `bytes`, in the order of the ranks: for what a trainer needs of all, such as their losses, or whether
   /// to stop. Every rank calls it with the same `label`, which says what they are; one thread at a time. Blocks until

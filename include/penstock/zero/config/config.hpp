@@ -5,6 +5,7 @@
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/swap/runtime_options.hpp>
+#include <penstock/zero/comm/reduction.hpp>
 
 #include <array>
 #include <cstdint>
@@ -66,6 +67,8 @@ struct PenstockConfig {
   cpu_adam::StateFormat state_format =
       cpu_adam::StateFormat::fp32;  ///< of masters and moments; split formats support bf16 only
   UpdateSplit update_split = UpdateSplit::ratio;
+  /// Of gradients; empty: native if the ranks' transport has one, else exact. A single rank has nothing to reduce.
+  std::optional<Reduction> reduction;
   std::vector<double>
       path_weights;  ///< one per directory of nvme_path, in the same order; empty: measured at start
   std::vector<std::uint32_t> path_nodes;   ///< NUMA node of each directory; empty: from sysfs

@@ -77,6 +77,9 @@ struct MemoryPlan {
   ByteCount device_tiles, device_shards,
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
+  ByteCount exact_slots_max;  ///< see CollectiveNeeds; 0 unless the reduction is configured as exact
+  /// For the peers' slots of an exact reduction, beside the engine's memory. Ranks of one process do not use it.
+  ByteCount device_collectives;
   ByteCount host_shards, host_gradients, host_tiles;
   /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
   ByteCount host_results;
@@ -115,11 +118,13 @@ struct MemoryPlan {
   }
   /// The part of device_budget that is not for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_kept() const {
-    return device_tiles + device_shards + device_accumulators + device_partials + update.device_bytes() +
-           checkpoints.device_bytes();
+    return device_tiles + device_shards + device_accumulators + device_partials + device_collectives +
+           update.device_bytes() + checkpoints.device_bytes();
   }
   /// The part of device_budget for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_flats() const { return device_budget - device_kept(); }
+  /// The part of device_budget that the engine allocates.
+  [[nodiscard]] ByteCount device_arena() const { return device_budget - device_collectives; }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory

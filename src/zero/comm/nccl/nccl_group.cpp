@@ -7,6 +7,8 @@
 #include <thread>
 #endif
 
+#include <penstock/base/check.hpp>
+
 #include <string>
 #include <utility>
 
@@ -45,10 +47,12 @@ Result<void> connect(NcclTransport& transport) {
 
 Result<std::unique_ptr<Communicator>> join(const std::shared_ptr<JobControl>& control,
                                            const NcclGroupOptions& options, tiers::Device& device,
-                                           Compute& compute) {
+                                           Compute& compute, const CollectiveNeeds& needs) {
   PENSTOCK_TRY(check(*control, options));
   PENSTOCK_TRY_ASSIGN(const NcclLibrary* const nccl, NcclLibrary::instance());
-  auto transport = std::make_unique<NcclTransport>(*nccl, control, device, options);
+  const auto ordinal = device.cuda_ordinal();
+  PENSTOCK_CHECK(ordinal.has_value());
+  auto transport = std::make_unique<NcclTransport>(*nccl, control, device, *ordinal, needs, options);
   if (auto connected = connect(*transport); !connected) {
     transport->abort(connected.error());
     return connected.error();
@@ -57,7 +61,7 @@ Result<std::unique_ptr<Communicator>> join(const std::shared_ptr<JobControl>& co
 }
 #else
 Result<std::unique_ptr<Communicator>> join(const std::shared_ptr<JobControl>&, const NcclGroupOptions&,
-                                           tiers::Device&, Compute&) {
+                                           tiers::Device&, Compute&, const CollectiveNeeds&) {
   return Error::unsupported("nccl_membership")
       .reason("this build has no NCCL")
       .advice("install the CUDA toolkit and NCCL's header (libnccl-dev), and build again");
@@ -67,9 +71,9 @@ Result<std::unique_ptr<Communicator>> join(const std::shared_ptr<JobControl>&, c
 }  // namespace
 
 GroupMembership nccl_membership(std::shared_ptr<JobControl> control, const NcclGroupOptions& options) {
-  return {.join = [control, options](tiers::Device& device,
-                                     Compute& compute) -> Result<std::unique_ptr<Communicator>> {
-            auto communicator = join(control, options, device, compute);
+  return {.join = [control, options](tiers::Device& device, Compute& compute,
+                                     const CollectiveNeeds& needs) -> Result<std::unique_ptr<Communicator>> {
+            auto communicator = join(control, options, device, compute, needs);
             if (!communicator) control->fail(communicator.error());
             return communicator;
           },

@@ -12,9 +12,6 @@
 namespace penstock::zero {
 
 struct NcclGroupOptions {
-  int device = 0;  ///< of this rank, as CUDA numbers it
-  /// Of a slot of the largest flat that is reduced exactly: scratch for those of all peers is allocated at join.
-  ByteCount exact_slot_max;
   /// How long a rank waits for the others in a collective, and how long a collective may take that all have started.
   /// Only time in which poll() is called counts. `forever`: without end.
   TimePoint deadline = std::chrono::minutes(30);
@@ -24,7 +21,7 @@ struct NcclGroupOptions {
 };
 
 /// A group of ranks on GPUs of their own, one process a rank, whose collectives are NCCL's. No other thread gathers
-/// with `control`. join() blocks until all ranks have come; its device is number options.device.
+/// with `control`. join() blocks until all ranks have come. Precondition: its device is CUDA's.
 ///
 /// Ranks compare each collective over `control` before it is enqueued, while the streams execute the ones before.
 /// `exact` sends each slot to its rank and adds as every transport does; `native` is ncclAvg. A poll() that returns

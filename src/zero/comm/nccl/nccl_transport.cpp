@@ -28,13 +28,15 @@ void pause() {
 }  // namespace
 
 NcclTransport::NcclTransport(const NcclLibrary& nccl, std::shared_ptr<JobControl> control,
-                             tiers::Device& device, const NcclGroupOptions& options)
+                             tiers::Device& device, int ordinal, const CollectiveNeeds& needs,
+                             const NcclGroupOptions& options)
     : control_(std::move(control)),
       device_(device),
+      needs_(needs),
       options_(options),
       nccl_(nccl, {.rank = control_->rank(),
                    .ranks = control_->ranks(),
-                   .device = options.device,
+                   .device = ordinal,
                    .device_name = device.name()}) {}
 
 NcclTransport::~NcclTransport() {
@@ -88,8 +90,8 @@ void NcclTransport::look() {
 
 /// Begins to connect the ranks.
 Result<void> NcclTransport::meet_again() {
-  if (scratch_.empty() && size() > 1 && !options_.exact_slot_max.is_zero()) {
-    PENSTOCK_TRY_ASSIGN(scratch_, device_.allocate(options_.exact_slot_max * (size() - 1)));
+  if (scratch_.empty() && size() > 1 && !needs_.exact_slots_max.is_zero()) {
+    PENSTOCK_TRY_ASSIGN(scratch_, device_.allocate(needs_.exact_slots_max * (size() - 1)));
   }
   std::vector<std::byte> bytes;
   if (rank() == 0) {
@@ -97,7 +99,7 @@ Result<void> NcclTransport::meet_again() {
     const auto view = std::as_bytes(std::span(&id, 1));
     bytes.assign(view.begin(), view.end());
   }
-  PENSTOCK_TRY(control_->start_gather("NCCL communicator", bytes));
+  PENSTOCK_TRY(control_->start_gather("collectives over NCCL", bytes));
   stage_ = Stage::meeting;
   begin_wait(options_.deadline);
   return ok();
@@ -129,13 +131,13 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
   if (broken_) return *broken_;
   if (stage_ != Stage::idle) return out_of_order("the previous collective has not completed");
   const ByteCount slot = transfer.flat.bytes.size() / size();
-  if (transfer.kind == Transfer::Kind::all_to_all && size() > 1 && slot > options_.exact_slot_max) {
+  if (transfer.kind == Transfer::Kind::all_to_all && size() > 1 && slot > needs_.exact_slots_max) {
     return Error::invalid_argument("Communicator::start_reduce_scatter")
         .object("slot of the flat")
         .reason("it is larger than the scratch for the exact reduction")
-        .wanted(options_.exact_slot_max)
+        .wanted(needs_.exact_slots_max)
         .got(slot)
-        .advice("raise NcclGroupOptions::exact_slot_max, or choose the native reduction");
+        .advice("raise CollectiveNeeds::exact_slots_max, or choose the native reduction");
   }
   header_ = TransferHeader::of(transfer);
   const auto header = header_.as_bytes();

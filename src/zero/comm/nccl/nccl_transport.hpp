@@ -29,9 +29,9 @@ namespace penstock::zero {
 /// a rank that waits for its stream need not poll.
 class NcclTransport final : public Transport {
  public:
-  /// `nccl`, `control` and `device` outlive it.
+  /// `nccl` and `device`, which is CUDA's number `ordinal`, outlive it.
   NcclTransport(const NcclLibrary& nccl, std::shared_ptr<JobControl> control, tiers::Device& device,
-                const NcclGroupOptions& options);
+                int ordinal, const CollectiveNeeds& needs, const NcclGroupOptions& options);
   ~NcclTransport() override;
 
   /// Begins to meet the other ranks; poll() returns `complete` once all are connected. Call it first.
@@ -89,6 +89,7 @@ class NcclTransport final : public Transport {
 
   const std::shared_ptr<JobControl> control_;
   tiers::Device& device_;
+  const CollectiveNeeds needs_;
   const NcclGroupOptions options_;
   tiers::EventPool events_{device_};
   DeviceSpan scratch_;  // for the peers' slots of an exact reduction

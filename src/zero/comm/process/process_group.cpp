@@ -1,6 +1,7 @@
 #include <penstock/zero/comm/process_group.hpp>
 
 #include "zero/comm/mpi/mpi_library.hpp"
+#include "zero/comm/nccl/nccl_group.hpp"
 #include "zero/comm/process/connect_peers.hpp"
 #include "zero/comm/process/mesh_thread.hpp"
 #include "zero/comm/process/process_transport.hpp"
@@ -91,7 +92,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
 
   const RankIdentity& identity() const override { return identity_; }
   Result<void> agree(const std::string& description) override;
-  Result<std::unique_ptr<Communicator>> connect(tiers::Device& device, Compute& compute) override;
+  Result<std::unique_ptr<Communicator>> connect(tiers::Device& device, Compute& compute,
+                                                const CollectiveNeeds& needs) override;
   Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) override {
     if (channel_) return channel_->gather_for_trainer(label, bytes);
     return Slots{{bytes.begin(), bytes.end()}};
@@ -105,6 +107,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
 
  private:
   [[nodiscard]] Result<std::unique_ptr<PeerPipes>> open_pipes();
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> connect_hosts(tiers::Device& device, Compute& compute);
+  [[nodiscard]] std::shared_ptr<JobControl> control() { return {shared_from_this(), channel_.get()}; }
 
   const ProcessGroupOptions options_;
   const RankIdentity identity_;
@@ -135,11 +139,25 @@ Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
   return SocketPipes::create(std::move(sockets));
 }
 
-Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Compute& compute) {
-  if (channel_ && device.memory() != tiers::DeviceMemory::host) {
+Result<std::unique_ptr<Communicator>> Group::connect_hosts(tiers::Device& device, Compute& compute) {
+  PENSTOCK_TRY_ASSIGN(auto pipes, open_pipes());
+  PENSTOCK_TRY_ASSIGN(auto exchange, MeshThread::start(std::make_unique<PeerMesh>(
+                                         identity_.rank, identity_.ranks, std::move(pipes))));
+  PENSTOCK_TRY_ASSIGN(auto transport,
+                      ProcessTransport::create(
+                          {.deadline = options_.deadline, .reason_max = reason_max, .clock = options_.clock},
+                          control(), device, std::move(exchange)));
+  return std::make_unique<TransportCommunicator>(std::move(transport), compute);
+}
+
+Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Compute& compute,
+                                                     const CollectiveNeeds& needs) {
+  const bool on_host = device.memory() == tiers::DeviceMemory::host;
+  if (channel_ && !on_host && !device.cuda_ordinal()) {
     return Error::unsupported("ProcessGroup::connect")
-        .object("device")
-        .reason("the host cannot access its memory");
+        .object("device " + device.name())
+        .reason("the host cannot access its memory, and NCCL needs a CUDA device")
+        .advice("forward Device::cuda_ordinal(), if the device wraps one of CUDA; or train on a HostDevice");
   }
   if (is_connected_.exchange(true))
     return Error(ErrorCode::already_exists, "ProcessGroup::connect")
@@ -148,15 +166,10 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
     PENSTOCK_TRY_ASSIGN(const auto alone, InProcessGroup::create(1));
     return alone->join(0, device, compute);
   }
-  PENSTOCK_TRY_ASSIGN(auto pipes, open_pipes());
-  PENSTOCK_TRY_ASSIGN(auto exchange, MeshThread::start(std::make_unique<PeerMesh>(
-                                         identity_.rank, identity_.ranks, std::move(pipes))));
-  PENSTOCK_TRY_ASSIGN(
-      auto transport,
-      ProcessTransport::create(
-          {.deadline = options_.deadline, .reason_max = reason_max, .clock = options_.clock},
-          std::shared_ptr<JobControl>(shared_from_this(), channel_.get()), device, std::move(exchange)));
-  return std::make_unique<TransportCommunicator>(std::move(transport), compute);
+  if (on_host) return connect_hosts(device, compute);
+  const NcclGroupOptions options{
+      .deadline = options_.deadline, .leave = options_.silence_max, .clock = options_.clock};
+  return nccl_membership(control(), options).join(device, compute, needs);
 }
 
 }  // namespace
@@ -204,14 +217,15 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
 
 GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) {
-    return {.join = [](tiers::Device&, Compute&) -> Result<std::unique_ptr<Communicator>> {
+    return {.join = [](tiers::Device&, Compute&,
+                       const CollectiveNeeds&) -> Result<std::unique_ptr<Communicator>> {
       return Error::invalid_argument("process_membership").object("group").reason("it is null");
     }};
   }
-  return {
-      .join = [group](tiers::Device& device, Compute& compute) { return group->connect(device, compute); },
-      .abandon = [group](const Error& error) { group->abort(error); },
-      .agree = [group](const std::string& description) { return group->agree(description); }};
+  return {.join = [group](tiers::Device& device, Compute& compute,
+                          const CollectiveNeeds& needs) { return group->connect(device, compute, needs); },
+          .abandon = [group](const Error& error) { group->abort(error); },
+          .agree = [group](const std::string& description) { return group->agree(description); }};
 }
 
 }  // namespace penstock::zero

@@ -161,7 +161,7 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
     "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8,
     "unit_elements_max": 1e6, "eviction": "lru", "io_engine": "threads", "integrity": "off",
-    "io_deadline_seconds": 7, "threads": 2}})");
+    "io_deadline_seconds": 7, "reduction": "exact", "threads": 2}})");
 
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->penstock.host_budget, 160_MiB);
@@ -173,11 +173,12 @@ TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   EXPECT_EQ(config->penstock.io_engine, tiers::EngineChoice::threads);
   EXPECT_EQ(config->penstock.integrity, Integrity::off);
   EXPECT_EQ(config->penstock.io_deadline_seconds, 7u);
+  EXPECT_EQ(config->penstock.reduction, Reduction::exact);
   EXPECT_EQ(config->penstock.threads, 2u);
   for (const char* bad :
        {R"({"host_budget": "160 apples"})", R"({"host_budget": "-1MiB"})", R"({"host_budget": ""})",
         R"({"host_budget": "99999999TiB"})", R"({"tile_elements": 20000})", R"({"unit_elements_max": -1})",
-        R"({"tiles_in_flight": 0})", R"({"io_deadline_seconds": 0})"}) {
+        R"({"tiles_in_flight": 0})", R"({"io_deadline_seconds": 0})", R"({"reduction": "Exact"})"}) {
     EXPECT_FALSE(read("{\"train_batch_size\": 8, \"penstock\": " + std::string(bad) + "}")) << bad;
   }
 }

@@ -18,10 +18,10 @@ auto members(const OptimizerConfig& optimizer) {
   return std::tie(decay_mode, rate, betas, epsilon, decay, correction);
 }
 auto members(const PenstockConfig& penstock) {
-  const auto& [host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, weights,
-               path_nodes, rank_nodes, deadline, threads] = penstock;
-  return std::tie(host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, weights,
-                  path_nodes, rank_nodes, deadline, threads);
+  const auto& [host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, reduction,
+               weights, path_nodes, rank_nodes, deadline, threads] = penstock;
+  return std::tie(host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, reduction,
+                  weights, path_nodes, rank_nodes, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {

@@ -149,9 +149,9 @@ class UncheckedCommunicator final : public Communicator {
 TEST(RanksDisagree, OnTheOrderOfCollectivesThatTheTransportDoesNotCompare) {
   const auto unchecked = [](std::uint32_t, Rank::Options& options) {
     options.group.join = [join = options.group.join](
-                             tiers::Device& device,
-                             Compute& compute) -> Result<std::unique_ptr<Communicator>> {
-      PENSTOCK_TRY_ASSIGN(auto communicator, join(device, compute));
+                             tiers::Device& device, Compute& compute,
+                             const CollectiveNeeds& needs) -> Result<std::unique_ptr<Communicator>> {
+      PENSTOCK_TRY_ASSIGN(auto communicator, join(device, compute, needs));
       return std::make_unique<UncheckedCommunicator>(std::move(communicator));
     };
   };

@@ -1,5 +1,6 @@
 #include "kit/cluster.hpp"
 #include "tiers/memory/numa.hpp"
+#include "zero/layout/padded.hpp"
 #include "zero/layout/shard_layout.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -303,6 +304,32 @@ TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   EXPECT_EQ(in_host, plan.tiles_in_host);
   EXPECT_GT(plan.tiles_in_host, 0u);
   EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
+}
+
+TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
+  const ModelLayout model = test::small_model();
+  const auto plan = [&](std::optional<Reduction> reduction, std::uint32_t ranks,
+                        tiers::DeviceMemory memory = tiers::DeviceMemory::separate) {
+    Config config;
+    config.offload_param.device = config.offload_optimizer.device = OffloadDevice::cpu;
+    config.penstock.reduction = reduction;
+    return plan_memory(config, model, ranks, 1, memory).value();
+  };
+  const MemoryPlan native = plan(std::nullopt, 4), exact = plan(Reduction::exact, 4);
+  ByteCount slot;
+  for (const FlatLayout& flat : ShardLayout(model, 4).flats())
+    slot = std::max(slot, size_of(DType::fp32) * flat.shard.value());
+
+  EXPECT_EQ(exact.exact_slots_max, slot);
+  EXPECT_EQ(exact.device_collectives, round_up(slot * 3, extent_alignment));
+  EXPECT_EQ(exact.device_budget, native.device_budget + exact.device_collectives);
+  EXPECT_EQ(exact.device_minimum, native.device_minimum + exact.device_collectives);
+  EXPECT_EQ(exact.device_arena(), native.device_arena());
+  EXPECT_EQ(exact.device_flats(), native.device_flats());
+  EXPECT_NE(exact.fingerprint, native.fingerprint);
+  EXPECT_EQ(plan(Reduction::native, 4).device_collectives, 0_B);
+  EXPECT_EQ(plan(Reduction::exact, 1).device_collectives, 0_B);
+  EXPECT_EQ(plan(Reduction::exact, 4, tiers::DeviceMemory::host).device_collectives, 0_B);
 }
 
 TEST(MemoryPlan, KeepsOnASeparateDeviceWhatIsNotOffloaded) {

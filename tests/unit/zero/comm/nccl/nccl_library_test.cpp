@@ -63,7 +63,7 @@ TEST(NcclLibrary, TellsThePeersOfARankThatHasNone) {
   tiers::HostDevice device({.memory = 1_MiB});
   const auto compute = kernels::make_host_compute();
 
-  const auto joined = nccl_membership(job->control(1), {}).join(device, *compute);
+  const auto joined = nccl_membership(job->control(1), {}).join(device, *compute, {});
 
   ASSERT_FALSE(joined);
   expect_unsupported(joined.error(), {PENSTOCK_OLD_NCCL, "NCCL is too old"});

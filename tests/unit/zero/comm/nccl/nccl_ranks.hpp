@@ -55,15 +55,16 @@ class NcclRanks : public testing::Test {
     fake_cuda::restart();
   }
 
-  /// `count` ranks that have not joined, on devices of their own.
-  void make(std::uint32_t count, const fake_nccl::Options& nccl = {}) {
+  /// `count` ranks that have not joined, on devices of their own, or on so many `devices`.
+  void make(std::uint32_t count, const fake_nccl::Options& nccl = {}, std::uint32_t devices = 0) {
     close();
+    if (devices == 0) devices = count;
     fake_nccl::restart(nccl);
-    fake_cuda::restart({.devices = static_cast<int>(count), .seed = nccl.seed});
+    fake_cuda::restart({.devices = static_cast<int>(devices), .seed = nccl.seed});
     job_ = std::make_shared<penstock::test::MemoryJob>(count);
     for (std::uint32_t r = 0; r < count; ++r) {
       auto& rank = *ranks_.emplace_back(std::make_unique<Rank>());
-      rank.device = static_cast<int>(r);
+      rank.device = static_cast<int>(r % devices);
       rank.cuda = tiers::create_cuda_device(rank.device).value();
       rank.compute = kernels::make_cuda_compute(rank.device).value();
       rank.stream = rank.cuda->create_stream().value();
@@ -76,9 +77,7 @@ class NcclRanks : public testing::Test {
     std::vector<std::thread> joining;
     for (const auto& one : ranks_) {
       joining.emplace_back([this, &rank = *one] {
-        NcclGroupOptions options = options_;
-        options.device = rank.device;
-        rank.joined = nccl_membership(rank.control, options).join(*rank.cuda, *rank.compute);
+        rank.joined = nccl_membership(rank.control, options_).join(*rank.cuda, *rank.compute, needs_);
       });
     }
     for (std::thread& one : joining) one.join();
@@ -147,7 +146,8 @@ class NcclRanks : public testing::Test {
   }
 
   tiers::SimClock clock_;
-  NcclGroupOptions options_{.exact_slot_max = 1_KiB, .deadline = deadline, .leave = deadline};
+  CollectiveNeeds needs_{.exact_slots_max = 1_KiB};
+  NcclGroupOptions options_{.deadline = deadline, .leave = deadline};
   std::shared_ptr<penstock::test::MemoryJob> job_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -200,7 +200,7 @@ TEST_F(NcclReductions, ExactOnesNeedScratchForASlot) {
 
   ASSERT_FALSE(refused);
   expect_words(refused.error(), ErrorCode::invalid_argument,
-               {"wanted 1.0 KiB (1024 B), got 2.0 KiB", "raise NcclGroupOptions::exact_slot_max"});
+               {"wanted 1.0 KiB (1024 B), got 2.0 KiB", "raise CollectiveNeeds::exact_slots_max"});
 }
 
 }  // namespace

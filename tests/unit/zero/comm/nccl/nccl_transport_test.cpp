@@ -26,8 +26,7 @@ class NcclTransport : public NcclRanks {
 };
 
 TEST_F(NcclTransport, TellsEveryRankThatTwoHaveOneGpuAndWhatToDo) {
-  make(2);
-  rank(1).device = 0;
+  make(2, {}, /*devices=*/1);
   join_all();
 
   for (std::uint32_t r = 0; r < 2; ++r) {
@@ -44,7 +43,7 @@ TEST_F(NcclTransport, EndsAJoinToWhichARankDoesNotComeAndNamesIt) {
   NcclGroupOptions options = options_;
   options.clock = &Clock::steady();
 
-  const auto alone = nccl_membership(rank(0).control, options).join(*rank(0).cuda, *rank(0).compute);
+  const auto alone = nccl_membership(rank(0).control, options).join(*rank(0).cuda, *rank(0).compute, needs_);
 
   ASSERT_FALSE(alone);
   expect_words(alone.error(), ErrorCode::deadline_exceeded,
@@ -55,7 +54,7 @@ TEST_F(NcclTransport, RefusesOptionsAndGroupsThatItCannotServe) {
   make(1);
   const auto code = [&](const NcclGroupOptions& options, std::uint32_t ranks = 1) {
     const auto control = std::shared_ptr(std::make_shared<penstock::test::MemoryJob>(ranks)->control(0));
-    const auto refused = nccl_membership(control, options).join(*rank(0).cuda, *rank(0).compute);
+    const auto refused = nccl_membership(control, options).join(*rank(0).cuda, *rank(0).compute, needs_);
     EXPECT_EQ(control->obstacle()->code(), ErrorCode::peer_failed);  // the peers learn of it
     return refused.error().code();
   };
@@ -335,10 +334,8 @@ TEST_F(NcclTransport, RetiresAloneByAbortingAndTellsItsPeers) {
   make(2);
   std::thread other;
   for (const auto& one : ranks_) {
-    NcclGroupOptions options = options_;
-    options.device = one->device;
-    auto join = [&rank = *one, options] {
-      rank.joined = nccl_membership(rank.control, options).join(*rank.cuda, *rank.compute);
+    auto join = [this, &rank = *one] {
+      rank.joined = nccl_membership(rank.control, options_).join(*rank.cuda, *rank.compute, needs_);
     };
     if (one->device == 0) {
       other = std::thread(join);

@@ -74,7 +74,7 @@ struct Rank {
   std::unique_ptr<Compute> compute = kernels::make_host_compute();
   std::unique_ptr<tiers::Stream> stream = device.create_stream().value();
   DeviceSpan flat;
-  std::unique_ptr<Communicator> communicator = group->connect(device, *compute).value();
+  std::unique_ptr<Communicator> communicator = group->connect(device, *compute, {}).value();
 };
 
 using Body = std::function<std::string(Rank&)>;
@@ -206,7 +206,7 @@ TEST(ProcessGroup, TakesADeadlineWithoutEnd) {
     if (!group) return group.error().message();
     HostDevice device({.memory = 1_MiB});
     const auto compute = kernels::make_host_compute();
-    const auto connected = (*group)->connect(device, *compute);
+    const auto connected = (*group)->connect(device, *compute, {});
     return connected ? "" : connected.error().message();
   }));
 }
@@ -218,7 +218,7 @@ TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
     if (!group) return group.error().message();
     HostDevice device({.memory = 1_MiB});
     const auto compute = kernels::make_host_compute();
-    const auto connected = (*group)->connect(device, *compute);
+    const auto connected = (*group)->connect(device, *compute, {});
     return connected ? "connected" : connected.error().message();
   });
   for (const std::string& rank : wrong) {
@@ -347,9 +347,9 @@ TEST(ProcessGroup, RefusesWhatCannotBe) {
 TEST(ProcessGroup, ConnectsOnceAndOnlyDevicesWhoseMemoryTheHostCanAccess) {
   expect_nothing_wrong(run_ranks(2, 4_KiB, [](Rank& one) -> std::string {
     HostDevice separate({.memory = 1_MiB, .location = tiers::DeviceMemory::separate});
-    if (one.group->connect(separate, *one.compute).error().code() != ErrorCode::unsupported)
+    if (one.group->connect(separate, *one.compute, {}).error().code() != ErrorCode::unsupported)
       return "connected a device of its own memory";
-    const auto again = one.group->connect(one.device, *one.compute);
+    const auto again = one.group->connect(one.device, *one.compute, {});
     return !again && again.error().code() == ErrorCode::already_exists ? "" : "connected twice";
   }));
   auto alone = ProcessGroup::join({}).value();
