@@ -1,7 +1,12 @@
-# Finds the header of NCCL, whose library is loaded at run time: target NCCL::header, variable NCCL_FOUND.
+# Finds the header of NCCL, whose library is loaded at run time: target NCCL::header, variables NCCL_FOUND, NCCL_VERSION.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(NCCL_INCLUDE_DIR)
+  file(STRINGS "${NCCL_INCLUDE_DIR}/nccl.h" NCCL_VERSION REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) ")
+  list(TRANSFORM NCCL_VERSION REPLACE "[^0-9]" "")
+  list(JOIN NCCL_VERSION "." NCCL_VERSION)
+endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR)
+find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_INCLUDE_DIR VERSION_VAR NCCL_VERSION)
 if(NCCL_FOUND AND NOT TARGET NCCL::header)
   add_library(NCCL::header INTERFACE IMPORTED)
   set_target_properties(NCCL::header PROPERTIES

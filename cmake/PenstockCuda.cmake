@@ -21,7 +21,7 @@ if(NOT PENSTOCK_CUDA STREQUAL "OFF")
       add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     endif()
     set(PENSTOCK_HAS_CUDA TRUE)
-    find_package(NCCL)
+    find_package(NCCL 2.27)  # its header has windows
     if(NCCL_FOUND)
       set(PENSTOCK_HAS_NCCL TRUE)
     endif()

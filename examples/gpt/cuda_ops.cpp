@@ -308,6 +308,13 @@ Result<DeviceBuffer> allocate(ByteCount size) {
 
 }  // namespace
 
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
+}
+
 ByteCount cuda_scratch_size(const ModelConfig& config) {
   // A matrix that is rounded and a bias, or the sums of parts of a bias; and three alignments.
   const std::uint64_t wide = 4 * std::uint64_t{config.width};

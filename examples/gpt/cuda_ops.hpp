@@ -7,6 +7,9 @@
 
 namespace gpt {
 
+/// Of the devices that this process sees; 0 without a driver.
+[[nodiscard]] int cuda_device_count();
+
 /// The scratch memory that make_cuda_ops() needs for a model.
 [[nodiscard]] penstock::ByteCount cuda_scratch_size(const ModelConfig& config);
 

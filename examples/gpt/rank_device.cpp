@@ -34,9 +34,14 @@ MakeDevice on_host(const ModelConfig& model) {
   };
 }
 
-MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model) {
+MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model, [[maybe_unused]] std::uint32_t process) {
   return [=](ByteCount) -> Result<RankDevice> {
-    PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(0));
+    int device = 0;
+#if GPT_HAS_CUDA
+    if (const int devices = cuda_device_count(); devices > 0)
+      device = static_cast<int>(process % static_cast<std::uint32_t>(devices));
+#endif
+    PENSTOCK_TRY_ASSIGN(auto accelerator, penstock::zero::make_cuda_accelerator(device));
     RankDevice made{.accelerator = std::move(accelerator)};
 #if GPT_HAS_CUDA
     PENSTOCK_TRY_ASSIGN(made.ops, make_cuda_ops(cuda_scratch_size(model)));

@@ -7,6 +7,7 @@
 
 #include <penstock/zero/rank.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -26,10 +27,11 @@ using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCoun
 /// Creates a HostDevice, which uses host memory as the accelerator.
 [[nodiscard]] MakeDevice on_host(const ModelConfig& model);
 
-/// CUDA device 0, for every rank of the process: ranks in one process read each other's memory.
+/// The CUDA device of process number `process` of this machine. Ranks that are threads use one device and read each
+/// other's memory. A launcher may show each process only its own device, which is then number 0.
 ///
 /// The returned function's errors: unsupported, if this build has no CUDA or the machine has no device.
-[[nodiscard]] MakeDevice on_cuda(const ModelConfig& model);
+[[nodiscard]] MakeDevice on_cuda(const ModelConfig& model, std::uint32_t process = 0);
 
 /// Memory of a rank's device. Ranks and other processes on the same device count too.
 struct DeviceMemoryUse {

@@ -74,15 +74,17 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
   Run run;
 
   const auto run_rank = [&](std::uint32_t here) -> Result<void> {
-    const std::uint32_t rank = group.identity(here).rank;
+    const zero::RankIdentity identity = group.identity(here);
+    const std::uint32_t rank = identity.rank;
+    const std::uint32_t process = group.is_of_processes() ? identity.local_rank : 0;
     PENSTOCK_TRY_ASSIGN(trainers[here],
                         RankTrainer::create({.model = arguments.model,
                                              .training = arguments.training,
                                              .config = config,
                                              .text = &text,
-                                             .identity = group.identity(here),
+                                             .identity = identity,
                                              .group = group.membership(here),
-                                             .make_device = arguments.cuda ? on_cuda(arguments.model)
+                                             .make_device = arguments.cuda ? on_cuda(arguments.model, process)
                                                                            : on_host(arguments.model),
                                              .timed = trace != nullptr}));
     if (rank == 0) {

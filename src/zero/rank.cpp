@@ -142,8 +142,9 @@ Result<void> Rank::State::join() {
   }
   const GroupMembership membership =
       options.group.join ? options.group : in_process_membership(InProcessGroup::create(1).value(), 0);
-  PENSTOCK_TRY_ASSIGN(communicator, membership.join(*accelerator.device, *accelerator.compute,
-                                                    {.exact_slots_max = plan.exact_slots_max}));
+  PENSTOCK_TRY_ASSIGN(
+      communicator, membership.join(*accelerator.device, *accelerator.compute,
+                                    {.exact_slots_max = plan.exact_slots_max, .arena = plan.device_arena()}));
   if (communicator == nullptr) {
     return Error::invalid_argument("Rank::create").object("group.join").reason("it returned no communicator");
   }

@@ -34,22 +34,28 @@
 ///   says ncclRemoteError or nothing, as the test chooses ("Asynchronous errors and error handling").
 /// - ncclCommAbort ends kernels in flight, which may take until after the call; what they were to write is undefined
 ///   ("ncclCommAbort"). One that was in progress still gets on its stream, if the peers are connected.
+/// - Memory of ncclMemAlloc that all ranks register as a symmetric window, of the same size, one a communicator: NCCL
+///   has done so when all ranks have come; ncclCommAbort ends it ("Window Registration"). Without Options::windows the
+///   window is null, as on GPUs that cannot access each other's memory.
 /// - ncclCommFinalize is done when all collectives are, and all ranks have called it: "globally quiescent"
 ///   ("ncclCommFinalize"). An id makes one communicator ("ncclGetUniqueId").
 ///
 /// What NCCL does not notice is reported as a violation, and hangs until the communicator is aborted, as it may there:
 /// collectives in another order or of other sizes on some ranks, sends that do not fit their receives. Violations
 /// without a hang: calls on one communicator by two threads at a time ("Thread Safety"), calls on one that is gone,
-/// memory that a collective uses after it was freed.
+/// memory that a collective uses after it was freed, collectives at different offsets of the ranks' windows, a window
+/// that outlives its memory or is left at ncclCommDestroy.
 ///
-/// Not modelled: blocking communicators, several streams or communicators in a group, graphs, split, registration,
-/// averages of other types, and the functions that the library does not call.
+/// Not modelled: blocking communicators, several streams or communicators in a group, graphs, split, other
+/// registrations, averages of other types, and the functions that the library does not call.
 namespace penstock::test::fake_nccl {
 
 struct Options {
   int version = NCCL_VERSION_CODE;
   /// Whether ncclCommGetAsyncError returns ncclRemoteError when a peer has aborted or destroyed its communicator.
   bool lost_peers_show = false;
+  /// Whether memory can be registered.
+  bool windows = true;
   /// Chooses how many looks it takes until something is done. Without one, as few as possible.
   std::optional<std::uint64_t> seed;
 };
@@ -64,6 +70,9 @@ void restart(const Options& options = {});
 [[nodiscard]] std::size_t live();
 /// The number of calls of a function since restart().
 [[nodiscard]] std::uint64_t calls(std::string_view function);
+
+/// The number of collectives, since restart(), of memory that is registered.
+[[nodiscard]] std::uint64_t collectives_in_windows();
 
 /// The `nth` call of `function` from now, counted from 1, does nothing and returns `error`, which becomes the error of
 /// the communicator, if it has one.

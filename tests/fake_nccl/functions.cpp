@@ -213,6 +213,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (comm->async == ncclInProgress) return ready(world, *comm);
     while (*comm->kernels > 0 && !comm->aborted) world.changed.wait_for(lock, std::chrono::milliseconds(1));
     comm->gone = true;
+    if (comm->window.registered) world.violate("a communicator is destroyed with a window");
     return ncclSuccess;
   });
 }
@@ -222,6 +223,55 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = comm->gone = true;
     world.enqueue_the_rest(*comm);
     world.changed.notify_all();
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclMemAlloc(void** memory, size_t size) {
+  return call("ncclMemAlloc", nullptr, [&](World& world, auto&) {
+    if (cudaMalloc(memory, size) != cudaSuccess) return ncclUnhandledCudaError;
+    world.arenas[static_cast<std::byte*>(*memory)] = size;
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclMemFree(void* memory) {
+  return call("ncclMemFree", nullptr, [&](World& world, auto&) {
+    if (world.arenas.erase(static_cast<std::byte*>(memory)) == 0) {
+      world.violate("ncclMemFree of memory that ncclMemAlloc has not allocated");
+      return ncclInvalidArgument;
+    }
+    const auto registered = std::ranges::find_if(
+        world.comms, [&](const auto& one) { return !one->gone && one->window.contains(memory); });
+    if (registered != world.comms.end()) world.violate("ncclMemFree of memory that is registered");
+    return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  });
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, size_t size, ncclWindow_t* window,
+                                    int flags) {
+  return call("ncclCommWindowRegister", comm, [&](World& world, auto&) {
+    if (const ncclResult_t refused = ready(world, *comm); refused != ncclSuccess) return refused;
+    *window = nullptr;
+    if (!world.options.windows) return ncclSuccess;
+    const auto arena = world.arenas.find(static_cast<std::byte*>(memory));
+    if (arena == world.arenas.end() || size > arena->second || flags != NCCL_WIN_COLL_SYMMETRIC ||
+        comm->window.begin != nullptr) {
+      world.violate("not modelled: a window but one of memory of ncclMemAlloc, symmetric");
+      return ncclInvalidArgument;
+    }
+    comm->window = {.begin = arena->first, .size = size, .handle = window};
+    world.begin(*comm, Stage::registering);
+    return ncclInProgress;
+  });
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  return call("ncclCommWindowDeregister", comm, [&](World& world, auto&) {
+    if (const ncclResult_t refused = ready(world, *comm); refused != ncclSuccess) return refused;
+    if (window != reinterpret_cast<ncclWindow_t>(comm)) return ncclInvalidArgument;
+    if (*comm->kernels > 0) world.violate("a window is deregistered while kernels run");
+    comm->window = {};
     return ncclSuccess;
   });
 }
@@ -312,6 +362,12 @@ std::uint64_t calls(std::string_view function) {
   const std::lock_guard lock(world.mutex);
   const auto found = world.counts.find(function);
   return found == world.counts.end() ? 0 : found->second;
+}
+
+std::uint64_t collectives_in_windows() {
+  World& world = World::instance();
+  const std::lock_guard lock(world.mutex);
+  return world.in_windows;
 }
 
 void fail_call(std::string_view function, std::uint64_t nth, ncclResult_t error) {

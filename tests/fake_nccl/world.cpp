@@ -43,6 +43,25 @@ bool Clique::all_finalise() const {
            ((one->stage == Stage::finalising || one->stage == Stage::finalised) && *one->kernels == 0);
   });
 }
+bool Clique::all_register() const {
+  return std::ranges::all_of(members, [this](const ncclComm* one) {
+    return one->window.begin != nullptr && one->window.size == members[0]->window.size;
+  });
+}
+bool Clique::is_symmetric(const Collective& collective) const {
+  const auto offset = [&](std::size_t r, auto address) -> std::ptrdiff_t {
+    const std::byte* const at = static_cast<const std::byte*>((*collective.arrived[r]).*address);
+    return members[r]->window.contains(at) ? at - members[r]->window.begin : -1;
+  };
+  for (std::size_t r = 1; r < members.size(); ++r) {
+    // The one that is the slot of its rank is not compared.
+    const bool gathers = collective.arrived[r]->kind == Task::Kind::all_gather;
+    if (gathers ? offset(r, &Task::to) != offset(0, &Task::to)
+                : offset(r, &Task::from) != offset(0, &Task::from))
+      return false;
+  }
+  return true;
+}
 Collective& Clique::collective(std::size_t number) {
   while (collectives.size() <= number) collectives.push_back({.arrived = {members.size(), std::nullopt}});
   return collectives[number];
@@ -66,6 +85,8 @@ void World::restart(const Options& wanted) {
   violations.clear();
   counts.clear();
   failing.clear();
+  arenas.clear();
+  in_windows = 0;
   options = wanted;
   random.reset();
   if (wanted.seed) random.emplace(*wanted.seed);
@@ -103,10 +124,18 @@ void World::look(ncclComm& comm) {
   }
   if (comm.async != ncclInProgress) return;
   if (comm.stage == Stage::initialising) return initialise(comm);
+  if (comm.stage == Stage::registering && !comm.clique->all_register()) return;
   if (comm.stage == Stage::finalising && !comm.clique->all_finalise()) return;
   if (comm.stage == Stage::launching && !connected(comm)) return;
   if (comm.looks_left-- > 0) return;
   if (comm.stage == Stage::launching) return enqueue(comm);
+  if (comm.stage == Stage::registering) {
+    comm.window.registered = true;
+    *comm.window.handle = reinterpret_cast<ncclWindow_t>(&comm);
+    comm.stage = Stage::ready;
+    comm.async = ncclSuccess;
+    return;
+  }
   comm.stage = Stage::finalised;
   comm.async = ncclSuccess;
 }
@@ -170,6 +199,9 @@ void run_collective(ncclComm& comm, const Task& task, std::size_t number) {
   }
   if (!comm.clique->collective(number).broken &&
       std::ranges::all_of(ranks, &std::optional<Task>::has_value)) {
+    if (comm.window.contains(task.from)) ++world.in_windows;
+    if (!comm.clique->is_symmetric(comm.clique->collective(number)))
+      world.violate("a " + task.text() + " is not at the same offset of all ranks' windows");
     if (auto wrong = move_collective(ranks); !wrong.empty()) world.violate(std::move(wrong));
     comm.clique->collective(number).done = true;
     world.changed.notify_all();

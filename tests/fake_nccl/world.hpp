@@ -36,7 +36,20 @@ struct Task {
 struct Clique;
 
 /// What a communicator is doing.
-enum class Stage : std::uint8_t { initialising, ready, launching, finalising, finalised };
+enum class Stage : std::uint8_t { initialising, ready, registering, launching, finalising, finalised };
+
+/// Memory that a rank has registered, or registers.
+struct Window {
+  std::byte* begin = nullptr;
+  std::size_t size = 0;
+  ncclWindow_t* handle = nullptr;  ///< set when it is registered
+  bool registered = false;
+
+  [[nodiscard]] bool contains(const void* address) const {
+    return begin != nullptr && !std::less<>()(static_cast<const std::byte*>(address), begin) &&
+           std::less<>()(static_cast<const std::byte*>(address), begin + size);
+  }
+};
 
 /// Kernels that were enqueued and have not ended. Counted without a lock, because a stream that fails drops them.
 using Kernels = std::shared_ptr<std::atomic<int>>;
@@ -53,7 +66,8 @@ struct ncclComm {
   std::vector<penstock::test::fake_nccl::Task> launch;  ///< what is to be enqueued
   int looks_left = 0;                                   ///< until what is in progress may be done
   std::size_t collectives = 0;                          ///< enqueued so far
-  bool connects[2] = {};               ///< has begun its first send or receive; its first collective
+  bool connects[2] = {};  ///< has begun its first send or receive; its first collective
+  penstock::test::fake_nccl::Window window;
   bool busy = false;                   ///< a call is under way
   bool aborted = false, gone = false;  ///< gone: aborted or destroyed
   penstock::test::fake_nccl::Kernels kernels = std::make_shared<std::atomic<int>>(0);
@@ -90,6 +104,9 @@ struct Clique {
   [[nodiscard]] bool all_connect(bool collective) const;
   [[nodiscard]] bool has_lost_a_member() const;
   [[nodiscard]] bool all_finalise() const;
+  [[nodiscard]] bool all_register() const;
+  /// Whether what a collective reads or writes is at the same offset of every rank's window, or in none.
+  [[nodiscard]] bool is_symmetric(const Collective& collective) const;
   Collective& collective(std::size_t number);
 };
 
@@ -112,6 +129,8 @@ class World {
   std::vector<std::unique_ptr<ncclComm>> comms;            ///< those that are gone too
   std::map<std::string, std::shared_ptr<Clique>> cliques;  ///< by id; null before the first rank comes
   std::uint64_t next_id = 0;
+  std::map<std::byte*, std::size_t> arenas;  ///< of ncclMemAlloc
+  std::uint64_t in_windows = 0;              ///< collectives
   std::vector<std::string> violations;
   std::map<std::string, std::uint64_t, std::less<>> counts;
   std::map<std::string, std::pair<std::uint64_t, ncclResult_t>, std::less<>>

@@ -80,6 +80,7 @@ TEST_P(EngineOnNccl, TrainsToTheBitsOfRanksInOneProcessInEveryOrderOfTheStreams)
     }
   }
   EXPECT_EQ(fake_nccl::calls("ncclCommAbort"), 0u);  // the ranks have left together
+  EXPECT_EQ(fake_nccl::collectives_in_windows() * GetParam(), fake_nccl::calls("ncclAllGather"));
 }
 
 TEST_P(EngineOnNccl, IsWhatAProcessGroupConnectsDevicesOfTheirOwnMemoryWith) {

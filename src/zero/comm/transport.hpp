@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 namespace penstock::zero {
@@ -64,6 +65,8 @@ class Transport {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   /// Whether it has an arithmetic of its own.
   [[nodiscard]] virtual bool supports_native() const { return false; }
+  /// As Communicator::arena().
+  [[nodiscard]] virtual std::shared_ptr<const DeviceSpan> arena() const { return nullptr; }
   virtual void set_wake(std::function<void()> wake) = 0;
 
   /// Errors: peer_failed; failed_state, before the previous transfer has completed; those of the stream.

@@ -23,6 +23,7 @@ class TransportCommunicator final : public Communicator {
   bool supports(Reduction reduction) const override {
     return reduction == Reduction::exact || transport_->supports_native();
   }
+  std::shared_ptr<const DeviceSpan> arena() const override { return transport_->arena(); }
   void set_wake(std::function<void()> wake) override { transport_->set_wake(std::move(wake)); }
 
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,

@@ -39,7 +39,13 @@ Result<void> EngineContext::open(ByteCount device_arena) {
   for (auto* stream : {&copy_in, &copy_out, &communication}) {
     PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
   }
-  PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_arena));
+  arena = communicator.arena();
+  if (arena && arena->size() >= device_arena) {
+    device_memory = *arena;
+  } else {
+    arena.reset();
+    PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_arena));
+  }
   flats.resize(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
@@ -50,6 +56,11 @@ Result<void> EngineContext::open(ByteCount device_arena) {
   }
   communicator.set_wake(wake);
   return events.reserve(fences_at_a_time(flats.size(), model.checkpoints.count));
+}
+
+void EngineContext::release_device_memory() noexcept {
+  if (!arena && !device_memory.empty()) device.release(device_memory);
+  arena.reset();
 }
 
 CollectiveContext EngineContext::collectives() {
@@ -156,6 +167,7 @@ Result<void> EngineContext::finish_streams() {
 void EngineContext::abandon_device() {
   for (auto* stream : {&copy_in, &communication, &checkpoint_in, &update_stream, &copy_out})
     abandon(std::move(*stream));
+  abandon(std::move(arena));
   for (FlatState& flat : flats) {
     abandon(std::move(flat.gathered.in_place));
     abandon(std::move(flat.grad.in_place));

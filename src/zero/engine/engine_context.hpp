@@ -41,6 +41,8 @@ struct EngineContext {
   /// Creates streams, events and device memory. Errors: unsupported, for a reduction that the communicator does not
   /// have; those of the device.
   Result<void> open(ByteCount device_arena);
+  /// Precondition: no operation uses it.
+  void release_device_memory() noexcept;
   [[nodiscard]] CollectiveContext collectives();
   [[nodiscard]] DeviceTensor at(const tiers::Reservation& range, ElementCount count) const;
   /// Host memory as the device sees it, and the reverse. Only if the device's memory is host memory.
@@ -109,6 +111,7 @@ struct EngineContext {
   bool shares_memory = false;  ///< see MemoryPlan
   Reduction reduction = Reduction::exact;
   DeviceSpan device_memory;
+  std::shared_ptr<const DeviceSpan> arena;  ///< of the communicator: then it is `device_memory`
   DeviceSpan
       partials;  ///< of it: for the sums of squares of one flat, used in the order of copy_out; or empty
   swap::Lease results;  ///< the host memory of MemoryPlan::host_results

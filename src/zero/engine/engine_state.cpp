@@ -64,7 +64,7 @@ EngineState::~EngineState() {
   context_.flats.clear();
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
-  if (!context_.device_memory.empty()) context_.device.release(context_.device_memory);
+  context_.release_device_memory();
   if (pinned_) context_.device.unpin(runtime.host_memory());
 }
 

@@ -53,6 +53,11 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   [[nodiscard]] virtual bool supports(Reduction reduction) const = 0;
 
+  /// CollectiveNeeds::arena bytes of device memory from which collectives are the fastest, if their flats are at equal
+  /// offsets on all ranks. Null, where all memory of the device is alike. Freed when the caller and the communicator
+  /// have released it; no operation may use it then.
+  [[nodiscard]] virtual std::shared_ptr<const DeviceSpan> arena() const { return nullptr; }
+
   /// Sets the function that is called when the result of poll() may have changed because of a peer; progress that only
   /// a vendor's library knows of wakes nobody. It is called on any thread, without holding a lock that start, poll or
   /// abort take. An empty function ends the calls.
@@ -108,6 +113,7 @@ struct CollectiveNeeds {
   /// Of this rank's slots of the flats that one exact reduction averages: the most. A transport whose device cannot
   /// read its peers' memory keeps those of the peers in as much memory each, which Device::allocate() gives.
   ByteCount exact_slots_max;
+  ByteCount arena;  ///< of Communicator::arena(), for the flats
 };
 
 /// The functions with which a rank joins its group after its accelerator was created.

@@ -68,6 +68,13 @@ Result<bool> NcclConnection::poll() const {
   return state != ncclInProgress;
 }
 
+Result<void> NcclConnection::register_arena(DeviceSpan arena) {
+  if (nccl_.ncclCommWindowRegister == nullptr) return ok();
+  return check("ncclCommWindowRegister",
+               nccl_.ncclCommWindowRegister(communicator_, pointer(arena), arena.size().value(), &window_,
+                                            NCCL_WIN_COLL_SYMMETRIC));
+}
+
 Result<void> NcclConnection::all_gather(tiers::Stream& stream, DeviceSpan flat) {
   connects_ = false;
   if (flat.empty()) return ok();
@@ -113,6 +120,10 @@ DeviceSpan NcclConnection::peer_slot(DeviceSpan scratch, ByteCount slot, std::ui
 }
 
 Result<void> NcclConnection::finalize() {
+  if (window_ != nullptr) {
+    PENSTOCK_TRY(check("ncclCommWindowDeregister",
+                       nccl_.ncclCommWindowDeregister(communicator_, std::exchange(window_, nullptr))));
+  }
   return check("ncclCommFinalize", nccl_.ncclCommFinalize(communicator_));
 }
 void NcclConnection::destroy() noexcept {
@@ -120,6 +131,7 @@ void NcclConnection::destroy() noexcept {
 }
 void NcclConnection::abort() noexcept {
   if (is_open()) (void)nccl_.ncclCommAbort(std::exchange(communicator_, nullptr));
+  window_ = nullptr;
 }
 
 Result<void> NcclConnection::check(const char* operation, ncclResult_t result) const {

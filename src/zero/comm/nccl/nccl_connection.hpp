@@ -38,6 +38,10 @@ class NcclConnection {
   [[nodiscard]] bool is_open() const { return communicator_ != nullptr; }
   [[nodiscard]] Result<bool> poll() const;
 
+  /// Begins to register memory of allocate_nccl_arena(), of the same size on all ranks: from then on what is in it is
+  /// at the same offset on all ranks in each collective. NCCL uses it where it can; else nothing changes.
+  Result<void> register_arena(DeviceSpan arena);
+
   // In place, as Communicator's. An empty flat is done at once.
   Result<void> all_gather(tiers::Stream& stream, DeviceSpan flat);
   /// Slot `rank` of `flat` becomes ncclAvg of that of all ranks.
@@ -61,6 +65,7 @@ class NcclConnection {
   const Options options_;
   bool connects_ = false;
   ncclComm_t communicator_ = nullptr;
+  ncclWindow_t window_ = nullptr;  // set once register_arena() is done
 };
 
 }  // namespace penstock::zero

@@ -33,10 +33,15 @@ std::string error_of_the_linker() {
   return text == nullptr ? "no reason given" : text;
 }
 
+/// Null, if there is none.
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
 template <class Function>
 Result<void> find(void* library, const std::string& file, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function != nullptr) return ok();
+  if (find(library, name, function)) return ok();
   return unusable(file, "NCCL lacks a function: " + error_of_the_linker());
 }
 
@@ -54,6 +59,9 @@ Result<NcclLibrary> NcclLibrary::load(const std::string& file) {
   }
 #define PENSTOCK_NCCL_FIND(function) PENSTOCK_TRY(find(library.get(), file, #function, nccl.function))
   PENSTOCK_NCCL_FUNCTIONS(PENSTOCK_NCCL_FIND);
+#undef PENSTOCK_NCCL_FIND
+#define PENSTOCK_NCCL_FIND(function) (void)find(library.get(), #function, nccl.function)
+  PENSTOCK_NCCL_FUNCTIONS_2_27(PENSTOCK_NCCL_FIND);
 #undef PENSTOCK_NCCL_FIND
   (void)library.release();  // its threads may run until the process ends
   return nccl;

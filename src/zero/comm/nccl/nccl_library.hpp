@@ -20,8 +20,15 @@
   call(ncclReduceScatter);            \
   call(ncclSend);                     \
   call(ncclRecv);                     \
+  call(ncclMemAlloc);                 \
+  call(ncclMemFree);                  \
   call(ncclGroupStart);               \
   call(ncclGroupEnd)
+
+// Those of 2.27, which are null in an older library.
+#define PENSTOCK_NCCL_FUNCTIONS_2_27(call) \
+  call(ncclCommWindowRegister);            \
+  call(ncclCommWindowDeregister)
 
 namespace penstock::zero {
 
@@ -45,6 +52,7 @@ struct NcclLibrary {
 
 #define PENSTOCK_NCCL_MEMBER(function) decltype(&::function) function = nullptr
   PENSTOCK_NCCL_FUNCTIONS(PENSTOCK_NCCL_MEMBER);
+  PENSTOCK_NCCL_FUNCTIONS_2_27(PENSTOCK_NCCL_MEMBER);
 #undef PENSTOCK_NCCL_MEMBER
 };
 

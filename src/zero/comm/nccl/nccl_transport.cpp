@@ -1,6 +1,8 @@
 #include "zero/comm/nccl/nccl_transport.hpp"
 
+#include "base/abandon.hpp"
 #include "base/duration_text.hpp"
+#include "zero/comm/nccl/nccl_arena.hpp"
 
 #include <chrono>
 #include <cstring>
@@ -30,7 +32,8 @@ void pause() {
 NcclTransport::NcclTransport(const NcclLibrary& nccl, std::shared_ptr<JobControl> control,
                              tiers::Device& device, int ordinal, const CollectiveNeeds& needs,
                              const NcclGroupOptions& options)
-    : control_(std::move(control)),
+    : library_(nccl),
+      control_(std::move(control)),
       device_(device),
       needs_(needs),
       options_(options),
@@ -44,11 +47,15 @@ NcclTransport::~NcclTransport() {
   watch_.reset();
   if (!retired_) control_->fail(left());
   end_collectives();
-  if (scratch_.empty()) return;
+  if (scratch_.empty() && !arena_) return;
   begin_wait(options_.leave);
   while (!in_flight_.empty() && watch() && !is_late()) pause();
   // A stream that does not end keeps its memory.
-  if (in_flight_.empty()) device_.release(scratch_);
+  if (!in_flight_.empty()) {
+    abandon(std::move(arena_));
+  } else if (!scratch_.empty()) {
+    device_.release(scratch_);
+  }
 }
 
 Result<void> NcclTransport::connect() {
@@ -56,6 +63,7 @@ Result<void> NcclTransport::connect() {
                       WatchThread::start(tiers::running_time_step(options_.deadline), [this] { look(); }));
   set_wake({});
   const std::lock_guard lock(mutex_);
+  PENSTOCK_TRY(allocate());
   return meet_again();
 }
 
@@ -88,11 +96,17 @@ void NcclTransport::look() {
   end_collectives();
 }
 
-/// Begins to connect the ranks.
-Result<void> NcclTransport::meet_again() {
-  if (scratch_.empty() && size() > 1 && !needs_.exact_slots_max.is_zero()) {
+Result<void> NcclTransport::allocate() {
+  if (size() > 1 && !needs_.exact_slots_max.is_zero()) {
     PENSTOCK_TRY_ASSIGN(scratch_, device_.allocate(needs_.exact_slots_max * (size() - 1)));
   }
+  if (needs_.arena.is_zero()) return ok();
+  PENSTOCK_TRY_ASSIGN(arena_, allocate_nccl_arena(library_, *device_.cuda_ordinal(), needs_.arena));
+  return ok();
+}
+
+/// Begins to connect the ranks.
+Result<void> NcclTransport::meet_again() {
   std::vector<std::byte> bytes;
   if (rank() == 0) {
     PENSTOCK_TRY_ASSIGN(const ncclUniqueId id, nccl_.make_id());
@@ -176,6 +190,7 @@ Result<TransferState> NcclTransport::advance() {
     case Stage::comparing: return compare();
     case Stage::readable: return TransferState::readable;
     case Stage::connecting:
+    case Stage::registering:
     case Stage::enqueuing: return poll_nccl();
     case Stage::ending: {
       if (!in_flight_.empty()) return TransferState::pending;  // watch() has the deadline
@@ -231,6 +246,11 @@ Result<void> NcclTransport::call_nccl() {
 Result<TransferState> NcclTransport::poll_nccl() {
   PENSTOCK_TRY_ASSIGN(const bool done, nccl_.poll());
   if (!done) return wait();
+  if (stage_ == Stage::connecting && arena_) {
+    stage_ = Stage::registering;
+    PENSTOCK_TRY(nccl_.register_arena(*arena_));
+    return poll_nccl();
+  }
   const bool transfers = stage_ == Stage::enqueuing;
   if (transfers && transfer_.kind == Transfer::Kind::all_to_all) {
     stage_ = Stage::readable;
@@ -377,7 +397,7 @@ Error NcclTransport::late() const {
                      : stage_ == Stage::recovering ? "recovery"
                                                    : "connection of the ranks";
   const std::string time = duration_text(options_.deadline);
-  if (stage_ == Stage::enqueuing || stage_ == Stage::connecting) {
+  if (stage_ == Stage::enqueuing || stage_ >= Stage::connecting) {
     return Error(ErrorCode::deadline_exceeded, "Communicator")
         .reason("NCCL does not connect the ranks")
         .object(std::move(what))

@@ -40,6 +40,7 @@ class NcclTransport final : public Transport {
   std::uint32_t rank() const override { return control_->rank(); }
   std::uint32_t size() const override { return control_->ranks(); }
   bool supports_native() const override { return true; }
+  std::shared_ptr<const DeviceSpan> arena() const override { return arena_; }
   void set_wake(std::function<void()> wake) override;
 
   Result<void> start(const Transfer& transfer) override;
@@ -55,13 +56,14 @@ class NcclTransport final : public Transport {
  private:
   enum class Stage : std::uint8_t {
     idle,
-    comparing,   // with the transfers of the other ranks
-    enqueuing,   // NCCL has been called
-    readable,    // until release_slices()
-    ending,      // a recovery: the kernels of this rank have not ended
-    recovering,  // those of another rank have not
-    meeting,     // rank 0 gives the id of the communicator to all
-    connecting,  // NCCL connects the ranks
+    comparing,    // with the transfers of the other ranks
+    enqueuing,    // NCCL has been called
+    readable,     // until release_slices()
+    ending,       // a recovery: the kernels of this rank have not ended
+    recovering,   // those of another rank have not
+    meeting,      // rank 0 gives the id of the communicator to all
+    connecting,   // NCCL connects the ranks
+    registering,  // NCCL registers the arena
   };
   /// A collective that NCCL has enqueued.
   struct InFlight {
@@ -69,6 +71,7 @@ class NcclTransport final : public Transport {
     tiers::Fence passed;
   };
 
+  Result<void> allocate();
   void look();
   Result<void> meet_again();
   Result<TransferState> advance();
@@ -87,11 +90,13 @@ class NcclTransport final : public Transport {
   Result<TransferState> wait();
   [[nodiscard]] Error late() const;
 
+  const NcclLibrary& library_;
   const std::shared_ptr<JobControl> control_;
   tiers::Device& device_;
   const CollectiveNeeds needs_;
   const NcclGroupOptions options_;
   tiers::EventPool events_{device_};
+  std::shared_ptr<const DeviceSpan> arena_;
   DeviceSpan scratch_;  // for the peers' slots of an exact reduction
   tiers::Fence scratch_used_;
 
