@@ -106,9 +106,9 @@ MpiPipes::~MpiPipes() {
   for (const auto& stream : streams_) {
     if (stream) finished &= stream->close(end);
   }
-  if (finished && MPI_Comm_free(&comm_) == MPI_SUCCESS) return;
-  // The communicator stays: to free it is collective, and peers that are gone do not take part.
-  session_.leave_operations();
+  // The communicator stays until the process ends: a peer may have sent what nobody receives, and MPI would give it to
+  // the next communicator, which has the same number once this one is free.
+  if (!finished) session_.leave_operations();
 }
 
 Result<std::size_t> MpiPipes::write(std::uint32_t peer, ConstHostSpan bytes) {
