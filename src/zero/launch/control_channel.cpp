@@ -66,6 +66,22 @@ Result<std::optional<JobControl::Slots>> TcpControlChannel::poll_gather() {
   return job_.poll_gather(Gatherer::collectives);
 }
 
+std::vector<std::uint32_t> TcpControlChannel::absent() const {
+  const std::lock_guard lock(mutex_);
+  return job_.absent(Gatherer::collectives);
+}
+
+/// Call it with the lock.
+std::string TcpControlChannel::names_of_absent(Gatherer by) const {
+  std::string names;
+  for (const std::uint32_t rank : job_.absent(by)) {
+    const Peer& peer = (*job_.peers())[rank];
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + peer.host + ", process " +
+             std::to_string(peer.process) + ")";
+  }
+  return names.empty() ? "a rank" : names;
+}
+
 Result<JobControl::Slots> TcpControlChannel::gather(Gatherer by, const std::string& label,
                                                     std::span<const std::byte> bytes) {
   PENSTOCK_TRY(start_gather(by, label, bytes));
@@ -77,11 +93,12 @@ Result<JobControl::Slots> TcpControlChannel::gather(Gatherer by, const std::stri
   while (!changed_.wait_for(lock, step, [this, by] { return job_.has_gathered(by); })) {
     (void)running.update();
     if (running.elapsed() < end) continue;
+    const std::string absent = names_of_absent(by);
     lock.unlock();
     const Error late = Error(ErrorCode::deadline_exceeded, "ControlChannel::gather")
                            .reason("not all ranks exchange what this one does")
                            .object(label.substr(0, 100))
-                           .got("ranks are missing after " + duration_text(deadline))
+                           .got(absent + " did not come in " + duration_text(deadline))
                            .advice("look for what the other ranks do, and make the same calls on every rank");
     fail_job(late);
     return late;

@@ -48,7 +48,7 @@ class TcpControlChannel final : public ControlChannel {
     return start_gather(control::Gatherer::collectives, label, bytes);
   }
   Result<std::optional<Slots>> poll_gather() override;
-  std::vector<std::uint32_t> absent() const override { return {}; }
+  std::vector<std::uint32_t> absent() const override;
   void interrupt(const Error& cause) noexcept override;
   Result<void> start_recovery() override;
   Result<bool> poll_recovery() override;
@@ -60,6 +60,7 @@ class TcpControlChannel final : public ControlChannel {
 
  private:
   Result<Slots> gather(control::Gatherer by, const std::string& label, std::span<const std::byte> bytes);
+  [[nodiscard]] std::string names_of_absent(control::Gatherer by) const;
   Result<void> start_gather(control::Gatherer by, const std::string& label, std::span<const std::byte> bytes);
   void connect();
   void connect_to(std::size_t number);
