@@ -12,12 +12,15 @@
 #include <gtest/gtest.h>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-// The ranks of the conformance suite of communicators. One thread runs all ranks, in an order chosen by a seed.
+// The ranks of the conformance suite of communicators. One thread runs all ranks, in an order chosen by a seed; or each
+// rank is a process, and all processes run the same tests, each the calls of its own rank.
 namespace penstock::zero::test {
 
 using penstock::test::Pattern;
@@ -47,6 +50,10 @@ struct Factory {
   bool joins_together = false;     ///< a rank's join returns when all ranks join
   bool streams_run_alone = false;  ///< they cannot be made to wait
   bool wakes = true;               ///< else a rank that runs a collective is polled all the time
+  /// The rank of this process, if the others are processes that run the suite too.
+  std::optional<std::uint32_t> (*own_rank)() = []() -> std::optional<std::uint32_t> { return std::nullopt; };
+  /// Waits until all processes are here.
+  void (*meet)() = [] {};
   /// At the end of a test.
   void (*check)() = [] {};
 };
@@ -122,15 +129,18 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   void TearDown() override { close(); }
 
   void close() {
+    transport().meet();  // a rank that leaves ends what its peers still do
     ranks_.clear();
     transport().check();
   }
   void open(std::uint64_t seed) {
     close();
     random_ = SeededRandom(seed);
+    order_ = SeededRandom(seed);
     join_ = transport().make_group(GetParam().ranks, seed, {});
-    for (std::uint32_t r = 0; r < GetParam().ranks; ++r) {
-      auto& rank = ranks_.emplace_back(std::make_unique<Rank>());
+    ranks_.resize(GetParam().ranks);
+    for (const std::uint32_t r : here()) {
+      auto& rank = ranks_[r] = std::make_unique<Rank>();
       RankDevice made = transport().make_device(r, GetParam().mode, seed);
       rank->device = std::move(made.device);
       rank->compute = std::move(made.compute);
@@ -147,6 +157,16 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   void join(std::uint32_t r) { rank(r).communicator = join_(r, *rank(r).device, *rank(r).compute); }
   static const Factory& transport() { return GetParam().transport; }
   std::uint32_t size() const { return GetParam().ranks; }
+  /// The ranks of this process.
+  static std::vector<std::uint32_t> here() {
+    if (const auto own = transport().own_rank()) return {*own};
+    std::vector<std::uint32_t> all(GetParam().ranks);
+    std::iota(all.begin(), all.end(), 0u);
+    return all;
+  }
+  static bool is_here(std::uint32_t r) { return !is_process() || transport().own_rank() == r; }
+  /// Whether this process has one rank only. Then nothing can be said about the order of what ranks do.
+  static bool is_process() { return transport().own_rank().has_value(); }
   Rank& rank(std::uint32_t r) { return *ranks_[r]; }
 
   DeviceTensor flat(std::uint32_t r, DType dtype = DType::bf16) {
@@ -154,6 +174,10 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   }
   DeviceTensor slot(std::uint32_t r, std::uint32_t index, DType dtype = DType::bf16) {
     return flat(r, dtype).slice(ElementCount(slot_elements * index), ElementCount(slot_elements));
+  }
+  /// As many floats, elsewhere.
+  DeviceTensor wide_flat(std::uint32_t r) {
+    return {rank(r).memory.subspan(32_KiB, 4_B * (slot_elements * size())), DType::fp32};
   }
   static HostSpan bytes(const DeviceTensor& tensor) { return transport().bytes(tensor.bytes); }
   void enqueue(std::uint32_t r, std::function<void()> operation) {
@@ -163,14 +187,26 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   /// Polls the ranks and runs their streams, one operation at a time, until every rank has completed its collective.
   void finish() {
     std::vector<bool> through(size(), false);
-    for (std::uint32_t left = size(); left > 0;) {
-      const auto r = static_cast<std::uint32_t>(random_.below(size()));
-      if (random_.below(2) == 0) (void)rank(r).run_one();
+    const std::vector<std::uint32_t> ranks = here();
+    for (std::size_t left = ranks.size(); left > 0;) {
+      const std::uint32_t r = ranks[order_.below(ranks.size())];
+      if (order_.below(2) == 0) (void)rank(r).run_one();
       if (through[r]) continue;
       const auto enqueued = rank(r).communicator->poll();
       ASSERT_TRUE(enqueued) << enqueued.error().message();
       if (*enqueued) through[r] = true, --left;
     }
+  }
+  /// The error with which the collective ends that rank r has `started`.
+  Error error_of(std::uint32_t r, const Result<void>& started) {
+    if (!started) return started.error();
+    Result<bool> outcome = false;
+    for (int turn = 0; outcome && !*outcome && (turn < 1000 || is_process()); ++turn) {
+      (void)rank(r).run_one();
+      outcome = rank(r).communicator->poll();
+    }
+    if (!outcome) return outcome.error();
+    return Error(ErrorCode::failed_state, "test").reason(*outcome ? "it has completed" : "it has not ended");
   }
   /// Runs the operations of streams that do not run alone.
   void run_streams() {
@@ -179,30 +215,31 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   /// Runs every stream to its end.
   void drain() {
     if (transport().streams_run_alone) {
-      for (const auto& one : ranks_) EXPECT_TRUE(one->stream->synchronize());
+      for (const std::uint32_t r : here()) EXPECT_TRUE(rank(r).stream->synchronize());
       return;
     }
     for (bool ran = true; ran;) {
       ran = false;
-      for (const auto& one : ranks_) ran |= one->run_one();
+      for (const std::uint32_t r : here()) ran |= rank(r).run_one();
     }
   }
   void fill_own_slots(std::uint64_t generation) {
-    for (std::uint32_t r = 0; r < size(); ++r) {
+    for (const std::uint32_t r : here()) {
       const HostSpan own = bytes(slot(r, r));
       const Pattern pattern{.tensor = r, .generation = generation};
       enqueue(r, [own, pattern] { pattern.fill(own); });
     }
   }
 
-  SeededRandom random_{1};
+  SeededRandom random_{1};  ///< what ranks do: the same in all processes
+  SeededRandom order_{1};   ///< who comes next
   Join join_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-#if PENSTOCK_TEST_NCCL
-[[nodiscard]] std::vector<Setting> nccl_settings();
-inline const auto every_setting = testing::ValuesIn(nccl_settings());
+#if PENSTOCK_TEST_NCCL || PENSTOCK_TEST_MPI
+[[nodiscard]] std::vector<Setting> transport_settings();
+inline const auto every_setting = testing::ValuesIn(transport_settings());
 #else
 inline const auto every_setting = testing::Values(
     Setting{in_process, 1, HostDevice::Mode::eager}, Setting{in_process, 2, HostDevice::Mode::eager},

@@ -60,7 +60,7 @@ constexpr Factory nccl = {
 
 }  // namespace
 
-std::vector<Setting> nccl_settings() {
+std::vector<Setting> transport_settings() {
   return {{nccl, 1, HostDevice::Mode::eager},
           {nccl, 2, HostDevice::Mode::eager},
           {nccl, 3, HostDevice::Mode::eager}};

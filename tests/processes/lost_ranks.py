@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""A rank is lost at each point of a step: killed, stopped, or cut off from the network. Every other rank ends in time,
+"""A rank is lost at the points of a step: killed, stopped, or cut off from the network. Every other rank ends in time,
 and names the lost rank, the collective and the step.
 
-lost_ranks.py kill|stop|cut --trainer PROGRAM
+lost_ranks.py kill|stop|cut --trainer PROGRAM [--mpi-module libpenstock_mpi.so]
+
+With the library, the ranks exchange their bytes over MPI, under mpirun, and every fourth point is tried. mpirun would
+end the others with a rank that is killed, so it is told not to.
 """
 import argparse
 import concurrent.futures
 import re
+import shutil
 
-from processes import Job, free_port, two_hosts
+from processes import Job, MpiJob, free_port, skip, two_hosts
 
 RANKS, SILENCE, AT_A_TIME = 3, 2, 4
 
@@ -30,9 +34,17 @@ def lose(trainer, point, harm):
     port = free_port()
     with Job() as job:
         for rank in range(RANKS):
-            extra = ["--point", point, "--harm", harm] if rank == victim else []
-            job.start([trainer, "--rank", rank, "--ranks", RANKS, "--port", port, "--silence", SILENCE, *extra])
+            job.start([trainer, "--rank", rank, "--ranks", RANKS, "--port", port, "--silence", SILENCE,
+                       "--point", point, "--victim", victim, "--harm", harm])
         return judge(job, victim, f"{harm} rank {victim} at point {point}")
+
+
+def lose_under_mpirun(trainer, module, point, harm):
+    victim = point % RANKS
+    command = [trainer, "--mpi", "--ranks", RANKS, "--port", free_port(), "--silence", SILENCE,
+               "--point", point, "--victim", victim, "--harm", harm]
+    with MpiJob(RANKS, module, command) as job:
+        return judge(job, victim, f"{harm} rank {victim} at point {point}, over MPI")
 
 
 def judge(job, victim, what):
@@ -57,9 +69,9 @@ def cut(trainer, point):
         port = free_port()
         for rank in range(RANKS):
             host = 1 if rank == victim else 0
-            extra = ["--point", point, "--harm", f"ip link set {ends[1]} down"] if rank == victim else []
             job.start(on_host(host, [trainer, "--rank", rank, "--ranks", RANKS, "--host", addresses[0], "--port", port,
-                                     "--silence", SILENCE, *extra]))
+                                     "--silence", SILENCE, "--point", point, "--victim", victim,
+                                     "--harm", f"ip link set {ends[1]} down"]))
         wrong = judge(job, victim, f"cut off rank {victim} at point {point}")
         late = job.wait([victim], 20)
         text = job.output(victim)
@@ -71,15 +83,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("harm", choices=["kill", "stop", "cut"])
     parser.add_argument("--trainer", required=True)
+    parser.add_argument("--mpi-module")
     arguments = parser.parse_args()
-    points = points_of_a_step(arguments.trainer)
+    trainer, harm, module = arguments.trainer, arguments.harm, arguments.mpi_module
+    if module and not shutil.which("mpirun"):
+        skip("mpirun is not installed")
+    points = range(0, points_of_a_step(trainer), 4 if module else 1)
+
+    def lose_at(point):
+        if module:
+            return lose_under_mpirun(trainer, module, point, harm)
+        return cut(trainer, point) if harm == "cut" else lose(trainer, point, harm)
+
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
-        if arguments.harm == "cut":
-            results = list(pool.map(lambda point: cut(arguments.trainer, point), range(points)))
-        else:
-            results = list(pool.map(lambda point: lose(arguments.trainer, point, arguments.harm), range(points)))
-    wrong = [result for result in results if result]
-    print("\n".join(wrong) or f"{points} points of a step: every other rank has ended with the name of the lost one")
+        wrong = [result for result in pool.map(lose_at, points) if result]
+    print("\n".join(wrong) or
+          f"{len(points)} points of a step: every other rank has ended with the name of the lost one")
     return 1 if wrong else 0
 
 

@@ -57,6 +57,65 @@ class Job:
         return self.outputs[rank].read().decode(errors="replace")
 
 
+class MpiJob:
+    """Ranks that mpirun has started and does not end when one of them is lost. Ends them when it ends."""
+
+    SHELL = """
+        "$@" >"$0/output.$OMPI_COMM_WORLD_RANK" 2>&1 &
+        echo $! >"$0/process.$OMPI_COMM_WORLD_RANK"
+        wait $!
+        echo $? >"$0/status.$OMPI_COMM_WORLD_RANK"
+    """
+
+    def __init__(self, ranks, module, command):
+        self.ranks, self.folder, self.status = ranks, tempfile.TemporaryDirectory(), {}
+        mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "--enable-recovery", "-n", ranks]
+        self.mpirun = subprocess.Popen(
+            [str(part) for part in [*mpirun, "sh", "-c", self.SHELL, self.folder.name, *command]],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                 "PENSTOCK_MPI": module})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for rank in range(self.ranks):
+            process = self.read("process", rank)
+            if rank not in self.status and process:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+        self.wait(range(self.ranks), 10)
+        self.mpirun.terminate()
+        try:
+            self.mpirun.wait(5)
+        except subprocess.TimeoutExpired:  # with --enable-recovery it may wait for ever
+            self.mpirun.kill()
+            self.mpirun.wait()
+        self.folder.cleanup()
+
+    def read(self, what, rank):
+        """What the rank's shell has written, if it has."""
+        with contextlib.suppress(FileNotFoundError), open(f"{self.folder.name}/{what}.{rank}", errors="replace") as file:
+            return file.read()
+        return ""
+
+    def wait(self, ranks, seconds):
+        """Returns the ranks that have not ended in time."""
+        end = time.monotonic() + seconds
+        while True:
+            for rank in ranks:
+                if (status := self.read("status", rank)).endswith("\n"):
+                    self.status[rank] = int(status)
+            missing = [rank for rank in ranks if rank not in self.status]
+            if not missing or time.monotonic() >= end:
+                return missing
+            time.sleep(0.02)
+
+    def output(self, rank):
+        return self.read("output", rank)
+
+
 @contextlib.contextmanager
 def two_hosts(name):
     """Two network namespaces, joined by a cable. Yields a function that runs a command on host 0 or 1, and the

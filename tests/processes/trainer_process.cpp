@@ -22,7 +22,9 @@ struct Arguments {
   std::string host = "127.0.0.1", harm;
   std::uint16_t port = 0;
   double silence = 2, deadline = 20;
+  bool mpi = false;
   std::optional<std::uint32_t> point;
+  std::uint32_t victim = 0;
 };
 
 TimePoint seconds(double value) {
@@ -53,7 +55,8 @@ int run(const Arguments& arguments) {
   options.config.offload_optimizer.device = options.config.offload_param.device = OffloadDevice::nvme;
   std::uint32_t points = 0;
   options.trainer_error = [&](const Point& point) -> std::optional<ErrorCode> {
-    if (point.step == 1 && points++ == arguments.point) come_to_harm(arguments.harm);
+    const bool is_chosen = point.step == 1 && points++ == arguments.point;
+    if (is_chosen && arguments.group.rank == arguments.victim) come_to_harm(arguments.harm);
     return std::nullopt;
   };
   const RunResult result = train(options);
@@ -72,16 +75,19 @@ int main(int argc, char** argv) {
   using namespace penstock::zero::test;
   Arguments arguments;
   CLI::App app("A rank of a training run");
-  app.add_option("--rank", arguments.group.rank)->required();
+  app.add_option("--rank", arguments.group.rank)->envname("OMPI_COMM_WORLD_RANK")->required();
   app.add_option("--ranks", arguments.group.ranks)->required();
   app.add_option("--host", arguments.host, "of rank 0");
   app.add_option("--port", arguments.port, "of rank 0")->required();
+  app.add_flag("--mpi", arguments.mpi, "carry the bytes of collectives by MPI");
   app.add_option("--silence", arguments.silence, "seconds");
   app.add_option("--deadline", arguments.deadline, "of a collective, seconds");
-  app.add_option("--point", arguments.point, "of the second step, at which the process comes to harm");
+  app.add_option("--point", arguments.point, "of the second step, at which the victim comes to harm");
+  app.add_option("--victim", arguments.victim, "the rank that comes to harm");
   app.add_option("--harm", arguments.harm, "kill, stop, or a command of the shell");
   CLI11_PARSE(app, argc, argv);
   arguments.group.rank_0 = {arguments.host, arguments.port};
+  if (arguments.mpi) arguments.group.carrier = penstock::zero::Carrier::mpi;
   arguments.group.silence_max = seconds(arguments.silence);
   arguments.group.deadline = seconds(arguments.deadline);
   arguments.group.join_deadline = seconds(30);

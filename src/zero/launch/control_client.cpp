@@ -63,6 +63,8 @@ void ControlClient::take(Message message) {
     return take(std::move(*gathered));
   if (auto* const cause = std::get_if<Interrupt>(&message); cause != nullptr && peers_)
     return take(std::move(*cause));
+  if (auto* const absent = std::get_if<Absent>(&message); absent != nullptr && peers_)
+    return take(std::move(*absent));
   fail_out_of_turn(message.index());
 }
 
@@ -71,6 +73,7 @@ void ControlClient::take(Gathered gathered) {
   const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == mine.rounds && !mine.gathered &&
                        gathered.all.size() == hello_.ranks;
   if (!in_turn) return fail_out_of_turn(Message(Gathered()).index());
+  mine.absent.clear();
   if (waits_for_epoch_) return;  // it was complete before the server knew of the interruption
   if (!interruption_) {
     mine.gathered = std::move(gathered.all);
@@ -88,6 +91,19 @@ void ControlClient::take(Interrupt cause) {
   interruption_ = std::move(cause.text);
   waits_for_epoch_ = false;
   if (recovers_) send_recovery();
+}
+
+void ControlClient::take(Absent absent) {
+  const auto is_no_rank = [this](std::uint32_t rank) { return rank >= hello_.ranks; };
+  if (absent.epoch != epoch_ || std::ranges::any_of(absent.ranks, is_no_rank))
+    return fail_out_of_turn(Message(Absent()).index());
+  Gathering& mine = of(absent.by);
+  const auto is_absent = [&absent](std::uint32_t rank) {
+    return std::ranges::find(absent.ranks, rank) != absent.ranks.end();
+  };
+  // This rank is not in that gathering, or its part had not come when rank 0 sent this.
+  if (absent.round + 1 != mine.rounds || is_absent(hello_.rank)) return;
+  mine.absent = std::move(absent.ranks);
 }
 
 void ControlClient::fail_out_of_turn(std::size_t kind) {

@@ -38,6 +38,10 @@ class ControlClient {
   void gather(Gatherer by, std::string label, std::vector<std::byte> bytes);
   /// The bytes of every rank, once, when they are here.
   [[nodiscard]] std::optional<std::vector<std::vector<std::byte>>> take_gathered(Gatherer by);
+  /// The ranks that had not come to the gathering in progress at rank 0's last sign of life; empty before one.
+  [[nodiscard]] const std::vector<std::uint32_t>& absent(Gatherer by) const {
+    return gatherings_[static_cast<std::size_t>(by)].absent;
+  }
   /// The gathering in progress will not complete, on any rank. Without effect while there is an interruption().
   void interrupt(std::string cause);
   /// The cause, until every rank has called recover().
@@ -57,6 +61,7 @@ class ControlClient {
   void take(Message message);
   void take(Gathered gathered);
   void take(Interrupt cause);
+  void take(Absent absent);
   void send_recovery();
   void fail_out_of_turn(std::size_t kind);
   void send(const Message& message);
@@ -73,6 +78,7 @@ class ControlClient {
   struct Gathering {
     std::uint64_t rounds = 0;
     std::optional<std::vector<std::vector<std::byte>>> gathered;
+    std::vector<std::uint32_t> absent{};
   };
   [[nodiscard]] Gathering& of(Gatherer by) { return gatherings_[static_cast<std::size_t>(by)]; }
 

@@ -123,6 +123,8 @@ void fields(Archive& archive, auto& message) {
     archive(message.by, message.epoch, message.round, message.all);
   } else if constexpr (std::same_as<M, Interrupt>) {
     archive(message.epoch, message.text);
+  } else if constexpr (std::same_as<M, Absent>) {
+    archive(message.by, message.epoch, message.round, message.ranks);
   } else if constexpr (std::same_as<M, Failure>) {
     archive(message.code, message.text);
   }

@@ -15,7 +15,7 @@ namespace penstock::zero::control {
 // The messages of the control channel. A frame is a header of 12 bytes (magic, version, kind, size of the payload) and
 // the payload; numbers are little-endian, a text or an array is its size and its elements.
 
-constexpr std::uint16_t protocol_version = 1;
+constexpr std::uint16_t protocol_version = 2;
 
 /// The first message of a rank.
 struct Hello {
@@ -78,7 +78,15 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
-using Message = std::variant<Hello, Welcome, Gather, Gathered, Interrupt, Heartbeat, Failure, Leave>;
+/// To every rank, with the signs of life: the ranks that have not come to a gathering to which others have.
+struct Absent {
+  Gatherer by{};
+  std::uint64_t epoch = 0, round = 0;
+  std::vector<std::uint32_t> ranks;
+  bool operator==(const Absent&) const = default;
+};
+
+using Message = std::variant<Hello, Welcome, Gather, Gathered, Interrupt, Heartbeat, Failure, Leave, Absent>;
 
 /// The largest payloads: of a connection that has not said which rank it is, and of a rank.
 constexpr std::uint32_t hello_bytes_max = 4096, payload_bytes_max = 1 << 20;

@@ -233,7 +233,20 @@ void ControlServer::pass_time() {
   next_heartbeat_ = running_.end_of(patience_.heartbeat());
   check_strangers();
   check_members();
-  if (!failure_) broadcast(Heartbeat{});
+  if (failure_) return;
+  broadcast(Heartbeat{});
+  tell_absent();
+}
+
+void ControlServer::tell_absent() {
+  for (std::size_t by = 0; by < gatherers; ++by) {
+    const auto& [round, of_ranks] = gatherings_[by];
+    Absent absent{.by = Gatherer(by), .epoch = epoch_, .round = round, .ranks = {}};
+    for (std::uint32_t rank = 0; rank < of_ranks.size(); ++rank) {
+      if (!of_ranks[rank]) absent.ranks.push_back(rank);
+    }
+    if (absent.ranks.size() < of_ranks.size()) broadcast(absent);
+  }
 }
 
 void ControlServer::check_strangers() {

@@ -71,6 +71,7 @@ class ControlServer {
   void fail(const Error& error);
   void fail(Failure failure);
   void broadcast(const Message& message);
+  void tell_absent();
   void check_members();
   void check_strangers();
   [[nodiscard]] Error has_left(std::uint32_t rank) const;

@@ -27,6 +27,7 @@ bool JobState::publish(ControlClient& client) {
     interruption_ = Failure{ErrorCode::interrupted, *client.interruption()};
     gatherings_ = {};
   }
+  for (std::size_t by = 0; by < gatherers; ++by) gatherings_[by].absent = client.absent(Gatherer(by));
   return joined || failed || recovered || interrupted || gathered;
 }
 
@@ -49,7 +50,7 @@ Result<void> JobState::start_gather(Gatherer by) {
 }
 
 Result<std::optional<JobState::Slots>> JobState::poll_gather(Gatherer by) {
-  auto& [in_flight, gathered] = gatherings_[static_cast<std::size_t>(by)];
+  auto& [in_flight, gathered, absent] = gatherings_[static_cast<std::size_t>(by)];
   if (gathered) {
     in_flight = false;
     return std::exchange(gathered, std::nullopt);

@@ -37,6 +37,11 @@ class JobState {
     return gatherings_[static_cast<std::size_t>(by)].gathered || failure_ || interruption_;
   }
 
+  /// As of ControlClient.
+  [[nodiscard]] const std::vector<std::uint32_t>& absent(Gatherer by) const {
+    return gatherings_[static_cast<std::size_t>(by)].absent;
+  }
+
   /// After it the thread tells its client to recover. Errors: the failure; failed_state, without an interruption, or
   /// where the recovery has started.
   Result<void> start_recovery();
@@ -47,6 +52,7 @@ class JobState {
   struct Gathering {
     bool in_flight = false;
     std::optional<Slots> gathered;
+    std::vector<std::uint32_t> absent{};
   };
   std::array<Gathering, gatherers> gatherings_;
   std::optional<Failure> failure_;

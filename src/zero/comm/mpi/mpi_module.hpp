@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace penstock::zero {
@@ -15,6 +16,9 @@ struct MpiPipesOptions {
   std::uint32_t rank = 0, ranks = 1;  ///< of this process, as its launcher has told
   /// How long MPI may take to start, and a rank to wait for all others to open their pipes, or to end.
   TimePoint deadline = std::chrono::minutes(30);
+  /// Whether a rank may be lost, so that the end of the process need not wait for it. Called when the pipes close.
+  /// Empty: no.
+  std::function<bool()> has_failed = {};
 };
 
 /// What libpenstock_mpi.so gives to the program that loads it. Only that library is linked with MPI, so that a program
@@ -26,7 +30,7 @@ struct MpiModule {
 
   /// Equal on both sides, because objects of C++ pass between them. The last number counts changes of those objects.
   static constexpr const char* this_build =
-      "Penstock " PENSTOCK_VERSION ", compiler " __VERSION__ ", interface 1";
+      "Penstock " PENSTOCK_VERSION ", compiler " __VERSION__ ", interface 2";
 
   const char* build = nullptr;
   Result<std::unique_ptr<PeerPipes>> (*open_pipes)(const MpiPipesOptions& options) = nullptr;

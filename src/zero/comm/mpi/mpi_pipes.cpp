@@ -59,7 +59,7 @@ Result<std::unique_ptr<MpiPipes>> MpiPipes::open(const MpiPipesOptions& options,
                                                  const MpiStream::Options& streams) {
   PENSTOCK_TRY_ASSIGN(MpiSession session, MpiSession::start(options.deadline));
   PENSTOCK_TRY(check_place(options));
-  std::unique_ptr<MpiPipes> pipes(new MpiPipes(std::move(session)));
+  std::unique_ptr<MpiPipes> pipes(new MpiPipes(std::move(session), options.has_failed));
   PENSTOCK_TRY(pipes->make_communicator(options.deadline));
   pipes->streams_.resize(options.ranks);
   for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
@@ -81,7 +81,7 @@ Result<void> MpiPipes::make_communicator(TimePoint deadline) {
     if (finished != 0) break;
     if (Clock::steady().now() - begin >= deadline) {
       (void)comm.release();
-      session_.leave_operations();
+      session_.do_not_wait();
       return Error(ErrorCode::deadline_exceeded, operation)
           .reason("not all ranks have opened their pipes")
           .got(duration_text(deadline) + " without an answer")
@@ -106,9 +106,9 @@ MpiPipes::~MpiPipes() {
   for (const auto& stream : streams_) {
     if (stream) finished &= stream->close(end);
   }
-  if (finished && MPI_Comm_free(&comm_) == MPI_SUCCESS) return;
-  // The communicator stays: to free it is collective, and peers that are gone do not take part.
-  session_.leave_operations();
+  // The communicator stays until the process ends: a peer may have sent what nobody receives, and MPI would give it to
+  // the next communicator, which has the same number once this one is free.
+  if (!finished || (has_failed_ && has_failed_())) session_.do_not_wait();
 }
 
 Result<std::size_t> MpiPipes::write(std::uint32_t peer, ConstHostSpan bytes) {

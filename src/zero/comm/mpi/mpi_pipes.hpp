@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -34,12 +35,14 @@ class MpiPipes final : public PeerPipes {
   void wake() noexcept override;
 
  private:
-  explicit MpiPipes(MpiSession session) : session_(std::move(session)) {}
+  MpiPipes(MpiSession session, std::function<bool()> has_failed)
+      : session_(std::move(session)), has_failed_(std::move(has_failed)) {}
 
   Result<void> make_communicator(TimePoint deadline);
   [[nodiscard]] bool is_ready(std::span<const Interest> interests) noexcept;
 
   MpiSession session_;
+  const std::function<bool()> has_failed_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::vector<std::unique_ptr<MpiStream>> streams_;  // by rank; null for this process
 

@@ -155,7 +155,7 @@ MpiSession::~MpiSession() {
   if (counted_) MpiMain::instance().end_session();
 }
 
-void MpiSession::leave_operations() noexcept {
+void MpiSession::do_not_wait() noexcept {
   MpiMain::instance().note_loss();
 }
 

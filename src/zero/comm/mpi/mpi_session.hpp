@@ -11,8 +11,7 @@ namespace penstock::zero {
 ///
 /// The first one initialises MPI, unless the application has. Then the process finalises it when it exits: MPI allows
 /// each only once. MPI_Finalize waits for all ranks, so exit waits until the deadline of start() for those that come
-/// later, 5 s where MPI was left with operations that have not ended, and then goes on without them. It does not
-/// finalise while a session exists.
+/// later, 5 s after do_not_wait(), and then goes on without them. It does not finalise while a session exists.
 class MpiSession {
  public:
   /// Blocks until MPI has started, which takes all ranks, until `deadline` at the latest. Any thread.
@@ -25,8 +24,8 @@ class MpiSession {
   MpiSession& operator=(MpiSession&&) = delete;
   ~MpiSession();
 
-  /// MPI is left with operations that have not ended, because a peer is gone.
-  void leave_operations() noexcept;
+  /// A peer is gone, or may be: MPI may be left with operations that never end.
+  void do_not_wait() noexcept;
   /// The application has finalised MPI.
   [[nodiscard]] static bool is_finalized() noexcept;
 

@@ -130,8 +130,14 @@ Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
   PENSTOCK_TRY(channel_->gather(by_mpi ? "collectives over MPI" : "collectives over TCP", {}));
   if (by_mpi) {
     PENSTOCK_TRY_ASSIGN(const MpiModule* const mpi, load_mpi_module());
-    return mpi->open_pipes(
-        {.rank = identity_.rank, .ranks = identity_.ranks, .deadline = options_.join_deadline});
+    const auto has_failed = [channel = channel_.get()] {
+      const auto obstacle = channel->obstacle();
+      return obstacle && obstacle->code() != ErrorCode::interrupted;
+    };
+    return mpi->open_pipes({.rank = identity_.rank,
+                            .ranks = identity_.ranks,
+                            .deadline = options_.join_deadline,
+                            .has_failed = has_failed});
   }
   const auto& [own, rank_0] = channel_->addresses();
   PENSTOCK_TRY_ASSIGN(auto sockets,

@@ -203,11 +203,11 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
     return *status.error;
   }
   if (running_->elapsed() < end_of_wait_) return ok();
+  const bool recovers = phase_ == Phase::recovery;
   std::string missing;
-  for (const std::uint32_t r : status.missing) {
+  for (const std::uint32_t r : recovers && !recovered_ ? control_->absent() : status.missing) {
     missing.append(missing.empty() ? "rank " : ", rank ").append(std::to_string(r));
   }
-  const bool recovers = phase_ == Phase::recovery;
   const Error late =
       Error(ErrorCode::deadline_exceeded, operation)
           .reason("ranks are missing in a collective")

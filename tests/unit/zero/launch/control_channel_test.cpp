@@ -183,6 +183,30 @@ TEST(ControlChannel, TellsEveryRankWhyOneFails) {
   while (woken == 0) std::this_thread::yield();
 }
 
+TEST(ControlChannel, NamesTheRanksThatDoNotComeToAGathering) {
+  auto job = job_of(4);
+  for (Options& one : job) one.patience.gather = 1s, one.patience.silence = 1s;  // signs of life every 200 ms
+  auto channels = join_all(job);
+  for (const auto& one : channels) ASSERT_TRUE(one) << one.error().message();
+  auto waiting =
+      std::async(std::launch::async, [&] { return (*channels[1])->gather_for_trainer("losses", {}); });
+  (void)(*channels[0])->start_gather("norm", {});
+  while ((*channels[0])->absent().empty() && !(*channels[0])->obstacle()) std::this_thread::yield();
+  EXPECT_EQ((*channels[0])->absent(), (std::vector<std::uint32_t>{1, 2, 3}));
+
+  const auto late = waiting.get();
+
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), ErrorCode::deadline_exceeded);
+  const auto name = [](std::uint32_t rank, const std::string& host) {
+    return "rank " + std::to_string(rank) + " (" + host + ", process " + std::to_string(::getpid()) + ")";
+  };
+  const std::string host = (*channels[0])->peers()[0].host;
+  const std::string names = name(0, host) + ", " + name(2, host) + ", " + name(3, host);
+  EXPECT_NE(late.error().message().find(names + " did not come in 1 s"), std::string::npos)
+      << late.error().message();
+}
+
 /// Gathers until the job is interrupted, and recovers. Returns what is wrong.
 std::string gather_until_interrupted(ControlChannel& channel) {
   for (std::uint64_t i = 0;; ++i) {

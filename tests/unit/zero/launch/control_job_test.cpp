@@ -238,6 +238,42 @@ TEST(ControlJob, FailsWhereARankLeavesThatOthersWaitFor) {
   EXPECT_TRUE(contains(job.failure(0), "rank 2 (host1, process 102) has left"));
 }
 
+TEST(ControlJob, TellsTheRanksOfAGatheringWhoHasNotCome) {
+  using Ranks = std::vector<std::uint32_t>;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    ControlJob job(4, seed);
+    job.bring_together();
+    const auto absent = [&job](std::uint32_t rank, Gatherer by = Gatherer::collectives) {
+      return job.ranks[rank].client->absent(by);
+    };
+    job.gather(0, "norm", "0");
+    job.gather(2, "norm", "2");
+    job.gather(2, "losses", "2", Gatherer::trainer);
+
+    job.pass(job.patience.heartbeat() + 1s);
+
+    EXPECT_EQ(absent(0), (Ranks{1, 3}));
+    EXPECT_EQ(absent(2), (Ranks{1, 3}));
+    EXPECT_EQ(absent(2, Gatherer::trainer), (Ranks{0, 1, 3}));
+    EXPECT_EQ(absent(1), Ranks{}) << "it is in no gathering";
+    job.gather(1, "norm", "1");
+    job.pass(job.patience.heartbeat() + 1s);
+    EXPECT_EQ(absent(1), Ranks{3});
+    job.gather(3, "norm", "3");
+    job.settle();
+    EXPECT_EQ(absent(1), Ranks{});
+    EXPECT_EQ(job.gathered(1), "0;1;2;3;");
+
+    for (const std::uint32_t rank : {0u, 3u}) job.ranks[rank].client->interrupt("a cause");
+    job.settle();
+    EXPECT_EQ(absent(2, Gatherer::trainer), Ranks{}) << "it will not complete";
+    for (const std::uint32_t rank : {0u, 1u, 3u}) job.ranks[rank].client->recover();
+    job.pass(job.patience.heartbeat() + 1s);
+    EXPECT_EQ(absent(1), Ranks{2}) << "to the recovery";
+    expect_no_failure(job);
+  }
+}
+
 TEST(ControlJob, NamesRanksThatGatherDifferentThings) {
   ControlJob job(3, 1);
   job.bring_together();
@@ -415,7 +451,8 @@ TEST(ControlJob, DoesNotBelieveAPeerThatBreaksTheProtocol) {
 
   for (const Message& message :
        {Message(Welcome{.peers = {{}, {}}}), Message(Gathered{.epoch = 0, .round = 0, .all = {{}, {}}}),
-        Message(Interrupt{.epoch = 2, .text = {}}), Message(Hello{}), Message(Leave{})}) {
+        Message(Interrupt{.epoch = 2, .text = {}}), Message(Absent{.epoch = 1}),
+        Message(Absent{.ranks = {2}}), Message(Hello{}), Message(Leave{})}) {
     ControlJob job(2, 1);
     job.bring_together();
     job.ranks[1].client->received(encode(message));

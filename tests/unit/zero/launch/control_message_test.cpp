@@ -25,7 +25,8 @@ const std::vector<Message> examples = {
     Interrupt{.epoch = 3, .text = "the disk is full"},
     Heartbeat{},
     Failure{.code = ErrorCode::failed_state, .text = "lost"},
-    Leave{}};
+    Leave{},
+    Absent{.by = Gatherer::trainer, .epoch = 1, .round = 7, .ranks = {0, 3}}};
 
 FrameReader reader_of_a_rank() {
   FrameReader reader;
@@ -88,7 +89,7 @@ TEST(ControlMessage, RefusesWhatIsNone) {
   expect_refused(http, "does not speak the protocol", payload_bytes_max);
   auto other = encode(examples[0]);
   other[4] = std::byte{9};
-  expect_refused(other, "another version of the protocol, wanted 1, got 9", payload_bytes_max);
+  expect_refused(other, "another version of the protocol, wanted 2, got 9", payload_bytes_max);
   auto unknown = encode(Leave{});
   unknown[6] = std::byte{40};
   expect_refused(unknown, "message of kind 40", payload_bytes_max);

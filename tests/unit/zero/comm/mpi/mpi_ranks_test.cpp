@@ -72,6 +72,18 @@ TEST_F(MpiRanks, EndWithoutARankThatIsLost) {
   EXPECT_NE(result.out.find("rank 0 has done its part"), std::string::npos) << result.out << result.err;
 }
 
+TEST_F(MpiRanks, FulfilTheConformanceSuiteOfCommunicators) {
+  for (const int ranks : {2, 3}) {
+    const ProgramResult result =
+        penstock::test::run_program(PENSTOCK_MPIEXEC, {"-n", std::to_string(ranks), PENSTOCK_MPI_CONFORMANCE,
+                                                       "--gtest_filter=Everywhere/*", "--gtest_brief=1"});
+    EXPECT_EQ(result.status, 0) << ranks << " ranks\n" << result.out << result.err;
+    int passed = 0;
+    for (std::size_t at = 0; (at = result.out.find("  PASSED  ", at)) != std::string::npos; ++at) ++passed;
+    EXPECT_EQ(passed, ranks) << result.out;
+  }
+}
+
 TEST_F(MpiRanks, WaitForOneThatDoesNotStartMpiUntilTheDeadline) {
   const ProgramResult result = start("2", "wait_in_vain");
   EXPECT_NE(result.out.find("rank 0 has done its part"), std::string::npos) << result.out << result.err;
