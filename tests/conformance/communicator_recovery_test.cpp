@@ -2,6 +2,7 @@
 #include "conformance/communicator_conformance.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace penstock::zero::test {
@@ -12,7 +13,7 @@ class CommunicatorRecovery : public CommunicatorConformance {
   Result<void> start(std::uint32_t r, bool gather) {
     Communicator& communicator = *rank(r).communicator;
     if (gather) return communicator.start_all_gather(*rank(r).stream, flat(r).bytes, {});
-    return communicator.start_reduce_scatter(*rank(r).stream, flat(r), Reduction::exact, {});
+    return communicator.start_reduce_scatter(*rank(r).stream, std::array{flat(r)}, Reduction::exact, {});
   }
   /// Some ranks get some way into a collective; not all of them start it.
   void begin_a_collective() {

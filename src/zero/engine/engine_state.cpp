@@ -289,7 +289,8 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
-    PENSTOCK_TRY(gradients_.start_reduce(context_.flats[flat], stream));
+    PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
+    gradients_.reduce({&flat, 1});
   }
   return ok();
 }

@@ -13,7 +13,8 @@ namespace penstock::zero {
 
 struct NcclGroupOptions {
   int device = 0;  ///< of this rank, as CUDA numbers it
-  /// Of a slot of the largest flat that is reduced exactly: scratch for those of all peers is allocated at join.
+  /// Of a slot of each flat of the largest bucket that is reduced exactly: scratch for those of all peers is allocated
+  /// at join.
   ByteCount exact_slot_max;
   /// How long a rank waits for the others in a collective, and how long a collective may take that all have started.
   /// Only time in which poll() is called counts. `forever`: without end.
