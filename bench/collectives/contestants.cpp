@@ -3,6 +3,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/rank.hpp>
 
+#include <array>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -70,8 +71,8 @@ class ContestOfProcesses final : public Contest {
            if (collective == Collective::all_gather) {
              PENSTOCK_TRY(by->start_all_gather(*stream_, flat, {}));
            } else {
-             PENSTOCK_TRY(
-                 by->start_reduce_scatter(*stream_, {flat, DType::bf16}, zero::Reduction::exact, {}));
+             PENSTOCK_TRY(by->start_reduce_scatter(*stream_, std::array{DeviceTensor{flat, DType::bf16}},
+                                                   zero::Reduction::exact, {}));
            }
            PENSTOCK_TRY(finish(*by));
            return stream_->synchronize();

@@ -21,4 +21,9 @@ inline constexpr std::uint64_t splitmix64_step = 0x9e3779b97f4a7c15u;
   return splitmix64_mix(state += splitmix64_step);
 }
 
+/// A hash of what `hash` is of, and then `value`.
+[[nodiscard]] constexpr std::uint64_t splitmix64_add(std::uint64_t hash, std::uint64_t value) {
+  return splitmix64_mix(hash + splitmix64_step + value);
+}
+
 }  // namespace penstock

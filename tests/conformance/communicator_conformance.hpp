@@ -56,6 +56,8 @@ struct Factory {
   void (*meet)() = [] {};
   /// At the end of a test.
   void (*check)() = [] {};
+  /// Why this machine cannot run the suite; empty, if it can.
+  std::string (*why_not)() = [] { return std::string(); };
 };
 
 inline RankDevice make_host_device(std::uint32_t rank, HostDevice::Mode mode, std::uint64_t seed) {
@@ -125,7 +127,10 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
  protected:
   static constexpr std::uint64_t slot_elements = 96;
 
-  void SetUp() override { open(/*seed=*/1); }
+  void SetUp() override {
+    if (const std::string why = transport().why_not(); !why.empty()) GTEST_SKIP() << why;
+    open(/*seed=*/1);
+  }
   void TearDown() override { close(); }
 
   void close() {
@@ -237,16 +242,16 @@ class CommunicatorConformance : public testing::TestWithParam<Setting> {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-#if PENSTOCK_TEST_NCCL || PENSTOCK_TEST_MPI
+/// With what the program runs the suite.
 [[nodiscard]] std::vector<Setting> transport_settings();
-inline const auto every_setting = testing::ValuesIn(transport_settings());
-#else
-inline const auto every_setting = testing::Values(
-    Setting{in_process, 1, HostDevice::Mode::eager}, Setting{in_process, 2, HostDevice::Mode::eager},
-    Setting{in_process, 1, HostDevice::Mode::deferred}, Setting{in_process, 2, HostDevice::Mode::deferred},
-    Setting{in_process, 5, HostDevice::Mode::deferred}, Setting{processes, 1, HostDevice::Mode::eager},
-    Setting{processes, 2, HostDevice::Mode::eager}, Setting{processes, 1, HostDevice::Mode::deferred},
-    Setting{processes, 2, HostDevice::Mode::deferred}, Setting{processes, 5, HostDevice::Mode::deferred});
-#endif
+
+/// Those with enough ranks, and with streams that the test runs, if it must.
+inline auto settings_of(std::size_t ranks_min, bool runs_streams = false) {
+  std::vector<Setting> settings = transport_settings();
+  std::erase_if(settings, [&](const Setting& one) {
+    return one.ranks < ranks_min || (runs_streams && one.transport.streams_run_alone);
+  });
+  return testing::ValuesIn(settings);
+}
 
 }  // namespace penstock::zero::test

@@ -31,7 +31,7 @@ std::unique_ptr<Communicator> join(std::uint32_t rank, tiers::Device& device, Co
                               .job = "test",
                               .carrier = Carrier::mpi};
   std::memcpy(&options.rank_0.port, ports[0].data(), sizeof port);
-  return ProcessGroup::join(options).value()->connect(device, compute).value();
+  return ProcessGroup::join(options).value()->connect(device, compute, {}).value();
 }
 
 constexpr Factory mpi = {

@@ -1,6 +1,7 @@
 // One suite for every transport of collectives.
 #include "conformance/communicator_conformance.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -8,6 +9,10 @@
 
 namespace penstock::zero::test {
 namespace {
+
+/// What one rank cannot do.
+class CommunicatorPeers : public CommunicatorConformance {};
+class CommunicatorRetirement : public CommunicatorConformance {};
 
 TEST_P(CommunicatorConformance, GathersEverySlotInPlaceInAnyOrderOfRanksAndStreams) {
   for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 100); ++seed) {
@@ -52,8 +57,8 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
     for (const std::uint32_t r : here()) {
       std::memcpy(bytes(wide_flat(r)).data(), values[r].data(), values[r].size() * 4);
       ASSERT_TRUE(rank(r).compute->cast(rank(r).stream->handle(), wide_flat(r), flat(r, dtype)));
-      ASSERT_TRUE(
-          rank(r).communicator->start_reduce_scatter(*rank(r).stream, flat(r, dtype), Reduction::exact, {}));
+      ASSERT_TRUE(rank(r).communicator->start_reduce_scatter(*rank(r).stream, std::array{flat(r, dtype)},
+                                                             Reduction::exact, {}));
     }
     finish();
     drain();
@@ -78,6 +83,92 @@ TEST_P(CommunicatorConformance, AveragesInRankOrderWithOneRounding) {
           << "rank " << r << ", " << to_string(dtype);
     }
   }
+}
+
+TEST_P(CommunicatorConformance, AveragesFlatsOfDifferentSizesTogether) {
+  static constexpr std::array<std::uint64_t, 5> slots = {32, 0, 96, 1, 40};  // elements
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    open(seed);
+    std::vector<std::vector<DeviceTensor>> flats(size());
+    for (std::uint32_t r = 0; r < size(); ++r) {
+      ByteCount begin;
+      for (const std::uint64_t slot : slots) {
+        const ByteCount bytes = 4_B * slot * size();
+        flats[r].push_back({rank(r).memory.subspan(begin, bytes), DType::fp32});
+        begin += bytes + 256_B;
+      }
+    }
+    // Twice, in stream order alone.
+    for (std::uint32_t generation = 0; generation < 2; ++generation) {
+      const auto value = [&](std::uint32_t r, std::size_t f, std::size_t e) {
+        return static_cast<float>(((r * 7 + f) * 131 + e) * 2 + generation);
+      };
+      for (std::uint32_t r = 0; r < size(); ++r) {
+        enqueue(r, [&flats, value, r] {
+          for (std::size_t f = 0; f < slots.size(); ++f) {
+            if (slots[f] == 0) continue;
+            const HostSpan all = bytes(flats[r][f]);
+            for (std::size_t e = 0; e < all.size().value() / 4; ++e) {
+              const float one = value(r, f, e);
+              std::memcpy(all.data() + e * 4, &one, 4);
+            }
+          }
+        });
+        run_streams();
+        ASSERT_TRUE(
+            rank(r).communicator->start_reduce_scatter(*rank(r).stream, flats[r], Reduction::exact, {}));
+      }
+      finish();
+      drain();
+      for (std::uint32_t r = 0; r < size(); ++r) {
+        for (std::size_t f = 0; f < slots.size(); ++f) {
+          for (std::size_t e = slots[f] * r; e < slots[f] * (r + 1); ++e) {
+            float sum = 0, got = 0;
+            for (std::uint32_t from = 0; from < size(); ++from) sum += value(from, f, e);
+            std::memcpy(&got, bytes(flats[r][f]).data() + e * 4, 4);
+            ASSERT_EQ(got, sum * (1.0f / static_cast<float>(size())))
+                << "seed " << seed << ", rank " << r << ", flat " << f << ", element " << e;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, RefusesFlatsThatOneCollectiveCannotReduce) {
+  const auto refused = [this](std::initializer_list<DeviceTensor> flats) {
+    const std::vector<DeviceTensor> list(flats);
+    const auto started =
+        rank(0).communicator->start_reduce_scatter(*rank(0).stream, list, Reduction::exact, {});
+    EXPECT_FALSE(started);
+    return started ? "" : started.error().message();
+  };
+  const DeviceTensor first = flat(0);
+  const DeviceTensor next{rank(0).memory.subspan(first.bytes.size(), first.bytes.size()), DType::bf16};
+  const DeviceTensor wider{next.bytes, DType::fp32};
+
+  EXPECT_NE(refused({}).find("flats, wanted at least 1"), std::string::npos);
+  EXPECT_NE(refused({first, wider}).find("wanted bf16, that of the first one, got fp32"), std::string::npos);
+  EXPECT_NE(refused({next, first, first}).find("two of them overlap"), std::string::npos);
+}
+
+TEST_P(CommunicatorPeers, NoticesFlatsThatARankHasSwapped) {
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    const ByteCount small = 4_B * size(), large = 8_B * size();
+    std::array flats{DeviceTensor{rank(r).memory.subspan(0_B, small), DType::fp32},
+                     DeviceTensor{rank(r).memory.subspan(4_KiB, large), DType::fp32}};
+    if (r == 1) std::swap(flats[0], flats[1]);
+    ASSERT_TRUE(rank(r).communicator->start_reduce_scatter(*rank(r).stream, flats, Reduction::exact, {}));
+  }
+  Result<bool> outcome = false;
+  for (std::uint32_t turn = 0; turn < 1000 && outcome; ++turn) {
+    (void)rank(turn % size()).run_one();
+    outcome = rank(turn % size()).communicator->poll();
+  }
+
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(outcome.error().message().find("2 flats"), std::string::npos) << outcome.error().message();
 }
 
 TEST_P(CommunicatorConformance, ExchangesHostBytes) {
@@ -112,8 +203,7 @@ TEST_P(CommunicatorConformance, RefusesWhatCannotBeCutIntoSlots) {
       << refused.error().message();
 }
 
-TEST_P(CommunicatorConformance, ReportsARanksErrorToItsPeers) {
-  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+TEST_P(CommunicatorPeers, ReportsARanksErrorToItsPeers) {
   const std::uint32_t failing = size() - 1;
   for (std::uint32_t r = 0; r < failing && !is_process(); ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
@@ -137,15 +227,15 @@ TEST_P(CommunicatorConformance, ReportsARanksErrorToItsPeers) {
   drain();
 }
 
-TEST_P(CommunicatorConformance, NamesTheRanksWhoseCollectivesDiffer) {
-  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+TEST_P(CommunicatorPeers, NamesTheRanksWhoseCollectivesDiffer) {
   // The first error that a rank notices; its peers may learn it from that rank, a process even before it starts.
   std::vector<Result<void>> started(size());
   std::optional<Error> outcome;
   for (const std::uint32_t r : here()) {
     Communicator& communicator = *rank(r).communicator;
-    started[r] = r == 0 ? communicator.start_reduce_scatter(*rank(r).stream, flat(r), Reduction::exact, {})
-                        : communicator.start_all_gather(*rank(r).stream, flat(r).bytes, {});
+    started[r] =
+        r == 0 ? communicator.start_reduce_scatter(*rank(r).stream, std::array{flat(r)}, Reduction::exact, {})
+               : communicator.start_all_gather(*rank(r).stream, flat(r).bytes, {});
     ASSERT_TRUE(started[r] || is_process()) << started[r].error().message();
     if (!started[r]) outcome = started[r].error();
   }
@@ -169,8 +259,7 @@ TEST_P(CommunicatorConformance, NamesTheRanksWhoseCollectivesDiffer) {
   }
 }
 
-TEST_P(CommunicatorConformance, FailsTheCollectivesOfPeersWhenARankHasLeft) {
-  if (size() == 1) GTEST_SKIP() << "one rank has no peers";
+TEST_P(CommunicatorPeers, FailsTheCollectivesOfPeersWhenARankHasLeft) {
   if (is_here(1)) rank(1).communicator->retire(*rank(1).stream);
   if (!is_here(0)) return;
 
@@ -186,7 +275,8 @@ TEST_P(CommunicatorConformance, SaysWhichReductionsItHas) {
   EXPECT_TRUE(communicator.supports(Reduction::exact));
   if (communicator.supports(Reduction::native)) return;
 
-  const auto refused = communicator.start_reduce_scatter(*rank(one).stream, flat(one), Reduction::native, {});
+  const auto refused =
+      communicator.start_reduce_scatter(*rank(one).stream, std::array{flat(one)}, Reduction::native, {});
 
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::unsupported);
@@ -198,8 +288,8 @@ TEST_P(CommunicatorConformance, SaysWhichReductionsItHas) {
   drain();
 }
 
-TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
-  if (size() == 1 || is_process()) GTEST_SKIP() << "needs several ranks, in one process";
+TEST_P(CommunicatorPeers, WakesARankWhenTheResultOfPollMayHaveChanged) {
+  if (is_process()) GTEST_SKIP() << "needs all ranks in one process";
   std::vector<int> woken(size(), 0);
   for (std::uint32_t r = 0; r < size(); ++r) {
     rank(r).communicator->set_wake([&woken, r] { ++woken[r]; });
@@ -241,10 +331,9 @@ TEST_P(CommunicatorConformance, WakesARankWhenTheResultOfPollMayHaveChanged) {
   drain();
 }
 
-TEST_P(CommunicatorConformance, LetsNoPeerReadARanksMemoryAfterItsStreamHasPassedTheRetirement) {
-  if (size() < 3 || is_process())
-    GTEST_SKIP() << "needs a rank that leaves, one that reads and one that fails";
-  if (transport().streams_run_alone) GTEST_SKIP() << "needs a device whose streams the test runs";
+/// A rank leaves, one reads, and one fails.
+TEST_P(CommunicatorRetirement, LetsNoPeerReadARanksMemoryAfterItsStreamHasPassedIt) {
+  if (is_process()) GTEST_SKIP() << "needs all ranks in one process";
   fill_own_slots(1);
   for (std::uint32_t r = 0; r < size(); ++r) {
     ASSERT_TRUE(rank(r).communicator->start_all_gather(*rank(r).stream, flat(r).bytes, {}));
@@ -268,8 +357,13 @@ TEST_P(CommunicatorConformance, LetsNoPeerReadARanksMemoryAfterItsStreamHasPasse
   EXPECT_NE(std::memcmp(bytes(slot(1, 0)).data(), own.data(), own.size().value()), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorConformance, every_setting,
+INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorConformance, settings_of(1),
                          testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorPeers, settings_of(2), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Everywhere, CommunicatorRetirement, settings_of(3, /*runs_streams=*/true),
+                         testing::PrintToStringParamName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorPeers);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorRetirement);
 
 TEST(InProcessGroup, RefusesANumberOfRanksThatItCannotAverage) {
   for (const std::uint32_t ranks : {0u, 65u, ~0u}) {
@@ -335,8 +429,8 @@ TEST(InProcessGroup, RetiresARankOnlyOnceNoPeerReadsItsMemory) {
     streams.push_back(device.create_stream().value());
     flats.push_back(device.allocate(4_KiB).value());
     ranks.push_back(group->join(rank, device, compute).value());
-    ASSERT_TRUE(
-        ranks[rank]->start_reduce_scatter(*streams[rank], {flats[rank], DType::bf16}, Reduction::exact, {}));
+    ASSERT_TRUE(ranks[rank]->start_reduce_scatter(
+        *streams[rank], std::array{DeviceTensor{flats[rank], DType::bf16}}, Reduction::exact, {}));
   }
   std::atomic<bool> retired = false;
   bool retired_during_the_sum = true;

@@ -197,6 +197,14 @@ class GpuRun(unittest.TestCase):
                 status, _, table, log = self.run_tests({"a_test": says})
                 self.assertEqual((status, "CudaTwoDevices" in log, "two GPUs" in table), (0, filtered, filtered))
 
+    def test_leaves_out_nccls_programs_where_there_is_none(self):
+        programs = {"a_test": googletest("passed"), "nccl_test": googletest("passed")}
+        for has_nccl in (False, True):
+            with self.subTest(has_nccl=has_nccl), unittest.mock.patch.object(parts, "has_nccl", return_value=has_nccl):
+                status, report, table, _ = self.run_tests(programs)
+                self.assertEqual((status, "nccl_test" in report["parts"][0]["figures"]["passed"], "NCCL" in table),
+                                 (0, has_nccl, not has_nccl))
+
     def test_fails_for_each_program_that_did_not_pass_all_tests_and_runs_the_others(self):
         status, report, table, log = self.run_tests({
             "skips_test": googletest("passed", "skipped"),

@@ -174,8 +174,8 @@ TEST(EngineCheckpoints, FailTheEngineWithTheirNameWhenTheyCannotBeReadBack) {
     const std::string line = message.substr(name, message.find('\n', name) - name);
     if (line.find("checkpoint") != std::string::npos) named.insert(line);
   }
-  EXPECT_EQ(named,
-            (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1", "tensor  checkpoint 2"}));
+  EXPECT_EQ(named, (std::set<std::string>{"tensor  checkpoint 0", "tensor  checkpoint 1",
+                                          "tensor  checkpoint 2", "tensor  checkpoint 3"}));
 }
 
 }  // namespace

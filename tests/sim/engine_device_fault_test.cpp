@@ -6,7 +6,9 @@
 #include <penstock/tiers/io/fault_engine.hpp>
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 
 namespace penstock::zero {
@@ -54,7 +56,11 @@ void take_step(DeferredRank& rank) {
   Engine& engine = rank.engine();
   engine.initialize([](ParameterId, std::uint64_t, std::span<float>) {}).value();
   engine.begin_step({.micro_batches = 1}).value();
-  engine.reduce(engine.gradients(0, rank.stream()).value(), rank.stream()).value();
+  auto gradients = engine.gradients(0, rank.stream()).value();
+  rank.enqueue([bytes = tiers::HostDevice::bytes(gradients.slots()[0].tensor.bytes)] {
+    std::fill_n(bytes.data(), bytes.size().value(), std::byte{0});
+  });
+  engine.reduce(std::move(gradients), rank.stream()).value();
   EXPECT_EQ(engine.step().value().kind, StepOutcome::Kind::updated);
 }
 

@@ -5,6 +5,7 @@
     data/            a configuration and a text for the example
     manifest.json    the commit, and the names of all of these
 """
+import ctypes.util
 import glob
 import json
 import os
@@ -19,7 +20,11 @@ SYSTEM_LIBRARIES = {
 }
 
 # The toolkit, then PyPI's packages (nvidia-cublas).
-CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib"]
+CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib",
+                "/usr/local/cuda*/lib"]
+
+# Programs load it where it is needed. It is too large to be carried.
+NCCL = "libnccl.so.2"
 
 
 def is_cuda_library(name):
@@ -40,6 +45,10 @@ def find_cuda_library(name, folders=None, packages=None):
         for path in sorted(package.glob(f"nvidia/*/lib/{name}")):
             return path.parent
     return None
+
+
+def has_nccl():
+    return bool(find_cuda_library(NCCL) or ctypes.util.find_library("nccl"))
 
 
 class Bundle:
@@ -64,6 +73,6 @@ class Bundle:
     def environment(self):
         """Of the bundle's programs: their libraries are found before all others."""
         folders = [str(self.folder / "lib")]
-        folders += {str(folder) for folder in map(find_cuda_library, self.cuda_libraries) if folder}
+        folders += {str(folder) for folder in map(find_cuda_library, [*self.cuda_libraries, NCCL]) if folder}
         folders += [one for one in [os.environ.get("LD_LIBRARY_PATH")] if one]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}

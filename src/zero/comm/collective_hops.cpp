@@ -26,7 +26,7 @@ namespace {
 class GatherHop final : public CollectiveHop {
  public:
   GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
-      : CollectiveHop(context, Transfer::Kind::all_gather, target.signature),
+      : CollectiveHop(context, Transfer::Kind::all_gather, target.signature, 1),
         target_(std::move(target)),
         pending_(std::move(shard)) {}
   ~GatherHop() override {
@@ -126,37 +126,45 @@ class GatherHop final : public CollectiveHop {
 
 class ReduceScatterHop final : public CollectiveHop {
  public:
-  ReduceScatterHop(const CollectiveContext& context, DeviceTensor flat, const CollectiveSignature& signature,
-                   const tiers::Event& written, tiers::Event& reduced)
-      : CollectiveHop(context, kind_of(context.reduction), signature),
-        flat_(flat),
-        signature_(signature),
-        written_(written),
-        reduced_(reduced) {}
-  bool is_blocked() const override { return !started_ && !is_head(); }
-  TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
+  ReduceScatterHop(const CollectiveContext& context, std::shared_ptr<GradientBucket> bucket)
+      : CollectiveHop(context, kind_of(context.reduction), bucket->signature, bucket->flats.size()),
+        bucket_(std::move(bucket)) {}
+  bool is_blocked() const override { return !bucket_->started && !is_head(); }
+  TimePoint poll_interval() const override { return bucket_->started ? peer_poll_interval : forever; }
 
  private:
   Result<HopState> advance() override {
     if (!is_head()) return HopState::pending;
-    if (!started_) {
-      PENSTOCK_TRY(context_.communication.wait(written_));
-      PENSTOCK_TRY(
-          communicator_.start_reduce_scatter(context_.communication, flat_, context_.reduction, signature_));
-      started_ = true;
+    if (!bucket_->started) {
+      for (const tiers::Event* const written : bucket_->written)
+        PENSTOCK_TRY(context_.communication.wait(*written));
+      PENSTOCK_TRY(communicator_.start_reduce_scatter(context_.communication, bucket_->flats,
+                                                      context_.reduction, bucket_->signature));
+      bucket_->started = true;
     }
     PENSTOCK_TRY_ASSIGN(auto summed, communicator_.poll());
     if (!summed) return HopState::pending;
-    PENSTOCK_TRY(context_.communication.record(reduced_));
+    for (tiers::Event* const reduced : bucket_->reduced)
+      PENSTOCK_TRY(context_.communication.record(*reduced));
     pop();
+    bucket_->done = true;
     return HopState::done;
   }
 
-  const DeviceTensor flat_;
-  const CollectiveSignature signature_;
-  const tiers::Event& written_;
-  tiers::Event& reduced_;
-  bool started_ = false;
+  const std::shared_ptr<GradientBucket> bucket_;
+};
+
+class ReducedTogetherHop final : public OrderedHop {
+ public:
+  ReducedTogetherHop(const CollectiveContext& context, std::shared_ptr<const GradientBucket> bucket)
+      : OrderedHop(context.communicator, context.order), bucket_(std::move(bucket)) {}
+  bool is_blocked() const override { return !bucket_->started; }
+
+ private:
+  [[nodiscard]] bool continues_after_failure() const override { return bucket_->done; }
+  Result<HopState> advance() override { return bucket_->done ? HopState::done : HopState::pending; }
+
+  const std::shared_ptr<const GradientBucket> bucket_;
 };
 
 /// A collective that uses no stream, or only its waits.
@@ -167,7 +175,7 @@ class ImmediateHop final : public CollectiveHop {
       : CollectiveHop(context), start_collective_(std::move(start_collective)) {}
   ImmediateHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature,
                Start start_collective)
-      : CollectiveHop(context, kind, signature), start_collective_(std::move(start_collective)) {}
+      : CollectiveHop(context, kind, signature, 0), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
   TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 
@@ -195,10 +203,14 @@ std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context, Gat
   return std::make_unique<GatherHop>(context, std::move(target), std::move(shard));
 }
 
-std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context, DeviceTensor flat,
-                                                   const CollectiveSignature& signature,
-                                                   const tiers::Event& written, tiers::Event& reduced) {
-  return std::make_unique<ReduceScatterHop>(context, flat, signature, written, reduced);
+std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,
+                                                   std::shared_ptr<GradientBucket> bucket) {
+  return std::make_unique<ReduceScatterHop>(context, std::move(bucket));
+}
+
+std::unique_ptr<swap::Hop> make_reduced_together_hop(const CollectiveContext& context,
+                                                     std::shared_ptr<const GradientBucket> bucket) {
+  return std::make_unique<ReducedTogetherHop>(context, std::move(bucket));
 }
 
 std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context, ConstHostSpan mine,

@@ -60,9 +60,10 @@ class CollectiveHop : public OrderedHop {
  public:
   explicit CollectiveHop(const CollectiveContext& context)
       : OrderedHop(context.communicator, context.order), context_(context), number_(context.order.append()) {}
-  CollectiveHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature)
+  CollectiveHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature,
+                std::size_t flats)
       : CollectiveHop(context) {
-    context.trace.add(kind, signature);
+    context.trace.add(kind, signature, flats);
   }
 
  protected:
@@ -101,12 +102,20 @@ struct GatherTarget {
 [[nodiscard]] std::unique_ptr<swap::Hop> make_gather_hop(const CollectiveContext& context,
                                                          GatherTarget target, swap::PendingLease shard);
 
-/// After the event `written`, reduces this rank's slot to the mean over ranks; then records `reduced`.
+/// Full gradients that one collective reduces. A move of each of them has a hop that waits for it.
+struct GradientBucket {
+  std::vector<DeviceTensor> flats;
+  std::vector<const tiers::Event*> written;  ///< of each, before the collective
+  std::vector<tiers::Event*> reduced;        ///< of each, recorded after it
+  CollectiveSignature signature;             ///< of the first
+  bool started = false, done = false;        ///< set and read by the mover
+};
+/// Reduces this rank's slots to the mean over ranks. For the first flat of the bucket.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_reduce_scatter_hop(const CollectiveContext& context,
-                                                                 DeviceTensor flat,
-                                                                 const CollectiveSignature& signature,
-                                                                 const tiers::Event& written,
-                                                                 tiers::Event& reduced);
+                                                                 std::shared_ptr<GradientBucket> bucket);
+/// Waits for the hop of the bucket's first flat. For each of the others.
+[[nodiscard]] std::unique_ptr<swap::Hop> make_reduced_together_hop(
+    const CollectiveContext& context, std::shared_ptr<const GradientBucket> bucket);
 
 /// Exchanges a few bytes of host memory. Both spans must stay alive until the hop is done.
 [[nodiscard]] std::unique_ptr<swap::Hop> make_exchange_hop(const CollectiveContext& context,

@@ -13,11 +13,12 @@ namespace penstock::zero {
 /// transport compares the collectives themselves. Used by the trainer's thread.
 class CollectiveTrace {
  public:
-  void add(Transfer::Kind kind, const CollectiveSignature& signature) {
+  /// Of `flats` flats.
+  void add(Transfer::Kind kind, const CollectiveSignature& signature, std::uint64_t flats) {
     for (const std::uint64_t value :
          {std::uint64_t(kind), std::uint64_t(signature.subject), std::uint64_t{signature.unit},
-          std::uint64_t{signature.group}, std::uint64_t{signature.micro_batch}, signature.step})
-      hash_ = splitmix64_mix(hash_ + splitmix64_step + value);
+          std::uint64_t{signature.group}, std::uint64_t{signature.micro_batch}, signature.step, flats})
+      hash_ = splitmix64_add(hash_, value);
   }
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
   /// After an interruption ranks have put different numbers of collectives in their order.

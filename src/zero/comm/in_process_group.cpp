@@ -134,7 +134,7 @@ class InProcessTransport final : public Transport {
     return state;
   }
 
-  DeviceTensor slice(std::uint32_t r) const override { return slot(r, rank_); }
+  DeviceTensor slice(std::size_t f, std::uint32_t r) const override { return slot(r, f, rank_); }
 
   Result<void> release_slices() override {
     {
@@ -298,8 +298,8 @@ class InProcessTransport final : public Transport {
     return ok();
   }
 
-  DeviceTensor slot(std::uint32_t owner, std::uint32_t index) const {
-    const DeviceTensor& flat = group_->slots[owner].transfer.flat;
+  DeviceTensor slot(std::uint32_t owner, std::size_t f, std::uint32_t index) const {
+    const DeviceTensor& flat = group_->slots[owner].transfer.flats[f];
     const ElementCount length = flat.count() / size();
     return flat.slice(length * index, length);
   }
@@ -340,8 +340,8 @@ class InProcessTransport final : public Transport {
       if (peer == rank_) continue;
       PENSTOCK_TRY(transfer.stream->wait(*group_->slots[peer].ready));
       if (transfer.kind != Transfer::Kind::all_gather) continue;
-      PENSTOCK_TRY(
-          device_.copy_on_device(transfer.stream->handle(), slot(peer, peer).bytes, slot(rank_, peer).bytes));
+      PENSTOCK_TRY(device_.copy_on_device(transfer.stream->handle(), slot(peer, 0, peer).bytes,
+                                          slot(rank_, 0, peer).bytes));
     }
     return ok();
   }

@@ -4,6 +4,7 @@
 
 #include <penstock/base/result.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,15 +12,18 @@
 
 namespace penstock::zero {
 
-/// What the ranks compare before a transfer moves bytes: its kind, place in the step, and size. Without padding, so
+/// What the ranks compare before a transfer moves bytes: its kind, place in the step, and sizes. Without padding, so
 /// that its bytes can be sent.
 struct TransferHeader {
-  std::uint64_t step = 0, bytes = 0;
+  std::uint64_t step = 0;
+  std::uint64_t bytes = 0;  ///< of all flats
+  std::uint64_t sizes = 0;  ///< a hash of the size of each: two may be swapped
   std::uint32_t unit = 0, group = 0, micro_batch = 0;
+  std::uint32_t flats = 0;
   Transfer::Kind kind{};
   CollectiveSignature::Subject subject{};
   DType dtype{};
-  std::uint8_t unused = 0;
+  std::array<std::uint8_t, 5> unused{};
 
   [[nodiscard]] static TransferHeader of(const Transfer& transfer);
   /// `bytes` begin with those of a header of a rank of this job. Precondition: they are long enough.
@@ -29,8 +33,12 @@ struct TransferHeader {
   bool operator==(const TransferHeader&) const = default;
 };
 
-/// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type.
+/// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type. Of several
+/// flats, names their number, and sizes that differ differently.
 [[nodiscard]] std::string to_string(const TransferHeader& header);
+
+/// "3 flats (sizes #1234) with ", where the number follows from the hash of the sizes; empty for one flat.
+[[nodiscard]] std::string flats_text(std::uint64_t flats, std::uint64_t sizes);
 
 /// The error of rank `rank`, whose transfer is `mine`, where that of `peer` is `other`.
 [[nodiscard]] Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,

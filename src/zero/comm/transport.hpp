@@ -5,25 +5,27 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace penstock::zero {
 
 /// The data movement of a collective.
 struct Transfer {
   enum class Kind : std::uint8_t {
-    all_gather,   ///< slot r of every rank's `flat` becomes that of rank r
-    all_to_all,   ///< slice(r) becomes readable: slot rank() of rank r's `flat`
-    native_mean,  ///< slot rank() of `flat` becomes the mean of that slot, if Transport::supports_native()
+    all_gather,   ///< slot r of every rank's flat becomes that of rank r
+    all_to_all,   ///< slice(f, r) becomes readable: slot rank() of rank r's flats[f]
+    native_mean,  ///< slot rank() of each flat becomes the mean of that slot, if Transport::supports_native()
     exchange,     ///< slot r of every rank's `all` becomes rank r's `mine`
   };
   Kind kind{};
   CollectiveSignature signature{};
-  tiers::Stream* stream = nullptr;  ///< of all but exchange
-  DeviceTensor flat{};
+  tiers::Stream* stream = nullptr;    ///< of all but exchange
+  std::vector<DeviceTensor> flats{};  ///< of one dtype; of an all-gather one, of an exchange none
   ConstHostSpan mine{};
   HostSpan all{};
 };
@@ -46,7 +48,7 @@ struct Transfer {
 /// The progress of a transfer on this rank's stream.
 enum class TransferState : std::uint8_t {
   pending,
-  readable,  ///< all_to_all only: work enqueued now may read slice(0) … slice(size() - 1); then call release_slices()
+  readable,  ///< all_to_all only: work enqueued now may read the slices; then call release_slices()
   complete,  ///< everything is enqueued; this rank's memory may be written again in stream order
 };
 
@@ -74,8 +76,8 @@ class Transport {
   /// Errors: peer_failed, deadline_exceeded, invalid_argument for transfers that differ between ranks; those of the
   /// stream.
   [[nodiscard]] virtual Result<TransferState> poll() = 0;
-  /// Rank r's slice of the readable all_to_all.
-  [[nodiscard]] virtual DeviceTensor slice(std::uint32_t r) const = 0;
+  /// Rank r's slice of flats[f] of the readable all_to_all.
+  [[nodiscard]] virtual DeviceTensor slice(std::size_t f, std::uint32_t r) const = 0;
   /// Call after all work that reads the slices was enqueued.
   virtual Result<void> release_slices() = 0;
 

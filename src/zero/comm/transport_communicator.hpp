@@ -28,8 +28,8 @@ class TransportCommunicator final : public Communicator {
 
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,
                                 const CollectiveSignature& signature) override;
-  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
-                                    const CollectiveSignature& signature) override;
+  Result<void> start_reduce_scatter(tiers::Stream& stream, std::span<const DeviceTensor> flats,
+                                    Reduction reduction, const CollectiveSignature& signature) override;
   Result<void> start_exchange(ConstHostSpan mine, HostSpan all,
                               const CollectiveSignature& signature) override;
   Result<bool> poll() override;
@@ -40,6 +40,7 @@ class TransportCommunicator final : public Communicator {
 
  private:
   Result<void> start(const Transfer& transfer);
+  [[nodiscard]] Result<void> check(const Transfer& transfer) const;
   Result<void> average_slices();
 
   std::unique_ptr<Transport> transport_;

@@ -213,7 +213,7 @@ CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subjec
   return {.subject = subject,
           .unit = flat.layout->unit,
           .group = flat.layout->group,
-          .micro_batch = flat.grad.reduced_count,
+          .micro_batch = flat.grad.closed_count,
           .step = completed_steps + 1};
 }
 

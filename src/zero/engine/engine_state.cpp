@@ -79,6 +79,7 @@ Result<void> EngineState::open() {
                                             extent_alignment, tiers::MemoryBudget::Ranges::counted);
   residency_.emplace(
       context_.shards, config.dtype, in_place_of(options_.plan, config),
+      limits_of(options_.plan, config, context_.shards),
       FlatResidency::Budgets{.gathered = options_.plan.shares_memory ? *leases_ : *device_budget_,
                              .gradients = *device_budget_},
       unit_order(units, config.gradient_accumulation_steps));
@@ -289,9 +290,9 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   gradients_.close(unit);
   for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
-    PENSTOCK_TRY(gradients_.start_reduce(context_.flats[flat], stream));
+    PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
   }
-  return ok();
+  return residency_->reduce_buckets(*this);
 }
 
 Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const GradientSource> gradients,
@@ -397,6 +398,10 @@ Result<void> EngineState::drop(std::uint32_t flat) {
 }
 Result<void> EngineState::open_gradient(std::uint32_t flat) {
   return gradients_.open(context_.flats[flat], residency_->gradient(flat), *gradient_stream_);
+}
+Result<void> EngineState::reduce(std::span<const std::uint32_t> flats) {
+  gradients_.reduce(flats);
+  return ok();
 }
 Result<void> EngineState::finish_gradient(std::uint32_t flat) {
   return gradients_.finish_use(context_.flats[flat], residency_->gradient(flat));

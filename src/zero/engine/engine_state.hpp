@@ -104,6 +104,7 @@ class EngineState : private FlatResidency::Effects {
   Result<void> gather(std::uint32_t flat) override;
   Result<void> drop(std::uint32_t flat) override;
   Result<void> open_gradient(std::uint32_t flat) override;
+  Result<void> reduce(std::span<const std::uint32_t> flats) override;
   Result<void> finish_gradient(std::uint32_t flat) override;
 
   const Options options_;

@@ -65,7 +65,7 @@ struct GradientFlat {
   swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
   bool absent = false;   ///< the flat gets none in this step
   std::set<ParameterId> written;
-  std::uint32_t reduced_count = 0;  ///< micro-batches reduced since the last step
+  std::uint32_t closed_count = 0;  ///< micro-batches of this step whose gradient is complete
   MoveProgress reduction;
   std::unique_ptr<tiers::Event> written_event, reduced;
   tiers::Fence

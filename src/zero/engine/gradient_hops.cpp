@@ -278,26 +278,37 @@ class AccumulateHop final : public OrderedHop {
   bool working_ = false;
 };
 
-}  // namespace
-
-swap::Move make_gradient_move(EngineContext& context, FlatState& flat, Accumulation how) {
+/// The hops after the reduction.
+void then_accumulate(swap::Move& move, EngineContext& context, FlatState& flat, Accumulation how) {
   auto copy_out = std::make_unique<CopyOutHop>(context, flat, how);
   const CopyOutHop& copied = *copy_out;
-  swap::Move move;
-  move.then(make_reduce_scatter_hop(context.collectives(), flat.grad.full,
-                                    context.signature(CollectiveSignature::Subject::gradients, flat),
-                                    *flat.grad.written_event, *flat.grad.reduced));
   move.then(std::move(copy_out));
-  if (copied.is_all()) {
-    move.then(std::make_unique<FinishOnDeviceHop>(context, copied, flat));
-    return move;
-  }
+  if (copied.is_all()) return move.then(std::make_unique<FinishOnDeviceHop>(context, copied, flat));
   auto work =
       swap::make_work_hop(context.internals.executor(), context.wake, [&copied, &flat, how, &context] {
         return accumulate(copied, flat, how, context.config, context.workers);
       });
   move.then(std::make_unique<AccumulateHop>(context, copied, std::move(work)));
-  return move;
+}
+
+}  // namespace
+
+std::vector<swap::Move> make_gradient_moves(EngineContext& context, std::span<const WrittenGradient> bucket,
+                                            const CollectiveSignature& signature) {
+  auto together = std::make_shared<GradientBucket>();
+  together->signature = signature;
+  for (const WrittenGradient& one : bucket) {
+    together->flats.push_back(one.flat->grad.full);
+    together->written.push_back(one.flat->grad.written_event.get());
+    together->reduced.push_back(one.flat->grad.reduced.get());
+  }
+  std::vector<swap::Move> moves(bucket.size());
+  for (std::size_t i = 0; i < bucket.size(); ++i) {
+    moves[i].then(i == 0 ? make_reduce_scatter_hop(context.collectives(), together)
+                         : make_reduced_together_hop(context.collectives(), together));
+    then_accumulate(moves[i], context, *bucket[i].flat, bucket[i].how);
+  }
+  return moves;
 }
 
 }  // namespace penstock::zero

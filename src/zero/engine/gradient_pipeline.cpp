@@ -17,7 +17,7 @@ void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::
 
 std::uint32_t GradientPipeline::micro_batches_begun() const {
   std::uint32_t reduced = 0;
-  for (const FlatState& flat : context_.flats) reduced = std::max(reduced, flat.grad.reduced_count);
+  for (const FlatState& flat : context_.flats) reduced = std::max(reduced, flat.grad.closed_count);
   return std::min(micro_batches_, reduced + 1);
 }
 
@@ -30,15 +30,15 @@ Result<void> GradientPipeline::check_expected(const char* operation, std::uint32
   }
   for (const std::uint32_t index : context_.shards.needed_by(unit)) {
     const FlatState& flat = context_.flats[index];
-    if (flat.grad.reduced_count >= micro_batches_) {
+    if (flat.grad.closed_count >= micro_batches_) {
       return Error::invalid_argument(operation)
           .reason("every micro-batch of this step was already reduced")
           .object(flat.layout->name)
           .wanted("at most " + std::to_string(micro_batches_))
-          .got(flat.grad.reduced_count + 1)
+          .got(flat.grad.closed_count + 1)
           .advice("call step(), or begin_step() with more StepOptions::micro_batches");
     }
-    if (units_[unit].written <= flat.grad.reduced_count) continue;
+    if (units_[unit].written <= flat.grad.closed_count) continue;
     return Error::invalid_argument(operation)
         .reason("the unit's gradient of this micro-batch was already reduced")
         .object(context_.model.units[unit].name)
@@ -96,13 +96,27 @@ void GradientPipeline::close(std::uint32_t unit) {
   ++units_[unit].written;
 }
 
-Result<void> GradientPipeline::start_reduce(FlatState& flat, tiers::Stream& stream) {
-  GradientFlat& grad = flat.grad;
-  if (auto recorded = stream.record(*grad.written_event); !recorded) return context_.fail(recorded.error());
-  const Accumulation how{.first = grad.reduced_count == 0, .last = grad.reduced_count + 1 == micro_batches_};
-  ++grad.reduced_count;
-  context_.start(make_gradient_move(context_, flat, how), grad.reduction);
+Result<void> GradientPipeline::close_flat(FlatState& flat, tiers::Stream& stream) {
+  if (auto recorded = stream.record(*flat.grad.written_event); !recorded) {
+    return context_.fail(recorded.error());
+  }
+  ++flat.grad.closed_count;
   return ok();
+}
+
+void GradientPipeline::reduce(std::span<const std::uint32_t> flats) {
+  std::vector<WrittenGradient> bucket;
+  for (const std::uint32_t index : flats) {
+    FlatState& flat = context_.flats[index];
+    const std::uint32_t number = flat.grad.closed_count;
+    bucket.push_back({.flat = &flat, .how = {.first = number == 1, .last = number == micro_batches_}});
+  }
+  const FlatState& first = *bucket.front().flat;
+  CollectiveSignature signature = context_.signature(CollectiveSignature::Subject::gradients, first);
+  signature.micro_batch = first.grad.closed_count - 1;
+  std::vector<swap::Move> moves = make_gradient_moves(context_, bucket, signature);
+  for (std::size_t i = 0; i < bucket.size(); ++i)
+    context_.start(std::move(moves[i]), bucket[i].flat->grad.reduction);
 }
 
 Result<void> GradientPipeline::finish_use(FlatState& flat, const tiers::Reservation& range) {
@@ -134,12 +148,12 @@ bool GradientPipeline::idle() const {
 
 Result<void> GradientPipeline::check_complete() const {
   for (const FlatState& flat : context_.flats) {
-    if (flat.grad.absent || flat.grad.reduced_count == micro_batches_) continue;
+    if (flat.grad.absent || flat.grad.closed_count == micro_batches_) continue;
     return Error::invalid_argument("Engine::step")
         .reason("a gradient is missing: not every unit was reduced in every micro-batch")
         .object(flat.layout->name)
         .wanted(micro_batches_)
-        .got(flat.grad.reduced_count)
+        .got(flat.grad.closed_count)
         .advice(
             "reduce it; or give begin_step() fewer StepOptions::micro_batches, or the unit in "
             "StepOptions::units_without_gradient");
@@ -161,7 +175,7 @@ Result<void> GradientPipeline::abandon_step() {
 }
 
 void GradientPipeline::end_step() {
-  for (FlatState& flat : context_.flats) flat.grad.reduced_count = 0;
+  for (FlatState& flat : context_.flats) flat.grad.closed_count = 0;
   for (UnitState& unit : units_) unit = {.absent = unit.absent};
 }
 

@@ -4,12 +4,14 @@
 
 #include <penstock/zero/engine/engine.hpp>
 
+#include <span>
 #include <vector>
 
 namespace penstock::zero {
 
-/// Reduces a unit's full gradients to this rank's accumulators with one move of three hops: reduce-scatter, copy to
-/// host memory, accumulation by a worker, which also sums the squares after the last micro-batch.
+/// Reduces full gradients to this rank's accumulators, each with one move of three hops: reduce-scatter, copy to host
+/// memory, accumulation by a worker, which also sums the squares after the last micro-batch. FlatResidency decides
+/// which of them share a collective.
 ///
 /// Used by the trainer's thread.
 class GradientPipeline {
@@ -37,10 +39,12 @@ class GradientPipeline {
   /// A repeated call returns the same slots: what is written next replaces what was written before. Errors:
   /// invalid_argument, for a repeated call of a unit that shares parameters: a slot may have the sum of several units.
   Result<std::vector<GradientSlot>> slots(const char* operation, std::uint32_t unit);
-  /// The unit's gradient is written. Its flats that no other unit has still to write can be reduced.
+  /// The unit's gradient is written. Its flats that no other unit has still to write can be closed.
   void close(std::uint32_t unit);
-  /// Starts the reduction. The work that writes the full gradient must be enqueued on `stream` before this call.
-  Result<void> start_reduce(FlatState& flat, tiers::Stream& stream);
+  /// The flat's full gradient is complete: the work that writes it is enqueued on `stream` before this call.
+  Result<void> close_flat(FlatState& flat, tiers::Stream& stream);
+  /// Starts the reduction of flats that were closed, by one collective.
+  void reduce(std::span<const std::uint32_t> flats);
   /// Releases the range of the full gradient: the next user waits for its copy to host memory. Blocks until that is
   /// enqueued; where the device's memory is host memory, until the gradient is accumulated. An error fails the engine.
   Result<void> finish_use(FlatState& flat, const tiers::Reservation& range);
@@ -52,7 +56,7 @@ class GradientPipeline {
   /// Errors: invalid_argument, naming a flat that was not reduced in every micro-batch.
   Result<void> check_complete() const;
   /// Whether no gradient of the flat has been reduced in this step.
-  [[nodiscard]] bool untouched(const FlatState& flat) const { return flat.grad.reduced_count == 0; }
+  [[nodiscard]] bool untouched(const FlatState& flat) const { return flat.grad.closed_count == 0; }
   void end_step();
   /// Discards the gradients of an abandoned step. Precondition: no reduction is in flight.
   Result<void> abandon_step();

@@ -1,6 +1,8 @@
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/rehearse_steps.hpp"
+#include "zero/layout/unit_needs.hpp"
 
 #include <algorithm>
 #include <string>
@@ -9,32 +11,9 @@ namespace penstock::zero {
 
 namespace {
 
-/// The bytes of each unit's flats, with `gap` more for each flat.
-std::vector<ByteCount> unit_bytes(const ShardLayout& shards, std::size_t units, DType dtype, ByteCount gap) {
-  std::vector<ByteCount> bytes(units);
-  for (std::uint32_t unit = 0; unit < units; ++unit) {
-    for (const std::uint32_t flat : shards.needed_by(unit)) {
-      bytes[unit] += padded(shards.flats()[flat].length, dtype) + gap;
-    }
-  }
-  return bytes;
-}
-
-/// Room for the two largest neighbouring units.
-ByteCount gathered_need(const std::vector<ByteCount>& units) {
-  ByteCount two = units.back();
-  for (std::size_t u = 0; u + 1 < units.size(); ++u) two = std::max(two, units[u] + units[u + 1]);
-  return two;
-}
-
-/// Twice the room for the largest full gradients of one unit: one being written, one being reduced.
-ByteCount gradients_need(const ShardLayout& shards, const std::vector<ByteCount>& units, DType dtype) {
-  ByteCount shared;
-  // The full gradient of a shared flat stays from the first to the last unit that uses it in a backward pass.
-  for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
-    if (shards.user_count(f) > 1) shared += padded(shards.flats()[f].length, dtype);
-  }
-  return *std::max_element(units.begin(), units.end()) * 2 + shared;
+/// Room for the full gradients of one unit, or of two if one is written while one is reduced.
+ByteCount gradients_need(const UnitNeeds& needs, const ResidencyLimits& limits) {
+  return needs.gradients * gradient_rounds(limits) + needs.shared_gradients;
 }
 
 /// By how much a budget grows in which a rehearsal failed. Units of different sizes leave gaps, so that the sum alone
@@ -54,15 +33,14 @@ struct SmallestBudget {
   ByteCount flats;
   DevicePeaks peaks;
 };
-SmallestBudget smallest_budget(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                               std::size_t units) {
+SmallestBudget smallest_budget(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   const InPlace in_place = in_place_of(plan, config);
-  const std::vector<ByteCount> bytes = unit_bytes(shards, units, config.dtype, {});
-  const ByteCount need = gradients_need(shards, bytes, config.dtype) +
-                         (in_place.parameters ? ByteCount() : gathered_need(bytes));
+  const ResidencyLimits limits = limits_of(plan, config, shards);
+  const UnitNeeds needs = unit_needs(shards, config.dtype, {});
+  const ByteCount need = gradients_need(needs, limits) + (in_place.parameters ? ByteCount() : needs.gathered);
   for (ByteCount flats = need;; flats += growth(need)) {
     auto peaks =
-        rehearse_steps(shards, units, config.dtype, in_place, config.gradient_accumulation_steps, flats);
+        rehearse_steps(shards, config.dtype, in_place, limits, config.gradient_accumulation_steps, flats);
     if (peaks) return {.flats = flats, .peaks = *peaks};
   }
 }
@@ -81,26 +59,39 @@ InPlace in_place_of(const MemoryPlan& plan, const Config& config) {
               plan.shares_memory && !plan.gradients_on_disk && config.grad_accum_dtype == config.dtype};
 }
 
-LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                      const ModelLayout& model) {
+ResidencyLimits limits_of(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  ElementCount bucket = config.reduce_bucket_size;
+  if (!plan.exact_slots_max.is_zero()) {
+    // There is memory for the peers' slots of the largest flat.
+    ElementCount largest;
+    for (const FlatLayout& flat : shards.flats()) largest = std::max(largest, flat.length);
+    bucket = std::min(bucket, largest);
+  }
+  return {.reduce_bucket = bucket,
+          .overlap = config.overlap_comm.value_or(true),
+          .prefetch = config.prefetch_bucket_size,
+          .live_parameters = config.max_live_parameters};
+}
+
+LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  const ResidencyLimits limits = limits_of(plan, config, shards);
   const InPlace in_place = in_place_of(plan, config);
   const ByteCount all = all_flats(shards, config.dtype, in_place.lease_gap);
   if (!plan.shards_on_disk) return {.minimum = all, .wanted = all};
 
-  const std::size_t units = model.units.size();
-  const ByteCount need = gathered_need(unit_bytes(shards, units, config.dtype, in_place.lease_gap));
+  const UnitNeeds needs = unit_needs(shards, config.dtype, in_place.lease_gap);
+  const ByteCount need = needs.gathered;
   LeasePlan leases{.minimum = need};
-  while (!rehearse_leases(shards, units, config.dtype, in_place, leases.minimum)) {
+  while (!rehearse_leases(shards, config.dtype, in_place, limits, leases.minimum)) {
     leases.minimum += growth(need);
   }
   leases.wanted = leases.minimum;
   const ByteCount given = config.penstock.device_budget;
-  const ByteCount beside =
-      gradients_need(shards, unit_bytes(shards, units, config.dtype, {}), config.dtype) + plan.device_kept();
+  const ByteCount beside = gradients_need(needs, limits) + plan.device_kept();
   if (given <= leases.minimum + beside) return leases;
   const ByteCount more = std::min(given - beside, all);
   // In a larger budget the ranges may fragment worse. If the rehearsal fails there, the smaller one is used.
-  if (more > leases.minimum && rehearse_leases(shards, units, config.dtype, in_place, more))
+  if (more > leases.minimum && rehearse_leases(shards, config.dtype, in_place, limits, more))
     leases.wanted = more;
   return leases;
 }
@@ -115,8 +106,7 @@ void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLa
   const ByteCount given = config.penstock.device_budget;
   // A device whose memory is host memory moves a checkpoint from there to there.
   if (given.is_zero() || plan.shares_memory) return;
-  const ByteCount minimum =
-      smallest_budget(plan, config, shards, model.units.size()).flats + plan.device_kept();
+  const ByteCount minimum = smallest_budget(plan, config, shards).flats + plan.device_kept();
   if (given <= minimum) return;
   const std::uint64_t more = (given - minimum) / plan.checkpoints.size;
   plan.checkpoints.device_slots +=
@@ -125,9 +115,8 @@ void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLa
 
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
-  const std::size_t units = model.units.size();
   const ByteCount kept = plan.device_kept();
-  auto [flats, peaks] = smallest_budget(plan, config, shards, units);
+  auto [flats, peaks] = smallest_budget(plan, config, shards);
 
   const std::uint32_t more_slots = plan.checkpoints.device_slots - checkpoint_slots_min(model.checkpoints);
   plan.device_budget = flats + kept;
@@ -135,7 +124,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
-          .reason("the device budget is too small for two gathered units and their gradients" +
+          .reason("the device budget is too small for two gathered units and full gradients" +
                   std::string(kept.is_zero() ? "" : ", and for what else is kept there"))
           .where("penstock.device_budget")
           .wanted("at least " + to_exact_string(plan.device_minimum))
@@ -156,8 +145,9 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     const ByteCount rest = std::max(
         ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_budget);
     // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
-    const auto more = rehearse_steps(shards, units, config.dtype, in_place_of(plan, config),
-                                     config.gradient_accumulation_steps, rest - kept);
+    const auto more =
+        rehearse_steps(shards, config.dtype, in_place_of(plan, config), limits_of(plan, config, shards),
+                       config.gradient_accumulation_steps, rest - kept);
     if (more) peaks = *more, plan.device_budget = rest;
   }
   plan.device_gathered = peaks.gathered;

@@ -9,6 +9,10 @@ namespace penstock::zero {
 /// What the engine of this plan uses in place.
 [[nodiscard]] InPlace in_place_of(const MemoryPlan& plan, const Config& config);
 
+/// What the configuration lets the engine gather and reduce.
+[[nodiscard]] ResidencyLimits limits_of(const MemoryPlan& plan, const Config& config,
+                                        const ShardLayout& shards);
+
 /// The host memory for parameter shards that are leased as gathered flats.
 struct LeasePlan {
   ByteCount minimum;  ///< with which a step can be done
@@ -16,8 +20,7 @@ struct LeasePlan {
 };
 
 /// Rehearses the leases of a step. Precondition: plan.shares_memory; plan.host_lease_gap is set.
-[[nodiscard]] LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                                    const ModelLayout& model);
+[[nodiscard]] LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards);
 
 /// Sets plan.checkpoints but for those in host memory. Precondition: the other members that device_kept() adds up are
 /// set.

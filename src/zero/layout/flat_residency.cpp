@@ -5,8 +5,7 @@
 #include <penstock/base/check.hpp>
 
 #include <algorithm>
-#include <limits>
-#include <set>
+#include <optional>
 #include <utility>
 
 namespace penstock::zero {
@@ -15,16 +14,17 @@ using tiers::Purpose;
 using tiers::RangeAllocator;
 using tiers::Reservation;
 
-FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, Budgets budgets,
-                             std::vector<std::uint32_t> units)
+FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place,
+                             const ResidencyLimits& limits, Budgets budgets, std::vector<std::uint32_t> units)
     : shards_(shards),
       dtype_(dtype),
       in_place_(in_place),
+      limits_(limits),
       budgets_(budgets),
+      gradient_share_(gradient_share(shards, dtype, limits, budgets.gradients.size(), has_one_budget())),
       places_(shards.flats().size()),
-      uses_(shards.flats().size()) {
-  order_of_step_ = units;
-  set_order(std::move(units));
+      reducing_(gradient_share_.bucket_max),
+      order_(shards, std::move(units)) {
   expect_no_gradients({});
 }
 
@@ -33,14 +33,9 @@ void FlatResidency::expect_no_gradients(std::span<const std::uint32_t> units) {
   for (const std::uint32_t unit : units) {
     for (const std::uint32_t flat : shards_.needed_by(unit)) --places_[flat].users;
   }
-}
-
-void FlatResidency::set_order(std::vector<std::uint32_t> units) {
-  order_ = std::move(units);
-  for (auto& uses : uses_) uses.clear();
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    for (const std::uint32_t flat : shards_.needed_by(order_[i])) uses_[flat].push_back(i);
-  }
+  flats_with_gradient_ = static_cast<std::uint32_t>(
+      std::count_if(places_.begin(), places_.end(), [](const Place& place) { return place.users > 0; }));
+  open_in_micro_batch_ = flats_with_gradient_;
 }
 
 bool FlatResidency::needs(std::uint32_t unit, std::uint32_t flat) const {
@@ -56,52 +51,29 @@ ByteCount FlatResidency::gathered_size(std::uint32_t flat) const {
   return size(flat) + in_place_.lease_gap;
 }
 
-/// Acquires from now until a unit needs `flat`, in the predicted order; the largest number when none does.
-std::uint64_t FlatResidency::uses_until_needed(std::uint32_t flat) const {
-  const auto& uses = uses_[flat];
-  const auto next = std::lower_bound(uses.begin(), uses.end(), position_);
-  return next == uses.end() ? std::numeric_limits<std::uint64_t>::max() : *next - position_;
-}
-
-FlatResidency::NotedUse FlatResidency::note_use(std::uint32_t unit) {
-  NotedUse use{.acquiring_before = std::exchange(acquiring_, unit), .order_before = {}};
-  use.repeated = use.acquiring_before == unit;
-  if (use.repeated) return use;
-  recording_.push_back(unit);
-  // An order that differs from the prediction is followed from the next step on.
-  if (position_ < order_.size() && order_[position_] != unit) {
-    use.order_before = order_;
-    set_order({});
-  }
-  ++position_;
-  return use;
-}
-
-void FlatResidency::undo(NotedUse use) {
-  if (use.repeated) return;
-  acquiring_ = use.acquiring_before;
-  recording_.pop_back();
-  --position_;
-  if (use.order_before) set_order(std::move(*use.order_before));
+ReductionQueue::Size FlatResidency::size_in_bucket(std::uint32_t flat) const {
+  return {.elements = length(flat), .bytes = padded(length(flat), dtype_)};
 }
 
 Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
-  NotedUse use = note_use(unit);
+  OrderOfUse::Noted use = order_.note(unit);
   auto gathered = gather_unit(unit, effects);
-  if (!gathered) undo(std::move(use));
+  if (!gathered) order_.undo(std::move(use));
   return gathered;
 }
 
 Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
+  if (!limits_.overlap) PENSTOCK_TRY(finish_reducing(effects));
   if (!clearing_) {
+    PENSTOCK_TRY(drop_above_limit(unit, effects));
     auto gathered = gather_needed(unit, effects);
-    if (gathered) return gather_next(unit, effects);
+    if (gathered) return gather_ahead(unit, effects);
     if (gathered.error().code() != ErrorCode::budget_too_small) return gathered;
   }
   // Gathered flats, even of this unit, may be where they leave no gap that is long enough: begin with free memory.
   PENSTOCK_TRY(drop_unleased(effects));
   PENSTOCK_TRY(gather_needed(unit, effects));
-  return gather_next(unit, effects);
+  return gather_ahead(unit, effects);
 }
 
 Result<void> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) {
@@ -113,17 +85,66 @@ Result<void> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) 
   return ok();
 }
 
-Result<void> FlatResidency::gather_next(std::uint32_t unit, Effects& effects) {
-  if (position_ >= order_.size()) return ok();
-  for (const std::uint32_t flat : shards_.needed_by(order_[position_])) {
-    if (is_gathered(flat)) continue;
-    auto range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
-    while (!range) {
-      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, effects));
-      if (!dropped) return ok();
-      range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
+Result<void> FlatResidency::gather_ahead(std::uint32_t unit, Effects& effects) {
+  // More units than a device needs to have ahead, and few enough to look at in each call.
+  constexpr std::size_t units_max = 256;
+  if (gathered_.size() == places_.size()) return ok();
+  for (std::size_t distance = 0; distance < units_max; ++distance) {
+    const auto next = order_.next(distance);
+    if (!next) return ok();
+    for (const std::uint32_t flat : shards_.needed_by(*next)) {
+      if (elements_ahead(unit) >= limits_.prefetch) return ok();
+      if (is_gathered(flat)) continue;
+      PENSTOCK_TRY_ASSIGN(auto range, reserve_ahead(flat, unit, distance, effects));
+      if (!range.held()) return ok();
+      PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
+      places_[flat].ahead = true;
+      ahead_elements_ += length(flat);
     }
-    PENSTOCK_TRY(take_and_gather(flat, std::move(*range), effects));
+  }
+  return ok();
+}
+
+Result<Reservation> FlatResidency::reserve_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance,
+                                                 Effects& effects) {
+  while (true) {
+    if (may_hold_ahead(flat, unit, distance)) {
+      auto range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
+      if (range) return std::move(*range);
+    }
+    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, distance + 1, effects));
+    if (!dropped) return Reservation();
+  }
+}
+
+/// Whether the limits allow another flat. Full gradients take their memory from flats: beyond the next unit, none is
+/// gathered that they would drop.
+bool FlatResidency::may_hold_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance) const {
+  if (spare_elements(unit) + length(flat) > limits_.live_parameters) return false;
+  if (distance == 0 || !has_one_budget()) return true;
+  return gathered_bytes_ + padded(length(flat), dtype_) + gradient_share_.held <= budgets_.gathered.size();
+}
+
+ElementCount FlatResidency::elements_ahead(std::uint32_t unit) const {
+  ElementCount ahead = ahead_elements_;
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    if (places_[flat].ahead) ahead -= length(flat);
+  }
+  return ahead;
+}
+
+ElementCount FlatResidency::spare_elements(std::uint32_t unit) const {
+  ElementCount spare = gathered_elements_ - leased_elements_;
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    if (is_gathered(flat) && places_[flat].leases == 0) spare -= length(flat);
+  }
+  return spare;
+}
+
+Result<void> FlatResidency::drop_above_limit(std::uint32_t unit, Effects& effects) {
+  while (spare_elements(unit) > limits_.live_parameters) {
+    PENSTOCK_TRY_ASSIGN(const bool dropped, drop_furthest(unit, 0, effects));
+    if (!dropped) return ok();
   }
   return ok();
 }
@@ -133,6 +154,8 @@ Result<void> FlatResidency::take_and_gather(std::uint32_t flat, Reservation rang
   auto started = effects.gather(flat);
   if (started) {
     gathered_.insert(flat);
+    gathered_elements_ += length(flat);
+    gathered_bytes_ += padded(length(flat), dtype_);
   } else {
     places_[flat].gathered = {};
   }
@@ -140,15 +163,22 @@ Result<void> FlatResidency::take_and_gather(std::uint32_t flat, Reservation rang
 }
 
 void FlatResidency::lease(std::uint32_t unit) {
-  for (const std::uint32_t flat : shards_.needed_by(unit)) ++places_[flat].leases;
-  acquiring_.reset();
+  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+    if (places_[flat].leases++ == 0) leased_elements_ += length(flat);
+    no_longer_ahead(flat);
+  }
+  order_.end_use();
 }
 
 void FlatResidency::release(std::uint32_t unit) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     PENSTOCK_CHECK(places_[flat].leases > 0);
-    --places_[flat].leases;
+    if (--places_[flat].leases == 0) leased_elements_ -= length(flat);
   }
+}
+
+void FlatResidency::no_longer_ahead(std::uint32_t flat) {
+  if (std::exchange(places_[flat].ahead, false)) ahead_elements_ -= length(flat);
 }
 
 /// Room for what must be had now. Gradients grow from the other end, so that they do not cut the room of flats.
@@ -156,19 +186,18 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
                                            Effects& effects) {
   const bool for_flat = purpose == Purpose::gathered_flat;
   tiers::MemoryBudget& budget = for_flat ? budgets_.gathered : budgets_.gradients;
-  const bool one_budget = &budgets_.gathered == &budgets_.gradients;
-  const bool dropping_helps = for_flat || one_budget, finishing_helps = !for_flat || one_budget;
+  const bool dropping_helps = for_flat || has_one_budget(), finishing_helps = !for_flat || has_one_budget();
   const auto end = for_flat ? RangeAllocator::End::low : RangeAllocator::End::high;
   while (true) {
     auto range = budget.reserve(size, purpose, end);
     if (range) return std::move(*range);
     // A reduction that is not the youngest has most likely completed; a flat that is dropped must be gathered again.
-    if (finishing_helps && reducing_.size() > 1) {
+    if (finishing_helps && reducing_.has_younger()) {
       PENSTOCK_TRY(finish_oldest_gradient(effects));
       continue;
     }
     if (dropping_helps) {
-      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, effects));
+      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, 1, effects));
       if (dropped) continue;
     }
     if (!finishing_helps || reducing_.empty()) return out_of_memory(budget, size);
@@ -196,15 +225,16 @@ Error FlatResidency::out_of_memory(const tiers::MemoryBudget& budget, ByteCount 
   return error;
 }
 
-/// Of the gathered flats that are not leased and neither `for_unit` nor the unit after it needs, drops the one
-/// that is needed last. False when there is none.
-Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, Effects& effects) {
+/// Of the gathered flats that are not leased, that `for_unit` does not need, and that are not needed in the next
+/// `distance_min` uses, drops the one that is needed last. False when there is none.
+Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min,
+                                          Effects& effects) {
   std::optional<std::uint32_t> furthest;
   std::uint64_t distance = 0;
   for (const std::uint32_t flat : gathered_) {
     if (places_[flat].leases > 0 || needs(for_unit, flat)) continue;
-    const std::uint64_t until = uses_until_needed(flat);
-    if (until == 0) continue;
+    const std::uint64_t until = order_.uses_until_needed(flat);
+    if (until < distance_min) continue;
     if (!furthest || until > distance) furthest = flat, distance = until;
   }
   if (!furthest) return false;
@@ -228,6 +258,9 @@ Result<void> FlatResidency::drop_unleased(Effects& effects) {
 Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
   PENSTOCK_TRY(effects.drop(flat));
   gathered_.erase(flat);
+  gathered_elements_ -= length(flat);
+  gathered_bytes_ -= padded(length(flat), dtype_);
+  no_longer_ahead(flat);
   places_[flat].gathered = {};
   return ok();
 }
@@ -255,7 +288,7 @@ Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t uni
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still uses its range until it is accumulated.
-    while (is_reducing(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
+    while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
     Reservation range;
     if (!in_place_.first_gradients || places_[flat].accumulated) {
       PENSTOCK_TRY_ASSIGN(range, reserve(size(flat), Purpose::full_gradient, unit, effects));
@@ -266,10 +299,10 @@ Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t uni
 }
 
 Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects) {
+  if (!limits_.overlap) PENSTOCK_TRY(finish_reducing(effects));
   if (clearing_) PENSTOCK_TRY(drop_unleased(effects));
   auto ranges = reserve_gradients(unit, effects);
-  const bool one_budget = &budgets_.gathered == &budgets_.gradients;
-  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && one_budget) {
+  if (!ranges && ranges.error().code() == ErrorCode::budget_too_small && has_one_budget()) {
     // As in gather_unit(): gathered flats may leave no gap that is long enough.
     PENSTOCK_TRY(drop_unleased(effects));
     ranges = reserve_gradients(unit, effects);
@@ -288,20 +321,57 @@ Result<void> FlatResidency::open_gradients(std::uint32_t unit, Effects& effects)
 
 bool FlatResidency::close_gradient(std::uint32_t flat) {
   PENSTOCK_CHECK(is_open(flat));
-  if (--places_[flat].pending_users > 0) return false;
-  reducing_.push_back(flat);
-  places_[flat].accumulated = true;
+  Place& place = places_[flat];
+  if (--place.pending_users > 0) return false;
+  reducing_.add(flat, size_in_bucket(flat));
+  place.accumulated = true;
+  if (--open_in_micro_batch_ == 0) {
+    reducing_.close_bucket();
+    open_in_micro_batch_ = flats_with_gradient_;
+  }
   return true;
 }
 
-bool FlatResidency::is_reducing(std::uint32_t flat) const {
-  return std::find(reducing_.begin(), reducing_.end(), flat) != reducing_.end();
+Result<void> FlatResidency::reduce_buckets(Effects& effects) {
+  reducing_.expect(next_gradients());
+  return start_closed_buckets(effects);
+}
+
+/// The gradients that are opened next, as far as that is predicted.
+ReductionQueue::Size FlatResidency::next_gradients() const {
+  ReductionQueue::Size all;
+  const auto next = order_.next(0);
+  if (!next) return all;
+  for (const std::uint32_t flat : shards_.needed_by(*next)) {
+    if (places_[flat].users > 0 && !is_open(flat)) all += size_in_bucket(flat);
+  }
+  return all;
+}
+
+Result<void> FlatResidency::start_closed_buckets(Effects& effects) {
+  for (auto flats = reducing_.closed(); !flats.empty(); flats = reducing_.closed()) {
+    PENSTOCK_TRY(effects.reduce(flats));
+    reducing_.start();
+  }
+  return ok();
 }
 
 Result<void> FlatResidency::finish_oldest_gradient(Effects& effects) {
-  PENSTOCK_TRY(effects.finish_gradient(reducing_.front()));
-  places_[reducing_.front()].gradient = {};
-  reducing_.pop_front();
+  if (!reducing_.is_reducing()) {
+    reducing_.close_bucket();
+    PENSTOCK_TRY(start_closed_buckets(effects));
+  }
+  const std::uint32_t flat = reducing_.oldest();
+  PENSTOCK_TRY(effects.finish_gradient(flat));
+  places_[flat].gradient = {};
+  reducing_.remove_oldest();
+  return ok();
+}
+
+/// Finishes the gradients that are being reduced.
+Result<void> FlatResidency::finish_reducing(Effects& effects) {
+  PENSTOCK_TRY(start_closed_buckets(effects));
+  while (reducing_.is_reducing()) PENSTOCK_TRY(finish_oldest_gradient(effects));
   return ok();
 }
 
@@ -312,32 +382,28 @@ Result<void> FlatResidency::finish_gradients(Effects& effects) {
 
 void FlatResidency::end_step() {
   for (Place& place : places_) place.accumulated = false;
-  order_of_step_ = recording_;
-  set_order(std::exchange(recording_, {}));
-  position_ = 0;
+  open_in_micro_batch_ = flats_with_gradient_;
+  order_.end_step();
 }
 
 void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
   PENSTOCK_CHECK(check_no_leases("FlatResidency::abandon_step"));
   for (Place& place : places_) place = {.users = place.users};
   gathered_.clear();
+  gathered_elements_ = ahead_elements_ = {};
+  gathered_bytes_ = {};
   reducing_.clear();
-  recording_.clear();
-  position_ = 0;
+  open_in_micro_batch_ = flats_with_gradient_;
   clearing_ = false;
-  acquiring_.reset();
-  order_of_step_ = units;
-  set_order(std::move(units));
+  order_.restart(std::move(units));
 }
 
 Result<void> FlatResidency::begin_step(std::vector<std::uint32_t> units, Effects& effects) {
-  if (!recording_.empty() || clearing_) {
+  if (order_.has_uses() || clearing_) {
     PENSTOCK_TRY(drop_unleased(effects));
-    recording_.clear();
-    position_ = 0;
-    set_order(order_of_step_);
+    order_.forget_uses();
   }
-  if (order_.size() != units.size()) set_order(std::move(units));
+  order_.expect(std::move(units));
   return ok();
 }
 
@@ -347,118 +413,10 @@ FlatResidency::Places FlatResidency::places() const {
   for (const Place& place : places_) {
     places.push_back(at(place.gathered));
     places.push_back(at(place.gradient));
+    places.push_back(place.ahead ? 1 : 0);
   }
-  places.insert(places.end(), reducing_.begin(), reducing_.end());
+  reducing_.append_to(places);
   return places;
-}
-
-namespace {
-/// Acquire number `i` of a step: each micro-batch acquires the units forward, then backward.
-std::uint32_t unit_at(std::uint64_t i, std::uint64_t units) {
-  const std::uint64_t place = i % (2 * units);
-  return static_cast<std::uint32_t>(place < units ? place : 2 * units - 1 - place);
-}
-}  // namespace
-
-std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches) {
-  constexpr std::uint64_t predicted_max = 1 << 20;
-  const std::uint64_t one = 2 * units, all = one * micro_batches;
-  std::vector<std::uint32_t> order(std::min(all, std::max(one, predicted_max)));
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = unit_at(i, units);
-  return order;
-}
-
-namespace {
-// Steps of more micro-batches are rehearsed only when the caller asks for them.
-constexpr std::uint32_t rehearsed_micro_batches_max = 16;
-
-class NoEffects final : public FlatResidency::Effects {
-  Result<void> gather(std::uint32_t) override { return ok(); }
-  Result<void> drop(std::uint32_t) override { return ok(); }
-  Result<void> open_gradient(std::uint32_t) override { return ok(); }
-  Result<void> finish_gradient(std::uint32_t) override { return ok(); }
-};
-
-// More than any model has, and less than the sums of a few of these overflow.
-constexpr ByteCount unlimited(std::uint64_t{1} << 60);
-
-/// What a rehearsal has and does.
-struct Rehearsal {
-  const ShardLayout& shards;
-  std::size_t units;
-  DType dtype;
-  InPlace in_place;
-  ByteCount gathered_in_place;  // the budget of leases
-  ByteCount device;             // the budget of everything else
-  bool gradients = true;        // whether full gradients are opened
-};
-
-/// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
-Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& ledger, std::uint32_t count,
-                                       std::uint32_t expected) {
-  NoEffects none;
-  tiers::Ledger unused;
-  tiers::MemoryBudget device(tiers::Tier::device, with.device, ledger);
-  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,
-                             tiers::MemoryBudget::Ranges::counted);
-  FlatResidency residency(with.shards, with.dtype, with.in_place,
-                          {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
-                          unit_order(with.units, expected));
-  for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * with.units; ++i) {
-    const std::uint32_t unit = unit_at(i, with.units);
-    PENSTOCK_TRY(residency.acquire(unit, none));
-    residency.lease(unit);
-    const bool reduces = with.gradients && i / with.units % 2 == 1;
-    if (reduces) PENSTOCK_TRY(residency.open_gradients(unit, none));
-    residency.release(unit);
-    if (!reduces) continue;
-    for (const std::uint32_t flat : with.shards.needed_by(unit)) (void)residency.close_gradient(flat);
-  }
-  return residency.places();
-}
-
-/// Rehearses steps of more and more micro-batches until decisions repeat, and of `micro_batches` at least. A
-/// micro-batch looks ahead into the next one at most: what it does follows from where everything is when it begins, and
-/// from whether it is the last. From the first repetition on, nothing is new.
-Result<void> rehearse_until_repeated(const Rehearsal& with, tiers::Ledger& ledger,
-                                     std::uint32_t micro_batches) {
-  std::set<FlatResidency::Places> seen;
-  for (std::uint32_t count = 1;; ++count) {
-    PENSTOCK_TRY(rehearse(with, ledger, count, count));
-    PENSTOCK_TRY_ASSIGN(auto places, rehearse(with, ledger, count, count + 1));
-    const bool repeats = !seen.insert(std::move(places)).second;
-    if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) return ok();
-  }
-}
-
-}  // namespace
-
-Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
-                                   InPlace in_place, std::uint32_t micro_batches, ByteCount budget) {
-  tiers::Ledger ledger;
-  PENSTOCK_TRY(rehearse_until_repeated({.shards = shards,
-                                        .units = units,
-                                        .dtype = dtype,
-                                        .in_place = in_place,
-                                        .gathered_in_place = unlimited,
-                                        .device = budget},
-                                       ledger, micro_batches));
-  return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
-                     .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};
-}
-
-Result<void> rehearse_leases(const ShardLayout& shards, std::size_t units, DType dtype, InPlace in_place,
-                             ByteCount budget) {
-  PENSTOCK_CHECK(in_place.parameters);
-  tiers::Ledger ledger;
-  return rehearse_until_repeated({.shards = shards,
-                                  .units = units,
-                                  .dtype = dtype,
-                                  .in_place = in_place,
-                                  .gathered_in_place = budget,
-                                  .device = {},
-                                  .gradients = false},
-                                 ledger, 1);
 }
 
 }  // namespace penstock::zero

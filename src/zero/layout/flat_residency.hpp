@@ -1,10 +1,13 @@
 #pragma once
 
 #include "tiers/store/memory_budget.hpp"
+#include "zero/layout/order_of_use.hpp"
+#include "zero/layout/reduction_queue.hpp"
+#include "zero/layout/residency_limits.hpp"
 #include "zero/layout/shard_layout.hpp"
+#include "zero/layout/unit_needs.hpp"
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <set>
 #include <span>
@@ -22,7 +25,8 @@ struct InPlace {
       false;  ///< the full gradient of a flat's first micro-batch in a step is the gradient shard
 };
 
-/// Which flats are gathered on the device, which full gradients are open or being reduced, and where each of them is.
+/// Which flats are gathered on the device, which full gradients are open, in a bucket or being reduced, and where each
+/// of them is.
 ///
 /// Every decision is made at a program point, from layout, budget and order of use alone, so that all ranks decide
 /// the same and rehearse_steps() predicts what the engine will do. It moves no bytes: it asks `Effects` to.
@@ -41,6 +45,8 @@ class FlatResidency {
     virtual Result<void> drop(std::uint32_t flat) = 0;
     /// The full gradient of `flat` has been given a range; it has none if it is in place.
     virtual Result<void> open_gradient(std::uint32_t flat) = 0;
+    /// Reduce the full gradients of `flats`, which are complete, by one collective.
+    virtual Result<void> reduce(std::span<const std::uint32_t> flats) = 0;
     /// The range of `flat`'s full gradient is freed next; only operations that are already enqueued may still use it.
     virtual Result<void> finish_gradient(std::uint32_t flat) = 0;
   };
@@ -53,8 +59,8 @@ class FlatResidency {
 
   /// `shards` and the budgets outlive it. A step is expected to acquire `units` in this order, and each later one
   /// in the order of the last.
-  FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, Budgets budgets,
-                std::vector<std::uint32_t> units);
+  FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_place, const ResidencyLimits& limits,
+                Budgets budgets, std::vector<std::uint32_t> units);
 
   /// A step begins. `units` predicts its order; ignored if the last step acquired as many units, because its order is
   /// the better prediction. Units that were acquired since the last step, for an evaluation, are no part of the step:
@@ -64,8 +70,8 @@ class FlatResidency {
   /// The step that begins opens no gradients of `units`.
   void expect_no_gradients(std::span<const std::uint32_t> units);
 
-  /// Gathers the flats of `unit` and, as far as there is room without dropping a flat that is needed sooner, those of
-  /// the next unit. Calling it again before lease() counts as the same use.
+  /// Gathers the flats of `unit` and, as far as the limits allow and there is room without dropping a flat that is
+  /// needed sooner, those of the next units. Calling it again before lease() counts as the same use.
   ///
   /// Errors: budget_too_small, naming the leased units and the open gradients, when ending some of them would make
   /// room; those of `effects`. A call that fails is no use.
@@ -77,9 +83,14 @@ class FlatResidency {
   /// Reserves room for the full gradients of those of the unit's flats that have none open. Errors: as acquire().
   Result<void> open_gradients(std::uint32_t unit, Effects& effects);
   [[nodiscard]] bool is_open(std::uint32_t flat) const { return places_[flat].pending_users > 0; }
-  /// One unit that uses the flat has written its gradient. True when it was the last: the gradient is reduced now.
+  /// One unit that uses the flat has written its gradient. True when it was the last: the gradient is put in a bucket.
   [[nodiscard]] bool close_gradient(std::uint32_t flat);
-
+  /// Reduces the buckets that are closed. Call it after close_gradient() of a unit's flats. A bucket is closed where it
+  /// has no room for the next gradients, has ReductionQueue::elements_enough, or has the last gradient of a
+  /// micro-batch; where its memory is needed; and where one of its gradients is opened again. Errors: those of
+  /// `effects`.
+  Result<void> reduce_buckets(Effects& effects);
+  /// Reduces what is in a bucket, and frees all ranges of full gradients.
   Result<void> finish_gradients(Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(const char* operation, Effects& effects);
@@ -107,78 +118,58 @@ class FlatResidency {
   struct Place {
     tiers::Reservation gathered, gradient;
     std::uint32_t leases = 0;
-    bool accumulated = false;         // a gradient of this step was reduced
+    bool ahead = false;               // gathered, and not acquired since
+    bool accumulated = false;         // a gradient of this step is complete
     std::uint32_t users = 0;          // units that reduce a gradient of it in this step's backward
     std::uint32_t pending_users = 0;  // units of this backward that have still to reduce; 0: none is open
   };
 
-  /// The changes of note_use().
-  struct NotedUse {
-    bool repeated = false;
-    std::optional<std::uint32_t> acquiring_before;
-    std::optional<std::vector<std::uint32_t>> order_before;
-  };
-  void set_order(std::vector<std::uint32_t> units);
-  [[nodiscard]] NotedUse note_use(std::uint32_t unit);
-  void undo(NotedUse use);
   Result<void> gather_unit(std::uint32_t unit, Effects& effects);
   Result<void> gather_needed(std::uint32_t unit, Effects& effects);
+  Result<void> gather_ahead(std::uint32_t unit, Effects& effects);
+  /// For a flat that is needed `distance` uses after `unit`; not held if there is no room.
+  Result<tiers::Reservation> reserve_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance,
+                                           Effects& effects);
+  [[nodiscard]] bool may_hold_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance) const;
+  Result<void> drop_above_limit(std::uint32_t unit, Effects& effects);
   Result<void> drop_unleased(Effects& effects);
-  Result<void> gather_next(std::uint32_t unit, Effects& effects);
   using Ranges = std::vector<std::pair<std::uint32_t, tiers::Reservation>>;  // by flat
   Result<Ranges> reserve_gradients(std::uint32_t unit, Effects& effects);
   Result<tiers::Reservation> reserve(ByteCount size, tiers::Purpose purpose, std::uint32_t for_unit,
                                      Effects& effects);
   [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
-  Result<bool> drop_furthest(std::uint32_t for_unit, Effects& effects);
+  Result<bool> drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min, Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects);
+  Result<void> start_closed_buckets(Effects& effects);
   Result<void> finish_oldest_gradient(Effects& effects);
-  [[nodiscard]] bool is_reducing(std::uint32_t flat) const;
+  Result<void> finish_reducing(Effects& effects);
+  void no_longer_ahead(std::uint32_t flat);
   [[nodiscard]] bool needs(std::uint32_t unit, std::uint32_t flat) const;
-  [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
+  [[nodiscard]] ElementCount length(std::uint32_t flat) const { return shards_.flats()[flat].length; }
   [[nodiscard]] ByteCount size(std::uint32_t flat) const;
   [[nodiscard]] ByteCount gathered_size(std::uint32_t flat) const;
+  [[nodiscard]] ReductionQueue::Size size_in_bucket(std::uint32_t flat) const;
+  [[nodiscard]] ReductionQueue::Size next_gradients() const;
+  /// Of gathered flats that neither `unit` nor a leased unit needs.
+  [[nodiscard]] ElementCount spare_elements(std::uint32_t unit) const;
+  [[nodiscard]] ElementCount elements_ahead(std::uint32_t unit) const;
+  [[nodiscard]] bool has_one_budget() const { return &budgets_.gathered == &budgets_.gradients; }
 
   const ShardLayout& shards_;
   const DType dtype_;
   const InPlace in_place_;
+  const ResidencyLimits limits_;
   const Budgets budgets_;
+  const GradientShare gradient_share_;
   std::vector<Place> places_;
-  std::set<std::uint32_t> gathered_;    // flats
-  std::deque<std::uint32_t> reducing_;  // flats whose full gradient still has its range, oldest first
-  std::vector<std::uint32_t> order_;    // predicted, then recorded: units in the order of acquire
-  std::vector<std::vector<std::size_t>>
-      uses_;  // by flat: positions in order_ of the units that need it, ascending
-  std::vector<std::uint32_t> order_of_step_;  // what order_ was when the last step had ended
-  std::vector<std::uint32_t> recording_;
-  std::size_t position_ = 0;
-  bool clearing_ = false;                   // drop_unleased() has begun and not ended
-  std::optional<std::uint32_t> acquiring_;  // the unit of an acquire() that has not come to its lease
+  std::set<std::uint32_t> gathered_;                                   // flats
+  ElementCount gathered_elements_, leased_elements_, ahead_elements_;  // of gathered flats
+  ByteCount gathered_bytes_;
+  ReductionQueue reducing_;
+  OrderOfUse order_;
+  std::uint32_t flats_with_gradient_ = 0, open_in_micro_batch_ = 0;  // of those, not closed yet
+  bool clearing_ = false;  // drop_unleased() has begun and not ended
 };
-
-/// Predicts the units in the order of a step's acquires: forward and backward of each micro-batch, and of 2^20 acquires
-/// or one micro-batch at most.
-[[nodiscard]] std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches);
-
-/// The most that a step holds on the device.
-struct DevicePeaks {
-  ByteCount gathered, gradients;
-};
-
-/// Makes the decisions of steps without moving bytes: units acquired in unit_order(), each lease ended before the next
-/// acquire, for every number of micro-batches up to the one after which decisions repeat, and at least
-/// `micro_batches`. `budget` is that of the device: what is used in place is not limited.
-///
-/// Errors: budget_too_small.
-[[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, std::size_t units, DType dtype,
-                                                 InPlace in_place, std::uint32_t micro_batches,
-                                                 ByteCount budget);
-
-/// The same for parameters that are used in place: whether `budget` bytes of host memory suffice for their leases.
-///
-/// Errors: budget_too_small.
-[[nodiscard]] Result<void> rehearse_leases(const ShardLayout& shards, std::size_t units, DType dtype,
-                                           InPlace in_place, ByteCount budget);
 
 }  // namespace penstock::zero

@@ -183,12 +183,11 @@ ByteCount given_host_budget(const MemoryPlan& plan, const Config& config) {
 }
 
 /// Sets host_leases and host_lease_gap.
-HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards,
-                   const ModelLayout& model) {
+HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank, const ShardLayout& shards) {
   HostNeed need = host_need_with(plan, config, rank, {});
   if (!plan.shares_memory) return need;
   if (plan.shards_on_disk) plan.host_lease_gap = lease_gap(need.streamed);
-  const LeasePlan leases = plan_leases(plan, config, shards, model);
+  const LeasePlan leases = plan_leases(plan, config, shards);
   plan.host_leases = leases.wanted;
   need = host_need_with(plan, config, rank, leases.wanted);
   const ByteCount given = given_host_budget(plan, config);
@@ -384,7 +383,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   PENSTOCK_TRY(plan_results(plan, config, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
   const RankBytes rank = not_on_device(plan, all);
-  const HostNeed need = host_need(plan, config, rank, shards, model);
+  const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);
   if (need.tiles_on_disk) {

@@ -39,6 +39,7 @@ class ShardLayout {
   ShardLayout(const ModelLayout& model, std::uint32_t ranks);
 
   [[nodiscard]] std::span<const FlatLayout> flats() const { return flats_; }
+  [[nodiscard]] std::uint32_t unit_count() const { return static_cast<std::uint32_t>(needed_.size()); }
   /// Indices of the flats that a unit needs: its own, then those of the parameters that it shares.
   [[nodiscard]] std::span<const std::uint32_t> needed_by(std::uint32_t unit) const { return needed_[unit]; }
   /// How many units use a flat.

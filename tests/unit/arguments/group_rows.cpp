@@ -4,6 +4,7 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 #include "kernels/host_compute.hpp"
 
+#include <array>
 #include <memory>
 
 namespace penstock::test {
@@ -60,19 +61,28 @@ void add_start_rows(BadArguments& bad) {
     return b.mine().start_all_gather(b.stream(), b.flats[0].bytes.subspan(0_B, 6_B), {});
   });
   with("Communicator::start_reduce_scatter", "flat", "null", [=](Bench& b) {
-    return b.mine().start_reduce_scatter(b.stream(), {null(4096), DType::fp32}, Reduction::exact, {});
-  });
-  with("Communicator::start_reduce_scatter", "flat", "not equal slots", [](Bench& b) {
-    return b.mine().start_reduce_scatter(b.stream(), {b.flats[0].bytes.subspan(0_B, 12_B), DType::fp32},
+    return b.mine().start_reduce_scatter(b.stream(), std::array{DeviceTensor{null(4096), DType::fp32}},
                                          Reduction::exact, {});
   });
+  with("Communicator::start_reduce_scatter", "flat", "not equal slots", [](Bench& b) {
+    return b.mine().start_reduce_scatter(
+        b.stream(), std::array{DeviceTensor{b.flats[0].bytes.subspan(0_B, 12_B), DType::fp32}},
+        Reduction::exact, {});
+  });
   with("Communicator::start_reduce_scatter", "flat", "of an unknown dtype", [](Bench& b) {
-    return b.mine().start_reduce_scatter(b.stream(), {b.flats[0].bytes, unknown<DType>}, Reduction::exact,
+    return b.mine().start_reduce_scatter(
+        b.stream(), std::array{DeviceTensor{b.flats[0].bytes, unknown<DType>}}, Reduction::exact, {});
+  });
+  with("Communicator::start_reduce_scatter", "flats", "none",
+       [](Bench& b) { return b.mine().start_reduce_scatter(b.stream(), {}, Reduction::exact, {}); });
+  with("Communicator::start_reduce_scatter", "flats", "one of them twice", [](Bench& b) {
+    return b.mine().start_reduce_scatter(b.stream(), std::array{b.flats[0], b.flats[0]}, Reduction::exact,
                                          {});
   });
   for (const Reduction reduction : {Reduction::native, unknown<Reduction>}) {
-    with("Communicator::start_reduce_scatter", "reduction", "not supported",
-         [=](Bench& b) { return b.mine().start_reduce_scatter(b.stream(), b.flats[0], reduction, {}); });
+    with("Communicator::start_reduce_scatter", "reduction", "not supported", [=](Bench& b) {
+      return b.mine().start_reduce_scatter(b.stream(), std::array{b.flats[0]}, reduction, {});
+    });
   }
   static std::array<std::byte, 64> bytes{};
   const HostSpan all_bytes{std::span(bytes)};
@@ -103,8 +113,9 @@ void add_order_rows(BadArguments& bad) {
   };
   twice("Communicator::start_all_gather",
         [](Bench& b) { return b.mine().start_all_gather(b.stream(), b.flats[0].bytes, {}); });
-  twice("Communicator::start_reduce_scatter",
-        [](Bench& b) { return b.mine().start_reduce_scatter(b.stream(), b.flats[0], Reduction::exact, {}); });
+  twice("Communicator::start_reduce_scatter", [](Bench& b) {
+    return b.mine().start_reduce_scatter(b.stream(), std::array{b.flats[0]}, Reduction::exact, {});
+  });
   twice("Communicator::start_exchange", [](Bench& b) { return b.mine().start_exchange({}, {}, {}); });
   bad("Communicator::poll", "the call", "before any collective", [] {
     Bench b;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,8 +21,8 @@ struct CollectiveSignature {
   enum class Subject : std::uint8_t { parameters, gradients, gradient_norm, step_outcome, digest };
   Subject subject{};
   std::uint32_t unit = 0, group = 0;  ///< of the flat; 0 for an exchange
-  std::uint32_t micro_batch = 0;      ///< number of the flat's gradients that this step has reduced before
-  std::uint64_t step = 0;             ///< number of the step in progress
+  std::uint32_t micro_batch = 0;  ///< number of the flat's gradients of this step that were complete before
+  std::uint64_t step = 0;         ///< number of the step in progress
 
   bool operator==(const CollectiveSignature&) const = default;
 };
@@ -72,10 +73,13 @@ class Communicator {
   virtual Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,
                                         const CollectiveSignature& signature) = 0;
 
-  /// In place: slot rank() of `flat` becomes the mean over ranks of that slot. The other slots are undefined
-  /// afterwards. Errors: unsupported, for a reduction that the transport does not support.
-  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
-                                            const CollectiveSignature& signature) = 0;
+  /// In place: slot rank() of each of `flats` becomes the mean over ranks of that slot. The other slots are undefined
+  /// afterwards. Each flat is divided into slots on its own; all have one dtype. The span is read during the call.
+  ///
+  /// Errors: unsupported, for a reduction that the transport does not support; invalid_argument, for no flat and for
+  /// flats that overlap too.
+  virtual Result<void> start_reduce_scatter(tiers::Stream& stream, std::span<const DeviceTensor> flats,
+                                            Reduction reduction, const CollectiveSignature& signature) = 0;
 
   /// An all-gather of host memory: slot r of the size() equal slots of `all` becomes rank r's `mine`. `all` is filled
   /// when poll() returns true; both spans must stay alive until then.

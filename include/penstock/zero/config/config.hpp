@@ -103,6 +103,16 @@ struct Config {
   std::uint32_t stage = 3;               ///< zero_optimization.stage
   DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
   DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
+  /// Elements of the full gradients that one collective reduces: at most, where it reduces several. Less where the
+  /// device has no room for two such buckets, and a bucket that has 2^24 elements is complete. Above 0.
+  ElementCount reduce_bucket_size{500'000'000};
+  /// false: the engine waits for a reduction before it opens the next gradients, which takes less memory of the device.
+  /// None: true.
+  std::optional<bool> overlap_comm;
+  /// Elements of parameters that are gathered before they are acquired: a gather begins while there are fewer.
+  ElementCount prefetch_bucket_size{50'000'000};
+  /// Elements of gathered parameters, at most, beside those of the unit in use and of leased units.
+  ElementCount max_live_parameters{1'000'000'000};
   OffloadConfig offload_param, offload_optimizer;
   /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,
   /// and all that are kept in its memory.

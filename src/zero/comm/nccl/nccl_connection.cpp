@@ -84,9 +84,17 @@ Result<void> NcclConnection::all_gather(tiers::Stream& stream, DeviceSpan flat) 
                                                     communicator_, native(stream)));
 }
 
-Result<void> NcclConnection::average(tiers::Stream& stream, DeviceTensor flat) {
+Result<void> NcclConnection::average(tiers::Stream& stream, std::span<const DeviceTensor> flats) {
   connects_ = false;
-  if (flat.bytes.empty()) return ok();
+  return in_group([&]() -> Result<void> {
+    for (const DeviceTensor& flat : flats) {
+      if (!flat.bytes.empty()) PENSTOCK_TRY(average_one(stream, flat));
+    }
+    return ok();
+  });
+}
+
+Result<void> NcclConnection::average_one(tiers::Stream& stream, const DeviceTensor& flat) {
   const std::uint64_t count = flat.count().value() / options_.ranks;
   const DeviceTensor own = flat.slice(ElementCount(count * options_.rank), ElementCount(count));
   return check("ncclReduceScatter",
@@ -94,29 +102,49 @@ Result<void> NcclConnection::average(tiers::Stream& stream, DeviceTensor flat) {
                                        ncclAvg, communicator_, native(stream)));
 }
 
-Result<void> NcclConnection::exchange_slots(tiers::Stream& stream, DeviceSpan flat, DeviceSpan scratch) {
+Result<void> NcclConnection::exchange_slots(tiers::Stream& stream, std::span<const DeviceTensor> flats,
+                                            DeviceSpan scratch) {
   connects_ = false;
-  if (flat.empty() || options_.ranks == 1) return ok();
-  const ByteCount slot = flat.size() / options_.ranks;
-  PENSTOCK_TRY(check("ncclGroupStart", nccl_.ncclGroupStart()));
-  Result<void> called;
-  for (std::uint32_t peer = 0; peer < options_.ranks && called; ++peer) {
-    if (peer == options_.rank) continue;
-    const DeviceSpan from = flat.subspan(slot * peer, slot), to = peer_slot(scratch, slot, peer);
-    const auto number = static_cast<int>(peer);
-    called = check("ncclSend", nccl_.ncclSend(pointer(from), slot.value(), ncclUint8, number, communicator_,
-                                              native(stream)));
-    if (!called) break;
-    called = check("ncclRecv", nccl_.ncclRecv(pointer(to), slot.value(), ncclUint8, number, communicator_,
-                                              native(stream)));
+  if (options_.ranks == 1) return ok();
+  return in_group([&]() -> Result<void> {
+    for (std::uint32_t peer = 0; peer < options_.ranks; ++peer) {
+      if (peer != options_.rank) PENSTOCK_TRY(exchange_with(peer, stream, flats, scratch));
+    }
+    return ok();
+  });
+}
+
+Result<void> NcclConnection::exchange_with(std::uint32_t peer, tiers::Stream& stream,
+                                           std::span<const DeviceTensor> flats, DeviceSpan scratch) {
+  const auto number = static_cast<int>(peer);
+  for (std::size_t f = 0; f < flats.size(); ++f) {
+    if (flats[f].bytes.empty()) continue;
+    const ByteCount slot = flats[f].bytes.size() / options_.ranks;
+    const DeviceSpan from = flats[f].bytes.subspan(slot * peer, slot);
+    const DeviceSpan to = peer_slot(scratch, flats, f, peer);
+    PENSTOCK_TRY(check("ncclSend", nccl_.ncclSend(pointer(from), slot.value(), ncclUint8, number,
+                                                  communicator_, native(stream))));
+    PENSTOCK_TRY(check("ncclRecv", nccl_.ncclRecv(pointer(to), slot.value(), ncclUint8, number, communicator_,
+                                                  native(stream))));
   }
+  return ok();
+}
+
+Result<void> NcclConnection::in_group(const std::function<Result<void>()>& enqueue) {
+  PENSTOCK_TRY(check("ncclGroupStart", nccl_.ncclGroupStart()));
+  const auto called = enqueue();
   // After an error too: the thread must not stay in the group.
   const auto ended = check("ncclGroupEnd", nccl_.ncclGroupEnd());
   return called ? ended : called;
 }
 
-DeviceSpan NcclConnection::peer_slot(DeviceSpan scratch, ByteCount slot, std::uint32_t peer) const {
-  return scratch.subspan(slot * (peer < options_.rank ? peer : peer - 1), slot);
+DeviceSpan NcclConnection::peer_slot(DeviceSpan scratch, std::span<const DeviceTensor> flats, std::size_t f,
+                                     std::uint32_t peer) const {
+  ByteCount before;
+  for (std::size_t other = 0; other < f; ++other) before += flats[other].bytes.size() / options_.ranks;
+  const ByteCount slot = flats[f].bytes.size() / options_.ranks;
+  return scratch.subspan(before * (options_.ranks - 1) + slot * (peer < options_.rank ? peer : peer - 1),
+                         slot);
 }
 
 Result<void> NcclConnection::finalize() {

@@ -7,7 +7,10 @@
 #include <penstock/tiers/device/device.hpp>
 
 #include <nccl.h>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 namespace penstock::zero {
@@ -42,14 +45,15 @@ class NcclConnection {
   /// at the same offset on all ranks in each collective. NCCL uses it where it can; else nothing changes.
   Result<void> register_arena(DeviceSpan arena);
 
-  // In place, as Communicator's. An empty flat is done at once.
+  // In place, as Communicator's. What is empty is done at once.
   Result<void> all_gather(tiers::Stream& stream, DeviceSpan flat);
-  /// Slot `rank` of `flat` becomes ncclAvg of that of all ranks.
-  Result<void> average(tiers::Stream& stream, DeviceTensor flat);
-  /// Sends each peer its slot of `flat`, and receives their slots `rank` to where peer_slot() says.
-  Result<void> exchange_slots(tiers::Stream& stream, DeviceSpan flat, DeviceSpan scratch);
-  /// Where the slot of `peer` is in a scratch for those of all peers.
-  [[nodiscard]] DeviceSpan peer_slot(DeviceSpan scratch, ByteCount slot, std::uint32_t peer) const;
+  /// Slot `rank` of each flat becomes ncclAvg of that of all ranks.
+  Result<void> average(tiers::Stream& stream, std::span<const DeviceTensor> flats);
+  /// Sends each peer its slot of each flat, and receives their slots `rank` to where peer_slot() says.
+  Result<void> exchange_slots(tiers::Stream& stream, std::span<const DeviceTensor> flats, DeviceSpan scratch);
+  /// Where the slot of `peer` of flats[f] is in a scratch for those of all peers.
+  [[nodiscard]] DeviceSpan peer_slot(DeviceSpan scratch, std::span<const DeviceTensor> flats, std::size_t f,
+                                     std::uint32_t peer) const;
 
   /// Begins to end the connection of all ranks, whose kernels have ended.
   Result<void> finalize();
@@ -59,6 +63,11 @@ class NcclConnection {
   void abort() noexcept;
 
  private:
+  Result<void> average_one(tiers::Stream& stream, const DeviceTensor& flat);
+  Result<void> exchange_with(std::uint32_t peer, tiers::Stream& stream, std::span<const DeviceTensor> flats,
+                             DeviceSpan scratch);
+  /// Makes the calls of `enqueue` as one group.
+  Result<void> in_group(const std::function<Result<void>()>& enqueue);
   Result<void> check(const char* operation, ncclResult_t result) const;
 
   const NcclLibrary& nccl_;

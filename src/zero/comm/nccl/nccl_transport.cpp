@@ -144,13 +144,14 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
   }
   if (broken_) return *broken_;
   if (stage_ != Stage::idle) return out_of_order("the previous collective has not completed");
-  const ByteCount slot = transfer.flat.bytes.size() / size();
-  if (transfer.kind == Transfer::Kind::all_to_all && size() > 1 && slot > needs_.exact_slots_max) {
+  ByteCount slots;
+  for (const DeviceTensor& flat : transfer.flats) slots += flat.bytes.size() / size();
+  if (transfer.kind == Transfer::Kind::all_to_all && size() > 1 && slots > needs_.exact_slots_max) {
     return Error::invalid_argument("Communicator::start_reduce_scatter")
-        .object("slot of the flat")
-        .reason("it is larger than the scratch for the exact reduction")
+        .object("a slot of each flat")
+        .reason("they are larger than the scratch for the exact reduction")
         .wanted(needs_.exact_slots_max)
-        .got(slot)
+        .got(slots)
         .advice("raise CollectiveNeeds::exact_slots_max, or choose the native reduction");
   }
   header_ = TransferHeader::of(transfer);
@@ -235,11 +236,11 @@ Result<TransferState> NcclTransport::compare() {
 
 Result<void> NcclTransport::call_nccl() {
   tiers::Stream& stream = *transfer_.stream;
-  if (transfer_.kind == Transfer::Kind::all_gather) return nccl_.all_gather(stream, transfer_.flat.bytes);
-  if (transfer_.kind == Transfer::Kind::native_mean) return nccl_.average(stream, transfer_.flat);
+  if (transfer_.kind == Transfer::Kind::all_gather) return nccl_.all_gather(stream, transfer_.flats[0].bytes);
+  if (transfer_.kind == Transfer::Kind::native_mean) return nccl_.average(stream, transfer_.flats);
   // The last exact reduction, perhaps on another stream, must have read the scratch.
   if (scratch_used_) PENSTOCK_TRY(stream.wait(*scratch_used_));
-  return nccl_.exchange_slots(stream, transfer_.flat.bytes, scratch_);
+  return nccl_.exchange_slots(stream, transfer_.flats, scratch_);
 }
 
 /// Whether NCCL has done what it was called for.
@@ -261,11 +262,11 @@ Result<TransferState> NcclTransport::poll_nccl() {
   return TransferState::complete;
 }
 
-DeviceTensor NcclTransport::slice(std::uint32_t r) const {
-  const DeviceTensor& flat = transfer_.flat;
+DeviceTensor NcclTransport::slice(std::size_t f, std::uint32_t r) const {
+  const DeviceTensor& flat = transfer_.flats[f];
   const ByteCount slot = flat.bytes.size() / size();
   if (r == rank()) return {flat.bytes.subspan(slot * r, slot), flat.dtype};
-  return {nccl_.peer_slot(scratch_, slot, r), flat.dtype};
+  return {nccl_.peer_slot(scratch_, transfer_.flats, f, r), flat.dtype};
 }
 
 Result<void> NcclTransport::release_slices() {

@@ -45,7 +45,7 @@ class NcclTransport final : public Transport {
 
   Result<void> start(const Transfer& transfer) override;
   [[nodiscard]] Result<TransferState> poll() override;
-  [[nodiscard]] DeviceTensor slice(std::uint32_t r) const override;
+  [[nodiscard]] DeviceTensor slice(std::size_t f, std::uint32_t r) const override;
   Result<void> release_slices() override;
 
   void abort(const Error& error) noexcept override;

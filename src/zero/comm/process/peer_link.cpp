@@ -1,6 +1,8 @@
 #include "zero/comm/process/peer_link.hpp"
 
+#include "base/splitmix64.hpp"
 #include "zero/comm/different_collectives.hpp"
+#include "zero/comm/transfer_header.hpp"
 
 #include <penstock/base/check.hpp>
 
@@ -26,13 +28,14 @@ struct PeerLink::Header {
   std::uint32_t unit = 0, group = 0, micro_batch = 0;
   std::uint32_t bytes = 0;  ///< of the chunk
   std::uint64_t step = 0, epoch = 0, number = 0;
-  std::uint64_t offset = 0, size = 0;  ///< of the chunk, among the collective's `size` bytes
+  std::uint64_t offset = 0, size = 0;   ///< of the chunk, among the collective's `size` bytes
+  std::uint64_t pieces = 0, sizes = 0;  ///< their number, and a hash of the size of each
 
   /// Of one and the same collective.
   [[nodiscard]] bool is_of(const Header& other) const {
     return kind == other.kind && dtype == other.dtype && subject == other.subject && unit == other.unit &&
            group == other.group && micro_batch == other.micro_batch && step == other.step &&
-           size == other.size;
+           size == other.size && pieces == other.pieces && sizes == other.sizes;
   }
 };
 
@@ -53,14 +56,36 @@ PeerLink::Header PeerLink::header_of(std::uint64_t offset, std::uint64_t bytes) 
           .epoch = epoch_,
           .number = number_ - 1,
           .offset = offset,
-          .size = operation_->send.size().value()};
+          .size = size_,
+          .pieces = operation_->pieces.size(),
+          .sizes = sizes_};
+}
+
+void PeerLink::advance(Place& place, std::uint64_t count) const {
+  place.offset += count;
+  place.total += count;
+  while (place.piece < operation_->pieces.size() && left_in_piece(place) == 0) {
+    ++place.piece;
+    place.offset = 0;
+  }
+}
+
+std::uint64_t PeerLink::left_in_piece(const Place& place) const {
+  const auto& pieces = operation_->pieces;
+  return place.piece < pieces.size() ? pieces[place.piece].send.size().value() - place.offset : 0;
 }
 
 Result<void> PeerLink::begin(const LinkOperation& operation) {
-  PENSTOCK_CHECK(is_done() && !is_interrupted() && operation.send.size() == operation.receive.size());
+  PENSTOCK_CHECK(is_done() && !is_interrupted());
   operation_ = operation;
+  size_ = sizes_ = 0;
+  for (const LinkOperation::Piece& piece : operation.pieces) {
+    PENSTOCK_CHECK(piece.send.size() == piece.receive.size());
+    size_ += piece.send.size().value();
+    sizes_ = splitmix64_add(sizes_, piece.send.size().value());
+  }
   ++number_;
-  sent_ = received_ = 0;
+  for (Place* place : {&sent_, &received_}) advance(*place = {}, 0);
   has_sent_ = has_received_ = false;
   return incoming_ == Incoming::early ? take_header() : ok();
 }
@@ -75,8 +100,7 @@ void PeerLink::interrupt(std::uint64_t epoch) {
 
 void PeerLink::end_if_done() {
   if (!operation_ || !has_sent_ || !has_received_) return;
-  const std::uint64_t size = operation_->send.size().value();
-  if (sent_ == size && received_ == size) operation_.reset();
+  if (sent_.total == size_ && received_.total == size_) operation_.reset();
 }
 
 ConstHostSpan PeerLink::to_write() {
@@ -89,11 +113,13 @@ void PeerLink::next_chunk() {
   Header header;
   if (sent_epoch_ != epoch_) {
     header = {.type = Header::Type::marker, .epoch = epoch_};
-  } else if (operation_ && !(has_sent_ && sent_ == operation_->send.size().value())) {
-    const std::uint64_t bytes =
-        std::min<std::uint64_t>(operation_->send.size().value() - sent_, chunk_bytes_max);
-    header = header_of(sent_, bytes);
-    chunk_out_ = operation_->send.subspan(ByteCount(sent_), ByteCount(bytes));
+  } else if (operation_ && !(has_sent_ && sent_.total == size_)) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(left_in_piece(sent_), chunk_bytes_max);
+    header = header_of(sent_.total, bytes);
+    if (bytes > 0) {
+      const ConstHostSpan send = operation_->pieces[sent_.piece].send;
+      chunk_out_ = send.subspan(ByteCount(sent_.offset), ByteCount(bytes));
+    }
   } else {
     return;
   }
@@ -114,7 +140,7 @@ void PeerLink::wrote(std::size_t count) {
     }
   } else {
     chunk_out_ = chunk_out_.subspan(ByteCount(count), chunk_out_.size() - ByteCount(count));
-    sent_ += count;
+    if (operation_) advance(sent_, count);  // else it was interrupted
   }
   end_if_done();
 }
@@ -123,9 +149,10 @@ HostSpan PeerLink::to_read() {
   switch (incoming_) {
     case Incoming::header: return HostSpan(std::span(header_in_).last(header_bytes - header_read_));
     case Incoming::wanted: {
-      const bool in_place = operation_->send.data() == operation_->receive.data();
-      const std::uint64_t room = in_place ? sent_ - received_ : chunk_left_;
-      return operation_->receive.subspan(ByteCount(received_), ByteCount(std::min(room, chunk_left_)));
+      const LinkOperation::Piece& piece = operation_->pieces[received_.piece];
+      const bool in_place = piece.send.data() == piece.receive.data();
+      const std::uint64_t room = in_place ? sent_.total - received_.total : chunk_left_;
+      return piece.receive.subspan(ByteCount(received_.offset), ByteCount(std::min(room, chunk_left_)));
     }
     case Incoming::unwanted:
       return HostSpan(std::span(unwanted_).first(std::min<std::uint64_t>(unwanted_.size(), chunk_left_)));
@@ -139,7 +166,7 @@ Result<void> PeerLink::read(std::size_t count) {
     header_read_ += count;
     return header_read_ == header_bytes ? take_header() : ok();
   }
-  if (incoming_ == Incoming::wanted) received_ += count;
+  if (incoming_ == Incoming::wanted) advance(received_, count);
   chunk_left_ -= count;
   if (chunk_left_ == 0) expect_header();
   end_if_done();
@@ -173,9 +200,9 @@ Result<void> PeerLink::take_header() {
   if (header.epoch == epoch_) {
     if (header.number == number_) return ok();  // it is of the next collective
     if (!operation_ || header.number + 1 != number_) return corrupted("a chunk out of turn");
-    const Header mine = header_of(received_, header.bytes);
+    const Header mine = header_of(received_.total, header.bytes);
     if (!header.is_of(mine)) return different_collectives(rank_, text_of(mine), peer_, text_of(header));
-    if (header.offset != received_ || header.bytes > header.size - received_)
+    if (header.offset != received_.total || header.bytes > left_in_piece(received_))
       return corrupted("a chunk out of turn");
     has_received_ = true;
   }
@@ -189,7 +216,8 @@ Result<void> PeerLink::take_header() {
 std::string PeerLink::text_of(const Header& header) {
   std::string size = to_string(ByteCount(header.size));
   if (header.kind == Transfer::Kind::all_to_all) size.append(" of ").append(to_string(header.dtype));
-  return std::string(to_string(header.kind)) + " of slots of " + size + ", " +
+  return std::string(to_string(header.kind)) + " of " + flats_text(header.pieces, header.sizes) +
+         "slots of " + size + ", " +
          to_string(CollectiveSignature{.subject = header.subject,
                                        .unit = header.unit,
                                        .group = header.group,

@@ -21,21 +21,24 @@ struct LinkOperation {
   Transfer::Kind kind{};
   CollectiveSignature signature{};
   DType dtype{};
-  ConstHostSpan send;
-  /// As long as `send`. It may be the same memory: then what is received takes the place of what was sent.
-  HostSpan receive;
+  struct Piece {
+    ConstHostSpan send;
+    /// As long as `send`. It may be the same memory: then what is received takes the place of what was sent.
+    HostSpan receive;
+  };
+  std::vector<Piece> pieces;  ///< all in place, or none
 };
 
 /// The bytes of collectives between two processes, on a connection that keeps their order.
 ///
 /// Moves no bytes: its owner writes what to_write() shows, and reads into what to_read() shows, as much as the
-/// connection takes. A collective is cut into chunks, each with a header that says which collective it is of, so that a
-/// difference is noticed, and that an interruption ends after a chunk.
+/// connection takes. A collective is cut into chunks of one piece, each with a header that says which collective it is
+/// of, so that a difference is noticed, and that an interruption ends after a chunk.
 ///
 /// Used by one thread.
 class PeerLink {
  public:
-  static constexpr std::size_t header_bytes = 64, chunk_bytes_max = 256 * 1024;
+  static constexpr std::size_t header_bytes = 80, chunk_bytes_max = 256 * 1024;
 
   /// Between this process, `rank`, and `peer`.
   PeerLink(std::uint32_t rank, std::uint32_t peer);
@@ -66,6 +69,15 @@ class PeerLink {
   /// What the bytes are that come next.
   enum class Incoming : std::uint8_t { header, wanted, unwanted, early };
 
+  /// A place in the pieces of the collective in progress.
+  struct Place {
+    std::size_t piece = 0;
+    std::uint64_t offset = 0;  // in the piece
+    std::uint64_t total = 0;   // in all of them
+  };
+
+  void advance(Place& place, std::uint64_t count) const;
+  [[nodiscard]] std::uint64_t left_in_piece(const Place& place) const;
   [[nodiscard]] Header header_of(std::uint64_t offset, std::uint64_t bytes) const;
   void next_chunk();
   Result<void> take_header();
@@ -80,9 +92,9 @@ class PeerLink {
 
   std::array<std::byte, header_bytes> header_out_{}, header_in_{};
   std::size_t header_left_ = 0, header_read_ = 0;
-  ConstHostSpan chunk_out_;                       // what is left of the chunk that is being sent
-  std::uint64_t sent_ = 0;                        // of the collective's bytes
-  std::uint64_t received_ = 0;                    // likewise
+  ConstHostSpan chunk_out_;             // what is left of the chunk that is being sent
+  std::uint64_t size_ = 0, sizes_ = 0;  // of all pieces, and a hash of the size of each
+  Place sent_, received_;
   bool has_sent_ = false, has_received_ = false;  // a chunk of it, perhaps an empty one
   Incoming incoming_ = Incoming::header;
   std::uint64_t chunk_left_ = 0;  // of the chunk that is being received

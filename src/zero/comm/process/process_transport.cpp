@@ -164,23 +164,26 @@ void ProcessTransport::begin_bytes() {
     LinkOperation& one = operations[r];
     one.kind = transfer_.kind;
     one.signature = transfer_.signature;
-    one.dtype = transfer_.flat.dtype;
+    if (!exchanges) one.dtype = transfer_.flats[0].dtype;
     if (exchanges) {
       const HostSpan slots{std::span(exchanged_)};
-      one.send = slots.subspan(exchanged * rank(), exchanged);
-      one.receive = slots.subspan(exchanged * r, exchanged);
-      continue;
+      one.pieces.push_back({.send = slots.subspan(exchanged * rank(), exchanged),
+                            .receive = slots.subspan(exchanged * r, exchanged)});
     }
-    one.send = HostDevice::bytes(slot(transfer_.kind == Transfer::Kind::all_gather ? rank() : r).bytes);
-    one.receive = HostDevice::bytes(slot(r).bytes);
+    const std::uint32_t sent = transfer_.kind == Transfer::Kind::all_gather ? rank() : r;
+    for (std::size_t f = 0; f < transfer_.flats.size(); ++f) {
+      one.pieces.push_back(
+          {.send = HostDevice::bytes(slot(f, sent).bytes), .receive = HostDevice::bytes(slot(f, r).bytes)});
+    }
   }
   exchange_->begin(std::move(operations));
 }
 
 /// After an all_to_all, rank r's slice has taken the place of the one that was sent to it.
-DeviceTensor ProcessTransport::slot(std::uint32_t r) const {
-  const ElementCount length = transfer_.flat.count() / size();
-  return transfer_.flat.slice(length * r, length);
+DeviceTensor ProcessTransport::slot(std::size_t f, std::uint32_t r) const {
+  const DeviceTensor& flat = transfer_.flats[f];
+  const ElementCount length = flat.count() / size();
+  return flat.slice(length * r, length);
 }
 
 void ProcessTransport::begin_wait(Phase phase) {

@@ -36,7 +36,7 @@ class ProcessTransport final : public Transport {
   void set_wake(std::function<void()> wake) override;
   Result<void> start(const Transfer& transfer) override;
   Result<TransferState> poll() override;
-  DeviceTensor slice(std::uint32_t r) const override { return slot(r); }
+  DeviceTensor slice(std::size_t f, std::uint32_t r) const override { return slot(f, r); }
   Result<void> release_slices() override;
   void abort(const Error& error) noexcept override { control_->fail(error); }
   void interrupt(const Error& cause) noexcept override { control_->interrupt(cause); }
@@ -63,7 +63,7 @@ class ProcessTransport final : public Transport {
   void begin_wait(Phase phase);
   [[nodiscard]] Result<void> check(const PeerExchange::Status& status);
   void end() noexcept;
-  [[nodiscard]] DeviceTensor slot(std::uint32_t r) const;
+  [[nodiscard]] DeviceTensor slot(std::size_t f, std::uint32_t r) const;
 
   const Options options_;
   const std::shared_ptr<JobControl> control_;

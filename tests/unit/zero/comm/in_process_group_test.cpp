@@ -5,6 +5,7 @@
 
 #include <penstock/base/units.hpp>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -53,8 +54,8 @@ class InProcessGroupOnCuda : public FakeCuda {
     for (const auto& rank : ranks) {
       const std::vector<float> values(1024, rank == ranks[0] ? 1.0f : 3.0f);
       std::memcpy(rank->bytes(), values.data(), 4096);
-      ASSERT_TRUE(rank->communicator->start_reduce_scatter(*rank->stream, {rank->memory, DType::fp32},
-                                                           Reduction::exact, {}));
+      ASSERT_TRUE(rank->communicator->start_reduce_scatter(
+          *rank->stream, std::array{DeviceTensor{rank->memory, DType::fp32}}, Reduction::exact, {}));
     }
     for (bool complete = false; !complete;) {
       complete = true;

@@ -9,6 +9,8 @@
 #include "tiers/memory/numa.hpp"
 #include "zero/config/schema.hpp"
 #include "zero/engine/step_arithmetic.hpp"
+#include "zero/layout/device_plan.hpp"
+#include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/rank.hpp>
@@ -45,6 +47,10 @@ const char* const scenarios[] = {
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
+    // Limits that the model reaches.
+    R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
+        "zero_optimization": {"reduce_bucket_size": 50000, "prefetch_bucket_size": 1,
+                              "max_live_parameters": 60000}})",
 };
 
 Json::Value parse(const std::string& text) {
@@ -67,7 +73,7 @@ Result<Config> read(const Json::Value& json) {
 /// Values near `now` that the key might take.
 std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
   switch (key.kind) {
-    case Kind::flag: return {!now.asBool()};
+    case Kind::flag: return {!now.asBool(), now.asBool()};  // null is neither
     case Kind::count:
     case Kind::bytes: {
       const Json::UInt64 n = now.isNull() ? 1 : now.asUInt64();
@@ -168,6 +174,47 @@ Result<StepOutcome> step_after_one_micro_batch(Rank& rank) {
   return engine.step();
 }
 
+/// Writes down what FlatResidency decides.
+class Decisions final : public FlatResidency::Effects {
+ public:
+  std::string text;
+
+ private:
+  Result<void> gather(std::uint32_t flat) override { return add("gather", {&flat, 1}); }
+  Result<void> drop(std::uint32_t flat) override { return add("drop", {&flat, 1}); }
+  Result<void> open_gradient(std::uint32_t flat) override { return add("open", {&flat, 1}); }
+  Result<void> reduce(std::span<const std::uint32_t> flats) override { return add("reduce", flats); }
+  Result<void> finish_gradient(std::uint32_t flat) override { return add("finish", {&flat, 1}); }
+  Result<void> add(const char* what, std::span<const std::uint32_t> flats) {
+    text += what;
+    for (const std::uint32_t flat : flats) text.append(" ").append(std::to_string(flat));
+    text += '\n';
+    return ok();
+  }
+};
+
+/// What the engine gathers ahead, keeps and reduces together, with room for everything.
+std::string observe_limits(const Config& config) {
+  const ShardLayout shards(test::small_model(), ranks);
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory(tiers::Tier::device, 1_MiB, ledger);
+  const auto order = unit_order(shards.unit_count(), 1);
+  FlatResidency residency(shards, config.dtype, {}, limits_of({}, config, shards),
+                          {.gathered = memory, .gradients = memory}, order);
+  Decisions decisions;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    decisions.text += "acquire\n";
+    residency.acquire(order[i], decisions).value();
+    residency.lease(order[i]);
+    residency.release(order[i]);
+    if (i < shards.unit_count()) continue;
+    residency.open_gradients(order[i], decisions).value();
+    for (const std::uint32_t flat : shards.needed_by(order[i])) (void)residency.close_gradient(flat);
+    residency.reduce_buckets(decisions).value();
+  }
+  return decisions.text;
+}
+
 /// The engine's tensors, which of them are sealed in a separate pass, and whether one micro-batch completes a step.
 std::string observe_engine(const Config& config) {
   Config on_one_thread = config;
@@ -175,6 +222,7 @@ std::string observe_engine(const Config& config) {
   const auto rank = rank_in_memory(std::move(on_one_thread));
   if (!rank) return rank.error().message();
   std::ostringstream text;
+  text << observe_limits(config);
   for (const tiers::TensorId id : (*rank)->runtime().tensors()) {
     const tiers::TensorDescription tensor = (*rank)->runtime().describe(id);
     text << tensor.name << ' ' << tensor.size.value() << ' ' << tensor.sealed_in_pass << '\n';

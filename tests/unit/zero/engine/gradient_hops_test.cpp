@@ -33,7 +33,7 @@ class Peer final : public swap::IdleHandler {
   void start_reduce_scatter() {
     started_ = true;
     communicator_
-        ->start_reduce_scatter(*stream_, {flat_, DType::bf16}, Reduction::exact,
+        ->start_reduce_scatter(*stream_, std::array{DeviceTensor{flat_, DType::bf16}}, Reduction::exact,
                                {.subject = CollectiveSignature::Subject::gradients, .step = 1})
         .value();
   }
@@ -88,7 +88,9 @@ struct GradientMove : testing::Test {
         .value();
     stream->record(*flat->grad.written_event).value();
     flat->grad.reduction = MoveProgress::begun();
-    swap::Move move = make_gradient_move(*context, *flat, {.first = true, .last = true});
+    const std::array bucket{WrittenGradient{.flat = flat, .how = {.first = true, .last = true}}};
+    swap::Move move = std::move(make_gradient_moves(
+        *context, bucket, context->signature(CollectiveSignature::Subject::gradients, *flat))[0]);
     move.on_event = [this](swap::HopState state, const Result<void>& result) {
       flat->grad.reduction.report(state, result);
     };

@@ -129,9 +129,9 @@ class UncheckedCommunicator final : public Communicator {
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat, const CollectiveSignature&) override {
     return of_->start_all_gather(stream, flat, {});
   }
-  Result<void> start_reduce_scatter(tiers::Stream& stream, DeviceTensor flat, Reduction reduction,
-                                    const CollectiveSignature&) override {
-    return of_->start_reduce_scatter(stream, flat, reduction, {});
+  Result<void> start_reduce_scatter(tiers::Stream& stream, std::span<const DeviceTensor> flats,
+                                    Reduction reduction, const CollectiveSignature&) override {
+    return of_->start_reduce_scatter(stream, flats, reduction, {});
   }
   Result<void> start_exchange(ConstHostSpan mine, HostSpan all, const CollectiveSignature&) override {
     return of_->start_exchange(mine, all, {});

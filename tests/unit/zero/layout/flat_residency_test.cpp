@@ -4,6 +4,7 @@
 #include "kit/seeded_random.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/rehearse_steps.hpp"
 
 #include <gtest/gtest.h>
 #include <numeric>
@@ -21,14 +22,20 @@ class Recorder final : public FlatResidency::Effects {
   std::uint64_t asked = 0;
 
  private:
-  Result<void> note(const char* what, std::uint32_t flat) {
+  Result<void> note(std::string what) {
     if (asked++ == fail_at_) return Error(ErrorCode::io, "Recorder");
-    decisions.push_back(what + std::to_string(flat));
+    decisions.push_back(std::move(what));
     return ok();
   }
+  Result<void> note(const char* what, std::uint32_t flat) { return note(what + std::to_string(flat)); }
   Result<void> gather(std::uint32_t flat) override { return note("gather ", flat); }
   Result<void> drop(std::uint32_t flat) override { return note("drop ", flat); }
   Result<void> open_gradient(std::uint32_t flat) override { return note("open ", flat); }
+  Result<void> reduce(std::span<const std::uint32_t> flats) override {
+    std::string what = "reduce";
+    for (const std::uint32_t flat : flats) what.append(" ").append(std::to_string(flat));
+    return note(std::move(what));
+  }
   Result<void> finish_gradient(std::uint32_t flat) override { return note("finish ", flat); }
 
   std::uint64_t fail_at_;
@@ -40,7 +47,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, budget, ledger);
   const auto order = unit_order(model.units.size(), 2);
-  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory}, order);
+  FlatResidency residency(shards, DType::bf16, {}, {}, {.gathered = memory, .gradients = memory}, order);
   Recorder recorder(fail_at);
   const auto persist = [](const auto& call) { EXPECT_TRUE(call() || call()); };
   for (int step = 0; step < 2; ++step) {
@@ -53,6 +60,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
       residency.release(unit);
       if (!backward) continue;
       for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
+      persist([&] { return residency.reduce_buckets(recorder); });
     }
     persist([&] { return residency.finish_gradients(recorder); });
     persist([&] { return residency.drop_all("test", recorder); });
@@ -65,8 +73,7 @@ Recorder run(const ModelLayout& model, ByteCount budget, std::uint64_t fail_at) 
 TEST(FlatResidency, MakesTheSameDecisionsWhenACallIsRepeated) {
   const ModelLayout model = test::deep_model();
   ByteCount budget = 4_KiB;
-  while (!rehearse_steps(ShardLayout(model, 2), model.units.size(), DType::bf16, {}, 2, budget))
-    budget += 4_KiB;
+  while (!rehearse_steps(ShardLayout(model, 2), DType::bf16, {}, {}, 2, budget)) budget += 4_KiB;
   const Recorder clean = run(model, budget, ~std::uint64_t{});
   ASSERT_GT(clean.decisions.size(), 100u);
 
@@ -81,7 +88,7 @@ TEST(FlatResidency, DropsTheFlatNeededLastAndNeverTheOneNeededNext) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 12_KiB, ledger);  // three of the four flats
-  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory},
+  FlatResidency residency(shards, DType::bf16, {}, {}, {.gathered = memory, .gradients = memory},
                           {0, 1, 2, 3, 3, 2, 1, 0});
   Recorder recorder(~std::uint64_t{});
   for (const std::uint32_t unit : {0u, 1u, 2u, 3u}) {
@@ -100,7 +107,7 @@ TEST(FlatResidency, DropsNothingWhileAUnitIsLeased) {
   const ShardLayout shards(model, 2);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 8_KiB, ledger);
-  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory}, {0, 0});
+  FlatResidency residency(shards, DType::bf16, {}, {}, {.gathered = memory, .gradients = memory}, {0, 0});
   Recorder recorder(~std::uint64_t{});
   ASSERT_TRUE(residency.acquire(0, recorder));
   residency.lease(0);
@@ -117,8 +124,9 @@ TEST(FlatResidency, ReportsABudgetThatIsTooSmall) {
   model.units.push_back({"unit", {{"weight", ElementCount(2048)}}, {}});
   const ShardLayout shards(model, 2);
 
-  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 4_KiB).error().code(), ErrorCode::budget_too_small);
-  EXPECT_EQ(rehearse_steps(shards, 1, DType::bf16, {}, 1, 8_KiB)->gradients, 4_KiB);
+  EXPECT_EQ(rehearse_steps(shards, DType::bf16, {}, {}, 1, 4_KiB).error().code(),
+            ErrorCode::budget_too_small);
+  EXPECT_EQ(rehearse_steps(shards, DType::bf16, {}, {}, 1, 8_KiB)->gradients, 4_KiB);
 }
 
 // The units that follow each other in the layout fit side by side, the ones that follow each other in use do not.
@@ -130,7 +138,7 @@ TEST(FlatResidency, DropsTheUnitThatIsNeededNextRatherThanRefuseTheOneThatIsNeed
   const ShardLayout shards(model, 1);
   tiers::Ledger ledger;
   tiers::MemoryBudget memory(tiers::Tier::device, 40_KiB, ledger);
-  FlatResidency residency(shards, DType::bf16, {}, {.gathered = memory, .gradients = memory},
+  FlatResidency residency(shards, DType::bf16, {}, {}, {.gathered = memory, .gradients = memory},
                           {0, 2, 0, 2, 0, 2});
   for (std::uint64_t fail_at = 0; fail_at < 3; ++fail_at) {
     Recorder recorder(fail_at);
@@ -148,7 +156,7 @@ TEST(FlatResidency, DropsTheUnitThatIsNeededNextRatherThanRefuseTheOneThatIsNeed
 /// forward's order is another one, and the lease ends before the gradients are opened.
 Result<void> train_and_evaluate(const ShardLayout& shards, std::uint32_t units, InPlace in_place,
                                 FlatResidency::Budgets budgets, penstock::test::SeededRandom& random) {
-  FlatResidency residency(shards, DType::bf16, in_place, budgets, unit_order(units, 1));
+  FlatResidency residency(shards, DType::bf16, in_place, {}, budgets, unit_order(units, 1));
   Recorder recorder(~std::uint64_t{});
   const auto use = [&](std::uint32_t unit, bool backward, bool leased = true) -> Result<void> {
     PENSTOCK_TRY(residency.acquire(unit, recorder));
@@ -158,7 +166,7 @@ Result<void> train_and_evaluate(const ShardLayout& shards, std::uint32_t units, 
     if (leased) residency.release(unit);
     if (!backward) return ok();
     for (const std::uint32_t flat : shards.needed_by(unit)) (void)residency.close_gradient(flat);
-    return ok();
+    return residency.reduce_buckets(recorder);
   };
   std::vector<std::uint32_t> forward(units);
   for (int step = 0; step < 8; ++step) {
@@ -216,7 +224,7 @@ TEST(RehearseSteps, GoesOnWhereTheOrderIsNoLongerPredicted) {
   for (int unit = 0; unit < 264'000; ++unit) {
     model.units.push_back({.name = "", .parameters = {{"", ElementCount(128), 0}}});
   }
-  const auto peaks = rehearse_steps(ShardLayout(model, 1), model.units.size(), DType::bf16, {}, 2, 16_KiB);
+  const auto peaks = rehearse_steps(ShardLayout(model, 1), DType::bf16, {}, {}, 2, 16_KiB);
 
   ASSERT_TRUE(peaks) << peaks.error().message();
   EXPECT_LE(peaks->gathered, 16_KiB);

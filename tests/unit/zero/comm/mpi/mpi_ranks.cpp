@@ -129,8 +129,7 @@ class Collective {
           .begin({.kind = kind_,
                   .signature = {.unit = static_cast<std::uint32_t>(seed_), .step = 1},
                   .dtype = DType::bf16,
-                  .send = send,
-                  .receive = receive})
+                  .pieces = {{.send = send, .receive = receive}}})
           .value();
     }
   }

@@ -10,6 +10,7 @@
 #include <penstock/tiers/io/sim_disk.hpp>
 
 #include <gtest/gtest.h>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -107,7 +108,7 @@ class NcclRanks : public testing::Test {
                                             {.unit = 3, .step = 7});
   }
   Result<void> reduce(std::uint32_t r, DType dtype, Reduction reduction) {
-    return communicator(r).start_reduce_scatter(*rank(r).stream, flat(r, dtype), reduction,
+    return communicator(r).start_reduce_scatter(*rank(r).stream, std::array{flat(r, dtype)}, reduction,
                                                 {.unit = 4, .step = 7});
   }
 

@@ -6,6 +6,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -87,7 +88,8 @@ class NcclReductions : public NcclRanks {
       const auto mine = values(r, dtype, seed);
       std::memcpy(tiers::HostDevice::bytes(flats[r]).data(), mine.data(), mine.size());
       peers.push_back(group->join(r, device, *compute).value());
-      EXPECT_TRUE(peers[r]->start_reduce_scatter(*stream, {flats[r], dtype}, Reduction::exact, {}));
+      EXPECT_TRUE(peers[r]->start_reduce_scatter(*stream, std::array{DeviceTensor{flats[r], dtype}},
+                                                 Reduction::exact, {}));
     }
     for (std::size_t done = 0; done < peers.size();) {
       done = 0;
@@ -175,8 +177,8 @@ TEST_F(NcclReductions, ExactOnesOnSeveralStreamsDoNotOverwriteWhatTheOthersRead)
     for (std::size_t which = 0; which < 2; ++which) {
       for (std::uint32_t r = 0; r < size(); ++r) {
         auto& stream = which == 0 ? *rank(r).stream : *others[r];
-        ASSERT_TRUE(communicator(r).start_reduce_scatter(stream, {flats[2 * r + which], DType::fp32},
-                                                         Reduction::exact, {}));
+        ASSERT_TRUE(communicator(r).start_reduce_scatter(
+            stream, std::array{DeviceTensor{flats[2 * r + which], DType::fp32}}, Reduction::exact, {}));
       }
       finish();
     }
@@ -196,7 +198,8 @@ TEST_F(NcclReductions, ExactOnesNeedScratchForASlot) {
   open(2);
   const DeviceTensor large{rank(0).memory.subspan(0_B, 4_KiB), DType::bf16};
 
-  const auto refused = communicator(0).start_reduce_scatter(*rank(0).stream, large, Reduction::exact, {});
+  const auto refused =
+      communicator(0).start_reduce_scatter(*rank(0).stream, std::array{large}, Reduction::exact, {});
 
   ASSERT_FALSE(refused);
   expect_words(refused.error(), ErrorCode::invalid_argument,

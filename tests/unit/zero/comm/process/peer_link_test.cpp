@@ -72,12 +72,17 @@ class LinkedPair {
   std::array<std::string, 2> errors_;
 };
 
-/// The memory of both ends for one collective.
+/// The memory of both ends for one collective, in pieces of any size.
 struct Memory {
   std::array<std::vector<std::byte>, 2> sent, received;
+  std::vector<std::size_t> cuts;  // where each piece ends
   bool in_place = false;
 
-  Memory(std::size_t size, bool same, std::uint64_t value) : in_place(same) {
+  Memory(std::size_t size, bool same, std::uint64_t value, std::size_t pieces = 1) : in_place(same) {
+    SeededRandom random(value + 17);
+    for (std::size_t i = 1; i < pieces; ++i) cuts.push_back(random.below(size + 1));
+    cuts.push_back(size);
+    std::sort(cuts.begin(), cuts.end());
     for (std::size_t end = 0; end < 2; ++end) {
       sent[end].resize(size);
       SeededRandom bytes(value * 2 + end);
@@ -90,11 +95,17 @@ struct Memory {
     HostSpan receive{std::span(received[end])};
     const ConstHostSpan send =
         in_place ? ConstHostSpan(receive) : ConstHostSpan{std::span<const std::byte>(sent[end])};
-    return {.kind = in_place ? Transfer::Kind::all_to_all : Transfer::Kind::all_gather,
-            .signature = {.unit = unit, .step = 7},
-            .dtype = DType::bf16,
-            .send = send,
-            .receive = receive};
+    LinkOperation operation{.kind = in_place ? Transfer::Kind::all_to_all : Transfer::Kind::all_gather,
+                            .signature = {.unit = unit, .step = 7},
+                            .dtype = DType::bf16,
+                            .pieces = {}};
+    std::size_t begin = 0;
+    for (const std::size_t cut : cuts) {
+      const ByteCount at(begin), count(cut - begin);
+      operation.pieces.push_back({.send = send.subspan(at, count), .receive = receive.subspan(at, count)});
+      begin = cut;
+    }
+    return operation;
   }
   [[nodiscard]] bool arrived() const { return received[0] == first_[1] && received[1] == first_[0]; }
 
@@ -109,7 +120,7 @@ TEST(PeerLink, ExchangesBytesOfAnySizeAlsoInPlace) {
       const std::size_t sizes[] = {0,      1, 5000, PeerLink::chunk_bytes_max, PeerLink::chunk_bytes_max + 1,
                                    700'000};
       Memory memory(sizes[pair.random().below(seed < 4 ? 6 : 3)], pair.random().below(2) == 0,
-                    seed * 10 + round);
+                    seed * 10 + round, 1 + pair.random().below(4));
       const std::size_t first = pair.random().below(2);
       ASSERT_TRUE(pair.link(first).begin(memory.operation(first, round)));
       for (std::uint64_t moves = pair.random().below(30); moves > 0; --moves) (void)pair.move();
@@ -128,7 +139,7 @@ TEST(PeerLink, KeepsCollectivesApart) {
     constexpr std::uint32_t count = 6;
     std::vector<Memory> memories;
     for (std::uint32_t i = 0; i < count; ++i)
-      memories.emplace_back(pair.random().below(4000), i % 2 == 0, seed + i);
+      memories.emplace_back(pair.random().below(4000), i % 2 == 0, seed + i, 1 + i % 3);
     std::array<std::uint32_t, 2> begun{};
     while (begun[0] < count || begun[1] < count) {
       const std::size_t end = pair.random().below(2);
@@ -174,9 +185,11 @@ TEST(PeerLink, NamesCollectivesThatDiffer) {
   EXPECT_NE(differ([](LinkOperation& other) { other.signature.micro_batch = 1; }).find("micro-batch 1"),
             std::string::npos);
   EXPECT_NE(differ([](LinkOperation& other) {
-              other.send = other.send.subspan(0_B, 500_B);
-              other.receive = other.receive.subspan(0_B, 500_B);
+              other.pieces[0].send = other.pieces[0].send.subspan(0_B, 500_B);
+              other.pieces[0].receive = other.pieces[0].receive.subspan(0_B, 500_B);
             }).find("of 500 B"),
+            std::string::npos);
+  EXPECT_NE(differ([](LinkOperation& other) { other.pieces.emplace_back(); }).find("2 flats"),
             std::string::npos);
   // The end that began first reads of the difference.
   LinkedPair pair(1, 100'000);
@@ -188,6 +201,22 @@ TEST(PeerLink, NamesCollectivesThatDiffer) {
   EXPECT_NE(pair.error(1).find("different collectives"), std::string::npos) << pair.error(1);
 }
 
+TEST(PeerLink, NoticesPiecesThatAreSwapped) {
+  LinkedPair pair(1, 100'000);
+  Memory memory(1000, false, 1, /*pieces=*/2);
+  LinkOperation swapped = memory.operation(1, 3);
+  std::swap(swapped.pieces[0], swapped.pieces[1]);
+  ASSERT_NE(swapped.pieces[0].send.size(), swapped.pieces[1].send.size());
+
+  EXPECT_TRUE(pair.link(0).begin(memory.operation(0, 3)));
+  EXPECT_TRUE(pair.link(1).begin(swapped));
+  pair.settle();
+
+  for (const std::size_t end : {0u, 1u})
+    EXPECT_NE(pair.error(end).find("different collectives, wanted all-gather of 2 flats"), std::string::npos)
+        << pair.error(end);
+}
+
 // Each end hears of an interruption when it does, once or twice. Then memory of before is not touched, and collectives
 // work again.
 TEST(PeerLink, GoesOnAfterInterruptions) {
@@ -195,7 +224,8 @@ TEST(PeerLink, GoesOnAfterInterruptions) {
     LinkedPair pair(seed, 1 + seed % 7 * 800);
     std::uint64_t epoch = 0;
     for (std::uint32_t round = 0; round < 4; ++round) {
-      Memory given_up(pair.random().below(6000), pair.random().below(2) == 0, seed);
+      Memory given_up(pair.random().below(6000), pair.random().below(2) == 0, seed,
+                      1 + pair.random().below(3));
       const auto somewhat = [&] {
         for (std::uint64_t moves = pair.random().below(20); moves > 0; --moves) (void)pair.move();
       };

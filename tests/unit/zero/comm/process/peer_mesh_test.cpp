@@ -39,8 +39,8 @@ class Job {
       operations[peer] = {.kind = kind,
                           .signature = {.step = step},
                           .dtype = DType::bf16,
-                          .send = slot(r, kind == Transfer::Kind::all_gather ? r : peer),
-                          .receive = slot(r, peer)};
+                          .pieces = {{.send = slot(r, kind == Transfer::Kind::all_gather ? r : peer),
+                                      .receive = slot(r, peer)}}};
     }
     return meshes[r]->begin(operations);
   }
@@ -135,16 +135,16 @@ TEST(PeerMesh, IsNotDoneWithACollectiveThatBeginsAfterAnError) {
   penstock::test::MemoryPipes pipes(2, 1000, 1);
   auto garbage = pipes.of(1);
   PeerMesh mesh(0, 2, pipes.of(0));
-  const std::vector<std::byte> no_chunk(64, std::byte{0xff});
+  const std::vector<std::byte> no_chunk(PeerLink::header_bytes, std::byte{0xff});
   for (std::size_t sent = 0; sent < no_chunk.size();)
     sent += garbage->write(0, ConstHostSpan(std::span(no_chunk).subspan(sent))).value();
   while (mesh.advance()) continue;
 
   std::vector<std::byte> flat(128);
-  const std::vector<LinkOperation> operations(2, {.kind = Transfer::Kind::all_gather,
-                                                  .dtype = DType::bf16,
-                                                  .send = HostSpan(std::span(flat).first(64)),
-                                                  .receive = HostSpan(std::span(flat).last(64))});
+  const std::vector<LinkOperation> operations(
+      2, {.kind = Transfer::Kind::all_gather,
+          .dtype = DType::bf16,
+          .pieces = {{HostSpan(std::span(flat).first(64)), HostSpan(std::span(flat).last(64))}}});
   EXPECT_FALSE(mesh.begin(operations));
   EXPECT_FALSE(mesh.is_done());
 }

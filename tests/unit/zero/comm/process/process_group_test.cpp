@@ -8,6 +8,7 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <gtest/gtest.h>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -121,8 +122,8 @@ TEST(ProcessGroup, AveragesAndExchanges) {
       for (std::size_t i = 0; i < values.size(); ++i)
         values[i] = static_cast<float>(rank * 1000 + r * 100) + static_cast<float>(i % 50);
     }
-    auto started =
-        one.communicator->start_reduce_scatter(*one.stream, {one.flat, DType::fp32}, Reduction::exact, {});
+    auto started = one.communicator->start_reduce_scatter(
+        *one.stream, std::array{DeviceTensor{one.flat, DType::fp32}}, Reduction::exact, {});
     if (!started) return started.error().message();
     if (const auto finished = one.finish(); !finished) return finished.error().message();
     if (const auto done = one.stream->synchronize(); !done) return done.error().message();

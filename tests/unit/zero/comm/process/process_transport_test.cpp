@@ -64,10 +64,10 @@ TEST(ProcessTransport, WritesNoMemoryOfAnExchangeThatHasFailed) {
   ASSERT_FALSE(rank.communicator->poll());  // the caller returns, and its `all` ends
 
   std::uint64_t of_peer = 2, received = 0;
-  const std::vector<LinkOperation> operations(2, {.kind = Transfer::Kind::exchange,
-                                                  .dtype = DType::fp32,
-                                                  .send = ConstHostSpan(std::span(&of_peer, 1)),
-                                                  .receive = HostSpan(std::span(&received, 1))});
+  const std::vector<LinkOperation> operations(
+      2, {.kind = Transfer::Kind::exchange,
+          .dtype = DType::fp32,
+          .pieces = {{ConstHostSpan(std::span(&of_peer, 1)), HostSpan(std::span(&received, 1))}}});
   ASSERT_TRUE(peer.begin(operations));
   for (int turn = 0; turn < 100 && !peer.is_done(); ++turn) {
     (void)peer.advance();
@@ -81,8 +81,8 @@ TEST(ProcessTransport, WritesNoMemoryOfAnExchangeThatHasFailed) {
 TEST(ProcessTransport, CompletesNothingAfterAnErrorOfAStream) {
   for (int attempt = 0; attempt < 200; ++attempt) {
     RankWithAPeer rank;
-    const std::vector<std::byte> no_chunk(64, std::byte{0xff});
-    ASSERT_EQ(rank.peer->write(0, ConstHostSpan(std::span(no_chunk))).value(), 64u);
+    const std::vector<std::byte> no_chunk(PeerLink::header_bytes, std::byte{0xff});
+    ASSERT_EQ(rank.peer->write(0, ConstHostSpan(std::span(no_chunk))).value(), no_chunk.size());
     while (!rank.exchange->poll().error) std::this_thread::yield();
     ASSERT_TRUE(rank.start_exchange());
     Result<bool> polled = false;

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "zero/layout/shard_layout.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace penstock::zero {
+
+/// The order in which the units of a step are acquired: as it is predicted, and as it is recorded, which predicts the
+/// next step's.
+///
+/// Owned by one thread.
+class OrderOfUse {
+ public:
+  /// `shards` outlives it. `units` predicts the first step.
+  OrderOfUse(const ShardLayout& shards, std::vector<std::uint32_t> units);
+
+  /// The changes of note().
+  struct Noted {
+    bool repeated = false;
+    std::optional<std::uint32_t> acquiring_before;
+    std::optional<std::vector<std::uint32_t>> order_before;
+  };
+  /// The unit is used now. Noting it again before end_use() counts as the same use. A use that was not predicted ends
+  /// the prediction until the next step.
+  [[nodiscard]] Noted note(std::uint32_t unit);
+  void undo(Noted use);
+  void end_use() { acquiring_.reset(); }
+
+  /// The unit that is used after `distance` others, as far as it is predicted.
+  [[nodiscard]] std::optional<std::uint32_t> next(std::size_t distance) const;
+  /// Uses from now until a unit needs `flat`, in the predicted order; the largest number when none does.
+  [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
+
+  [[nodiscard]] bool has_uses() const { return !recorded_.empty(); }
+  /// Forgets the uses since the last step, which are no part of one.
+  void forget_uses();
+  /// Predicts `units`, unless the last step had as many uses: then its order is the better prediction.
+  void expect(std::vector<std::uint32_t> units);
+  /// The order of this step predicts the next one's.
+  void end_step();
+  /// Predicts `units` for the next step.
+  void restart(std::vector<std::uint32_t> units);
+
+ private:
+  void predict(std::vector<std::uint32_t> units);
+
+  const ShardLayout& shards_;
+  std::vector<std::uint32_t> predicted_;  // units
+  std::vector<std::vector<std::size_t>>
+      uses_;  // by flat: positions in predicted_ of the units that need it, ascending
+  std::vector<std::uint32_t> predicted_for_step_;  // what predicted_ was when the last step had ended
+  std::vector<std::uint32_t> recorded_;
+  std::size_t position_ = 0;
+  std::optional<std::uint32_t> acquiring_;  // the unit of a use that has not ended
+};
+
+/// Predicts the units in the order of a step's acquires: forward and backward of each micro-batch, and of 2^20 acquires
+/// or one micro-batch at most.
+[[nodiscard]] std::vector<std::uint32_t> unit_order(std::size_t units, std::uint32_t micro_batches);
+
+/// Acquire number `i` of a step of `units` units, of any number of micro-batches.
+[[nodiscard]] std::uint32_t unit_at(std::uint64_t i, std::uint64_t units);
+
+}  // namespace penstock::zero

@@ -1,0 +1,112 @@
+#include "zero/layout/rehearse_steps.hpp"
+
+#include "zero/layout/padded.hpp"
+
+#include <penstock/base/check.hpp>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace penstock::zero {
+
+using tiers::Purpose;
+
+namespace {
+// Steps of more micro-batches are rehearsed only when the caller asks for them.
+constexpr std::uint32_t rehearsed_micro_batches_max = 16;
+
+class NoEffects final : public FlatResidency::Effects {
+  Result<void> gather(std::uint32_t) override { return ok(); }
+  Result<void> drop(std::uint32_t) override { return ok(); }
+  Result<void> open_gradient(std::uint32_t) override { return ok(); }
+  Result<void> reduce(std::span<const std::uint32_t>) override { return ok(); }
+  Result<void> finish_gradient(std::uint32_t) override { return ok(); }
+};
+
+// More than any model has, and less than the sums of a few of these overflow.
+constexpr ByteCount unlimited(std::uint64_t{1} << 60);
+
+/// What a rehearsal has and does.
+struct Rehearsal {
+  const ShardLayout& shards;
+  DType dtype;
+  InPlace in_place;
+  const ResidencyLimits& limits;
+  ByteCount gathered_in_place;  // the budget of leases
+  ByteCount device;             // the budget of everything else
+  bool gradients = true;        // whether full gradients are opened
+};
+
+/// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
+Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& ledger, std::uint32_t count,
+                                       std::uint32_t expected) {
+  NoEffects none;
+  tiers::Ledger unused;
+  tiers::MemoryBudget device(tiers::Tier::device, with.device, ledger);
+  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,
+                             tiers::MemoryBudget::Ranges::counted);
+  const std::size_t units = with.shards.unit_count();
+  FlatResidency residency(with.shards, with.dtype, with.in_place, with.limits,
+                          {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
+                          unit_order(units, expected));
+  for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * units; ++i) {
+    const std::uint32_t unit = unit_at(i, units);
+    PENSTOCK_TRY(residency.acquire(unit, none));
+    residency.lease(unit);
+    const bool reduces = with.gradients && i / units % 2 == 1;
+    if (reduces) PENSTOCK_TRY(residency.open_gradients(unit, none));
+    residency.release(unit);
+    if (!reduces) continue;
+    for (const std::uint32_t flat : with.shards.needed_by(unit)) (void)residency.close_gradient(flat);
+    PENSTOCK_TRY(residency.reduce_buckets(none));
+  }
+  return residency.places();
+}
+
+/// Rehearses steps of more and more micro-batches until decisions repeat, and of `micro_batches` at least. A
+/// micro-batch looks ahead into the next one at most: what it does follows from where everything is when it begins, and
+/// from whether it is the last. From the first repetition on, nothing is new.
+Result<void> rehearse_until_repeated(const Rehearsal& with, tiers::Ledger& ledger,
+                                     std::uint32_t micro_batches) {
+  std::set<FlatResidency::Places> seen;
+  for (std::uint32_t count = 1;; ++count) {
+    PENSTOCK_TRY(rehearse(with, ledger, count, count));
+    PENSTOCK_TRY_ASSIGN(auto places, rehearse(with, ledger, count, count + 1));
+    const bool repeats = !seen.insert(std::move(places)).second;
+    if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) return ok();
+  }
+}
+
+}  // namespace
+
+Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, DType dtype, InPlace in_place,
+                                   const ResidencyLimits& limits, std::uint32_t micro_batches,
+                                   ByteCount budget) {
+  tiers::Ledger ledger;
+  PENSTOCK_TRY(rehearse_until_repeated({.shards = shards,
+                                        .dtype = dtype,
+                                        .in_place = in_place,
+                                        .limits = limits,
+                                        .gathered_in_place = unlimited,
+                                        .device = budget},
+                                       ledger, micro_batches));
+  return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
+                     .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};
+}
+
+Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_place,
+                             const ResidencyLimits& limits, ByteCount budget) {
+  PENSTOCK_CHECK(in_place.parameters);
+  tiers::Ledger ledger;
+  return rehearse_until_repeated({.shards = shards,
+                                  .dtype = dtype,
+                                  .in_place = in_place,
+                                  .limits = limits,
+                                  .gathered_in_place = budget,
+                                  .device = {},
+                                  .gradients = false},
+                                 ledger, 1);
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,43 @@
+#include "zero/layout/unit_needs.hpp"
+
+#include "zero/layout/padded.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap) {
+  UnitNeeds needs;
+  ByteCount before;
+  for (std::uint32_t unit = 0; unit < shards.unit_count(); ++unit) {
+    ByteCount gathered, gradients;
+    for (const std::uint32_t flat : shards.needed_by(unit)) {
+      gradients += padded(shards.flats()[flat].length, dtype);
+      gathered += padded(shards.flats()[flat].length, dtype) + lease_gap;
+    }
+    needs.gradients = std::max(needs.gradients, gradients);
+    needs.gathered = std::max(needs.gathered, before + gathered);
+    before = gathered;
+  }
+  for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
+    const ByteCount size = padded(shards.flats()[f].length, dtype);
+    needs.all_gradients += size;
+    if (shards.user_count(f) > 1) needs.shared_gradients += size;
+  }
+  return needs;
+}
+
+GradientShare gradient_share(const ShardLayout& shards, DType dtype, const ResidencyLimits& limits,
+                             ByteCount budget, bool with_gathered) {
+  const UnitNeeds needs = unit_needs(shards, dtype, {});
+  const ByteCount beside = needs.shared_gradients + (with_gathered ? needs.gathered : ByteCount());
+  const ByteCount room = budget - std::min(budget, beside), bucket_max = room / gradient_rounds(limits);
+  const ByteCount bucket =
+      std::min(bucket_max, padded(std::min(limits.reduce_bucket, ReductionQueue::elements_enough), dtype));
+  const ByteCount held =
+      std::min(room, std::max(bucket, needs.gradients) * gradient_rounds(limits)) + needs.shared_gradients;
+  return {.held = std::min(held, needs.all_gradients),
+          .bucket_max = {.elements = limits.reduce_bucket, .bytes = bucket_max}};
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,263 @@
+// What the limits of a configuration make FlatResidency decide: buckets, gathers ahead, parameters that stay.
+#include "zero/layout/residency_limits.hpp"
+
+#include "zero/layout/flat_residency.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
+
+#include <gtest/gtest.h>
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+using Decisions = std::vector<std::string>;
+
+constexpr ElementCount unit_elements{2048};
+
+/// Units of 2048 elements, 4 KiB in bf16, each with one flat.
+struct Device final : FlatResidency::Effects {
+  Device(std::uint32_t units, ByteCount size, const ResidencyLimits& limits, std::vector<std::uint32_t> order)
+      : shards(layout(units), 2),
+        memory(tiers::Tier::device, size, ledger),
+        residency(shards, DType::bf16, {}, limits, {.gathered = memory, .gradients = memory},
+                  std::move(order)) {}
+
+  static ModelLayout layout(std::uint32_t units) {
+    ModelLayout model;
+    for (std::uint32_t i = 0; i < units; ++i)
+      model.units.push_back({"unit", {{"weight", unit_elements}}, {}});
+    return model;
+  }
+
+  void use(std::uint32_t unit) {
+    ASSERT_TRUE(residency.acquire(unit, *this));
+    residency.lease(unit);
+    residency.release(unit);
+  }
+  void reduce(std::uint32_t unit) {
+    ASSERT_TRUE(residency.open_gradients(unit, *this));
+    ASSERT_TRUE(residency.close_gradient(unit));
+    ASSERT_TRUE(residency.reduce_buckets(*this));
+  }
+  void use_and_reduce(std::uint32_t unit) {
+    use(unit);
+    reduce(unit);
+  }
+  void end_step() {
+    ASSERT_TRUE(residency.finish_gradients(*this));
+    ASSERT_TRUE(residency.drop_all("test", *this));
+    residency.end_step();
+  }
+  /// Since the last call, those that begin with `what`.
+  Decisions take(const std::string& what) {
+    Decisions found;
+    for (std::string& one : std::exchange(decisions, {})) {
+      if (one.starts_with(what)) found.push_back(std::move(one));
+    }
+    return found;
+  }
+
+  ShardLayout shards;
+  tiers::Ledger ledger;
+  tiers::MemoryBudget memory;
+  FlatResidency residency;
+  Decisions decisions;
+
+ private:
+  Result<void> note(std::string what) {
+    decisions.push_back(std::move(what));
+    return ok();
+  }
+  Result<void> gather(std::uint32_t flat) override { return note("gather " + std::to_string(flat)); }
+  Result<void> drop(std::uint32_t flat) override { return note("drop " + std::to_string(flat)); }
+  Result<void> open_gradient(std::uint32_t flat) override { return note("open " + std::to_string(flat)); }
+  Result<void> reduce(std::span<const std::uint32_t> flats) override {
+    std::string what = "reduce";
+    for (const std::uint32_t flat : flats) what.append(" ").append(std::to_string(flat));
+    return note(std::move(what));
+  }
+  Result<void> finish_gradient(std::uint32_t flat) override { return note("finish " + std::to_string(flat)); }
+};
+
+constexpr ByteCount roomy = 1_MiB;
+
+TEST(Buckets, ReduceGradientsTogetherUpToTheLimitAndTheEndOfAMicroBatch) {
+  Device device(5, roomy, {.reduce_bucket = unit_elements * 2}, unit_order(5, 2));
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (const std::uint32_t unit : {0u, 1u, 2u, 3u, 4u}) device.use(unit);
+    for (const std::uint32_t unit : {4u, 3u, 2u, 1u}) device.use_and_reduce(unit);
+    EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 4 3", "reduce 2 1"}));
+    device.use_and_reduce(0);
+    EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 0"}));
+  }
+}
+
+TEST(Buckets, AreClosedAsSoonAsTheNextGradientsHaveNoRoomInThem) {
+  Device device(3, roomy, {.reduce_bucket = unit_elements * 2}, {2, 1, 0});
+  device.use_and_reduce(2);
+  EXPECT_EQ(device.take("reduce"), Decisions{});
+  device.use_and_reduce(1);
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2 1"}));
+}
+
+TEST(Buckets, AreOfOneGradientWhereALimitIsSmallerThanIt) {
+  Device device(3, roomy, {.reduce_bucket = ElementCount(1)}, {});
+  for (const std::uint32_t unit : {2u, 1u, 0u}) device.use_and_reduce(unit);
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2", "reduce 1", "reduce 0"}));
+}
+
+TEST(Buckets, ExpectNoGradientOfUnitsThatGetNone) {
+  Device device(3, roomy, {}, unit_order(3, 1));
+  device.residency.expect_no_gradients(std::array<std::uint32_t, 1>{1});
+  for (const std::uint32_t unit : {2u, 0u}) device.use_and_reduce(unit);
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2 0"}));
+}
+
+TEST(Buckets, AreClosedWhenAGradientIsOpenedAgain) {
+  Device device(3, roomy, {}, {});
+  device.use_and_reduce(2);
+  EXPECT_EQ(device.take("reduce"), Decisions{});
+  device.use_and_reduce(2);
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2"}));
+}
+
+TEST(Buckets, AreClosedWhenTheirMemoryIsNeeded) {
+  // Two gathered units and two gradients. The order is not predicted, so that nothing says in advance what comes.
+  Device device(4, 16_KiB, {}, {});
+  device.use_and_reduce(3);
+  EXPECT_EQ(device.take("reduce"), Decisions{});
+  device.use_and_reduce(2);
+  device.reduce(1);
+  ASSERT_EQ(device.take("reduce").front(), "reduce 3");
+}
+
+TEST(Buckets, AreClosedAtTheEndOfAStep) {
+  Device device(3, roomy, {}, unit_order(3, 1));
+  device.use_and_reduce(2);
+  device.use_and_reduce(1);
+  device.end_step();
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2 1"}));
+  EXPECT_EQ(device.memory.free(), device.memory.size());
+}
+
+TEST(Buckets, AreForgottenWithAnAbandonedStep) {
+  Device device(3, roomy, {}, unit_order(3, 1));
+  device.use_and_reduce(2);
+  device.residency.abandon_step(unit_order(3, 1));
+  EXPECT_EQ(device.memory.free(), device.memory.size());
+  device.decisions.clear();
+
+  for (const std::uint32_t unit : {0u, 1u, 2u}) device.use(unit);
+  for (const std::uint32_t unit : {2u, 1u, 0u}) device.use_and_reduce(unit);
+  EXPECT_EQ(device.take("reduce"), (Decisions{"reduce 2 1 0"}));
+}
+
+TEST(Buckets, HoldTheirMemoryOneAtATimeWithoutOverlap) {
+  for (const bool overlap : {true, false}) {
+    Device device(4, roomy, {.reduce_bucket = ElementCount(1), .overlap = overlap}, {});
+    device.use_and_reduce(3);
+    EXPECT_EQ(device.take("finish"), Decisions{});
+    device.use(2);
+    EXPECT_EQ(device.take("finish"), overlap ? Decisions{} : Decisions{"finish 3"});
+  }
+}
+
+TEST(Buckets, TakeTheMemoryOfOneUnitLessWithoutOverlap) {
+  Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  const auto plan = [&] { return plan_memory(config, Device::layout(6), 2, 2).value(); };
+  const MemoryPlan overlapping = plan();
+  config.overlap_comm = false;
+  const MemoryPlan waiting = plan();
+
+  EXPECT_EQ(overlapping.device_gradients, 8_KiB);
+  EXPECT_EQ(waiting.device_gradients, 4_KiB);
+  EXPECT_EQ(overlapping.device_minimum - waiting.device_minimum, 4_KiB);
+}
+
+TEST(Prefetch, GathersUnitsAheadWhileFewerElementsAreThanTheLimit) {
+  const std::vector<std::uint32_t> order = {0, 1, 2, 3, 4, 5};
+  Device device(6, roomy, {.prefetch = unit_elements * 2 + ElementCount(1)}, order);
+  device.use(0);
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1", "gather 2", "gather 3"}));
+  device.use(1);
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 4"}));
+
+  Device none(6, roomy, {.prefetch = ElementCount()}, order);
+  for (const std::uint32_t unit : order) none.use(unit);
+  EXPECT_EQ(none.take("gather").size(), 6u);
+  EXPECT_EQ(none.take("drop"), Decisions{});
+
+  Device first(6, roomy, {.prefetch = ElementCount(1)}, order);
+  first.use(0);
+  EXPECT_EQ(first.take("gather"), (Decisions{"gather 0", "gather 1"}));
+}
+
+TEST(Prefetch, CountsWhatAFailedCallHasGatheredOnce) {
+  Device device(6, roomy, {.prefetch = unit_elements * 2}, {0, 1, 2, 3, 4, 5});
+  for (int call = 0; call < 3; ++call) ASSERT_TRUE(device.residency.acquire(0, device));
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1", "gather 2"}));
+}
+
+TEST(Prefetch, TakesOnlyTheRoomOfFlatsNeededLater) {
+  // Four units beside two gradients.
+  Device device(6, 24_KiB, {.reduce_bucket = ElementCount(1)}, {0, 1, 2, 3, 4, 5, 0, 1});
+  device.use(0);
+  EXPECT_EQ(device.decisions, (Decisions{"gather 0", "gather 1", "gather 2", "gather 3"}));
+  device.use(1);
+  device.decisions.clear();
+
+  device.use(2);
+
+  EXPECT_EQ(device.decisions, (Decisions{"drop 1", "gather 5"})) << "3 and 4 are needed before 0";
+}
+
+TEST(Prefetch, LeavesRoomForGradients) {
+  Device device(8, 32_KiB, {.reduce_bucket = ElementCount(1)}, {0, 1, 2, 3, 4, 5, 6, 7});
+  device.use(0);
+  EXPECT_EQ(device.take("gather").size(), 6u);
+
+  for (const std::uint32_t unit : {7u, 6u, 5u, 4u}) device.reduce(unit);
+
+  EXPECT_EQ(device.take("drop"), Decisions{});
+}
+
+TEST(Prefetch, FollowsANewOrderFromTheNextStepOn) {
+  Device device(6, roomy, {.prefetch = unit_elements * 3}, {0, 1, 2, 3, 4, 5});
+  const std::vector<std::uint32_t> other = {0, 3, 5, 1, 4, 2};
+  for (const std::uint32_t unit : other) device.use(unit);
+  EXPECT_EQ(device.take("gather").size(), 6u);
+  device.end_step();
+  device.decisions.clear();
+
+  device.use(0);
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 3", "gather 5", "gather 1"}));
+}
+
+TEST(LiveParameters, LimitWhatIsGatheredBesideTheUnitInUse) {
+  Device device(6, roomy, {.live_parameters = unit_elements * 2}, {0, 1, 2, 3, 4, 5, 4, 3});
+  device.use(0);
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1", "gather 2"}));
+  device.use(1);
+  EXPECT_EQ(device.decisions, (Decisions{"drop 0", "gather 3"}));
+}
+
+TEST(LiveParameters, NeverKeepAUnitFromBeingGathered) {
+  Device device(4, roomy, {.live_parameters = ElementCount()}, {0, 1, 2, 3});
+  ASSERT_TRUE(device.residency.acquire(0, device));
+  device.residency.lease(0);
+  ASSERT_TRUE(device.residency.acquire(1, device));
+  device.residency.lease(1);
+  EXPECT_EQ(device.decisions, (Decisions{"gather 0", "gather 1"}));
+  device.residency.release(0);
+  device.residency.release(1);
+  ASSERT_TRUE(device.residency.acquire(2, device));
+  EXPECT_EQ(device.decisions, (Decisions{"gather 0", "gather 1", "drop 0", "drop 1", "gather 2"}));
+}
+
+}  // namespace
+}  // namespace penstock::zero
