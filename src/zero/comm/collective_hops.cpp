@@ -26,7 +26,7 @@ namespace {
 class GatherHop final : public CollectiveHop {
  public:
   GatherHop(const CollectiveContext& context, GatherTarget target, swap::PendingLease shard)
-      : CollectiveHop(context, Transfer::Kind::all_gather, target.signature, 1),
+      : CollectiveHop(context, Transfer::Kind::all_gather, target.signature),
         target_(std::move(target)),
         pending_(std::move(shard)) {}
   ~GatherHop() override {
@@ -127,8 +127,7 @@ class GatherHop final : public CollectiveHop {
 class ReduceScatterHop final : public CollectiveHop {
  public:
   ReduceScatterHop(const CollectiveContext& context, std::shared_ptr<GradientBucket> bucket)
-      : CollectiveHop(context, kind_of(context.reduction), bucket->signature, bucket->flats.size()),
-        bucket_(std::move(bucket)) {}
+      : CollectiveHop(context, kind_of(context.reduction), bucket->signature), bucket_(std::move(bucket)) {}
   bool is_blocked() const override { return !bucket_->started && !is_head(); }
   TimePoint poll_interval() const override { return bucket_->started ? peer_poll_interval : forever; }
 
@@ -175,7 +174,7 @@ class ImmediateHop final : public CollectiveHop {
       : CollectiveHop(context), start_collective_(std::move(start_collective)) {}
   ImmediateHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature,
                Start start_collective)
-      : CollectiveHop(context, kind, signature, 0), start_collective_(std::move(start_collective)) {}
+      : CollectiveHop(context, kind, signature), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
   TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
 

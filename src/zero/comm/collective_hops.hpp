@@ -60,10 +60,9 @@ class CollectiveHop : public OrderedHop {
  public:
   explicit CollectiveHop(const CollectiveContext& context)
       : OrderedHop(context.communicator, context.order), context_(context), number_(context.order.append()) {}
-  CollectiveHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature,
-                std::size_t flats)
+  CollectiveHop(const CollectiveContext& context, Transfer::Kind kind, const CollectiveSignature& signature)
       : CollectiveHop(context) {
-    context.trace.add(kind, signature, flats);
+    context.trace.add(kind, signature);
   }
 
  protected:
@@ -107,7 +106,7 @@ struct GradientBucket {
   std::vector<DeviceTensor> flats;
   std::vector<const tiers::Event*> written;  ///< of each, before the collective
   std::vector<tiers::Event*> reduced;        ///< of each, recorded after it
-  CollectiveSignature signature;             ///< of the first
+  CollectiveSignature signature;             ///< of the first, with the others
   bool started = false, done = false;        ///< set and read by the mover
 };
 /// Reduces this rank's slots to the mean over ranks. For the first flat of the bucket.

@@ -13,11 +13,10 @@ namespace penstock::zero {
 /// transport compares the collectives themselves. Used by the trainer's thread.
 class CollectiveTrace {
  public:
-  /// Of `flats` flats.
-  void add(Transfer::Kind kind, const CollectiveSignature& signature, std::uint64_t flats) {
-    for (const std::uint64_t value :
-         {std::uint64_t(kind), std::uint64_t(signature.subject), std::uint64_t{signature.unit},
-          std::uint64_t{signature.group}, std::uint64_t{signature.micro_batch}, signature.step, flats})
+  void add(Transfer::Kind kind, const CollectiveSignature& signature) {
+    for (const std::uint64_t value : {std::uint64_t(kind), std::uint64_t(signature.subject),
+                                      std::uint64_t{signature.unit}, std::uint64_t{signature.group},
+                                      std::uint64_t{signature.micro_batch}, signature.step, signature.others})
       hash_ = splitmix64_add(hash_, value);
   }
   [[nodiscard]] std::uint64_t hash() const { return hash_; }

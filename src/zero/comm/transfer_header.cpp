@@ -13,14 +13,14 @@ static_assert(std::has_unique_object_representations_v<TransferHeader>);
 TransferHeader TransferHeader::of(const Transfer& transfer) {
   const CollectiveSignature& signature = transfer.signature;
   ByteCount bytes = transfer.mine.size();
-  std::uint64_t sizes = 0;
+  std::uint64_t contents = signature.others;
   for (const DeviceTensor& flat : transfer.flats) {
     bytes += flat.bytes.size();
-    sizes = splitmix64_add(sizes, flat.bytes.size().value());
+    contents = splitmix64_add(contents, flat.bytes.size().value());
   }
   return {.step = signature.step,
           .bytes = bytes.value(),
-          .sizes = sizes,
+          .contents = contents,
           .unit = signature.unit,
           .group = signature.group,
           .micro_batch = signature.micro_batch,
@@ -40,15 +40,15 @@ std::span<const std::byte> TransferHeader::as_bytes() const {
   return std::as_bytes(std::span(this, 1));
 }
 
-std::string flats_text(std::uint64_t flats, std::uint64_t sizes) {
+std::string flats_text(std::uint64_t flats, std::uint64_t contents) {
   if (flats <= 1) return {};
-  return std::to_string(flats) + " flats (sizes #" + std::to_string(sizes % 10'000) + ") with ";
+  return std::to_string(flats) + " flats (#" + std::to_string(contents % 10'000) + ") with ";
 }
 
 std::string to_string(const TransferHeader& header) {
   const bool typed = header.kind == Transfer::Kind::all_to_all || header.kind == Transfer::Kind::native_mean;
-  std::string text = std::string(to_string(header.kind)) + " of " + flats_text(header.flats, header.sizes) +
-                     to_string(ByteCount(header.bytes));
+  std::string text = std::string(to_string(header.kind)) + " of " +
+                     flats_text(header.flats, header.contents) + to_string(ByteCount(header.bytes));
   if (typed) text.append(" of ").append(to_string(header.dtype));
   return text + ", " +
          to_string(CollectiveSignature{.subject = header.subject,

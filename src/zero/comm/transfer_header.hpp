@@ -16,8 +16,8 @@ namespace penstock::zero {
 /// that its bytes can be sent.
 struct TransferHeader {
   std::uint64_t step = 0;
-  std::uint64_t bytes = 0;  ///< of all flats
-  std::uint64_t sizes = 0;  ///< a hash of the size of each: two may be swapped
+  std::uint64_t bytes = 0;     ///< of all flats
+  std::uint64_t contents = 0;  ///< a hash of the flats and their sizes: two may be swapped
   std::uint32_t unit = 0, group = 0, micro_batch = 0;
   std::uint32_t flats = 0;
   Transfer::Kind kind{};
@@ -34,11 +34,11 @@ struct TransferHeader {
 };
 
 /// "reduce-scatter of 4.0 KiB of bf16, gradients of unit 3, …". An all-gather moves bytes of any type. Of several
-/// flats, names their number, and sizes that differ differently.
+/// flats, names their number, and others differently.
 [[nodiscard]] std::string to_string(const TransferHeader& header);
 
-/// "3 flats (sizes #1234) with ", where the number follows from the hash of the sizes; empty for one flat.
-[[nodiscard]] std::string flats_text(std::uint64_t flats, std::uint64_t sizes);
+/// "3 flats (#1234) with ", where the number follows from the hash of them; empty for one flat.
+[[nodiscard]] std::string flats_text(std::uint64_t flats, std::uint64_t contents);
 
 /// The error of rank `rank`, whose transfer is `mine`, where that of `peer` is `other`.
 [[nodiscard]] Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,

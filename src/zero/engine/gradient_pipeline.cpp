@@ -1,5 +1,6 @@
 #include "zero/engine/gradient_pipeline.hpp"
 
+#include "base/splitmix64.hpp"
 #include "zero/engine/gradient_hops.hpp"
 
 #include <algorithm>
@@ -114,6 +115,8 @@ void GradientPipeline::reduce(std::span<const std::uint32_t> flats) {
   const FlatState& first = *bucket.front().flat;
   CollectiveSignature signature = context_.signature(CollectiveSignature::Subject::gradients, first);
   signature.micro_batch = first.grad.closed_count - 1;
+  for (const std::uint32_t index : flats.subspan(1))
+    signature.others = splitmix64_add(signature.others, index);
   std::vector<swap::Move> moves = make_gradient_moves(context_, bucket, signature);
   for (std::size_t i = 0; i < bucket.size(); ++i)
     context_.start(std::move(moves[i]), bucket[i].flat->grad.reduction);

@@ -19,7 +19,8 @@ class ReductionQueue {
   /// Elements with which a bucket is closed, whatever its limit is: a larger one gains no bandwidth, and delays the
   /// copies of its gradients to host memory.
   static constexpr ElementCount elements_enough{1 << 24};
-  /// Each flat has transfers of its own to every peer, of which NCCL has allowed 2048 at a time.
+  /// Each flat is sent to and received from every peer, in one group: of at most 2048 calls, as older versions of NCCL
+  /// document it, with Compute::mean_inputs_max ranks.
   static constexpr std::size_t flats_max = 16;
 
   struct Size {

@@ -23,6 +23,7 @@ struct CollectiveSignature {
   std::uint32_t unit = 0, group = 0;  ///< of the flat; 0 for an exchange
   std::uint32_t micro_batch = 0;  ///< number of the flat's gradients of this step that were complete before
   std::uint64_t step = 0;         ///< number of the step in progress
+  std::uint64_t others = 0;       ///< a hash of the flats that are reduced together with this one
 
   bool operator==(const CollectiveSignature&) const = default;
 };

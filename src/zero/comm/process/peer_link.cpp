@@ -28,14 +28,14 @@ struct PeerLink::Header {
   std::uint32_t unit = 0, group = 0, micro_batch = 0;
   std::uint32_t bytes = 0;  ///< of the chunk
   std::uint64_t step = 0, epoch = 0, number = 0;
-  std::uint64_t offset = 0, size = 0;   ///< of the chunk, among the collective's `size` bytes
-  std::uint64_t pieces = 0, sizes = 0;  ///< their number, and a hash of the size of each
+  std::uint64_t offset = 0, size = 0;      ///< of the chunk, among the collective's `size` bytes
+  std::uint64_t pieces = 0, contents = 0;  ///< their number, and a hash of them and their sizes
 
   /// Of one and the same collective.
   [[nodiscard]] bool is_of(const Header& other) const {
     return kind == other.kind && dtype == other.dtype && subject == other.subject && unit == other.unit &&
            group == other.group && micro_batch == other.micro_batch && step == other.step &&
-           size == other.size && pieces == other.pieces && sizes == other.sizes;
+           size == other.size && pieces == other.pieces && contents == other.contents;
   }
 };
 
@@ -58,7 +58,7 @@ PeerLink::Header PeerLink::header_of(std::uint64_t offset, std::uint64_t bytes) 
           .offset = offset,
           .size = size_,
           .pieces = operation_->pieces.size(),
-          .sizes = sizes_};
+          .contents = contents_};
 }
 
 void PeerLink::advance(Place& place, std::uint64_t count) const {
@@ -78,11 +78,12 @@ std::uint64_t PeerLink::left_in_piece(const Place& place) const {
 Result<void> PeerLink::begin(const LinkOperation& operation) {
   PENSTOCK_CHECK(is_done() && !is_interrupted());
   operation_ = operation;
-  size_ = sizes_ = 0;
+  size_ = 0;
+  contents_ = operation.signature.others;
   for (const LinkOperation::Piece& piece : operation.pieces) {
     PENSTOCK_CHECK(piece.send.size() == piece.receive.size());
     size_ += piece.send.size().value();
-    sizes_ = splitmix64_add(sizes_, piece.send.size().value());
+    contents_ = splitmix64_add(contents_, piece.send.size().value());
   }
   ++number_;
   for (Place* place : {&sent_, &received_}) advance(*place = {}, 0);
@@ -216,7 +217,7 @@ Result<void> PeerLink::take_header() {
 std::string PeerLink::text_of(const Header& header) {
   std::string size = to_string(ByteCount(header.size));
   if (header.kind == Transfer::Kind::all_to_all) size.append(" of ").append(to_string(header.dtype));
-  return std::string(to_string(header.kind)) + " of " + flats_text(header.pieces, header.sizes) +
+  return std::string(to_string(header.kind)) + " of " + flats_text(header.pieces, header.contents) +
          "slots of " + size + ", " +
          to_string(CollectiveSignature{.subject = header.subject,
                                        .unit = header.unit,

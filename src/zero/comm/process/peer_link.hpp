@@ -92,8 +92,8 @@ class PeerLink {
 
   std::array<std::byte, header_bytes> header_out_{}, header_in_{};
   std::size_t header_left_ = 0, header_read_ = 0;
-  ConstHostSpan chunk_out_;             // what is left of the chunk that is being sent
-  std::uint64_t size_ = 0, sizes_ = 0;  // of all pieces, and a hash of the size of each
+  ConstHostSpan chunk_out_;                // what is left of the chunk that is being sent
+  std::uint64_t size_ = 0, contents_ = 0;  // of all pieces, and a hash of them and their sizes
   Place sent_, received_;
   bool has_sent_ = false, has_received_ = false;  // a chunk of it, perhaps an empty one
   Incoming incoming_ = Incoming::header;

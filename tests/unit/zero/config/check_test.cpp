@@ -75,6 +75,8 @@ const Case wrong[] = {
      "penstock.tile_elements: wanted an integer from 16384 to 4294967295, a multiple of 16384, got 20000"},
     {"NoTile", [](Config& c) { c.penstock.tile_elements = ElementCount(); },
      "penstock.tile_elements: wanted an integer from 16384 to 4294967295, a multiple of 16384, got 0"},
+    {"NoBucket", [](Config& c) { c.reduce_bucket_size = ElementCount(); },
+     "zero_optimization.reduce_bucket_size: wanted an integer of at least 1, got 0"},
     {"NoTilesInFlight", [](Config& c) { c.penstock.tiles_in_flight = 0; },
      "penstock.tiles_in_flight: wanted an integer from 1 to 4096, got 0"},
     {"NoDeadline", [](Config& c) { c.penstock.io_deadline_seconds = 0; },

@@ -178,6 +178,24 @@ TEST(RanksDisagree, OnTheOrderInWhichTheyReduce) {
   expect_named(errors, {"reduce-scatter", "gradients of unit 3", "gradients of unit 2"});
 }
 
+TEST(RanksDisagree, OnGradientsOfEqualSizeThatTheyReduceTogether) {
+  const auto reduce = [](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+    PENSTOCK_TRY(engine.begin_step({}));
+    const std::vector<std::uint32_t> units = {3, 1 + rank, 2 - rank, 0};
+    for (const std::uint32_t unit : units) {
+      PENSTOCK_TRY_ASSIGN(auto gradients, engine.gradients(unit, stream));
+      PENSTOCK_TRY(engine.reduce(std::move(gradients), stream));
+    }
+    PENSTOCK_TRY(engine.step());
+    return ok();
+  };
+  const auto with_room = [](std::uint32_t, Rank::Options& options) {
+    options.config.penstock.device_budget = 1_MiB;
+  };
+
+  expect_named(run(reduce, with_room), {"reduce-scatter of 4 flats", "gradients of unit 3"});
+}
+
 TEST(RanksDisagree, OnTheLearningRate) {
   const auto errors = run([](std::uint32_t rank, Engine& engine, tiers::Stream& stream) {
     return whole_step(engine, stream, {.learning_rate = rank == 0 ? 0.5f : 0.25f});
