@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 namespace penstock::zero {
 
@@ -169,7 +170,7 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
         .wanted("below " + std::to_string(options.ranks) + ", ranks")
         .got(options.rank);
   }
-  if (options.rank_0.port == 0 || options.rank_0.host.empty()) {
+  if ((options.rank_0.port == 0 && !options.free_port) || options.rank_0.host.empty()) {
     return Error::invalid_argument(operation)
         .object("rank_0")
         .wanted("a host and a port")
@@ -179,7 +180,12 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
   if (std::min({join_max, silence, gather_max}) <= TimePoint::zero() || clock == nullptr) {
     return Error::invalid_argument(operation).object("patience").wanted("times above 0, and a clock");
   }
-  auto channel = std::make_unique<TcpControlChannel>(options);
+  std::unique_ptr<TcpControlChannel> channel;
+  try {
+    channel = std::make_unique<TcpControlChannel>(options);
+  } catch (const std::system_error& refused) {  // such as too many open files
+    return Error::from_errno(operation, refused.code().value());
+  }
   if (options.rank == 0) PENSTOCK_TRY(channel->listen());
   PENSTOCK_TRY(channel->start());
   PENSTOCK_TRY(channel->wait_for_peers());

@@ -35,13 +35,20 @@ class ControlChannel : public JobControl {
     std::uint32_t rank = 0, ranks = 1;
     Endpoint rank_0;  ///< where rank 0 listens
     control::Patience patience = {};
+    /// Of a rank 0 whose port is not known: it listens on a free one, and `tell` tells it to the others.
+    struct FreePort {
+      bool only_here = false;  ///< at the loopback `rank_0.host`, else at all addresses of the machine
+      std::function<Result<void>(std::uint16_t port)> tell;
+    };
+    std::optional<FreePort> free_port = {};
   };
   using Peer = control::Peer;
 
   /// Returns when all ranks have come.
   ///
-  /// Errors: in_use and permission, where rank 0 cannot listen; deadline_exceeded, naming what is missing;
-  /// invalid_argument and already_exists, for ranks that do not fit together; peer_failed.
+  /// Errors: in_use and permission, where rank 0 cannot listen; that of FreePort::tell; those of the system, such as
+  /// too many open files; deadline_exceeded, naming what is missing; invalid_argument and already_exists, for ranks
+  /// that do not fit together; peer_failed.
   [[nodiscard]] static Result<std::unique_ptr<ControlChannel>> join(const Options& options);
 
   /// By their numbers.

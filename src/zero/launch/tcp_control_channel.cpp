@@ -54,20 +54,26 @@ std::string text_of(const tcp::socket& socket) {
 }  // namespace
 
 TcpControlChannel::TcpControlChannel(const Options& options)
-    : options_(options), client_(greeting(options), options.patience) {}
+    : options_(options), rank_0_(options.rank_0), client_(greeting(options), options.patience) {}
 
 /// Errors name the port, because a user can choose another.
 Result<void> TcpControlChannel::listen() {
-  const auto& [host, port] = options_.rank_0;
-  const asio::error_code error = zero::listen(acceptor_, host, port);
+  const auto& free_port = options_.free_port;
+  const std::string at = free_port && !free_port->only_here ? "" : rank_0_.host;
+  const asio::error_code error = zero::listen(acceptor_, at, free_port ? 0 : rank_0_.port);
   if (!error) {
     server_.emplace(options_.job, build_id(), options_.ranks, options_.patience);
-    return ok();
+    if (!free_port) return ok();
+    rank_0_.port = acceptor_.local_endpoint().port();
+    return free_port->tell(rank_0_.port);
   }
   const bool in_use = error == asio::error::address_in_use;
-  return Error(in_use ? ErrorCode::in_use : Error::from_errno(operation, error.value()).code(), operation)
-      .reason("rank 0 cannot listen: " + error.message())
-      .object("port " + std::to_string(port) + ", the one after MASTER_PORT")
+  Error refused =
+      Error(in_use ? ErrorCode::in_use : Error::from_errno(operation, error.value()).code(), operation)
+          .reason("rank 0 cannot listen: " + error.message());
+  if (free_port) return std::move(refused).object("a free port");
+  return std::move(refused)
+      .object("port " + std::to_string(rank_0_.port) + ", the one after MASTER_PORT")
       .advice("set MASTER_PORT to another number, the same on every rank");
 }
 
@@ -110,7 +116,7 @@ bool TcpControlChannel::has_ended() const {
 
 void TcpControlChannel::connect() {
   if (client_.failure() || leaves_) return;
-  const auto& [host, port] = options_.rank_0;
+  const auto& [host, port] = rank_0_;
   resolver_.async_resolve(host, std::to_string(port),
                           [this](asio::error_code error, const tcp::resolver::results_type& found) {
                             if (error) return retry(error.message());
@@ -174,7 +180,7 @@ void TcpControlChannel::retry(const std::string& reason) {
     client_.fail(
         control::failure_of(Error(ErrorCode::deadline_exceeded, operation)
                                 .reason("rank 0 cannot be reached")
-                                .object(to_string(options_.rank_0))
+                                .object(to_string(rank_0_))
                                 .got(reason + ", for " + duration_text(patience.join))
                                 .advice("look whether rank 0 runs, and whether MASTER_ADDR and MASTER_PORT "
                                         "name its host; the port is "

@@ -84,6 +84,7 @@ class TcpControlChannel final : public ControlChannel {
   }
 
   const Options options_;
+  Endpoint rank_0_;  ///< with its port, once it is known
 
   // Used by the thread.
   asio::io_context context_{1};

@@ -116,6 +116,12 @@ void add_process_group_rows(BadArguments& bad) {
       return refused(group.connect(device, *compute, {}), "device", ErrorCode::unsupported);
     });
   });
+  bad("ProcessGroup::split", "color", "the largest, of a rank whose peer has failed", [] {
+    return with_group([](ProcessGroup& group) {
+      group.abort(Error::invalid_argument("test"));
+      return refused(group.split(~0u), "rank 1 has failed", ErrorCode::peer_failed);
+    });
+  });
   bad("ProcessGroup::abort", "error", "with a long text", [] {
     return with_group([](ProcessGroup& group) {
       group.abort(Error::invalid_argument("test").reason(std::string(2 << 20, 'x')));

@@ -56,7 +56,7 @@ struct ProcessGroupOptions {
 ///                                     .group = zero::process_membership(group)}).value();
 ///
 /// A rank that fails, ends or falls silent ends the collectives of all with an error that names it. Safe from any
-/// thread. join(), agree(), connect(), gather() and the destructor block, for a bounded time.
+/// thread. join(), agree(), connect(), gather(), split() and the destructor block, for a bounded time.
 class ProcessGroup {
  public:
   /// Returns when all ranks have come. A group of one rank needs no network.
@@ -90,6 +90,15 @@ class ProcessGroup {
   /// Errors: peer_failed; interrupted, where a rank abandons a step, until all have; invalid_argument, for more than 1
   /// MiB of all ranks, and for ranks with different labels; failed_state, while another thread is in it.
   [[nodiscard]] virtual Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) = 0;
+  /// Divides the group: the ranks that call it with one `color` form a new group, in the order of their ranks here, for
+  /// example data-parallel groups of tensor-parallel ranks. Every rank of this group calls it. The new group has
+  /// connections of its own: a rank that fails in it leaves other groups alone, unless its process ends. Its identity()
+  /// counts its own ranks: of groups that share a machine, each needs its part of penstock.host_budget. Blocks until
+  /// all ranks of the new group have come, at most `join_deadline`; one thread at a time in it and in gather().
+  ///
+  /// Errors: unsupported, for the carrier mpi; those of gather() and join(); peer_failed, where the new group's rank 0
+  /// cannot listen.
+  [[nodiscard]] virtual Result<std::shared_ptr<ProcessGroup>> split(std::uint32_t color) = 0;
   /// Call when this rank has failed: the collectives of its peers fail with `error` as the cause.
   virtual void abort(const Error& error) noexcept = 0;
   /// What a user may want to know, one per line, each once: connections that rank 0 has refused.

@@ -6,6 +6,7 @@
 #include "zero/comm/process/mesh_thread.hpp"
 #include "zero/comm/process/process_transport.hpp"
 #include "zero/comm/process/socket_pipes.hpp"
+#include "zero/comm/process/split_channel.hpp"
 #include "zero/comm/transport_communicator.hpp"
 #include "zero/launch/control_channel.hpp"
 #include "zero/launch/run_description.hpp"
@@ -84,6 +85,13 @@ RankIdentity identity_of(const ProcessGroupOptions& options, const std::vector<c
   return identity;
 }
 
+control::Patience patience_of(const ProcessGroupOptions& options) {
+  return {.join = options.join_deadline,
+          .silence = options.silence_max,
+          .gather = options.deadline,
+          .clock = options.clock};
+}
+
 class Group final : public ProcessGroup, public std::enable_shared_from_this<Group> {
  public:
   Group(const ProcessGroupOptions& options, std::unique_ptr<ControlChannel> channel,
@@ -98,6 +106,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
     if (channel_) return channel_->gather_for_trainer(label, bytes);
     return Slots{{bytes.begin(), bytes.end()}};
   }
+  Result<std::shared_ptr<ProcessGroup>> split(std::uint32_t color) override;
   void abort(const Error& error) noexcept override {
     if (channel_) channel_->fail(error);
   }
@@ -114,6 +123,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   const RankIdentity identity_;
   const std::unique_ptr<ControlChannel> channel_;  // of several ranks
   std::atomic<bool> is_connected_ = false;
+  std::atomic<std::uint64_t> splits_ = 0;
 };
 
 Result<void> Group::agree(const std::string& description) {
@@ -178,6 +188,25 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
   return nccl_membership(control(), options).join(device, compute, needs);
 }
 
+Result<std::shared_ptr<ProcessGroup>> Group::split(std::uint32_t color) {
+  if (options_.carrier == Carrier::mpi) {
+    return Error::unsupported("ProcessGroup::split")
+        .object("carrier")
+        .wanted("tcp")
+        .got("mpi, whose processes are the ranks of MPI_COMM_WORLD");
+  }
+  ProcessGroupOptions options = options_;
+  options.local_rank = options.local_ranks = std::nullopt;
+  if (!channel_) return std::make_shared<Group>(options, nullptr, RankIdentity::local(0, 1));
+  options.job += ", split " + std::to_string(++splits_);
+  PENSTOCK_TRY_ASSIGN(auto part, split_channel(*channel_, color, options.job, patience_of(options)));
+  options.rank = part.rank;
+  options.ranks = part.ranks;
+  if (!part.channel) return std::make_shared<Group>(options, nullptr, RankIdentity::local(0, 1));
+  const RankIdentity identity = identity_of(options, part.channel->peers());
+  return std::make_shared<Group>(options, std::move(part.channel), identity);
+}
+
 }  // namespace
 
 Result<ProcessGroupOptions> ProcessGroupOptions::of(const Launch& launch) {
@@ -213,10 +242,7 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
                                                           .rank = options.rank,
                                                           .ranks = options.ranks,
                                                           .rank_0 = options.rank_0,
-                                                          .patience = {.join = options.join_deadline,
-                                                                       .silence = options.silence_max,
-                                                                       .gather = options.deadline,
-                                                                       .clock = options.clock}}));
+                                                          .patience = patience_of(options)}));
   const RankIdentity identity = identity_of(options, channel->peers());
   return std::make_shared<Group>(options, std::move(channel), identity);
 }
