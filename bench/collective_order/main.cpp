@@ -130,7 +130,7 @@ Result<void> run(const Arguments& arguments) {
                                                   .rank_0 = {.host = "127.0.0.1", .port = arguments.port},
                                                   .job = "bench_collective_order"}));
     return Rank::Join(
-        [joined](tiers::Device& device, Compute& compute) { return joined->connect(device, compute); });
+        [joined](tiers::Device& device, Compute& compute) { return joined->connect(device, compute, {}); });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <penstock/tiers/device/host_device.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -101,9 +102,9 @@ Result<void> Rank::call_directly(ByteCount flat) {
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     const Flat& one = flats_[f];
     PENSTOCK_TRY(communication_->wait(*one.written));
-    PENSTOCK_TRY(
-        communicator_->start_reduce_scatter(*communication_, {one.memory.subspan(0_B, flat), DType::bf16},
-                                            zero::Reduction::exact, signature(Subject::gradients, f)));
+    const std::array whole{DeviceTensor{one.memory.subspan(0_B, flat), DType::bf16}};
+    PENSTOCK_TRY(communicator_->start_reduce_scatter(*communication_, whole, zero::Reduction::exact,
+                                                     signature(Subject::gradients, f)));
     PENSTOCK_TRY(finish());
     PENSTOCK_TRY(communication_->record(*one.reduced));
   }
@@ -151,8 +152,12 @@ Result<void> Rank::call_through_hops(ByteCount flat) {
   }
   for (std::size_t f = 0; f < flats_.size(); ++f) {
     const Flat& one = flats_[f];
-    start(zero::make_reduce_scatter_hop(context, {one.memory.subspan(0_B, flat), DType::bf16},
-                                        signature(Subject::gradients, f), *one.written, *one.reduced));
+    auto bucket = std::make_shared<zero::GradientBucket>();
+    bucket->flats = {{one.memory.subspan(0_B, flat), DType::bf16}};
+    bucket->written = {one.written.get()};
+    bucket->reduced = {one.reduced.get()};
+    bucket->signature = signature(Subject::gradients, f);
+    start(zero::make_reduce_scatter_hop(context, std::move(bucket)));
   }
   PENSTOCK_TRY(internals.wait_until([this] { return moves_ == 0; }));
   return outcome_;

@@ -58,7 +58,7 @@ Result<std::vector<std::uint32_t>> gather(ProcessGroup& group, std::uint32_t min
 Result<std::vector<std::uint32_t>> exchange(ProcessGroup& group, std::uint32_t mine) {
   tiers::HostDevice device({.memory = 1_MiB});
   const auto compute = kernels::make_host_compute();
-  PENSTOCK_TRY_ASSIGN(const auto communicator, group.connect(device, *compute));
+  PENSTOCK_TRY_ASSIGN(const auto communicator, group.connect(device, *compute, {}));
   std::vector<std::uint32_t> all(communicator->size());
   PENSTOCK_TRY(communicator->start_exchange(ConstHostSpan(std::span<const std::uint32_t>(&mine, 1)),
                                             HostSpan(std::span(all)), {}));
