@@ -5,7 +5,6 @@
     data/            a configuration and a text for the example
     manifest.json    the commit, and the names of all of these
 """
-import ctypes.util
 import glob
 import json
 import os
@@ -48,7 +47,7 @@ def find_cuda_library(name, folders=None, packages=None):
 
 
 def has_nccl():
-    return bool(find_cuda_library(NCCL) or ctypes.util.find_library("nccl"))
+    return bool(find_cuda_library(NCCL) or glob.glob(f"/usr/lib*/{NCCL}") or glob.glob(f"/usr/lib/*/{NCCL}"))
 
 
 class Bundle:

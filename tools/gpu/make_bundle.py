@@ -10,7 +10,7 @@ import sys
 from bundle import SYSTEM_LIBRARIES, is_cuda_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SIZE_MAX = 60 << 20
+SIZE_MAX = 63 << 20
 TOOLS = ["tools/penstock", "examples/gpt/gpt_train", "examples/gpt/gpt_plain", "bench/nvme_swap",
          "bench/cuda_bandwidth"]
 
