@@ -316,8 +316,9 @@ TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
     return plan_memory(config, model, ranks, 1, memory).value();
   };
   const MemoryPlan native = plan(std::nullopt, 4), exact = plan(Reduction::exact, 4);
+  const ShardLayout shards(model, 4);
   ByteCount slot;
-  for (const FlatLayout& flat : ShardLayout(model, 4).flats())
+  for (const FlatLayout& flat : shards.flats())
     slot = std::max(slot, size_of(DType::fp32) * flat.shard.value());
 
   EXPECT_EQ(exact.exact_slots_max, slot);
