@@ -1,6 +1,8 @@
 // What the engine's order of collectives costs: hops on a runtime, against direct calls of the communicator.
 #include "rank.hpp"
 
+#include "base/process_cpu_time.hpp"
+#include "measure/command_line.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
@@ -11,7 +13,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,25 +39,16 @@ struct Pair {
   Series direct, hops;
 };
 
-double cpu_seconds() {
-  rusage used{};
-  ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
 Result<void> take_turn(Rank& rank, ByteCount flat, bool through_hops, std::uint64_t times, Series* series) {
   PENSTOCK_TRY(rank.meet());
-  const double cpu = cpu_seconds();
-  const TimePoint began = Clock::steady().now();
+  const TimePoint cpu_began = process_cpu_time(), began = Clock::steady().now();
   for (std::uint64_t i = 0; i < times; ++i)
     PENSTOCK_TRY(through_hops ? rank.call_through_hops(flat) : rank.call_directly(flat));
   if (series == nullptr) return ok();
-  const double seconds = std::chrono::duration<double>(Clock::steady().now() - began).count();
-  series->seconds.push_back(seconds / static_cast<double>(times));
-  series->cpu_seconds.push_back((cpu_seconds() - cpu) / static_cast<double>(times));
+  using Seconds = std::chrono::duration<double>;
+  const auto each = static_cast<double>(times);
+  series->seconds.push_back(Seconds(Clock::steady().now() - began).count() / each);
+  series->cpu_seconds.push_back(Seconds(process_cpu_time() - cpu_began).count() / each);
   return ok();
 }
 
@@ -142,22 +134,12 @@ int main_body(int argc, char** argv) {
   app.add_option("--flats", arguments.flats_kib, "KiB of a flat, a multiple of the ranks")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--rounds", arguments.rounds, "timed rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  measure::add_rounds(app, arguments.rounds);
   app.add_option("--seconds", arguments.seconds, "of a turn, about")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 60.0));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  if (const auto done = run(arguments); !done) {
-    fmt::print(stderr, "error: {}\n", done.error().message());
-    return 1;
-  }
-  return 0;
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  return measure::exit_status(run(arguments));
 }
 
 }  // namespace

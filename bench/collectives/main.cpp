@@ -1,6 +1,8 @@
 // Collectives between processes, against a copy in memory and MPI's own, in turns of one run.
 #include "contestants.hpp"
 
+#include "base/process_cpu_time.hpp"
+#include "measure/command_line.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
 #include "measure/statistics.hpp"
@@ -11,7 +13,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <sys/resource.h>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -28,14 +29,7 @@ struct Arguments {
   double seconds = 0.05;  // of a turn, about
 };
 
-double cpu_seconds() {
-  rusage used{};
-  ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
+using Seconds = std::chrono::duration<double>;
 
 /// Of one contestant, a value a round.
 struct Series {
@@ -46,14 +40,13 @@ struct Series {
 Result<void> take_turn(Contest& contest, const Contestant& contestant, Collective collective, ByteCount slot,
                        std::uint32_t ranks, std::uint64_t times, Series* series) {
   PENSTOCK_TRY(contest.meet());
-  const double cpu = cpu_seconds();
-  const TimePoint began = Clock::steady().now();
+  const TimePoint cpu_began = process_cpu_time(), began = Clock::steady().now();
   for (std::uint64_t i = 0; i < times; ++i) PENSTOCK_TRY(contestant.run(collective, slot));
-  const double seconds = std::chrono::duration<double>(Clock::steady().now() - began).count();
+  const double seconds = Seconds(Clock::steady().now() - began).count();
   const double bytes = static_cast<double>((slot * (ranks - 1)).value() * times);
   if (series != nullptr) {
     series->bytes_per_second.push_back(bytes / seconds);
-    series->cpu_seconds_per_gb.push_back((cpu_seconds() - cpu) / (bytes / 1e9));
+    series->cpu_seconds_per_gb.push_back(Seconds(process_cpu_time() - cpu_began).count() / (bytes / 1e9));
   }
   return ok();
 }
@@ -137,22 +130,12 @@ int main_body(int argc, char** argv) {
   app.add_option("--slots", arguments.slots_kib, "KiB of a rank's slot")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--rounds", arguments.rounds, "timed rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  measure::add_rounds(app, arguments.rounds);
   app.add_option("--seconds", arguments.seconds, "of a turn, about")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 60.0));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  if (const auto done = run(arguments); !done) {
-    fmt::print(stderr, "error: {}\n", done.error().message());
-    return done.error().code() == ErrorCode::invalid_argument ? 2 : 1;
-  }
-  return 0;
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
+  return measure::exit_status(run(arguments));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "state_formats.hpp"
 #include "turns.hpp"
 
+#include "measure/command_line.hpp"
 #include "measure/run_main.hpp"
 
 #include <CLI/CLI.hpp>
@@ -104,11 +105,7 @@ int run(int argc, char** argv) {
   app.add_flag("--json", options.json, "print one line of JSON");
   app.add_flag("--turns", options.turns,
                "run one round for each line of standard input and print it as a line of JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
   if (!isa_name.empty()) options.isa = isas.at(isa_name);
 
   Report report{measure::describe_machine(), options.elements, options.rounds, options.isa, {}};

@@ -4,6 +4,7 @@
 #include "kernels.hpp"
 #include "report.hpp"
 
+#include "measure/command_line.hpp"
 #include "measure/run_main.hpp"
 #include "tiers/device/cuda_device.hpp"
 
@@ -53,11 +54,7 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_flag("--json", options.json, "print one line of JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
 
   Report report{tiers::create_cuda_device(0).value()->name(), options.rounds, {}, {}};
   const ByteCount total(options.total);

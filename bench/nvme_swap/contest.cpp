@@ -215,8 +215,8 @@ Result<void> Contest::add_fio(Event& event) {
 }
 
 Result<void> Contest::measure() {
-  for (int round = 0; round < options_.rounds; ++round) {
-    std::fprintf(stderr, "round %d/%d\n", round + 1, options_.rounds);
+  for (std::uint32_t round = 0; round < options_.rounds; ++round) {
+    std::fprintf(stderr, "round %u/%u\n", round + 1, options_.rounds);
     for (Event& event : events_) {
       const std::size_t contestants = event.contestants.size();
       for (std::size_t i = 0; i < contestants; ++i) {

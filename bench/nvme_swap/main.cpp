@@ -5,6 +5,7 @@
 #include "options.hpp"
 #include "report.hpp"
 
+#include "measure/command_line.hpp"
 #include "measure/run_main.hpp"
 
 namespace penstock::bench {
@@ -30,11 +31,7 @@ int main_body(int argc, char** argv) {
   int status = 0;
   const auto options = parse_options(argc, argv, status);
   if (!options) return status;
-  if (auto done = run(*options); !done) {
-    std::fprintf(stderr, "error: %s\n", done.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return measure::exit_status(run(*options));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "options.hpp"
+#include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
 
 #include <CLI/CLI.hpp>
@@ -126,9 +127,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--threads", options.swap.threads, "threads that compute")
       ->capture_default_str()
       ->check(CLI::Range(1u, 1024u));
-  app.add_option("--rounds", options.rounds, "interleaved rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  measure::add_rounds(app, options.rounds);
   app.add_option("--seconds", options.seconds, "length of each run of a round")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 3600.0));
@@ -139,10 +138,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_flag("--csv", words.csv,
                "print CSV, a line for each figure; the description of the machine goes to standard error")
       ->excludes(json);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    status = app.exit(error) == 0 ? 0 : 2;
+  if (const auto end = measure::parse(app, argc, argv)) {
+    status = *end;
     return std::nullopt;
   }
 

@@ -37,7 +37,7 @@ struct Options {
   std::vector<Setting> settings;
   std::vector<swap::BenchmarkPattern> operations;
   SwapOptions swap;
-  int rounds = 5;
+  std::uint32_t rounds = 5;
   double seconds = 1.0;  ///< length of each run
   TimePoint io_deadline = swap::PathOptions().deadline;
   bool fio = false, allow_page_cache = false;

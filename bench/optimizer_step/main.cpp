@@ -4,6 +4,7 @@
 #include "stepper.hpp"
 #include "turns.hpp"
 
+#include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
@@ -199,9 +200,7 @@ int main_body(int argc, char** argv) {
                  "host budget in MiB; 0: as planned, all tiles on disk")
       ->capture_default_str();
   app.add_option("--threads", arguments.model.threads, "workers")->capture_default_str();
-  app.add_option("--rounds", arguments.rounds, "timed rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  measure::add_rounds(app, arguments.rounds);
   app.add_option("--integrity", arguments.integrity,
                  "checksums on, off, or both: two models, measured alternately, and the ratio of their times")
       ->capture_default_str()
@@ -215,18 +214,9 @@ int main_body(int argc, char** argv) {
       ->capture_default_str()
       ->delimiter(',')
       ->check(CLI::IsMember(state_formats));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
   arguments.model.device = devices.at(arguments.device);
-  const auto done = arguments.turns ? take_turns(arguments) : run(arguments);
-  if (!done) {
-    fmt::print(stderr, "error: {}\n", done.error().message());
-    return 1;
-  }
-  return 0;
+  return measure::exit_status(arguments.turns ? take_turns(arguments) : run(arguments));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // of forward and disk, plus the backward, because no parameter may be updated before the norm of all gradients is
 // known.
 #include "gpt/rank_trainer.hpp"
+#include "measure/command_line.hpp"
 #include "measure/io_deadline.hpp"
 #include "measure/machine.hpp"
 #include "measure/run_main.hpp"
@@ -209,14 +210,8 @@ int main_body(int argc, char** argv) {
   app.add_option("--steps", arguments.steps, "timed steps of a turn")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  app.add_option("--rounds", arguments.rounds, "timed rounds")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  measure::add_rounds(app, arguments.rounds);
+  if (const auto status = measure::parse(app, argc, argv)) return *status;
   // The rates of the schedule do not matter, but the steps must not run out.
   arguments.training.steps = (arguments.steps + 1) * (arguments.rounds + 1) + 1;
   for (auto valid : {arguments.model.validate(), arguments.training.validate()}) {
@@ -224,11 +219,7 @@ int main_body(int argc, char** argv) {
     fmt::print(stderr, "error: {}\n", valid.error().message());
     return 2;
   }
-  if (const auto done = run(arguments); !done) {
-    fmt::print(stderr, "error: {}\n", done.error().message());
-    return 1;
-  }
-  return 0;
+  return measure::exit_status(run(arguments));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <penstock/swap/disk_benchmark.hpp>
 
+#include "base/process_cpu_time.hpp"
 #include "swap/path/path.hpp"
 #include "tiers/memory/host_arena.hpp"
 
-#include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -19,16 +19,6 @@ namespace {
 
 std::uint64_t slot_count(const PathOptions& path, ByteCount transfer, std::uint32_t spare) {
   return ceil_divide(path.in_flight_max.value(), transfer.value()) + spare;
-}
-
-/// User and system time of this process, its kernel workers included.
-TimePoint process_cpu_time() {
-  struct rusage usage {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto time = [](const timeval& t) {
-    return TimePoint(std::chrono::seconds(t.tv_sec)) + TimePoint(std::chrono::microseconds(t.tv_usec));
-  };
-  return time(usage.ru_utime) + time(usage.ru_stime);
 }
 
 /// Bytes that neither file system nor device can compress or deduplicate.

@@ -1,5 +1,6 @@
 #include "command.hpp"
 
+#include "measure/command_line.hpp"
 #include "measure/run_main.hpp"
 
 #include <cstdio>
@@ -22,12 +23,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "error: penstock has no command %s\n  try     penstock --help\n", argv[1]);
     return bad_usage;
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? done : bad_usage;
-  }
-  return status;
+  return measure::parse(app, argc, argv).value_or(status);
 }
 
 }  // namespace
