@@ -1,8 +1,9 @@
-#!/usr/bin/env python3
-"""A rank is lost at the points of a step: killed, stopped, or cut off from the network. Every other rank ends in time,
-and names the lost rank, the collective and the step.
+#!/ usr / bin / env python3
+"""A rank is lost at the points of a step: killed, stopped, cut off from the network, or deaf, with nothing but its
+connection to rank 0's control channel. Every other rank ends in time, and names the lost rank, the collective and the
+step.
 
-lost_ranks.py kill|stop|cut --trainer PROGRAM [--mpi-module libpenstock_mpi.so]
+lost_ranks.py kill|stop|cut|deaf --trainer PROGRAM [--mpi-module libpenstock_mpi.so]
 
 With the library, the ranks exchange their bytes over MPI, under mpirun, and every fourth point is tried. mpirun would
 end the others with a rank that is killed, so it is told not to.
@@ -81,7 +82,7 @@ def cut(trainer, point):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("harm", choices=["kill", "stop", "cut"])
+    parser.add_argument("harm", choices=["kill", "stop", "cut", "deaf"])
     parser.add_argument("--trainer", required=True)
     parser.add_argument("--mpi-module")
     arguments = parser.parse_args()

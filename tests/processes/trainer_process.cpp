@@ -1,11 +1,14 @@
 // One rank of a training run as a process, which may come to harm at a point of its program.
 #include "kit/cluster.hpp"
+#include "kit/deaf_socket.hpp"
 
 #include <penstock/zero/comm/process_group.hpp>
 
 #include <CLI/CLI.hpp>
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,13 +34,38 @@ TimePoint seconds(double value) {
   return std::chrono::duration_cast<TimePoint>(std::chrono::duration<double>(value));
 }
 
-/// kill and stop are signals; else a command of the shell.
-void come_to_harm(const std::string& harm) {
+std::uint16_t port_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return address.ss_family == AF_INET ? ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port)
+                                      : std::uint16_t{0};
+}
+
+/// Whether it is a connection by which the bytes of collectives come. Those of the control channel have `control_port`
+/// at one end.
+bool is_of_a_peer(int descriptor, std::uint16_t control_port) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0)
+    return false;
+  return port_of(peer) != 0 && port_of(own) != control_port && port_of(peer) != control_port;
+}
+
+bool make_peers_unreachable(std::uint16_t control_port) {
+  std::uint32_t count = 0;
+  for (int descriptor = 0; descriptor < 1024; ++descriptor)
+    count += is_of_a_peer(descriptor, control_port) && penstock::test::make_deaf(descriptor);
+  return count > 0;
+}
+
+/// kill and stop are signals; deaf: no byte of a collective comes any more; else a command of the shell.
+void come_to_harm(const Arguments& arguments) {
+  const std::string& harm = arguments.harm;
   if (harm == "kill") ::raise(SIGKILL);
   if (harm == "stop") {
     ::raise(SIGSTOP);
-  } else if (std::system(harm.c_str()) != 0) {
-    std::fprintf(stderr, "error: the command fails: %s\n", harm.c_str());
+  } else if (harm == "deaf" ? !make_peers_unreachable(arguments.port) : std::system(harm.c_str()) != 0) {
+    std::fprintf(stderr, "error: the harm fails: %s\n", harm.c_str());
     std::_Exit(3);
   }
 }
@@ -56,7 +84,7 @@ int run(const Arguments& arguments) {
   std::uint32_t points = 0;
   options.trainer_error = [&](const Point& point) -> std::optional<ErrorCode> {
     const bool is_chosen = point.step == 1 && points++ == arguments.point;
-    if (is_chosen && arguments.group.rank == arguments.victim) come_to_harm(arguments.harm);
+    if (is_chosen && arguments.group.rank == arguments.victim) come_to_harm(arguments);
     return std::nullopt;
   };
   const RunResult result = train(options);
@@ -84,7 +112,7 @@ int main(int argc, char** argv) {
   app.add_option("--deadline", arguments.deadline, "of a collective, seconds");
   app.add_option("--point", arguments.point, "of the second step, at which the victim comes to harm");
   app.add_option("--victim", arguments.victim, "the rank that comes to harm");
-  app.add_option("--harm", arguments.harm, "kill, stop, or a command of the shell");
+  app.add_option("--harm", arguments.harm, "kill, stop, deaf, or a command of the shell");
   CLI11_PARSE(app, argc, argv);
   arguments.group.rank_0 = {arguments.host, arguments.port};
   if (arguments.mpi) arguments.group.carrier = penstock::zero::Carrier::mpi;

@@ -270,7 +270,6 @@ void Connector::retry(const std::shared_ptr<Attempt>& attempt, const std::string
 void Connector::keep(std::uint32_t rank, tcp::socket socket) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
-  socket.set_option(asio::socket_base::keep_alive(true), ignored);
   sockets_[rank].emplace(std::move(socket));  // of several, the last: its peer has given the others up
 }
 

@@ -152,7 +152,7 @@ Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
   const auto& [own, rank_0] = channel_->addresses();
   PENSTOCK_TRY_ASSIGN(auto sockets,
                       connect_peers(*channel_, {.own = own, .rank_0 = rank_0}, options_.join_deadline));
-  return SocketPipes::create(std::move(sockets));
+  return SocketPipes::create(identity_.rank, std::move(sockets), options_.silence_max);
 }
 
 Result<std::unique_ptr<Communicator>> Group::connect_hosts(tiers::Device& device, Compute& compute) {

@@ -20,6 +20,11 @@ std::string text_of(const Transfer& transfer) {
   return std::string(to_string(transfer.kind)) + " of " + to_string(transfer.signature);
 }
 
+/// A line of an error's message.
+std::string in(const Transfer& transfer) {
+  return "in      " + text_of(transfer);
+}
+
 Error out_of_order(const char* reason) {
   return Error(ErrorCode::failed_state, operation).reason(reason);
 }
@@ -143,7 +148,7 @@ void ProcessTransport::retire(tiers::Stream&) noexcept {
 /// The obstacle to `transfer`, which it names.
 Error ProcessTransport::notice(Error obstacle, const Transfer& transfer) {
   if (obstacle.code() == ErrorCode::interrupted) interrupt_exchange();
-  return std::move(obstacle).note("in      " + text_of(transfer));
+  return std::move(obstacle).note(in(transfer));
 }
 
 void ProcessTransport::interrupt_exchange() {
@@ -196,17 +201,17 @@ void ProcessTransport::begin_wait(Phase phase) {
 /// Errors of the exchange, and the deadline. They are those of every rank.
 Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
   (void)running_->update();
+  const bool recovers = phase_ == Phase::recovery;
   if (status.error) {
-    if (!end_of_reason_) {
-      const bool ended = status.error->code() == ErrorCode::peer_failed;
-      end_of_reason_ = running_->end_of(ended ? options_.reason_max : TimePoint::zero());
-    }
+    const bool ended = status.error->code() == ErrorCode::peer_failed;
+    if (!end_of_reason_) end_of_reason_ = running_->end_of(ended ? options_.reason_max : TimePoint::zero());
     if (running_->elapsed() < *end_of_reason_) return ok();
     control_->fail_job(*status.error);
-    return *status.error;
+    Error error = *status.error;
+    // The other errors name both ranks' collectives.
+    return ended && !recovers ? std::move(error).note(in(transfer_)) : error;
   }
   if (running_->elapsed() < end_of_wait_) return ok();
-  const bool recovers = phase_ == Phase::recovery;
   std::string missing;
   for (const std::uint32_t r : recovers && !recovered_ ? control_->absent() : status.missing) {
     missing.append(missing.empty() ? "rank " : ", rank ").append(std::to_string(r));

@@ -1,6 +1,8 @@
 #include "zero/comm/process/socket_pipes.hpp"
 
+#include "base/duration_text.hpp"
 #include "tiers/io/interrupted.hpp"
+#include "zero/comm/process/tcp_probes.hpp"
 
 #include <sys/socket.h>
 #include <cerrno>
@@ -19,17 +21,12 @@ Error ended(std::uint32_t peer, const std::string& why) {
       .advice("look for the first error of that rank, and for the kernel's out-of-memory killer (dmesg)");
 }
 
-/// Of what send() or recv() has returned.
-Result<std::size_t> count_of(std::uint32_t peer, ssize_t returned) {
-  if (returned >= 0) return static_cast<std::size_t>(returned);
-  if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
-  return ended(peer, std::generic_category().message(errno));
-}
-
 }  // namespace
 
-Result<std::unique_ptr<SocketPipes>> SocketPipes::create(std::vector<OwnedFd> sockets) {
-  auto pipes = std::unique_ptr<SocketPipes>(new SocketPipes(std::move(sockets)));
+Result<std::unique_ptr<SocketPipes>> SocketPipes::create(std::uint32_t rank, std::vector<OwnedFd> sockets,
+                                                         TimePoint silence_max) {
+  auto pipes = std::unique_ptr<SocketPipes>(new SocketPipes(rank, std::move(sockets), silence_max));
+  for (const OwnedFd& socket : pipes->sockets_) probe_when_idle(socket.get(), silence_max);
   PENSTOCK_TRY(pipes->wake_.open(operation));
   return pipes;
 }
@@ -49,6 +46,20 @@ Result<std::size_t> SocketPipes::read(std::uint32_t peer, HostSpan bytes) {
   return count_of(peer, got);
 }
 
+/// Of what send() or recv() has returned.
+Result<std::size_t> SocketPipes::count_of(std::uint32_t peer, ssize_t returned) const {
+  if (returned >= 0) return static_cast<std::size_t>(returned);
+  if (errno != EAGAIN && errno != EWOULDBLOCK) return ended(peer, std::generic_category().message(errno));
+  if (!nothing_moves_) return std::size_t{0};
+  const TimePoint unanswered = unanswered_for(sockets_[peer].get());
+  if (unanswered < silence_max_) return std::size_t{0};
+  return Error(ErrorCode::peer_failed, operation)
+      .reason("rank " + std::to_string(rank_) + " and rank " + std::to_string(peer) +
+              " cannot reach each other: the host of rank " + std::to_string(peer) +
+              " has not answered for " + duration_text(unanswered))
+      .advice("look at the network between the hosts of the two ranks");
+}
+
 void SocketPipes::wait(std::span<const Interest> interests, TimePoint at_most) noexcept {
   const timespec timeout = tiers::time_left(Clock::steady().now() + at_most);
   polled_.clear();
@@ -58,7 +69,7 @@ void SocketPipes::wait(std::span<const Interest> interests, TimePoint at_most) n
     if (events != 0) polled_.push_back({.fd = sockets_[peer].get(), .events = events, .revents = 0});
   }
   if (wake_.usable()) polled_.push_back({.fd = wake_.descriptor(), .events = POLLIN, .revents = 0});
-  if (!wake_.take()) (void)::ppoll(polled_.data(), polled_.size(), &timeout, nullptr);
+  nothing_moves_ = !wake_.take() && ::ppoll(polled_.data(), polled_.size(), &timeout, nullptr) == 0;
   wake_.drain();
 }
 

@@ -30,10 +30,10 @@ struct RankWithAPeer {
     std::vector<OwnedFd> own(2), of_peer(2);
     own[1] = OwnedFd(ends[0]);
     of_peer[0] = OwnedFd(ends[1]);
-    peer = SocketPipes::create(std::move(of_peer)).value();
-    auto thread =
-        MeshThread::start(std::make_unique<PeerMesh>(0, 2, SocketPipes::create(std::move(own)).value()))
-            .value();
+    peer = SocketPipes::create(1, std::move(of_peer), 30s).value();
+    auto thread = MeshThread::start(
+                      std::make_unique<PeerMesh>(0, 2, SocketPipes::create(0, std::move(own), 30s).value()))
+                      .value();
     exchange = thread.get();
     communicator = std::make_unique<TransportCommunicator>(
         ProcessTransport::create({.deadline = 10s, .reason_max = 1s}, job->control(0), device,
