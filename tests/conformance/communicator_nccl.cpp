@@ -24,7 +24,9 @@ constexpr Factory nccl = {
       auto job = std::make_shared<penstock::test::MemoryJob>(ranks);
       return [job](std::uint32_t rank, tiers::Device& device, Compute& compute) {
         const CollectiveNeeds needs{.exact_slots_max = 4_KiB};
-        return nccl_membership(job->control(rank), {}).join(device, compute, needs).value();
+        return nccl_membership(job->control(rank), {.leave = std::chrono::seconds(1)})
+            .join(device, compute, needs)
+            .value();
       };
     },
     .make_device = [](std::uint32_t rank, HostDevice::Mode, std::uint64_t) -> RankDevice {

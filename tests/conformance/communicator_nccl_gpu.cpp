@@ -40,7 +40,9 @@ constexpr Factory nccl = {
       return [job = std::make_shared<penstock::test::MemoryJob>(ranks)](
                  std::uint32_t rank, tiers::Device& device, Compute& compute) {
         const CollectiveNeeds needs{.exact_slots_max = 4_KiB, .arena = 1_MiB};
-        return nccl_membership(job->control(rank), {}).join(device, compute, needs).value();
+        return nccl_membership(job->control(rank), {.leave = std::chrono::seconds(1)})
+            .join(device, compute, needs)
+            .value();
       };
     },
     .make_device = [](std::uint32_t rank, HostDevice::Mode, std::uint64_t) -> RankDevice {

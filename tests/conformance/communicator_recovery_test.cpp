@@ -132,6 +132,36 @@ TEST_P(CommunicatorRecovery, LetsNoPeerReadARanksMemoryAfterItsStreamHasPassedTh
   }
 }
 
+// Ranks that have completed the exchange of a step's outcome apply it: no other may treat it as interrupted.
+TEST_P(CommunicatorRecoveryPeers, CompletesAnExchangeOnEachRankWhereItHasOnOne) {
+  for (std::uint64_t seed = 0; seed < (is_process() ? 2 : 50); ++seed) {
+    open(seed);
+    std::vector<std::vector<std::byte>> all(size(), std::vector<std::byte>(size()));
+    const std::vector<std::byte> mine(1, std::byte(7));
+    for (const std::uint32_t r : here()) {
+      ASSERT_TRUE(rank(r).communicator->start_exchange(ConstHostSpan(std::span(mine)),
+                                                       HostSpan(std::span(all[r])), {.step = 1}));
+    }
+    const auto first = static_cast<std::uint32_t>(random_.below(size()));
+    std::vector<Result<bool>> done(size(), Result<bool>(false));
+    const auto poll = [&](std::uint32_t r) {
+      if (done[r] && !*done[r]) done[r] = rank(r).communicator->poll();
+    };
+    while (is_here(first) && done[first] && !*done[first])
+      poll(is_process() ? first : static_cast<std::uint32_t>(random_.below(size())));
+    if (is_here(first)) rank(first).communicator->interrupt(Error(ErrorCode::io, "Trainer"));
+    for (const std::uint32_t r : here()) {
+      while (done[r] && !*done[r]) poll(r);
+      ASSERT_TRUE(done[r]) << "seed " << seed << ", rank " << r << ": " << done[r].error().message();
+      EXPECT_EQ(all[r], std::vector<std::byte>(size(), std::byte(7)));
+      EXPECT_EQ(error_of(r, start(r, true)).code(), ErrorCode::interrupted);
+    }
+    recover_all();
+    expect_a_gather_works(seed);
+    transport().meet();
+  }
+}
+
 TEST_P(CommunicatorRecoveryPeers, FailsWhenAPeerFailsInsteadOfRecovering) {
   if (is_here(1)) rank(1).communicator->interrupt(Error(ErrorCode::io, "Trainer"));
   if (is_here(0)) {

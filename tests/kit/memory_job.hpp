@@ -97,8 +97,7 @@ class MemoryJob : public std::enable_shared_from_this<MemoryJob> {
                                   .note("cause   " + cause.message());
         for (Member& member : job_->members_) {
           member.offered.reset();
-          member.gathered.reset();
-          member.gathers = false;
+          member.gathers = member.gathered.has_value();
         }
       }
       job_->wake_peers(rank_);
@@ -111,7 +110,11 @@ class MemoryJob : public std::enable_shared_from_this<MemoryJob> {
         if (!job_->interruption_) return out_of_order("the job is not interrupted");
         mine_.recovers = true;
         if (!std::ranges::all_of(job_->members_, &Member::recovers)) return ok();
-        for (Member& member : job_->members_) member.recovered = !(member.recovers = false);
+        for (Member& member : job_->members_) {
+          member.recovered = !(member.recovers = false);
+          member.gathered.reset();
+          member.gathers = false;
+        }
         job_->interruption_.reset();
       }
       job_->wake_peers(rank_);
@@ -147,22 +150,32 @@ class MemoryJob : public std::enable_shared_from_this<MemoryJob> {
 
   /// Gives every rank the bytes of all once all have come.
   void deliver() {
+    check_labels();
     zero::JobControl::Slots all;
     for (const Member& member : members_) {
-      if (!member.offered) return;
-      if (member.offered->first == members_[0].offered->first) {
-        all.push_back(member.offered->second);
-        continue;
-      }
-      failure_ = Error::invalid_argument("JobControl")
-                     .reason("ranks exchange different things")
-                     .wanted(members_[0].offered->first)
-                     .got(member.offered->first);
-      return;
+      if (!member.offered || failure_) return;
+      all.push_back(member.offered->second);
     }
     for (Member& member : members_) {
       member.offered.reset();
       member.gathered = all;
+    }
+  }
+  void check_labels() {
+    const auto offered = [](const Member& member) { return member.offered.has_value(); };
+    const auto first = std::ranges::find_if(members_, offered);
+    for (std::size_t r = 0; r < members_.size(); ++r) {
+      if (!members_[r].offered || members_[r].offered->first == first->offered->first) continue;
+      const std::string &one = first->offered->first, &other = members_[r].offered->first;
+      failure_ = Error::invalid_argument("JobControl")
+                     .reason("ranks exchange different things")
+                     .wanted(one)
+                     .got(other);
+      const bool first_leaves = one == zero::JobControl::leave_label;
+      if (!first_leaves && other != zero::JobControl::leave_label) return;
+      const std::size_t rank = first_leaves ? static_cast<std::size_t>(first - members_.begin()) : r;
+      failure_ =
+          Error(ErrorCode::peer_failed, "JobControl").reason("rank " + std::to_string(rank) + " has left");
     }
   }
   void wake_peers(std::uint32_t rank) noexcept {

@@ -1,7 +1,7 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
-#include "base/duration_text.hpp"
 #include "tiers/io/running_time.hpp"
+#include "zero/comm/collective_errors.hpp"
 #include "zero/comm/transfer_header.hpp"
 #include "zero/comm/transport.hpp"
 #include "zero/comm/transport_communicator.hpp"
@@ -207,12 +207,7 @@ class InProcessTransport final : public Transport {
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
       if (!peer.ready) missing += " (has not joined the group)";
     }
-    group_->failure =
-        Error(ErrorCode::deadline_exceeded, "Communicator")
-            .reason("ranks are missing in a collective")
-            .object(std::move(what))
-            .got(missing + " did not come in " + duration_text(group_->options.deadline))
-            .advice("look for the first error of the missing ranks, or raise the deadline of the group");
+    group_->failure = ranks_missing(std::move(what), missing, group_->options.deadline);
     return *group_->failure;
   }
 
@@ -293,7 +288,7 @@ class InProcessTransport final : public Transport {
     const TransferHeader mine = TransferHeader::of(mine_.transfer);
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
       const TransferHeader other = TransferHeader::of(group_->slots[peer].transfer);
-      if (other != mine) return different_transfers(rank_, mine, peer, other);
+      if (other != mine) return different_collectives(rank_, to_string(mine), peer, to_string(other));
     }
     return ok();
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::zero {
@@ -23,6 +24,9 @@ namespace penstock::zero {
 class JobControl {
  public:
   using Slots = std::vector<std::vector<std::byte>>;
+  /// The label with which a rank gathers when it leaves the collectives. If others gather anything else, every rank's
+  /// obstacle() is peer_failed, which names the rank.
+  static constexpr std::string_view leave_label = "leave";
 
   JobControl() = default;
   JobControl(const JobControl&) = delete;
@@ -35,7 +39,8 @@ class JobControl {
   /// Every rank's `bytes`, in the order of the ranks. Every rank calls it with the same `label`, which says what they
   /// are, one gathering at a time. Errors: obstacle(); failed_state, while another gathering is in flight.
   [[nodiscard]] virtual Result<Slots> gather(const std::string& label, std::span<const std::byte> bytes) = 0;
-  /// The same without waiting: poll_gather() returns the slots once, when they are here.
+  /// The same without waiting: poll_gather() returns the slots once, when they are here; also after an interruption of
+  /// another rank, if they were complete before. So all ranks get them, or none but the one that interrupts.
   virtual Result<void> start_gather(const std::string& label, std::span<const std::byte> bytes) = 0;
   [[nodiscard]] virtual Result<std::optional<Slots>> poll_gather() = 0;
   /// The ranks that have not come to the gathering or recovery in progress, as far as this rank knows; empty if it does
@@ -50,7 +55,7 @@ class JobControl {
   /// The job has failed, not this rank: every rank's obstacle() is `error` as it is. Without effect after a failure.
   virtual void fail_job(const Error& error) noexcept = 0;
 
-  /// Ends the gathering in progress of every rank, and obstacle() is `interrupted` with this cause until every rank has
+  /// Ends the gathering in progress of every rank that is not complete, and obstacle() is `interrupted` with this cause until every rank has
   /// recovered. Without effect while the job is interrupted or has failed.
   virtual void interrupt(const Error& cause) noexcept = 0;
   /// Every rank calls it after an interruption; poll_recovery() returns true once, when all have, and bytes can be

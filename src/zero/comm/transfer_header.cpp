@@ -1,7 +1,7 @@
 #include "zero/comm/transfer_header.hpp"
 
 #include "base/splitmix64.hpp"
-#include "zero/comm/different_collectives.hpp"
+#include "zero/comm/collective_errors.hpp"
 
 #include <cstring>
 #include <type_traits>
@@ -40,6 +40,28 @@ std::span<const std::byte> TransferHeader::as_bytes() const {
   return std::as_bytes(std::span(this, 1));
 }
 
+std::vector<std::byte> announcement_of(const Transfer& transfer) {
+  const TransferHeader header = TransferHeader::of(transfer);
+  const auto first = header.as_bytes();
+  std::vector<std::byte> bytes(first.begin(), first.end());
+  bytes.insert(bytes.end(), transfer.mine.data(), transfer.mine.data() + transfer.mine.size().value());
+  return bytes;
+}
+
+Result<void> take_announcements(std::uint32_t rank, const Transfer& transfer,
+                                const std::vector<std::vector<std::byte>>& all) {
+  const TransferHeader mine = TransferHeader::of(transfer);
+  for (std::uint32_t peer = 0; peer < all.size(); ++peer) {
+    const bool is_whole = all[peer].size() >= sizeof(TransferHeader);
+    const TransferHeader other = is_whole ? TransferHeader::of(all[peer]) : TransferHeader{};
+    if (other != mine) return different_collectives(rank, to_string(mine), peer, to_string(other));
+  }
+  const std::size_t each = transfer.mine.size().value();
+  for (std::uint32_t peer = 0; peer < all.size() && each > 0; ++peer)
+    std::memcpy(transfer.all.data() + each * peer, all[peer].data() + sizeof(TransferHeader), each);
+  return ok();
+}
+
 std::string flats_text(std::uint64_t flats, std::uint64_t contents) {
   if (flats <= 1) return {};
   return std::to_string(flats) + " flats (#" + std::to_string(contents % 10'000) + ") with ";
@@ -56,11 +78,6 @@ std::string to_string(const TransferHeader& header) {
                                        .group = header.group,
                                        .micro_batch = header.micro_batch,
                                        .step = header.step});
-}
-
-Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,
-                          const TransferHeader& other) {
-  return different_collectives(rank, to_string(mine), peer, to_string(other));
 }
 
 }  // namespace penstock::zero

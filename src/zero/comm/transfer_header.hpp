@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -37,11 +38,15 @@ struct TransferHeader {
 /// flats, names their number, and others differently.
 [[nodiscard]] std::string to_string(const TransferHeader& header);
 
+// What ranks gather on the control channel before a transfer: its header, and the bytes of an exchange.
+
+[[nodiscard]] std::vector<std::byte> announcement_of(const Transfer& transfer);
+/// Compares those of all ranks with that of rank `rank`, and gives an exchange its bytes. Errors: invalid_argument,
+/// naming the ranks and their transfers.
+[[nodiscard]] Result<void> take_announcements(std::uint32_t rank, const Transfer& transfer,
+                                              const std::vector<std::vector<std::byte>>& all);
+
 /// "3 flats (#1234) with ", where the number follows from the hash of them; empty for one flat.
 [[nodiscard]] std::string flats_text(std::uint64_t flats, std::uint64_t contents);
-
-/// The error of rank `rank`, whose transfer is `mine`, where that of `peer` is `other`.
-[[nodiscard]] Error different_transfers(std::uint32_t rank, const TransferHeader& mine, std::uint32_t peer,
-                                        const TransferHeader& other);
 
 }  // namespace penstock::zero

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,11 @@ struct Transfer {
     case Transfer::Kind::exchange: return "exchange";
   }
   return "unknown";
+}
+
+/// "all-gather of parameters of unit 3, …".
+[[nodiscard]] inline std::string to_string(const Transfer& transfer) {
+  return std::string(to_string(transfer.kind)) + " of " + to_string(transfer.signature);
 }
 
 /// The progress of a transfer on this rank's stream.

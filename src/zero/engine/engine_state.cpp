@@ -334,6 +334,9 @@ void EngineState::release_checkpoint(std::uint32_t checkpoint) noexcept {
 
 Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(ready("Engine::step"));
+  PENSTOCK_TRY(gradients_.check_complete());
+  PENSTOCK_TRY(residency_->check_no_leases("Engine::step"));
+  PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
   const TimePoint previous_update = update_.duration();
@@ -342,8 +345,6 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(residency_->finish_gradients(*this));
   PENSTOCK_TRY(gradients_.finish_reductions());
   const TimePoint waited = Clock::steady().now() - began;
-  PENSTOCK_TRY(gradients_.check_complete());
-  PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(checkpoints_->forget_contents());
   PENSTOCK_TRY(residency_->drop_all("Engine::step", *this));  // the parameters change now
   PENSTOCK_TRY_ASSIGN(auto outcome,

@@ -70,8 +70,8 @@ void ControlClient::take(Message message) {
 
 void ControlClient::take(Gathered gathered) {
   Gathering& mine = of(gathered.by);
-  const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == mine.rounds && !mine.gathered &&
-                       gathered.all.size() == hello_.ranks;
+  const bool in_turn = gathered.epoch == epoch_ && gathered.round + 1 == mine.rounds &&
+                       (!mine.gathered || interruption_) && gathered.all.size() == hello_.ranks;
   if (!in_turn) return fail_out_of_turn(Message(Gathered()).index());
   mine.absent.clear();
   if (waits_for_epoch_) return;  // it was complete before the server knew of the interruption
@@ -79,6 +79,7 @@ void ControlClient::take(Gathered gathered) {
     mine.gathered = std::move(gathered.all);
     return;
   }
+  mine.gathered.reset();  // of before: a rank that recovers does not ask for it
   interruption_.reset();
   recovers_ = false;
   ++recoveries_;
@@ -87,7 +88,8 @@ void ControlClient::take(Gathered gathered) {
 void ControlClient::take(Interrupt cause) {
   if (cause.epoch != epoch_ + 1) return fail_out_of_turn(Message(Interrupt()).index());
   epoch_ = cause.epoch;
-  gatherings_ = {};
+  // What is complete is so on every rank: rank 0 has sent it before this.
+  for (Gathering& one : gatherings_) one = {.rounds = 0, .gathered = std::move(one.gathered)};
   interruption_ = std::move(cause.text);
   waits_for_epoch_ = false;
   if (recovers_) send_recovery();

@@ -1,6 +1,7 @@
 #include "zero/launch/control_server.hpp"
 
 #include "base/duration_text.hpp"
+#include "zero/comm/job_control.hpp"
 
 #include <algorithm>
 
@@ -162,6 +163,8 @@ void ControlServer::gather(std::uint32_t rank, Gather mine) {
   for (std::uint32_t other = 0; other < members_.size(); ++other) {
     if (members_[other].left) return fail(has_left(other));
     if (!of_ranks[other] || of_ranks[other]->label == mine.label) continue;
+    if (of_ranks[other]->label == JobControl::leave_label) return fail(has_left(other));
+    if (mine.label == JobControl::leave_label) return fail(has_left(rank));
     return fail(Error(ErrorCode::invalid_argument, operation)
                     .reason("ranks exchange different things")
                     .wanted(of_ranks[other]->label + ", as " + name_of(members_[other].hello))

@@ -12,7 +12,7 @@ bool JobState::publish(ControlClient& client) {
   for (std::size_t by = 0; by < gatherers; ++by) {
     auto slots = client.take_gathered(Gatherer(by));
     if (!slots) continue;
-    gatherings_[by].gathered = std::move(slots);
+    of(Gatherer(by)).gathered = std::move(slots);
     gathered = true;
   }
   if (joined) peers_ = client.peers();
@@ -22,10 +22,14 @@ bool JobState::publish(ControlClient& client) {
     recovers_ = false;
     recovered_ = true;
     interruption_.reset();
+    of(Gatherer::collectives) = {};  // whoever recovers does not ask for it any more
   }
   if (interrupted) {
     interruption_ = Failure{ErrorCode::interrupted, *client.interruption()};
-    gatherings_ = {};
+    for (Gathering& one : gatherings_) {
+      if (std::exchange(one.in_flight, one.gathered.has_value()) && !one.gathered)
+        one.interruption = interruption_;
+    }
   }
   for (std::size_t by = 0; by < gatherers; ++by) gatherings_[by].absent = client.absent(Gatherer(by));
   return joined || failed || recovered || interrupted || gathered;
@@ -41,21 +45,21 @@ std::optional<Error> JobState::obstacle() const {
 
 Result<void> JobState::start_gather(Gatherer by) {
   if (auto error = obstacle()) return *error;
-  bool& in_flight = gatherings_[static_cast<std::size_t>(by)].in_flight;
-  if (in_flight) {
+  if (of(by).in_flight) {
     return Error(ErrorCode::failed_state, "ControlChannel::gather").reason("another gathering is in flight");
   }
-  in_flight = true;
+  of(by) = {.in_flight = true};
   return ok();
 }
 
 Result<std::optional<JobState::Slots>> JobState::poll_gather(Gatherer by) {
-  auto& [in_flight, gathered, absent] = gatherings_[static_cast<std::size_t>(by)];
-  if (gathered) {
-    in_flight = false;
-    return std::exchange(gathered, std::nullopt);
+  Gathering& mine = of(by);
+  if (mine.gathered) {
+    mine.in_flight = false;
+    return std::exchange(mine.gathered, std::nullopt);
   }
   if (auto error = obstacle()) return *error;
+  if (mine.interruption) return error_of(*mine.interruption);
   return std::optional<Slots>();
 }
 

@@ -31,16 +31,15 @@ class JobState {
 
   /// After it the thread tells its client to gather. Errors: the obstacle; failed_state, where one is in flight.
   Result<void> start_gather(Gatherer by);
+  /// What was gathered before an interruption or failure of another rank is returned: all ranks get it, or none.
   [[nodiscard]] Result<std::optional<Slots>> poll_gather(Gatherer by);
   /// Whether poll_gather() has something to say.
   [[nodiscard]] bool has_gathered(Gatherer by) const {
-    return gatherings_[static_cast<std::size_t>(by)].gathered || failure_ || interruption_;
+    return of(by).gathered || of(by).interruption || failure_ || interruption_;
   }
 
   /// As of ControlClient.
-  [[nodiscard]] const std::vector<std::uint32_t>& absent(Gatherer by) const {
-    return gatherings_[static_cast<std::size_t>(by)].absent;
-  }
+  [[nodiscard]] const std::vector<std::uint32_t>& absent(Gatherer by) const { return of(by).absent; }
 
   /// After it the thread tells its client to recover. Errors: the failure; failed_state, without an interruption, or
   /// where the recovery has started.
@@ -52,8 +51,13 @@ class JobState {
   struct Gathering {
     bool in_flight = false;
     std::optional<Slots> gathered;
+    std::optional<Failure>
+        interruption;  ///< that has ended it; its caller may notice only after the recovery
     std::vector<std::uint32_t> absent{};
   };
+  [[nodiscard]] Gathering& of(Gatherer by) { return gatherings_[static_cast<std::size_t>(by)]; }
+  [[nodiscard]] const Gathering& of(Gatherer by) const { return gatherings_[static_cast<std::size_t>(by)]; }
+
   std::array<Gathering, gatherers> gatherings_;
   std::optional<Failure> failure_;
   std::optional<Failure> interruption_;

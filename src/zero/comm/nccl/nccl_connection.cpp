@@ -69,6 +69,7 @@ Result<bool> NcclConnection::poll() const {
 }
 
 Result<void> NcclConnection::register_arena(DeviceSpan arena) {
+  connects_ = false;
   if (nccl_.ncclCommWindowRegister == nullptr) return ok();
   return check("ncclCommWindowRegister",
                nccl_.ncclCommWindowRegister(communicator_, pointer(arena), arena.size().value(), &window_,

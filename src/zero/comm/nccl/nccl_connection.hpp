@@ -61,6 +61,8 @@ class NcclConnection {
   void destroy() noexcept;
   /// Ends the kernels in flight, which may take until after the call, and the connection.
   void abort() noexcept;
+  /// Keeps everything until the process ends.
+  void abandon() noexcept { communicator_ = nullptr, window_ = nullptr; }
 
  private:
   Result<void> average_one(tiers::Stream& stream, const DeviceTensor& flat);

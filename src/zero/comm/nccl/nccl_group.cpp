@@ -24,8 +24,8 @@ Result<void> check(const JobControl& control, const NcclGroupOptions& options) {
         .wanted("from 1 to " + std::to_string(Compute::mean_inputs_max))
         .got(control.ranks());
   }
-  for (const auto& [name, time] :
-       {std::pair("deadline", options.deadline), std::pair("leave", options.leave)}) {
+  for (const auto& [name, time] : {std::pair("join", options.join), std::pair("deadline", options.deadline),
+                                   std::pair("leave", options.leave)}) {
     if (time > TimePoint::zero()) continue;
     return Error::invalid_argument("nccl_membership")
         .object(name)

@@ -12,10 +12,12 @@
 namespace penstock::zero {
 
 struct NcclGroupOptions {
+  /// How long join() waits for the others. Once all have come, NCCL has as much time to connect them.
+  TimePoint join = std::chrono::minutes(5);
   /// How long a rank waits for the others in a collective, and how long a collective may take that all have started.
   /// Only time in which poll() is called counts. `forever`: without end.
   TimePoint deadline = std::chrono::minutes(30);
-  /// How long retire() waits for the others to retire too.
+  /// How long retire() waits for the others to retire too. Then it keeps what they may use until the process ends.
   TimePoint leave = std::chrono::seconds(30);
   const Clock* clock = &Clock::steady();  ///< measures the deadlines; outlives the communicator
 };

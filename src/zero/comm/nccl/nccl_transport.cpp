@@ -2,6 +2,7 @@
 
 #include "base/abandon.hpp"
 #include "base/duration_text.hpp"
+#include "zero/comm/collective_errors.hpp"
 #include "zero/comm/nccl/nccl_arena.hpp"
 
 #include <chrono>
@@ -16,7 +17,9 @@ namespace penstock::zero {
 namespace {
 
 Error left() {
-  return Error(ErrorCode::peer_failed, "Communicator").reason("the rank has left");
+  return Error(ErrorCode::peer_failed, "Communicator")
+      .reason("the rank has left")
+      .advice("look for its first error; a trainer that gives up passes it to ProcessGroup::abort()");
 }
 Error out_of_order(const char* reason) {
   return Error(ErrorCode::failed_state, "Communicator").reason(reason);
@@ -46,6 +49,11 @@ NcclTransport::~NcclTransport() {
   control_->set_wake({});
   watch_.reset();
   if (!retired_) control_->fail(left());
+  // A rank that has not left may still read from this one's memory.
+  if (kept_ && !control_->obstacle()) {
+    nccl_.abandon();
+    abandon(arena_);
+  }
   end_collectives();
   if (scratch_.empty() && !arena_) return;
   begin_wait(options_.leave);
@@ -64,7 +72,7 @@ Result<void> NcclTransport::connect() {
   set_wake({});
   const std::lock_guard lock(mutex_);
   PENSTOCK_TRY(allocate());
-  return meet_again();
+  return meet(options_.join);
 }
 
 void NcclTransport::set_wake(std::function<void()> wake) {
@@ -105,8 +113,8 @@ Result<void> NcclTransport::allocate() {
   return ok();
 }
 
-/// Begins to connect the ranks.
-Result<void> NcclTransport::meet_again() {
+/// Begins to connect the ranks, which have come in `time`.
+Result<void> NcclTransport::meet(TimePoint time) {
   std::vector<std::byte> bytes;
   if (rank() == 0) {
     PENSTOCK_TRY_ASSIGN(const ncclUniqueId id, nccl_.make_id());
@@ -115,12 +123,12 @@ Result<void> NcclTransport::meet_again() {
   }
   PENSTOCK_TRY(control_->start_gather("collectives over NCCL", bytes));
   stage_ = Stage::meeting;
-  begin_wait(options_.deadline);
+  begin_wait(time);
   return ok();
 }
 
 /// The id of rank 0 is here: NCCL connects the ranks.
-Result<TransferState> NcclTransport::meet() {
+Result<TransferState> NcclTransport::poll_meeting() {
   PENSTOCK_TRY_ASSIGN(const auto all, control_->poll_gather());
   if (!all) return wait();
   ncclUniqueId id{};
@@ -132,6 +140,7 @@ Result<TransferState> NcclTransport::meet() {
   }
   std::memcpy(&id, (*all)[0].data(), sizeof(id));
   stage_ = Stage::connecting;
+  begin_wait(wait_);
   PENSTOCK_TRY(nccl_.connect(id));
   return poll_nccl();
 }
@@ -140,7 +149,7 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   if (auto obstacle = control_->obstacle()) {
     end_collectives();
-    return *std::move(obstacle);
+    return ended(*std::move(obstacle), to_string(transfer));
   }
   if (broken_) return *broken_;
   if (stage_ != Stage::idle) return out_of_order("the previous collective has not completed");
@@ -154,11 +163,7 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
         .got(slots)
         .advice("raise CollectiveNeeds::exact_slots_max, or choose the native reduction");
   }
-  header_ = TransferHeader::of(transfer);
-  const auto header = header_.as_bytes();
-  std::vector<std::byte> bytes(header.begin(), header.end());
-  bytes.insert(bytes.end(), transfer.mine.data(), transfer.mine.data() + transfer.mine.size().value());
-  PENSTOCK_TRY(control_->start_gather("collective", bytes));
+  PENSTOCK_TRY(control_->start_gather("collective", announcement_of(transfer)));
   transfer_ = transfer;
   stage_ = Stage::comparing;
   begin_wait(options_.deadline);
@@ -168,10 +173,15 @@ Result<void> NcclTransport::start(const Transfer& transfer) {
 Result<TransferState> NcclTransport::poll() {
   const std::lock_guard lock(mutex_);
   const bool expects_interruption = stage_ == Stage::ending || stage_ == Stage::recovering;
-  const auto obstacle = control_->obstacle();
+  auto obstacle = control_->obstacle();
   if (obstacle && !(expects_interruption && obstacle->code() == ErrorCode::interrupted)) {
+    // Where another rank has completed an exchange, all do.
+    if (stage_ == Stage::comparing && transfer_.kind == Transfer::Kind::exchange) {
+      if (const auto all = control_->poll_gather(); all && *all) return take(**all);
+    }
+    const std::string collective = in_progress();
     end_collectives();
-    return *obstacle;
+    return collective.empty() ? *std::move(obstacle) : ended(*std::move(obstacle), collective);
   }
   if (broken_) return *broken_;
   auto state = advance();
@@ -203,10 +213,10 @@ Result<TransferState> NcclTransport::advance() {
     case Stage::recovering: {
       PENSTOCK_TRY_ASSIGN(const bool all_have_ended, control_->poll_recovery());
       if (!all_have_ended) return wait();
-      PENSTOCK_TRY(meet_again());
-      return meet();
+      PENSTOCK_TRY(meet(options_.deadline));
+      return poll_meeting();
     }
-    case Stage::meeting: return meet();
+    case Stage::meeting: return poll_meeting();
   }
   return TransferState::pending;
 }
@@ -215,17 +225,12 @@ Result<TransferState> NcclTransport::advance() {
 Result<TransferState> NcclTransport::compare() {
   PENSTOCK_TRY_ASSIGN(const auto all, control_->poll_gather());
   if (!all) return wait();
-  for (std::uint32_t peer = 0; peer < size(); ++peer) {
-    const std::vector<std::byte>& bytes = (*all)[peer];
-    const bool whole = bytes.size() >= sizeof(TransferHeader);
-    const TransferHeader other = whole ? TransferHeader::of(bytes) : TransferHeader{};
-    if (other != header_) return different_transfers(rank(), header_, peer, other);
-  }
+  return take(*std::move(all));
+}
+
+Result<TransferState> NcclTransport::take(const JobControl::Slots& announcements) {
+  PENSTOCK_TRY(take_announcements(rank(), transfer_, announcements));
   if (transfer_.kind == Transfer::Kind::exchange) {
-    const std::size_t each = transfer_.mine.size().value();
-    for (std::uint32_t peer = 0; peer < size() && each > 0; ++peer) {
-      std::memcpy(transfer_.all.data() + each * peer, (*all)[peer].data() + sizeof(TransferHeader), each);
-    }
     stage_ = Stage::idle;
     return TransferState::complete;
   }
@@ -281,7 +286,7 @@ Result<void> NcclTransport::release_slices() {
 Result<void> NcclTransport::follow() {
   PENSTOCK_TRY_ASSIGN(auto passed, events_.record(*transfer_.stream));
   if (in_flight_.empty()) begin_run();
-  in_flight_.push_back({.header = header_, .passed = std::move(passed)});
+  in_flight_.push_back({.collective = to_string(transfer_), .passed = std::move(passed)});
   return ok();
 }
 
@@ -300,7 +305,7 @@ Result<void> NcclTransport::watch() {
   const Error error =
       Error(ErrorCode::deadline_exceeded, "Communicator")
           .reason("a collective does not end")
-          .object(to_string(in_flight_.front().header))
+          .object(in_flight_.front().collective)
           .got("all ranks came, and its stream has not passed it in " + duration_text(options_.deadline))
           .advice(
               "look for a rank that has stopped, for its device and for the network "
@@ -322,6 +327,14 @@ void NcclTransport::end_collectives() noexcept {
   stage_ = Stage::idle;
 }
 
+/// The collective that an obstacle ends: the first that this rank has started and its stream has not passed.
+std::string NcclTransport::in_progress() const {
+  if (!in_flight_.empty()) return in_flight_.front().collective;
+  const bool transfers =
+      stage_ == Stage::comparing || stage_ == Stage::enqueuing || stage_ == Stage::readable;
+  return transfers ? to_string(transfer_) : "";
+}
+
 Result<void> NcclTransport::start_recovery(tiers::Stream&) {
   const std::lock_guard lock(mutex_);
   const auto obstacle = control_->obstacle();
@@ -337,8 +350,9 @@ Result<void> NcclTransport::start_recovery(tiers::Stream&) {
 void NcclTransport::retire(tiers::Stream& stream) noexcept {
   set_wake({});
   const std::lock_guard lock(mutex_);
+  begin_wait(options_.leave);
   const bool peaceful = nccl_.is_open() && stage_ == Stage::idle && !broken_ && !control_->obstacle();
-  if (!peaceful || !leave()) {
+  if (!peaceful || !finish_in_flight() || !leave()) {
     control_->fail(left());
     end_collectives();
   }
@@ -347,26 +361,32 @@ void NcclTransport::retire(tiers::Stream& stream) noexcept {
   retired_ = true;
 }
 
-/// Frees the communicator once no rank's kernels use it any more. False, if that takes too long or fails.
-bool NcclTransport::leave() {
-  begin_wait(options_.leave);
+/// False, if it takes too long or fails.
+bool NcclTransport::finish_in_flight() {
   while (!in_flight_.empty()) {
     if (!watch() || is_late()) return false;
     pause();
   }
-  if (!control_->start_gather("leave", {})) return false;
+  return true;
+}
+
+/// Frees the communicator once no rank's kernels use it any more; keeps it, where a rank does not leave in time. False,
+/// if the job or NCCL fails.
+bool NcclTransport::leave() {
+  if (!control_->start_gather(std::string(JobControl::leave_label), {})) return false;
   while (true) {
     const auto all = control_->poll_gather();
     if (!all) return false;
     if (*all) break;
-    if (is_late()) return false;
+    if (is_late()) return kept_ = true;
     pause();
   }
   if (!nccl_.finalize()) return false;
   while (true) {
     const auto done = nccl_.poll();
-    if (!done || is_late()) return false;
+    if (!done) return false;
     if (*done) break;
+    if (is_late()) return kept_ = true;
     pause();
   }
   nccl_.destroy();
@@ -374,6 +394,7 @@ bool NcclTransport::leave() {
 }
 
 void NcclTransport::begin_wait(TimePoint time) {
+  wait_ = time;
   waited_.emplace(*options_.clock, tiers::running_time_step(time));
   end_of_wait_ = waited_->end_of(time);
 }
@@ -393,29 +414,19 @@ Result<TransferState> NcclTransport::wait() {
 
 Error NcclTransport::late() const {
   const bool transfers = stage_ == Stage::comparing || stage_ == Stage::enqueuing;
-  std::string what = transfers
-                         ? std::string(to_string(transfer_.kind)) + " of " + to_string(transfer_.signature)
-                     : stage_ == Stage::recovering ? "recovery"
-                                                   : "connection of the ranks";
-  const std::string time = duration_text(options_.deadline);
-  if (stage_ == Stage::enqueuing || stage_ >= Stage::connecting) {
-    return Error(ErrorCode::deadline_exceeded, "Communicator")
-        .reason("NCCL does not connect the ranks")
-        .object(std::move(what))
-        .got("all ranks came, and it is in progress for " + time)
-        .advice(
-            "set NCCL_DEBUG=INFO, and see whether the hosts reach each other on the interface that "
-            "NCCL_SOCKET_IFNAME names");
-  }
-  std::string missing;
-  for (const std::uint32_t one : control_->absent()) {
-    missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(one);
-  }
+  std::string what = transfers                      ? to_string(transfer_)
+                     : stage_ == Stage::recovering  ? "recovery"
+                     : stage_ == Stage::registering ? "registration of device memory"
+                                                    : "connection of the ranks";
+  if (stage_ != Stage::enqueuing && stage_ < Stage::connecting)
+    return ranks_missing(std::move(what), names_of(control_->absent()), wait_);
   return Error(ErrorCode::deadline_exceeded, "Communicator")
-      .reason("ranks are missing in a collective")
+      .reason("NCCL does not finish what all ranks have begun")
       .object(std::move(what))
-      .got((missing.empty() ? "some" : missing) + " did not come in " + time)
-      .advice("look for the first error of the missing ranks, or raise the deadline of the group");
+      .got("it is in progress for " + duration_text(wait_))
+      .advice(
+          "set NCCL_DEBUG=INFO, and see whether the hosts reach each other on the interface that "
+          "NCCL_SOCKET_IFNAME names");
 }
 
 }  // namespace penstock::zero

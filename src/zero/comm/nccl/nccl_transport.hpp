@@ -67,22 +67,25 @@ class NcclTransport final : public Transport {
   };
   /// A collective that NCCL has enqueued.
   struct InFlight {
-    TransferHeader header;
+    std::string collective;
     tiers::Fence passed;
   };
 
   Result<void> allocate();
   void look();
-  Result<void> meet_again();
+  Result<void> meet(TimePoint time);
   Result<TransferState> advance();
-  Result<TransferState> meet();
+  Result<TransferState> poll_meeting();
   Result<TransferState> compare();
+  Result<TransferState> take(const JobControl::Slots& announcements);
   Result<void> call_nccl();
   Result<TransferState> poll_nccl();
   Result<void> follow();
   Result<void> watch();
   void begin_run();
   void end_collectives() noexcept;
+  [[nodiscard]] std::string in_progress() const;
+  [[nodiscard]] bool finish_in_flight();
   [[nodiscard]] bool leave();
 
   void begin_wait(TimePoint time);
@@ -103,12 +106,11 @@ class NcclTransport final : public Transport {
   std::mutex mutex_;  // guards the following members
   NcclConnection nccl_;
   Stage stage_ = Stage::idle;
-  Transfer transfer_;      // the last that was started
-  TransferHeader header_;  // of it
-  bool retired_ = false;
+  Transfer transfer_;  // the last that was started
+  bool retired_ = false, kept_ = false;
   std::optional<Error> broken_;  // of this rank alone
   std::optional<tiers::RunningTime> waited_;
-  TimePoint end_of_wait_{};
+  TimePoint wait_{}, end_of_wait_{};
 
   std::deque<InFlight> in_flight_;          // in their order
   std::optional<tiers::RunningTime> runs_;  // the first of them

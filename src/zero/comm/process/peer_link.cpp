@@ -1,7 +1,7 @@
 #include "zero/comm/process/peer_link.hpp"
 
 #include "base/splitmix64.hpp"
-#include "zero/comm/different_collectives.hpp"
+#include "zero/comm/collective_errors.hpp"
 #include "zero/comm/transfer_header.hpp"
 
 #include <penstock/base/check.hpp>

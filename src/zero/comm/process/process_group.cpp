@@ -183,8 +183,10 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
     return alone->join(0, device, compute);
   }
   if (on_host) return connect_hosts(device, compute);
-  const NcclGroupOptions options{
-      .deadline = options_.deadline, .leave = options_.silence_max, .clock = options_.clock};
+  const NcclGroupOptions options{.join = options_.join_deadline,
+                                 .deadline = options_.deadline,
+                                 .leave = options_.silence_max,
+                                 .clock = options_.clock};
   return nccl_membership(control(), options).join(device, compute, needs);
 }
 

@@ -1,11 +1,11 @@
 #include "zero/comm/process/process_transport.hpp"
 
-#include "base/duration_text.hpp"
+#include "zero/comm/collective_errors.hpp"
+#include "zero/comm/transfer_header.hpp"
 
 #include <penstock/base/check.hpp>
 #include <penstock/tiers/device/host_device.hpp>
 
-#include <cstring>
 #include <utility>
 
 namespace penstock::zero {
@@ -15,15 +15,6 @@ namespace {
 using tiers::HostDevice;
 
 constexpr const char* operation = "Communicator";
-
-std::string text_of(const Transfer& transfer) {
-  return std::string(to_string(transfer.kind)) + " of " + to_string(transfer.signature);
-}
-
-/// A line of an error's message.
-std::string in(const Transfer& transfer) {
-  return "in      " + text_of(transfer);
-}
 
 Error out_of_order(const char* reason) {
   return Error(ErrorCode::failed_state, operation).reason(reason);
@@ -68,9 +59,22 @@ Result<void> ProcessTransport::start(const Transfer& transfer) {
   if (phase_ == Phase::recovery) return out_of_order("the recovery has not completed");
   if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer);
   if (phase_ != Phase::idle) return out_of_order("the previous collective has not completed");
+  if (transfer.kind == Transfer::Kind::exchange) return start_exchange(transfer);
   if (transfer.stream != nullptr) PENSTOCK_TRY(transfer.stream->record(*ready_));
   transfer_ = transfer;
   begin_wait(Phase::stream);
+  return ok();
+}
+
+/// Its bytes go by rank 0, which gives them to all ranks before it tells them of an interruption: where one rank
+/// completes it, all do. The peers compare that none of them is in another collective.
+Result<void> ProcessTransport::start_exchange(const Transfer& transfer) {
+  PENSTOCK_TRY(control_->start_gather("exchange", announcement_of(transfer)));
+  transfer_ = transfer;
+  exchanged_ = false;
+  begin_wait(Phase::bytes);
+  exchange_->begin(std::vector<LinkOperation>(
+      size(), {.kind = transfer.kind, .signature = transfer.signature, .dtype = {}, .pieces = {}}));
   return ok();
 }
 
@@ -95,10 +99,16 @@ Result<TransferState> ProcessTransport::poll() {
 }
 
 Result<TransferState> ProcessTransport::poll_bytes() {
+  const bool exchanges = transfer_.kind == Transfer::Kind::exchange;
+  if (exchanges && !exchanged_) PENSTOCK_TRY(poll_exchange());
   const PeerExchange::Status status = exchange_->poll();
-  if (!status.done) {
+  if (!status.done || (exchanges && !exchanged_)) {
     // A rank that fails or interrupts after its part is done does not make the transfer fail.
-    if (auto obstacle = control_->obstacle()) return notice(*obstacle, transfer_);
+    if (auto obstacle = control_->obstacle()) {
+      Error error = notice(*std::move(obstacle), transfer_);
+      if (exchanges && exchanged_) return TransferState::complete;
+      return error;
+    }
     PENSTOCK_TRY(check(status));
     return TransferState::pending;
   }
@@ -106,10 +116,17 @@ Result<TransferState> ProcessTransport::poll_bytes() {
     phase_ = Phase::slices;
     return TransferState::readable;
   }
-  if (transfer_.kind == Transfer::Kind::exchange && !exchanged_.empty())
-    std::memcpy(transfer_.all.data(), exchanged_.data(), exchanged_.size());
   phase_ = Phase::idle;
   return TransferState::complete;
+}
+
+Result<void> ProcessTransport::poll_exchange() {
+  const auto all = control_->poll_gather();
+  if (!all) return notice(all.error(), transfer_);
+  if (!*all) return ok();
+  PENSTOCK_TRY(take_announcements(rank(), transfer_, **all));
+  exchanged_ = true;
+  return ok();
 }
 
 Result<void> ProcessTransport::release_slices() {
@@ -148,7 +165,7 @@ void ProcessTransport::retire(tiers::Stream&) noexcept {
 /// The obstacle to `transfer`, which it names.
 Error ProcessTransport::notice(Error obstacle, const Transfer& transfer) {
   if (obstacle.code() == ErrorCode::interrupted) interrupt_exchange();
-  return std::move(obstacle).note(in(transfer));
+  return ended(std::move(obstacle), to_string(transfer));
 }
 
 void ProcessTransport::interrupt_exchange() {
@@ -158,23 +175,11 @@ void ProcessTransport::interrupt_exchange() {
 void ProcessTransport::begin_bytes() {
   phase_ = Phase::bytes;
   std::vector<LinkOperation> operations(size());
-  const bool exchanges = transfer_.kind == Transfer::Kind::exchange;
-  const ByteCount exchanged = transfer_.mine.size();
-  if (exchanges) {
-    exchanged_.resize((exchanged * size()).value());
-    if (!exchanged.is_zero())
-      std::memcpy(exchanged_.data() + (exchanged * rank()).value(), transfer_.mine.data(), exchanged.value());
-  }
   for (std::uint32_t r = 0; r < size(); ++r) {
     LinkOperation& one = operations[r];
     one.kind = transfer_.kind;
     one.signature = transfer_.signature;
-    if (!exchanges) one.dtype = transfer_.flats[0].dtype;
-    if (exchanges) {
-      const HostSpan slots{std::span(exchanged_)};
-      one.pieces.push_back({.send = slots.subspan(exchanged * rank(), exchanged),
-                            .receive = slots.subspan(exchanged * r, exchanged)});
-    }
+    one.dtype = transfer_.flats[0].dtype;
     const std::uint32_t sent = transfer_.kind == Transfer::Kind::all_gather ? rank() : r;
     for (std::size_t f = 0; f < transfer_.flats.size(); ++f) {
       one.pieces.push_back(
@@ -203,26 +208,18 @@ Result<void> ProcessTransport::check(const PeerExchange::Status& status) {
   (void)running_->update();
   const bool recovers = phase_ == Phase::recovery;
   if (status.error) {
-    const bool ended = status.error->code() == ErrorCode::peer_failed;
-    if (!end_of_reason_) end_of_reason_ = running_->end_of(ended ? options_.reason_max : TimePoint::zero());
+    const bool has_ended = status.error->code() == ErrorCode::peer_failed;
+    if (!end_of_reason_)
+      end_of_reason_ = running_->end_of(has_ended ? options_.reason_max : TimePoint::zero());
     if (running_->elapsed() < *end_of_reason_) return ok();
     control_->fail_job(*status.error);
-    Error error = *status.error;
     // The other errors name both ranks' collectives.
-    return ended && !recovers ? std::move(error).note(in(transfer_)) : error;
+    return has_ended && !recovers ? ended(*status.error, to_string(transfer_)) : *status.error;
   }
   if (running_->elapsed() < end_of_wait_) return ok();
-  std::string missing;
-  for (const std::uint32_t r : recovers && !recovered_ ? control_->absent() : status.missing) {
-    missing.append(missing.empty() ? "rank " : ", rank ").append(std::to_string(r));
-  }
+  const auto missing = recovers && !recovered_ ? control_->absent() : status.missing;
   const Error late =
-      Error(ErrorCode::deadline_exceeded, operation)
-          .reason("ranks are missing in a collective")
-          .object(recovers ? "recovery" : text_of(transfer_))
-          .got((missing.empty() ? "a rank" : missing) + " did not come in " +
-               duration_text(options_.deadline))
-          .advice("look for the first error of the missing ranks, or raise the deadline of the group");
+      ranks_missing(recovers ? "recovery" : to_string(transfer_), names_of(missing), options_.deadline);
   control_->fail_job(late);
   return late;
 }

@@ -16,7 +16,8 @@
 namespace penstock::zero {
 
 /// Collectives between processes, on devices whose memory is host memory: a transfer waits for its stream, and then its
-/// bytes move by a PeerExchange. No peer reads or writes this rank's memory.
+/// bytes move by a PeerExchange, but those of an exchange, which the ranks gather over the control channel. No peer
+/// reads or writes this rank's memory.
 class ProcessTransport final : public Transport {
  public:
   struct Options {
@@ -55,6 +56,8 @@ class ProcessTransport final : public Transport {
 
   ProcessTransport(const Options& options, std::shared_ptr<JobControl> control,
                    std::unique_ptr<PeerExchange> exchange, std::unique_ptr<tiers::Event> ready);
+  Result<void> start_exchange(const Transfer& transfer);
+  Result<void> poll_exchange();
   [[nodiscard]] Result<TransferState> poll_bytes();
   [[nodiscard]] Result<TransferState> poll_recovery();
   [[nodiscard]] Error notice(Error obstacle, const Transfer& transfer);
@@ -71,8 +74,7 @@ class ProcessTransport final : public Transport {
   std::unique_ptr<tiers::Event> ready_;
   Phase phase_ = Phase::idle;
   Transfer transfer_;
-  /// Of an exchange, a slot for each rank: it may be used after an error, when the caller's memory is gone.
-  std::vector<std::byte> exchanged_;
+  bool exchanged_ = false;  // the bytes of the exchange are here
   /// Interruptions of the job that this rank has noticed, which are as many on all ranks when they have recovered.
   std::uint64_t epoch_ = 0;
   bool recovered_ = false;

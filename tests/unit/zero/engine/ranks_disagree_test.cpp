@@ -317,6 +317,27 @@ TEST(RanksDisagree, OnTheSizesOrTheDataTypeOfCollectives) {
                {"reduce-scatter of 2.0 KiB of bf16", "reduce-scatter of 2.0 KiB of fp16", advice});
 }
 
+// A refused call starts no collective. With room, gradients wait until several can be reduced together.
+TEST(RanksDisagree, NotWhenOneOfThemCallsStepTooEarly) {
+  const auto errors = run(
+      [](std::uint32_t rank, Engine& engine, tiers::Stream& stream) -> Result<void> {
+        PENSTOCK_TRY(engine.begin_step({}));
+        for (const std::uint32_t unit : {3u, 2u, 1u, 0u}) {
+          PENSTOCK_TRY(reduce_zeros(engine, stream, unit));
+          EXPECT_FALSE(rank == 0 && unit == 2 && engine.step());
+        }
+        {
+          PENSTOCK_TRY_ASSIGN(const auto weights, engine.acquire(0, stream));
+          EXPECT_FALSE(rank == 0 && engine.step());
+        }
+        PENSTOCK_TRY(engine.step());
+        return ok();
+      },
+      [](std::uint32_t, Rank::Options& options) { options.config.penstock.device_budget = 1_MiB; });
+
+  EXPECT_EQ(errors, std::vector<std::string>(ranks));
+}
+
 TEST(RanksDisagree, NotWhenTheyCallAlike) {
   const auto errors = run([](std::uint32_t, Engine& engine, tiers::Stream& stream) -> Result<void> {
     for (int i = 0; i < 3; ++i)

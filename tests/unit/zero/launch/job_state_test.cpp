@@ -83,6 +83,8 @@ class Caller {
   void run() {
     if (phase_ == Phase::idle) {
       if (begins(channels_.start_gather(rank_, std::to_string(gathered_)))) phase_ = Phase::gathers;
+    } else if (phase_ == Phase::interrupts) {
+      if (const auto obstacle = channels_.state(rank_).obstacle()) (void)begins(Result<void>(*obstacle));
     } else if (phase_ == Phase::gathers) {
       EXPECT_EQ(channels_.state(rank_).start_gather(collectives).error().code(), expected_refusal());
       auto all = channels_.state(rank_).poll_gather(collectives);
@@ -93,14 +95,21 @@ class Caller {
     } else {
       auto recovered = channels_.state(rank_).poll_recovery();
       ASSERT_TRUE(recovered) << recovered.error().message();
-      if (*recovered) phase_ = Phase::idle, ++recoveries_;
+      if (*recovered) phase_ = Phase::idle;
     }
   }
+  /// As a trainer, which abandons nothing while it waits.
+  void interrupt() {
+    if (phase_ != Phase::idle) return;
+    channels_.interrupt(rank_, "the cause");
+    phase_ = Phase::interrupts;
+  }
   [[nodiscard]] int gathered() const { return gathered_; }
-  [[nodiscard]] int recoveries() const { return recoveries_; }
+  /// At the begin of each recovery: how many gatherings were complete since the last one.
+  [[nodiscard]] const std::vector<int>& recoveries() const { return recoveries_; }
 
  private:
-  enum class Phase : std::uint8_t { idle, gathers, recovers };
+  enum class Phase : std::uint8_t { idle, gathers, interrupts, recovers };
   [[nodiscard]] ErrorCode expected_refusal() const {
     return channels_.state(rank_).obstacle() ? ErrorCode::interrupted : ErrorCode::failed_state;
   }
@@ -111,7 +120,7 @@ class Caller {
     EXPECT_NE(outcome.error().message().find("cause"), std::string::npos);
     EXPECT_TRUE(channels_.start_recovery(rank_));
     EXPECT_EQ(channels_.start_recovery(rank_).error().code(), ErrorCode::failed_state);
-    gathered_ = 0;
+    recoveries_.push_back(std::exchange(gathered_, 0));
     phase_ = Phase::recovers;
     return false;
   }
@@ -119,20 +128,20 @@ class Caller {
   Channels& channels_;
   const std::size_t rank_;
   Phase phase_ = Phase::idle;
-  int gathered_ = 0, recoveries_ = 0;
+  int gathered_ = 0;
+  std::vector<int> recoveries_;
 };
 
 TEST(JobState, TakesCallersThroughInterruptionsThatFollowEachOther) {
   constexpr std::size_t count = 3;
-  int recoveries = 0;
+  std::size_t recoveries = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Channels channels(count, seed);
     channels.settle();
     std::vector<Caller> callers;
     for (std::size_t rank = 0; rank < count; ++rank) callers.emplace_back(channels, rank);
     for (int turn = 0; turn < 600; ++turn) {
-      if (turn < 400 && channels.random.below(20) == 0)
-        channels.interrupt(channels.random.below(count), "the cause");
+      if (turn < 400 && channels.random.below(20) == 0) callers[channels.random.below(count)].interrupt();
       callers[channels.random.below(count)].run();
       channels.run_something();
     }
@@ -141,9 +150,48 @@ TEST(JobState, TakesCallersThroughInterruptionsThatFollowEachOther) {
       channels.run_something();
     }
     EXPECT_GE(callers[0].gathered(), 3) << "seed " << seed;
-    recoveries += callers[0].recoveries();
+    // What is complete on one rank is complete on all.
+    for (const Caller& caller : callers)
+      EXPECT_EQ(caller.recoveries(), callers[0].recoveries()) << "seed " << seed;
+    recoveries += callers[0].recoveries().size();
   }
-  EXPECT_GT(recoveries, 200);
+  EXPECT_GT(recoveries, 200u);
+}
+
+// They come in one piece of the stream.
+TEST(JobState, GivesWhatWasCompleteBeforeAnInterruption) {
+  Channels channels(1, 1);
+  channels.settle();
+  ControlClient& client = channels.client(0);
+  JobState state;
+  (void)state.publish(client);
+  ASSERT_TRUE(state.start_gather(collectives));
+  client.gather(collectives, "label", {});
+  client.received(encode(Gathered{.epoch = 0, .round = 0, .all = {{std::byte(7)}}}));
+  client.received(encode(Interrupt{.epoch = 1, .text = "the cause"}));
+
+  EXPECT_TRUE(state.publish(client));
+
+  ASSERT_TRUE(state.obstacle());
+  EXPECT_EQ(state.poll_gather(collectives).value()->front().front(), std::byte(7));
+  EXPECT_FALSE(state.poll_gather(collectives));
+}
+
+// Its thread did not run in the meantime.
+TEST(JobState, SaysThatAGatheringWasInterruptedAfterTheRecoveryToo) {
+  Channels channels(2, 1);
+  channels.settle();
+  constexpr auto trainer = Gatherer::trainer;
+  ASSERT_TRUE(channels.state(0).start_gather(trainer));
+  channels.interrupt(1, "the cause");
+  channels.settle();
+  for (const std::size_t rank : {0u, 1u}) ASSERT_TRUE(channels.start_recovery(rank));
+  channels.settle();
+  ASSERT_FALSE(channels.state(0).obstacle());
+
+  EXPECT_TRUE(channels.state(0).has_gathered(trainer));
+  EXPECT_EQ(channels.state(0).poll_gather(trainer).error().code(), ErrorCode::interrupted);
+  EXPECT_TRUE(channels.state(0).start_gather(trainer));
 }
 
 TEST(JobState, SaysWhenCallersSeeSomethingNew) {

@@ -73,14 +73,14 @@ class NcclRanks : public testing::Test {
       rank.control = job_->control(r);
     }
   }
+  void join(std::uint32_t r, const Clock& clock) {
+    NcclGroupOptions options = options_;
+    options.clock = &clock;
+    rank(r).joined = nccl_membership(rank(r).control, options).join(*rank(r).cuda, *rank(r).compute, needs_);
+  }
   void join_all() {
-    options_.clock = &clock_;
     std::vector<std::thread> joining;
-    for (const auto& one : ranks_) {
-      joining.emplace_back([this, &rank = *one] {
-        rank.joined = nccl_membership(rank.control, options_).join(*rank.cuda, *rank.compute, needs_);
-      });
-    }
+    for (std::uint32_t r = 0; r < size(); ++r) joining.emplace_back([this, r] { join(r, clock_); });
     for (std::thread& one : joining) one.join();
   }
   void open(std::uint32_t count, const fake_nccl::Options& nccl = {}) {
@@ -148,7 +148,7 @@ class NcclRanks : public testing::Test {
 
   tiers::SimClock clock_;
   CollectiveNeeds needs_{.exact_slots_max = 1_KiB};
-  NcclGroupOptions options_{.deadline = deadline, .leave = deadline};
+  NcclGroupOptions options_{.join = deadline, .deadline = deadline, .leave = deadline};
   std::shared_ptr<penstock::test::MemoryJob> job_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

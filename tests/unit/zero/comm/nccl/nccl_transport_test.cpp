@@ -39,7 +39,7 @@ TEST_F(NcclTransport, TellsEveryRankThatTwoHaveOneGpuAndWhatToDo) {
 
 TEST_F(NcclTransport, EndsAJoinToWhichARankDoesNotComeAndNamesIt) {
   make(3);
-  options_.deadline = milliseconds(20);
+  options_.join = milliseconds(20);
   NcclGroupOptions options = options_;
   options.clock = &Clock::steady();
 
@@ -58,6 +58,7 @@ TEST_F(NcclTransport, RefusesOptionsAndGroupsThatItCannotServe) {
     EXPECT_EQ(control->obstacle()->code(), ErrorCode::peer_failed);  // the peers learn of it
     return refused.error().code();
   };
+  EXPECT_EQ(code({.join = TimePoint::zero()}), ErrorCode::invalid_argument);
   EXPECT_EQ(code({.deadline = TimePoint::zero()}), ErrorCode::invalid_argument);
   EXPECT_EQ(code({.leave = TimePoint(-1)}), ErrorCode::invalid_argument);
   EXPECT_EQ(code({.clock = nullptr}), ErrorCode::invalid_argument);
@@ -255,6 +256,24 @@ TEST_F(NcclTransport, FailsTheJobThoughNobodyPollsWhereAThreadOfNcclFindsAnError
   gate_.reset();
 }
 
+TEST_F(NcclTransport, NamesTheCollectiveThatAFailedPeerEnds) {
+  for (const bool in_flight : {false, true}) {
+    open(2);
+    if (in_flight) {
+      lose_rank_1();
+    } else {
+      ASSERT_TRUE(gather(0));
+    }
+    communicator(1).abort(Error(ErrorCode::no_space, "Somewhere"));
+
+    expect_words(communicator(0).poll().error(), ErrorCode::peer_failed,
+                 {"rank 1", "no space", "in      all-gather of parameters of unit 3", "step 7"});
+    expect_words(reduce(0, DType::fp32, Reduction::exact).error(), ErrorCode::peer_failed,
+                 {"rank 1", "in      reduce-scatter of parameters of unit 4"});
+    gate_.reset();
+  }
+}
+
 TEST_F(NcclTransport, RecoversOnlyAfterTheKernelsOfAllRanksHaveEnded) {
   open(2);
   lose_rank_1();
@@ -329,26 +348,28 @@ TEST_F(NcclTransport, RetiresByFinalisingOnceAllRanksRetire) {
   EXPECT_FALSE(gather(0));
 }
 
-TEST_F(NcclTransport, RetiresAloneByAbortingAndTellsItsPeers) {
-  options_.leave = milliseconds(20);
-  make(2);
-  std::thread other;
-  for (const auto& one : ranks_) {
-    auto join = [this, &rank = *one] {
-      rank.joined = nccl_membership(rank.control, options_).join(*rank.cuda, *rank.compute, needs_);
-    };
-    if (one->device == 0) {
-      other = std::thread(join);
-    } else {
-      join();
+TEST_F(NcclTransport, KeepsItsCommunicatorAndFailsNoJobWhereAPeerDoesNotRetireYet) {
+  for (const bool goes_on : {true, false}) {
+    options_.leave = milliseconds(20);
+    make(2);
+    std::thread other([this] { join(0, Clock::steady()); });
+    join(1, Clock::steady());
+    other.join();
+
+    communicator(1).retire(*rank(1).stream);
+
+    EXPECT_FALSE(rank(0).control->obstacle());
+    if (goes_on) {  // and is told that it is too late
+      ASSERT_TRUE(gather(0));
+      expect_words(communicator(0).poll().error(), ErrorCode::peer_failed, {"rank 1", "has left", "unit 3"});
     }
+    rank(1).joined = Error(ErrorCode::failed_state, "test");  // its end
+    EXPECT_EQ(fake_nccl::calls("ncclCommDestroy"), 0u);
+    EXPECT_EQ(fake_nccl::calls("ncclCommAbort"), goes_on ? 2u : 0u);
+    rank(0).joined = Error(ErrorCode::failed_state, "test");
+    EXPECT_EQ(fake_nccl::live(), goes_on ? 0u : 1u);
+    fake_nccl::restart();
   }
-  other.join();
-
-  communicator(1).retire(*rank(1).stream);
-
-  EXPECT_EQ(fake_nccl::calls("ncclCommAbort"), 1u);
-  expect_words(gather(0).error(), ErrorCode::peer_failed, {"rank 1", "has left"});
 }
 
 TEST_F(NcclTransport, RetiresAfterAnErrorWithoutWaitingForPeersAndEndsItsKernels) {

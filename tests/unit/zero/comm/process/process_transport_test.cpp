@@ -5,6 +5,7 @@
 #include "kit/process_ranks.hpp"
 #include "zero/comm/process/mesh_thread.hpp"
 #include "zero/comm/process/socket_pipes.hpp"
+#include "zero/comm/transfer_header.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 
@@ -55,27 +56,22 @@ struct RankWithAPeer {
   std::unique_ptr<Communicator> communicator;
 };
 
-TEST(ProcessTransport, WritesNoMemoryOfAnExchangeThatHasFailed) {
-  RankWithAPeer rank;
-  PeerMesh peer(1, 2, std::move(rank.peer));
-  ASSERT_TRUE(rank.start_exchange());
-  ASSERT_FALSE(rank.communicator->poll().value());
-  rank.job->control(1)->fail_job(Error(ErrorCode::peer_failed, "Job").reason("rank 2 has ended"));
-  ASSERT_FALSE(rank.communicator->poll());  // the caller returns, and its `all` ends
+// The peer has completed it too, perhaps, and applied it.
+TEST(ProcessTransport, CompletesAnExchangeThatAllHaveComeToBeforeAnInterruption) {
+  for (const bool has_bytes : {false, true}) {
+    RankWithAPeer rank;
+    ASSERT_TRUE(rank.start_exchange());
+    const auto peer = rank.job->control(1);
+    const std::uint64_t of_peer = 2;
+    const Transfer transfer{.kind = Transfer::Kind::exchange, .mine = ConstHostSpan(std::span(&of_peer, 1))};
+    ASSERT_TRUE(peer->start_gather("exchange", announcement_of(transfer)));
+    ASSERT_FALSE(has_bytes && rank.communicator->poll().value());  // the peer's chunk is missing
+    peer->interrupt(Error(ErrorCode::io, "Trainer"));
 
-  std::uint64_t of_peer = 2, received = 0;
-  const std::vector<LinkOperation> operations(
-      2, {.kind = Transfer::Kind::exchange,
-          .dtype = DType::fp32,
-          .pieces = {{ConstHostSpan(std::span(&of_peer, 1)), HostSpan(std::span(&received, 1))}}});
-  ASSERT_TRUE(peer.begin(operations));
-  for (int turn = 0; turn < 100 && !peer.is_done(); ++turn) {
-    (void)peer.advance();
-    peer.wait(1ms);
+    EXPECT_TRUE(rank.communicator->poll().value());
+    EXPECT_EQ(rank.all, (std::vector<std::uint64_t>{1, 2}));
+    EXPECT_EQ(rank.start_exchange().error().code(), ErrorCode::interrupted);
   }
-  rank.communicator.reset();  // ends the thread
-
-  EXPECT_EQ(rank.all[1], 77u);
 }
 
 TEST(ProcessTransport, CompletesNothingAfterAnErrorOfAStream) {
