@@ -78,7 +78,8 @@ struct MemoryPlan {
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
   ByteCount exact_slots_max;  ///< see CollectiveNeeds; 0 unless the reduction is configured as exact
-  /// For the peers' slots of an exact reduction, beside the engine's memory. Ranks of one process do not use it.
+  /// For the peers' slots of an exact reduction, beside the engine's memory: see Communicator::scratch(). Ranks of one
+  /// process do not use it.
   ByteCount device_collectives;
   ByteCount host_shards, host_gradients, host_tiles;
   /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
