@@ -71,9 +71,10 @@ struct MemoryPlan {
     [[nodiscard]] ByteCount device_bytes() const { return size * device_slots; }
   } checkpoints;
 
-  // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
-  // budget; what is held at one time does not exceed it.
-  ByteCount device_gathered, device_gradients;
+  // Upper bounds by purpose, for every order of use, and however many units are used at a time. Copies stay in memory
+  // while there is room, so that the bounds may add up to more than the budget; what is held at one time does not
+  // exceed it.
+  ByteCount device_gathered, device_gradients;  ///< all flats, if device_flats() has room for them
   ByteCount device_tiles, device_shards,
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
