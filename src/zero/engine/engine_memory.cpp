@@ -202,6 +202,24 @@ void EngineState::predict() {
   ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
   ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+  // Shards are read ahead for a step that may not come.
+  ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards, {});
+}
+
+void EngineState::predict_gather(const FlatState& flat) {
+  const ByteCount reads = shard_reads_.gather(padded(flat.layout->shard, options_.config.dtype));
+  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, reads, {});
+}
+
+void EngineState::predict_attempt(std::uint32_t micro_batches) {
+  const MemoryPlan& plan = options_.plan;
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_rereads_max, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, shard_reads_.end_step(micro_batches), {});
+  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
+                         plan.checkpoint_writes_max * micro_batches);
+  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * micro_batches,
+                         plan.gradient_writes_max * micro_batches);
 }
 
 }  // namespace penstock::zero

@@ -95,9 +95,9 @@ struct MemoryPlan {
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
-  // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
-  // shards stay in memory while there is room; if gradients_on_disk, one may be evicted between its prefetch and its
-  // use, and is then read twice. In split formats the update reads shards too: a master is the bf16 parameter plus the
+  // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
+  // prediction counts the gathers beyond these as they are made. Reads of shards are upper bounds, since shards stay in
+  // memory while there is room. In split formats the update reads shards too: a master is the bf16 parameter plus the
   // remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
   /// Upper bound for the first tiles of an update: they are read during the backward, may be evicted by gradients that
