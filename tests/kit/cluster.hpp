@@ -63,6 +63,9 @@ struct RunOptions {
   /// Whose memory the backward writes gradients to: the engine's slots, or fp32 memory of the trainer, on either side.
   enum class Gradients : std::uint8_t { of_engine, on_device, on_host } gradients = Gradients::of_engine;
   std::function<std::vector<std::uint32_t>(std::uint32_t step)> units_without_gradient;
+  /// The units of a forward in the order of their uses, each once or more; the backward is in reverse, and a unit's
+  /// gradient is that of its last use. Empty: each once, in the layout's order. Without checkpoints.
+  std::function<std::vector<std::uint32_t>(std::uint32_t step, std::uint32_t micro_batch)> order_of_use;
   ByteCount request_max = ByteCount(65536);
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// The initial masters; if not set, initial_value().

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -132,9 +133,9 @@ Result<void> Trainer::pass(const RunOptions::ProgramPoint& point) const {
 /// One forward and backward.
 Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
   const ModelLayout& model = options_.model;
-  const auto units = static_cast<std::uint32_t>(model.units.size());
+  const auto order = order_of_use(step, micro);
   const auto without = units_without_gradient(step);
-  for (std::uint32_t unit = 0; unit < units; ++unit) {
+  for (const std::uint32_t unit : order) {
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::forward}));
@@ -142,11 +143,13 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
     PENSTOCK_TRY(write_checkpoint(step, micro, unit, result));
     if (unit > 0) PENSTOCK_TRY(read_checkpoint(unit - 1, CheckpointUse::read, result));
   }
-  for (std::uint32_t unit = units; unit-- > 0;) {
+  for (auto use = order.rbegin(); use != order.rend(); ++use) {
+    const std::uint32_t unit = *use;
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::backward}));
     PENSTOCK_TRY(read_checkpoint(unit, CheckpointUse::last_read, result));
+    if (std::find(use + 1, order.rend(), unit) != order.rend()) continue;
     if (std::find(without.begin(), without.end(), unit) != without.end()) continue;
     if (options_.gradients != RunOptions::Gradients::of_engine) {
       PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
@@ -274,6 +277,13 @@ Result<void> Trainer::gather_parameters(RunResult& result) {
 std::vector<std::uint32_t> Trainer::units_without_gradient(std::uint32_t step) const {
   return options_.units_without_gradient ? options_.units_without_gradient(step)
                                          : std::vector<std::uint32_t>();
+}
+
+std::vector<std::uint32_t> Trainer::order_of_use(std::uint32_t step, std::uint32_t micro) const {
+  if (options_.order_of_use) return options_.order_of_use(step, micro);
+  std::vector<std::uint32_t> order(options_.model.units.size());
+  std::iota(order.begin(), order.end(), 0u);
+  return order;
 }
 
 float initial_value(ParameterId parameter, std::uint64_t element) {

@@ -56,6 +56,7 @@ class Trainer {
   /// The bytes of a tensor, for such operations.
   [[nodiscard]] Elements on_host(const DeviceTensor& tensor) const;
   [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const;
+  [[nodiscard]] std::vector<std::uint32_t> order_of_use(std::uint32_t step, std::uint32_t micro) const;
 
   const RunOptions& options_;
   const std::uint32_t rank_;

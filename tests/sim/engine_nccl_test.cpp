@@ -83,6 +83,31 @@ TEST_P(EngineOnNccl, TrainsToTheBitsOfRanksInOneProcessInEveryOrderOfTheStreams)
   EXPECT_EQ(fake_nccl::collectives_in_windows() * GetParam(), fake_nccl::calls("ncclAllGather"));
 }
 
+TEST_P(EngineOnNccl, CountsTheScratchOfAnExactReductionAsItWasPlanned) {
+  RunOptions options = run_options(cpu);
+  const auto expect_scratch = [&options](ByteCount size) {
+    options.before_step = [size](std::uint32_t, std::uint32_t rank, swap::Runtime& runtime) {
+      EXPECT_EQ(runtime.ledger().line(tiers::Tier::device, tiers::Purpose::scratch).held, size) << rank;
+    };
+  };
+  for (const Reduction reduction : {Reduction::exact, Reduction::native}) {
+    options.config.penstock.reduction = reduction;
+    const MemoryPlan plan = plan_memory(options.config, options.model, options.ranks, options.ranks,
+                                        tiers::DeviceMemory::separate)
+                                .value();
+    expect_scratch(plan.device_partials + plan.exact_slots_max * (options.ranks - 1));
+
+    const RunResult result = train_over_nccl(options, 500);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    EXPECT_EQ(plan.exact_slots_max.is_zero(), reduction == Reduction::native);
+    if (reduction == Reduction::native) continue;
+    expect_scratch(plan.device_partials);
+    EXPECT_FALSE(train(options).error);  // ranks of one process read each other's memory
+  }
+}
+
 TEST_P(EngineOnNccl, IsWhatAProcessGroupConnectsDevicesOfTheirOwnMemoryWith) {
   RunOptions options = run_options(cpu);
   const RunResult expected = train(options);

@@ -75,6 +75,8 @@ class Transport {
   [[nodiscard]] virtual bool supports_native() const { return false; }
   /// As Communicator::arena().
   [[nodiscard]] virtual std::shared_ptr<const DeviceSpan> arena() const { return nullptr; }
+  /// As Communicator::scratch().
+  [[nodiscard]] virtual ByteCount scratch() const { return {}; }
   virtual void set_wake(std::function<void()> wake) = 0;
 
   /// Errors: peer_failed; failed_state, before the previous transfer has completed; those of the stream.

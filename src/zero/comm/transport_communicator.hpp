@@ -24,6 +24,7 @@ class TransportCommunicator final : public Communicator {
     return reduction == Reduction::exact || transport_->supports_native();
   }
   std::shared_ptr<const DeviceSpan> arena() const override { return transport_->arena(); }
+  ByteCount scratch() const override { return transport_->scratch(); }
   void set_wake(std::function<void()> wake) override { transport_->set_wake(std::move(wake)); }
 
   Result<void> start_all_gather(tiers::Stream& stream, DeviceSpan flat,

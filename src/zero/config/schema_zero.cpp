@@ -83,9 +83,10 @@ constexpr Key keys[] = {
      .help = planned},
     {.path = "zero_optimization.max_live_parameters",
      .kind = count,
-     .help =
-         "elements of gathered parameters at most, beside those in use; penstock.device_budget limits their "
-         "bytes",
+     .help = "elements of gathered parameters at most, beside those in use: what is above is dropped and "
+             "gathered "
+             "again, even where memory is free, while DeepSpeed only throttles its prefetch; a model of more "
+             "elements for which penstock.device_budget has room needs a larger number",
      .field = field<&Draft::config, &Config::max_live_parameters>,
      .read_by = engine},
     {.path = "zero_optimization.max_reuse_distance", .kind = count, .status = no_effect, .help = planned},

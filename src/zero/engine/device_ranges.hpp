@@ -17,22 +17,26 @@ class DeviceRanges {
   DeviceRanges(const DeviceRanges&) = delete;
   DeviceRanges& operator=(const DeviceRanges&) = delete;
   ~DeviceRanges() {
-    for (const auto& [purpose, size] : taken_) ledger_.give_back(tiers::Tier::device, purpose, size);
+    for (const auto& [purpose, size] : counted_) ledger_.give_back(tiers::Tier::device, purpose, size);
   }
 
   /// The next range. Precondition: the plan has counted it.
   [[nodiscard]] DeviceSpan take(ByteCount size, tiers::Purpose purpose) {
     const DeviceSpan range = rest_.subspan({}, size);
     rest_ = rest_.subspan(size, rest_.size() - size);
-    ledger_.hold(tiers::Tier::device, purpose, size);
-    taken_.emplace_back(purpose, size);
+    count(size, purpose);
     return range;
+  }
+  /// Counts device memory that the engine uses and another object has allocated.
+  void count(ByteCount size, tiers::Purpose purpose) {
+    ledger_.hold(tiers::Tier::device, purpose, size);
+    counted_.emplace_back(purpose, size);
   }
 
  private:
   DeviceSpan rest_;
   tiers::Ledger& ledger_;
-  std::vector<std::pair<tiers::Purpose, ByteCount>> taken_;
+  std::vector<std::pair<tiers::Purpose, ByteCount>> counted_;
 };
 
 }  // namespace penstock::zero

@@ -11,6 +11,7 @@ Result<void> EngineState::open_memory() {
   kept_.emplace(
       context_.device_memory.subspan(plan.device_flats(), plan.device_arena() - plan.device_flats()),
       context_.runtime.ledger());
+  kept_->count(context_.communicator.scratch(), tiers::Purpose::scratch);
   if (plan.device_squares) context_.partials = kept_->take(plan.device_partials, tiers::Purpose::scratch);
   std::uint64_t tile_number = 0;
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_flat(f, tile_number));
@@ -190,7 +191,7 @@ void EngineState::predict() {
   ledger.predict(Tier::device, Purpose::optimizer_tile, plan.device_tiles + plan.update.device_bytes());
   ledger.predict(Tier::device, Purpose::parameter_shard, plan.device_shards);
   ledger.predict(Tier::device, Purpose::gradient_shard, plan.device_accumulators);
-  ledger.predict(Tier::device, Purpose::scratch, plan.device_partials);
+  ledger.predict(Tier::device, Purpose::scratch, plan.device_partials + plan.device_collectives);
   ledger.predict(Tier::device, Purpose::checkpoint, plan.checkpoints.device_bytes());
   ledger.predict(Tier::host, Purpose::checkpoint, plan.host_checkpoints);
   ledger.predict(Tier::nvme, Purpose::checkpoint, plan.disk_checkpoints);
@@ -201,6 +202,24 @@ void EngineState::predict() {
   ledger.predict(Tier::nvme, Purpose::parameter_shard, plan.disk_shards);
   ledger.predict(Tier::nvme, Purpose::gradient_shard, plan.disk_gradients);
   ledger.predict(Tier::nvme, Purpose::optimizer_tile, plan.disk_tiles);
+  // Shards are read ahead for a step that may not come.
+  ledger.predict_traffic(Purpose::parameter_shard, plan.disk_shards, {});
+}
+
+void EngineState::predict_gather(const FlatState& flat) {
+  const ByteCount reads = shard_reads_.gather(padded(flat.layout->shard, options_.config.dtype));
+  context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, reads, {});
+}
+
+void EngineState::predict_attempt(std::uint32_t micro_batches) {
+  const MemoryPlan& plan = options_.plan;
+  tiers::Ledger& ledger = context_.runtime.ledger();
+  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_rereads_max, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, shard_reads_.end_step(micro_batches), {});
+  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
+                         plan.checkpoint_writes_max * micro_batches);
+  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * micro_batches,
+                         plan.gradient_writes_max * micro_batches);
 }
 
 }  // namespace penstock::zero

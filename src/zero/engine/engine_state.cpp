@@ -29,7 +29,8 @@ EngineState::EngineState(Options options)
                   .integrity = options_.config.penstock.integrity,
                   .shards_on_disk = options_.plan.shards_on_disk}),
       update_(context_, optimizer_, device_update_, options_.plan.update),
-      step_(context_, update_, options_.plan) {
+      step_(context_, update_, options_.plan),
+      shard_reads_(options_.plan, options_.model.units.size()) {
   context_.shares_memory = options_.plan.shares_memory;
   gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
 }
@@ -98,17 +99,6 @@ Result<void> EngineState::open() {
 void EngineState::add_note(std::string note) {
   if (!notes.empty()) notes += "; ";
   notes += note;
-}
-
-void EngineState::predict_attempt(std::uint32_t micro_batches) {
-  const MemoryPlan& plan = options_.plan;
-  tiers::Ledger& ledger = context_.runtime.ledger();
-  ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan.tile_rereads_max, {});
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, plan.shard_reads_max * micro_batches, {});
-  ledger.predict_traffic(tiers::Purpose::checkpoint, plan.checkpoint_reads_max * micro_batches,
-                         plan.checkpoint_writes_max * micro_batches);
-  ledger.predict_traffic(tiers::Purpose::gradient_shard, plan.gradient_reads_max * micro_batches,
-                         plan.gradient_writes_max * micro_batches);
 }
 
 Result<EngineState::Call> EngineState::enter(const char* operation) {
@@ -242,6 +232,7 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::begin_step"));
   PENSTOCK_TRY(checkpoints_->begin_step());
   PENSTOCK_TRY(residency_->begin_step(unit_order(options_.model.units.size(), micro_batches), *this));
+  shard_reads_.begin_step();
   gradients_.begin_step(micro_batches, step.units_without_gradient);
   residency_->expect_no_gradients(step.units_without_gradient);
   step_.set_learning_rate(step.learning_rate);
@@ -253,6 +244,7 @@ Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(check_stream("Engine::acquire", stream));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
+  shard_reads_.acquire(unit);
   PENSTOCK_TRY(residency_->acquire(unit, *this));
   auto views = gathers_.views(unit, stream);
   if (views) residency_->lease(unit);
@@ -392,6 +384,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
 }
 
 Result<void> EngineState::gather(std::uint32_t flat) {
+  predict_gather(context_.flats[flat]);
   return gathers_.gather(context_.flats[flat], residency_->gathered(flat));
 }
 Result<void> EngineState::drop(std::uint32_t flat) {

@@ -10,6 +10,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
+#include "zero/engine/shard_reads.hpp"
 #include "zero/engine/update_sweep.hpp"
 #include "zero/layout/flat_residency.hpp"
 
@@ -82,9 +83,11 @@ class EngineState : private FlatResidency::Effects {
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
-  void add_note(std::string note);
-  /// Adds the disk traffic of a step to the ledger's prediction, or of a part of it, but for its update.
+  /// Adds what a gather may read from disk to the ledger's prediction.
+  void predict_gather(const FlatState& flat);
+  /// Adds the disk traffic of a step, or of a part of it, but for its update, as far as it was not predicted yet.
   void predict_attempt(std::uint32_t micro_batches);
+  void add_note(std::string note);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
@@ -117,6 +120,7 @@ class EngineState : private FlatResidency::Effects {
   OffloadedOptimizer optimizer_;
   UpdateSweep update_;
   OptimizerStep step_;
+  ShardReads shard_reads_;
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;  // of gathered flats and full gradients
   std::optional<DeviceRanges> kept_;                    // the rest of the device's memory

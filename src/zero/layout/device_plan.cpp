@@ -29,20 +29,25 @@ ByteCount all_flats(const ShardLayout& shards, DType dtype, ByteCount gap) {
 }
 
 /// The smallest budget for gathered flats and full gradients in which the rehearsal of a step succeeds.
-struct SmallestBudget {
-  ByteCount flats;
-  DevicePeaks peaks;
-};
-SmallestBudget smallest_budget(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+ByteCount smallest_budget(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   const InPlace in_place = in_place_of(plan, config);
   const ResidencyLimits limits = limits_of(plan, config, shards);
   const UnitNeeds needs = unit_needs(shards, config.dtype, {});
   const ByteCount need = gradients_need(needs, limits) + (in_place.parameters ? ByteCount() : needs.gathered);
-  for (ByteCount flats = need;; flats += growth(need)) {
-    auto peaks =
-        rehearse_steps(shards, config.dtype, in_place, limits, config.gradient_accumulation_steps, flats);
-    if (peaks) return {.flats = flats, .peaks = *peaks};
+  ByteCount flats = need;
+  while (!rehearse_steps(shards, config.dtype, in_place, limits, config.gradient_accumulation_steps, flats)) {
+    flats += growth(need);
   }
+  return flats;
+}
+
+/// Sets the upper bounds of what gathered flats and full gradients hold. A flat is gathered once, and one gradient of
+/// it is open. The rehearsal bounds neither: a trainer may use units in another order, twice, or several at a time, and
+/// what one purpose leaves free the other may take.
+void bound_flats(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  const ByteCount most = std::min(all_flats(shards, config.dtype, {}), plan.device_flats());
+  plan.device_gathered = in_place_of(plan, config).parameters ? ByteCount() : most;
+  plan.device_gradients = most;
 }
 
 /// One is copied while the trainer holds its leases.
@@ -106,7 +111,7 @@ void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLa
   const ByteCount given = config.penstock.device_budget;
   // A device whose memory is host memory moves a checkpoint from there to there.
   if (given.is_zero() || plan.shares_memory) return;
-  const ByteCount minimum = smallest_budget(plan, config, shards).flats + plan.device_kept();
+  const ByteCount minimum = smallest_budget(plan, config, shards) + plan.device_kept();
   if (given <= minimum) return;
   const std::uint64_t more = (given - minimum) / plan.checkpoints.size;
   plan.checkpoints.device_slots +=
@@ -116,7 +121,7 @@ void plan_checkpoint_slots(MemoryPlan& plan, const Config& config, const ShardLa
 Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
                          const ModelLayout& model) {
   const ByteCount kept = plan.device_kept();
-  auto [flats, peaks] = smallest_budget(plan, config, shards);
+  const ByteCount flats = smallest_budget(plan, config, shards);
 
   const std::uint32_t more_slots = plan.checkpoints.device_slots - checkpoint_slots_min(model.checkpoints);
   plan.device_budget = flats + kept;
@@ -148,10 +153,9 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     const auto more =
         rehearse_steps(shards, config.dtype, in_place_of(plan, config), limits_of(plan, config, shards),
                        config.gradient_accumulation_steps, rest - kept);
-    if (more) peaks = *more, plan.device_budget = rest;
+    if (more) plan.device_budget = rest;
   }
-  plan.device_gathered = peaks.gathered;
-  plan.device_gradients = peaks.gradients;
+  bound_flats(plan, config, shards);
   return ok();
 }
 

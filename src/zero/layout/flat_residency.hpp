@@ -29,7 +29,7 @@ struct InPlace {
 /// of them is.
 ///
 /// Every decision is made at a program point, from layout, budget and order of use alone, so that all ranks decide
-/// the same and rehearse_steps() predicts what the engine will do. It moves no bytes: it asks `Effects` to.
+/// the same and rehearse_steps() finds whether a budget suffices. It moves no bytes: it asks `Effects` to.
 ///
 /// Owned by one thread.
 class FlatResidency {

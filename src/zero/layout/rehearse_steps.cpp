@@ -10,8 +10,6 @@
 
 namespace penstock::zero {
 
-using tiers::Purpose;
-
 namespace {
 // Steps of more micro-batches are rehearsed only when the caller asks for them.
 constexpr std::uint32_t rehearsed_micro_batches_max = 16;
@@ -39,11 +37,10 @@ struct Rehearsal {
 };
 
 /// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
-Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& ledger, std::uint32_t count,
-                                       std::uint32_t expected) {
+Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t count, std::uint32_t expected) {
   NoEffects none;
   tiers::Ledger unused;
-  tiers::MemoryBudget device(tiers::Tier::device, with.device, ledger);
+  tiers::MemoryBudget device(tiers::Tier::device, with.device, unused);
   tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,
                              tiers::MemoryBudget::Ranges::counted);
   const std::size_t units = with.shards.unit_count();
@@ -67,12 +64,11 @@ Result<FlatResidency::Places> rehearse(const Rehearsal& with, tiers::Ledger& led
 /// Rehearses steps of more and more micro-batches until decisions repeat, and of `micro_batches` at least. A
 /// micro-batch looks ahead into the next one at most: what it does follows from where everything is when it begins, and
 /// from whether it is the last. From the first repetition on, nothing is new.
-Result<void> rehearse_until_repeated(const Rehearsal& with, tiers::Ledger& ledger,
-                                     std::uint32_t micro_batches) {
+Result<void> rehearse_until_repeated(const Rehearsal& with, std::uint32_t micro_batches) {
   std::set<FlatResidency::Places> seen;
   for (std::uint32_t count = 1;; ++count) {
-    PENSTOCK_TRY(rehearse(with, ledger, count, count));
-    PENSTOCK_TRY_ASSIGN(auto places, rehearse(with, ledger, count, count + 1));
+    PENSTOCK_TRY(rehearse(with, count, count));
+    PENSTOCK_TRY_ASSIGN(auto places, rehearse(with, count, count + 1));
     const bool repeats = !seen.insert(std::move(places)).second;
     if (repeats || count >= std::max(micro_batches, rehearsed_micro_batches_max)) return ok();
   }
@@ -80,25 +76,20 @@ Result<void> rehearse_until_repeated(const Rehearsal& with, tiers::Ledger& ledge
 
 }  // namespace
 
-Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, DType dtype, InPlace in_place,
-                                   const ResidencyLimits& limits, std::uint32_t micro_batches,
-                                   ByteCount budget) {
-  tiers::Ledger ledger;
-  PENSTOCK_TRY(rehearse_until_repeated({.shards = shards,
-                                        .dtype = dtype,
-                                        .in_place = in_place,
-                                        .limits = limits,
-                                        .gathered_in_place = unlimited,
-                                        .device = budget},
-                                       ledger, micro_batches));
-  return DevicePeaks{.gathered = ledger.line(tiers::Tier::device, Purpose::gathered_flat).peak,
-                     .gradients = ledger.line(tiers::Tier::device, Purpose::full_gradient).peak};
+Result<void> rehearse_steps(const ShardLayout& shards, DType dtype, InPlace in_place,
+                            const ResidencyLimits& limits, std::uint32_t micro_batches, ByteCount budget) {
+  return rehearse_until_repeated({.shards = shards,
+                                  .dtype = dtype,
+                                  .in_place = in_place,
+                                  .limits = limits,
+                                  .gathered_in_place = unlimited,
+                                  .device = budget},
+                                 micro_batches);
 }
 
 Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_place,
                              const ResidencyLimits& limits, ByteCount budget) {
   PENSTOCK_CHECK(in_place.parameters);
-  tiers::Ledger ledger;
   return rehearse_until_repeated({.shards = shards,
                                   .dtype = dtype,
                                   .in_place = in_place,
@@ -106,7 +97,7 @@ Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_
                                   .gathered_in_place = budget,
                                   .device = {},
                                   .gradients = false},
-                                 ledger, 1);
+                                 1);
 }
 
 }  // namespace penstock::zero

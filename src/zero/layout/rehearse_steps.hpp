@@ -4,19 +4,14 @@
 
 namespace penstock::zero {
 
-/// The most that a step holds on the device.
-struct DevicePeaks {
-  ByteCount gathered, gradients;
-};
-
 /// Makes the decisions of steps without moving bytes: units acquired in unit_order(), each lease ended before the next
 /// acquire, for every number of micro-batches up to the one after which decisions repeat, and at least
 /// `micro_batches`. `budget` is that of the device: what is used in place is not limited.
 ///
 /// Errors: budget_too_small.
-[[nodiscard]] Result<DevicePeaks> rehearse_steps(const ShardLayout& shards, DType dtype, InPlace in_place,
-                                                 const ResidencyLimits& limits, std::uint32_t micro_batches,
-                                                 ByteCount budget);
+[[nodiscard]] Result<void> rehearse_steps(const ShardLayout& shards, DType dtype, InPlace in_place,
+                                          const ResidencyLimits& limits, std::uint32_t micro_batches,
+                                          ByteCount budget);
 
 /// The same for leases of shards that are used in place, in a budget of host memory.
 [[nodiscard]] Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_place,

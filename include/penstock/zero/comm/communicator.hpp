@@ -59,6 +59,8 @@ class Communicator {
   /// offsets on all ranks. Null, where all memory of the device is alike. Freed when the caller and the communicator
   /// have released it; no operation may use it then.
   [[nodiscard]] virtual std::shared_ptr<const DeviceSpan> arena() const { return nullptr; }
+  /// What it has allocated for CollectiveNeeds::exact_slots_max with Device::allocate(), until it is destroyed.
+  [[nodiscard]] virtual ByteCount scratch() const { return {}; }
 
   /// Sets the function that is called when the result of poll() may have changed because of a peer; progress that only
   /// a vendor's library knows of wakes nobody. It is called on any thread, without holding a lock that start, poll or

@@ -111,7 +111,8 @@ struct Config {
   std::optional<bool> overlap_comm;
   /// Elements of parameters that are gathered before they are acquired: a gather begins while there are fewer.
   ElementCount prefetch_bucket_size{50'000'000};
-  /// Elements of gathered parameters, at most, beside those of the unit in use and of leased units.
+  /// Elements of gathered parameters, at most, beside those of the unit in use and of leased units. What is above is
+  /// dropped, even where memory is free.
   ElementCount max_live_parameters{1'000'000'000};
   OffloadConfig offload_param, offload_optimizer;
   /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,

@@ -71,14 +71,16 @@ struct MemoryPlan {
     [[nodiscard]] ByteCount device_bytes() const { return size * device_slots; }
   } checkpoints;
 
-  // Upper bounds by purpose. Copies stay in memory while there is room, so that the bounds may add up to more than the
-  // budget; what is held at one time does not exceed it.
-  ByteCount device_gathered, device_gradients;
+  // Upper bounds by purpose, for every order of use, and however many units are used at a time. Copies stay in memory
+  // while there is room, so that the bounds may add up to more than the budget; what is held at one time does not
+  // exceed it.
+  ByteCount device_gathered, device_gradients;  ///< all flats, if device_flats() has room for them
   ByteCount device_tiles, device_shards,
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
   ByteCount exact_slots_max;  ///< see CollectiveNeeds; 0 unless the reduction is configured as exact
-  /// For the peers' slots of an exact reduction, beside the engine's memory. Ranks of one process do not use it.
+  /// For the peers' slots of an exact reduction, beside the engine's memory: see Communicator::scratch(). Ranks of one
+  /// process do not use it.
   ByteCount device_collectives;
   ByteCount host_shards, host_gradients, host_tiles;
   /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
@@ -93,9 +95,9 @@ struct MemoryPlan {
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
-  // Disk traffic of one step; shard_reads_max is that of one micro-batch. Reads of shards are upper bounds, since
-  // shards stay in memory while there is room; if gradients_on_disk, one may be evicted between its prefetch and its
-  // use, and is then read twice. In split formats the update reads shards too: a master is the bf16 parameter plus the
+  // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
+  // prediction counts the gathers beyond these as they are made. Reads of shards are upper bounds, since shards stay in
+  // memory while there is room. In split formats the update reads shards too: a master is the bf16 parameter plus the
   // remainder in the tile.
   ByteCount tile_reads, tile_writes, shard_reads_max, update_shard_reads_max, shard_writes;
   /// Upper bound for the first tiles of an update: they are read during the backward, may be evicted by gradients that

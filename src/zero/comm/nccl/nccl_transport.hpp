@@ -41,6 +41,7 @@ class NcclTransport final : public Transport {
   std::uint32_t size() const override { return control_->ranks(); }
   bool supports_native() const override { return true; }
   std::shared_ptr<const DeviceSpan> arena() const override { return arena_; }
+  ByteCount scratch() const override { return scratch_.size(); }
   void set_wake(std::function<void()> wake) override;
 
   Result<void> start(const Transfer& transfer) override;
