@@ -55,8 +55,8 @@ class JobControl {
   /// The job has failed, not this rank: every rank's obstacle() is `error` as it is. Without effect after a failure.
   virtual void fail_job(const Error& error) noexcept = 0;
 
-  /// Ends the gathering in progress of every rank that is not complete, and obstacle() is `interrupted` with this cause until every rank has
-  /// recovered. Without effect while the job is interrupted or has failed.
+  /// Ends the gathering in progress of every rank, if it is not complete, and obstacle() is `interrupted` with this
+  /// cause until every rank has recovered. Without effect while the job is interrupted or has failed.
   virtual void interrupt(const Error& cause) noexcept = 0;
   /// Every rank calls it after an interruption; poll_recovery() returns true once, when all have, and bytes can be
   /// gathered again. Errors: the failure of the job; failed_state, where the job is not interrupted, or the recovery

@@ -3,6 +3,7 @@
 
 #include "base/duration_text.hpp"
 #include "tiers/io/running_time.hpp"
+#include "zero/launch/network_error.hpp"
 #include "zero/launch/tcp_control_channel.hpp"
 
 #include <algorithm>
@@ -102,6 +103,8 @@ Result<JobControl::Slots> TcpControlChannel::gather(Gatherer by, const std::stri
                            .got(absent + " did not come in " + duration_text(deadline))
                            .advice("look for what the other ranks do, and make the same calls on every rank");
     fail_job(late);
+    lock.lock();
+    changed_.wait(lock, [this] { return job_.failure().has_value(); });  // the next call finds it
     return late;
   }
   PENSTOCK_TRY_ASSIGN(auto slots, job_.poll_gather(by));
@@ -183,8 +186,8 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
   std::unique_ptr<TcpControlChannel> channel;
   try {
     channel = std::make_unique<TcpControlChannel>(options);
-  } catch (const std::system_error& refused) {  // such as too many open files
-    return Error::from_errno(operation, refused.code().value());
+  } catch (const std::system_error& refused) {
+    return network_error(operation, "the control channel cannot be made", refused.code());
   }
   if (options.rank == 0) PENSTOCK_TRY(channel->listen());
   PENSTOCK_TRY(channel->start());

@@ -34,8 +34,12 @@ ControlServer::ControlServer(std::string job, std::string build, std::uint32_t r
 void ControlServer::opened(ConnectionId id, std::string address) {
   (void)running_.update();
   connections_[id] = {.address = std::move(address), .reader = {}, .heard = running_.elapsed(), .rank = {}};
-  if (connections_.size() > 2 * members_.size() + strangers_max)
-    refuse(id, Error(ErrorCode::in_use, operation).reason("too many connections wait for an answer"));
+  if (connections_.size() <= 2 * members_.size() + strangers_max) return;
+  // The one that has been silent for longest: a rank says at once who it is.
+  const auto oldest =
+      std::ranges::find_if(connections_, [](const auto& one) { return !one.second.rank.has_value(); });
+  refuse(oldest->first,
+         Error(ErrorCode::in_use, operation).reason("it sends no greeting, and too many connections wait"));
 }
 
 void ControlServer::received(ConnectionId id, std::span<const std::byte> bytes) {
@@ -77,7 +81,7 @@ void ControlServer::take(ConnectionId id, Message message) {
 void ControlServer::join(ConnectionId id, Hello hello) {
   if (hello.job != job_) {
     return refuse(id, Error(ErrorCode::permission, operation)
-                          .reason("it belongs to another job")
+                          .reason("the process belongs to another job than the rank 0 that it has reached")
                           .wanted('"' + job_ + '"')
                           .got('"' + hello.job + '"')
                           .advice("give each job a MASTER_PORT of its own, and all ranks of a job the same "
@@ -276,12 +280,15 @@ void ControlServer::check_members() {
   for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
     if (!members_[rank].connection) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
   }
-  fail(Error(ErrorCode::deadline_exceeded, operation)
-           .reason("ranks are missing in the job")
-           .wanted(std::to_string(members_.size()) + " ranks")
-           .got(missing + " did not come in " + duration_text(patience_.join))
-           .advice("look for the first error of the missing ranks, and whether their hosts reach rank 0 at "
-                   "MASTER_ADDR"));
+  Error late = Error(ErrorCode::deadline_exceeded, operation)
+                   .reason("ranks are missing in the job")
+                   .wanted(std::to_string(members_.size()) + " ranks")
+                   .got(missing + " did not come in " + duration_text(patience_.join))
+                   .advice(
+                       "look for the first error of the missing ranks, and whether their hosts reach rank 0 "
+                       "at MASTER_ADDR");
+  if (!last_refusal_.empty()) late = std::move(late).note(last_refusal_);
+  fail(late);
 }
 
 TimePoint ControlServer::next_due() const {
@@ -301,7 +308,8 @@ bool ControlServer::all_joined() const {
 /// The job goes on.
 void ControlServer::refuse(ConnectionId id, const Error& error) {
   outgoing_.push_back({id, encode(failure_of(error)), true});
-  messages_.push_back("refused the connection of " + connections_.at(id).address + ": " + error.message());
+  last_refusal_ = "refused the connection of " + connections_.at(id).address + ": " + error.message();
+  messages_.push_back(last_refusal_);
   connections_.erase(id);
 }
 

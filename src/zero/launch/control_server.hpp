@@ -96,6 +96,7 @@ class ControlServer {
   std::optional<Failure> failure_;
   std::vector<Outgoing> outgoing_;
   std::vector<std::string> messages_;
+  std::string last_refusal_;
 };
 
 }  // namespace penstock::zero::control

@@ -53,7 +53,7 @@ Result<std::uint32_t> number(const std::string& name, const std::string& text, s
   return refused(name)
       .wanted("a number from " + std::to_string(smallest) + " to " + std::to_string(largest))
       .got(quoted(text))
-      .advice("set it as the launcher does, or give the rank by --rank and --world");
+      .advice("set it as the launcher does");
 }
 
 /// Reads variables, and notes each one that it has read.
@@ -163,7 +163,12 @@ Result<void> check_place(const Launch& launch, const Names& names) {
   PENSTOCK_TRY(below(names.rank, launch.rank, launch.ranks, names.ranks));
   if (launch.local_ranks) {
     PENSTOCK_TRY(at_least_one(names.local_ranks, *launch.local_ranks));
-    PENSTOCK_TRY(below(names.local_ranks, *launch.local_ranks - 1, launch.ranks, names.ranks));
+    if (*launch.local_ranks > launch.ranks) {
+      return refused(names.local_ranks)
+          .wanted("at most " + std::to_string(launch.ranks) + ", " + names.ranks)
+          .got(*launch.local_ranks)
+          .advice("set it to the number of ranks on this machine");
+    }
     if (launch.local_rank)
       PENSTOCK_TRY(below(names.local_rank, *launch.local_rank, *launch.local_ranks, names.local_ranks));
   }

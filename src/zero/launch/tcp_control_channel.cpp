@@ -5,12 +5,14 @@
 #include "base/duration_text.hpp"
 #include "base/start_thread.hpp"
 #include "zero/launch/listen.hpp"
+#include "zero/launch/network_error.hpp"
 
 #include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <system_error>
 
 namespace penstock::zero {
 
@@ -68,13 +70,15 @@ Result<void> TcpControlChannel::listen() {
     return free_port->tell(rank_0_.port);
   }
   const bool in_use = error == asio::error::address_in_use;
-  Error refused =
-      Error(in_use ? ErrorCode::in_use : Error::from_errno(operation, error.value()).code(), operation)
-          .reason("rank 0 cannot listen: " + error.message());
-  if (free_port) return std::move(refused).object("a free port");
-  return std::move(refused)
-      .object("port " + std::to_string(rank_0_.port) + ", the one after MASTER_PORT")
-      .advice("set MASTER_PORT to another number, the same on every rank");
+  if (!in_use) return network_error(operation, "rank 0 cannot listen", error);
+  return Error(ErrorCode::in_use, operation)
+      .reason("rank 0 cannot listen: " + error.message())
+      .object(free_port ? "a free port"
+                        : "port " + std::to_string(rank_0_.port) + ", the one after MASTER_PORT")
+      .advice(
+          "set MASTER_PORT to another number, the same on every rank; if two processes were started as rank "
+          "0, give "
+          "each a RANK of its own");
 }
 
 Result<void> TcpControlChannel::start() {
@@ -86,9 +90,22 @@ Result<void> TcpControlChannel::start() {
   });
   PENSTOCK_TRY_ASSIGN(thread_, start_thread(operation, "the control channel", [this] {
                         const auto work = asio::make_work_guard(context_);
-                        context_.run();
+                        while (!run()) {
+                        }
                       }));
   return ok();
+}
+
+/// Until the channel ends. False, if a handler could not have what it needs of the system: the rank has failed then.
+bool TcpControlChannel::run() {
+  try {
+    context_.run();
+    return true;
+  } catch (const std::system_error& refused) {  // such as the thread of the resolver
+    const Error error = network_error(operation, "the control channel cannot go on", refused.code());
+    post([this, failure = control::failure_of(error)] { client_.fail(failure); });
+    return false;
+  }
 }
 
 void TcpControlChannel::leave() {
@@ -141,6 +158,7 @@ void TcpControlChannel::connect_to(std::size_t number) {
     if (!failed && connecting_->local_endpoint(ignored) == connecting_->remote_endpoint(ignored))
       failed = asio::error::connection_refused;
     if (!failed) return open();
+    if (is_exhausted(failed)) return end_with(network_error(operation, "rank 0 cannot be reached", failed));
     if (number + 1 < addresses_of_rank_0_.size()) return connect_to(number + 1);
     retry(failed == asio::error::operation_aborted ? "no answer" : failed.message());
   });
@@ -172,20 +190,24 @@ void TcpControlChannel::note_addresses(const tcp::socket& connected) {
                 .rank_0 = connected.remote_endpoint(ignored).address().to_string()};
 }
 
+/// This rank has failed, in what the thread does.
+void TcpControlChannel::end_with(const Error& error) {
+  client_.fail(control::failure_of(error));
+  send();
+}
+
 void TcpControlChannel::retry(const std::string& reason) {
   attempt_.cancel();
   connecting_.reset();
   const control::Patience& patience = options_.patience;
   if (patience.clock->now() - began_ >= patience.join) {
-    client_.fail(
-        control::failure_of(Error(ErrorCode::deadline_exceeded, operation)
-                                .reason("rank 0 cannot be reached")
-                                .object(to_string(rank_0_))
-                                .got(reason + ", for " + duration_text(patience.join))
-                                .advice("look whether rank 0 runs, and whether MASTER_ADDR and MASTER_PORT "
-                                        "name its host; the port is "
-                                        "the one after MASTER_PORT, which a firewall must let pass")));
-    return send();
+    return end_with(
+        Error(ErrorCode::deadline_exceeded, operation)
+            .reason("rank 0 cannot be reached")
+            .object(to_string(rank_0_))
+            .got(reason + ", for " + duration_text(patience.join))
+            .advice("look whether rank 0 runs, and whether MASTER_ADDR and MASTER_PORT name its host; "
+                    "the port is the one after MASTER_PORT, which a firewall must let pass"));
   }
   retry_.expires_after(retry_after);
   retry_.async_wait([this](asio::error_code cancelled) {
@@ -200,7 +222,9 @@ void TcpControlChannel::accept() {
       return accept();
     }
     if (leaves_) return;
-    accept_later_.expires_after(retry_after);  // such as too many open files
+    if (is_exhausted(error) && !client_.peers())
+      return end_with(network_error(operation, "rank 0 cannot accept the connections of other ranks", error));
+    accept_later_.expires_after(retry_after);
     accept_later_.async_wait([this](asio::error_code cancelled) {
       if (!cancelled) accept();
     });

@@ -62,10 +62,12 @@ class TcpControlChannel final : public ControlChannel {
   Result<Slots> gather(control::Gatherer by, const std::string& label, std::span<const std::byte> bytes);
   [[nodiscard]] std::string names_of_absent(control::Gatherer by) const;
   Result<void> start_gather(control::Gatherer by, const std::string& label, std::span<const std::byte> bytes);
+  bool run();
   void connect();
   void connect_to(std::size_t number);
   void open();
   void note_addresses(const asio::ip::tcp::socket& connected);
+  void end_with(const Error& error);
   void retry(const std::string& reason);
   void accept();
   void serve(asio::ip::tcp::socket socket);

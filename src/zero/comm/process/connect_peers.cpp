@@ -2,6 +2,7 @@
 
 #include "base/duration_text.hpp"
 #include "zero/launch/listen.hpp"
+#include "zero/launch/network_error.hpp"
 
 #include <penstock/zero/launch/launch.hpp>
 
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <utility>
 
 namespace penstock::zero {
@@ -93,6 +95,7 @@ class Connector {
   void connect(const std::shared_ptr<Attempt>& attempt);
   void greet(const std::shared_ptr<Attempt>& attempt);
   void retry(const std::shared_ptr<Attempt>& attempt, const std::string& error);
+  [[nodiscard]] bool note_exhaustion(const asio::error_code& error);
   void keep(std::uint32_t rank, tcp::socket socket);
   [[nodiscard]] bool is_complete() const;
   [[nodiscard]] std::string host_of(std::uint32_t rank) const;
@@ -107,6 +110,7 @@ class Connector {
   std::vector<std::optional<tcp::socket>> sockets_;
   std::vector<std::shared_ptr<Attempt>> attempts_;
   std::size_t strangers_ = 0;
+  std::optional<Error> exhausted_;
 };
 
 Result<void> Connector::listen() {
@@ -119,10 +123,8 @@ Result<void> Connector::listen() {
                       control_.gather("how ranks reach rank 0", std::span(&is_on_host, 1)));
   const bool all_on_host = std::all_of(reached.begin(), reached.end(),
                                        [](const auto& one) { return one == std::vector{std::byte{1}}; });
-  if (const asio::error_code error = zero::listen(acceptor_, all_on_host ? addresses_.rank_0 : "", 0)) {
-    return Error(Error::from_errno(operation, error.value()).code(), operation)
-        .reason("cannot listen for the other ranks: " + error.message());
-  }
+  if (const asio::error_code error = zero::listen(acceptor_, all_on_host ? addresses_.rank_0 : "", 0))
+    return network_error(operation, "cannot listen for the other ranks", error);
   own.port = acceptor_.local_endpoint().port();
   PENSTOCK_TRY_ASSIGN(const auto all, control_.gather("where ranks listen", encode(own)));
   for (const auto& bytes : all) {
@@ -141,6 +143,7 @@ Result<void> Connector::run(TimePoint deadline) {
   }
   while (!is_complete()) {
     if (const auto obstacle = control_.obstacle()) return *obstacle;
+    if (exhausted_) return *exhausted_;
     if (Clock::steady().now() >= end) return late(deadline);
     context_.restart();
     context_.run_one_for(retry_after);
@@ -179,9 +182,17 @@ Error Connector::late(TimePoint deadline) const {
   return error;
 }
 
+/// Ends run() where the system gives this process no more sockets.
+bool Connector::note_exhaustion(const asio::error_code& error) {
+  if (!is_exhausted(error)) return false;
+  exhausted_ = network_error(operation, "cannot connect with the other ranks", error);
+  return true;
+}
+
 void Connector::accept() {
   acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
-    if (error) {  // such as too many open files
+    if (note_exhaustion(error)) return;
+    if (error) {
       accept_later_.expires_after(retry_after);
       return accept_later_.async_wait([this](asio::error_code cancelled) {
         if (!cancelled) accept();
@@ -234,6 +245,7 @@ void Connector::connect(const std::shared_ptr<Attempt>& attempt) {
   });
   attempt->socket.async_connect(
       {address, listeners_[attempt->rank].port}, [this, attempt](asio::error_code failed) {
+        if (note_exhaustion(failed)) return;
         if (failed)
           return retry(attempt, failed == asio::error::operation_aborted ? "no answer" : failed.message());
         attempt->timer.cancel();  // from here on the peer may have taken the connection
@@ -288,17 +300,29 @@ Result<void> wait_for_all(JobControl& control) {
   return ok();
 }
 
+Result<std::vector<OwnedFd>> connect(JobControl& control, const PeerAddresses& addresses,
+                                     TimePoint deadline) {
+  try {
+    Connector connector(control, addresses);
+    PENSTOCK_TRY(connector.listen());
+    PENSTOCK_TRY(connector.run(deadline));
+    PENSTOCK_TRY(wait_for_all(control));
+    return connector.release();
+  } catch (const std::system_error& refused) {  // of asio, where it makes a socket
+    return network_error(operation, "cannot connect with the other ranks", refused.code());
+  }
+}
+
 }  // namespace
 
 Result<std::vector<OwnedFd>> connect_peers(JobControl& control, const PeerAddresses& addresses,
                                            TimePoint deadline) {
-  Connector connector(control, addresses);
-  auto connected = connector.listen();
-  if (connected) connected = connector.run(deadline);
-  if (connected) connected = wait_for_all(control);
-  if (connected) return connector.release();
-  if (!control.obstacle()) control.fail_job(connected.error());
-  return connected.error();
+  auto connected = connect(control, addresses, deadline);
+  if (connected || control.obstacle()) return connected;
+  const ErrorCode code = connected.error().code();
+  const bool names_ranks = code == ErrorCode::deadline_exceeded || code == ErrorCode::corrupted;
+  names_ranks ? control.fail_job(connected.error()) : control.fail(connected.error());
+  return connected;
 }
 
 }  // namespace penstock::zero

@@ -115,7 +115,9 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   }
 
  private:
+  [[nodiscard]] Error has_a_rank(const char* operation) const;
   [[nodiscard]] Result<std::unique_ptr<PeerPipes>> open_pipes();
+  [[nodiscard]] Result<void> compare_carriers();
   [[nodiscard]] Result<std::unique_ptr<Communicator>> connect_hosts(tiers::Device& device, Compute& compute);
   [[nodiscard]] std::shared_ptr<JobControl> control() { return {shared_from_this(), channel_.get()}; }
 
@@ -127,6 +129,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
 };
 
 Result<void> Group::agree(const std::string& description) {
+  if (is_connected_) return has_a_rank("ProcessGroup::agree");
   if (!channel_) return ok();
   const auto gather = [this](const std::string& label, std::span<const std::byte> bytes) {
     return channel_->gather(label, bytes);
@@ -134,11 +137,33 @@ Result<void> Group::agree(const std::string& description) {
   return check_same_run(identity_.rank, gather, description);
 }
 
+Error Group::has_a_rank(const char* operation) const {
+  return Error(ErrorCode::already_exists, operation)
+      .reason("the group has a communicator already")
+      .object("rank " + std::to_string(identity_.rank))
+      .advice(
+          "create one Rank for each group; ProcessGroup::split() makes more groups of the same processes");
+}
+
+Result<void> Group::compare_carriers() {
+  const auto carrier = static_cast<std::byte>(options_.carrier);
+  PENSTOCK_TRY_ASSIGN(const auto all, channel_->gather("the carrier of collectives", std::span(&carrier, 1)));
+  const auto name = [](const std::vector<std::byte>& one) {
+    return std::string(one == std::vector{static_cast<std::byte>(Carrier::mpi)} ? "mpi" : "tcp");
+  };
+  const auto other = std::ranges::find_if(all, [&all](const auto& one) { return one != all[0]; });
+  if (other == all.end()) return ok();
+  return Error::invalid_argument("ProcessGroup::connect")
+      .reason("ranks choose different carriers")
+      .object("rank " + std::to_string(other - all.begin()))
+      .wanted(name(all[0]) + ", as rank 0")
+      .got(name(*other))
+      .advice("set ProcessGroupOptions::carrier to the same value on every rank");
+}
+
 Result<std::unique_ptr<PeerPipes>> Group::open_pipes() {
-  const bool by_mpi = options_.carrier == Carrier::mpi;
-  // Rank 0 compares the labels.
-  PENSTOCK_TRY(channel_->gather(by_mpi ? "collectives over MPI" : "collectives over TCP", {}));
-  if (by_mpi) {
+  PENSTOCK_TRY(compare_carriers());
+  if (options_.carrier == Carrier::mpi) {
     PENSTOCK_TRY_ASSIGN(const MpiModule* const mpi, load_mpi_module());
     const auto has_failed = [channel = channel_.get()] {
       const auto obstacle = channel->obstacle();
@@ -175,9 +200,7 @@ Result<std::unique_ptr<Communicator>> Group::connect(tiers::Device& device, Comp
         .reason("the host cannot access its memory, and NCCL needs a CUDA device")
         .advice("forward Device::cuda_ordinal(), if the device wraps one of CUDA; or train on a HostDevice");
   }
-  if (is_connected_.exchange(true))
-    return Error(ErrorCode::already_exists, "ProcessGroup::connect")
-        .object("rank " + std::to_string(identity_.rank));
+  if (is_connected_.exchange(true)) return has_a_rank("ProcessGroup::connect");
   if (!channel_) {
     PENSTOCK_TRY_ASSIGN(const auto alone, InProcessGroup::create(1));
     return alone->join(0, device, compute);
@@ -200,8 +223,7 @@ Result<std::shared_ptr<ProcessGroup>> Group::split(std::uint32_t color) {
   ProcessGroupOptions options = options_;
   options.local_rank = options.local_ranks = std::nullopt;
   if (!channel_) return std::make_shared<Group>(options, nullptr, RankIdentity::local(0, 1));
-  options.job += ", split " + std::to_string(++splits_);
-  PENSTOCK_TRY_ASSIGN(auto part, split_channel(*channel_, color, options.job, patience_of(options)));
+  PENSTOCK_TRY_ASSIGN(auto part, split_channel(*channel_, color, options.job, splits_, patience_of(options)));
   options.rank = part.rank;
   options.ranks = part.ranks;
   if (!part.channel) return std::make_shared<Group>(options, nullptr, RankIdentity::local(0, 1));
@@ -258,7 +280,11 @@ GroupMembership process_membership(std::shared_ptr<ProcessGroup> group) {
   }
   return {.join = [group](tiers::Device& device, Compute& compute,
                           const CollectiveNeeds& needs) { return group->connect(device, compute, needs); },
-          .abandon = [group](const Error& error) { group->abort(error); },
+          .abandon =
+              [group](const Error& error) {
+                // A second rank is a mistake of this process: the first one goes on.
+                if (error.code() != ErrorCode::already_exists) group->abort(error);
+              },
           .agree = [group](const std::string& description) { return group->agree(description); }};
 }
 

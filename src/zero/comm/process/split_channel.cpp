@@ -74,15 +74,17 @@ Result<std::unique_ptr<ControlChannel>> join_as_first(ControlChannel& channel,
 }  // namespace
 
 Result<ChannelPart> split_channel(ControlChannel& channel, std::uint32_t color, const std::string& job,
-                                  const control::Patience& patience) {
+                                  std::atomic<std::uint64_t>& splits, const control::Patience& patience) {
   const auto& [own, rank_0] = channel.addresses();
-  PENSTOCK_TRY_ASSIGN(const auto told,
-                      channel.gather_for_trainer(job, encode({.color = color, .address = own})));
+  const std::string number = "split " + std::to_string(splits + 1);
+  PENSTOCK_TRY_ASSIGN(const auto places,
+                      channel.gather_for_trainer(number, encode({.color = color, .address = own})));
+  ++splits;
   std::vector<std::uint32_t> members;
   std::string first_address;
   bool all_on_host = true;  // of rank 0: no connection comes from another
-  for (std::uint32_t rank = 0; rank < told.size(); ++rank) {
-    PENSTOCK_TRY_ASSIGN(const Place place, decode(told[rank]));
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    PENSTOCK_TRY_ASSIGN(const Place place, decode(places[rank]));
     if (place.color != color) continue;
     if (members.empty()) first_address = place.address;
     members.push_back(rank);
@@ -93,7 +95,7 @@ Result<ChannelPart> split_channel(ControlChannel& channel, std::uint32_t color, 
       .ranks = static_cast<std::uint32_t>(members.size()),
       .channel = nullptr};
   ControlChannel::Options options{
-      .job = job + ", color " + std::to_string(color),
+      .job = job + ", " + number + ", color " + std::to_string(color),
       .rank = part.rank,
       .ranks = part.ranks,
       // A rank that reaches rank 0 by the loopback is on its host.

@@ -90,10 +90,10 @@ TEST(ControlJob, RefusesStrangersAndGoesOn) {
 
   EXPECT_EQ(job.gathered(1), "r;r;r;");
   expect_no_failure(job);
-  for (const char* words :
-       {"refused the connection of stranger: it belongs to another job, wanted \"job\", got \"other\"",
-        "does not speak the protocol", "its first message is no greeting", "it ended within a message",
-        "it sends no greeting"}) {
+  for (const char* words : {"refused the connection of stranger: the process belongs to another job than the "
+                            "rank 0 that it has reached, wanted \"job\", got \"other\"",
+                            "does not speak the protocol", "its first message is no greeting",
+                            "it ended within a message", "it sends no greeting"}) {
     EXPECT_TRUE(contains(job.messages(), words)) << words << job.messages();
   }
 }
@@ -102,8 +102,7 @@ TEST(ControlJob, RefusesMoreStrangersThanItHasRoomFor) {
   ControlJob job(2, 1);
   for (int i = 0; i < 100; ++i) job.connect_stranger();
   EXPECT_TRUE(contains(job.messages(), "too many connections"));
-  job.pass(11s);  // the others have said nothing
-  job.bring_together();
+  job.bring_together();  // the others have said nothing
   expect_no_failure(job);
   EXPECT_TRUE(job.ranks[0].client->peers());
 }
@@ -136,10 +135,14 @@ TEST(ControlJob, NamesTheRanksThatDoNotCome) {
   ControlJob job(4, 1);
   job.start(job.hello(0));
   job.start(job.hello(2));
+  Hello of_another_job = job.hello(1);
+  of_another_job.job = "other";
+  job.server.received(job.connect_stranger(), encode(of_another_job));
   job.pass(59s);
   expect_no_failure(job);
   job.pass(20s);
-  expect_failure(job, {"ranks are missing", "rank 1, rank 3 did not come in 60 s", "try "});
+  expect_failure(job, {"ranks are missing", "rank 1, rank 3 did not come in 60 s", "try ",
+                       "refused the connection of stranger", "wanted \"job\", got \"other\""});
   job.kill(1);
   job.start(job.hello(1));  // too late
   job.settle();

@@ -8,6 +8,8 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -223,9 +225,53 @@ TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
     return connected ? "connected" : connected.error().message();
   });
   for (const std::string& rank : wrong) {
-    EXPECT_NE(rank.find("collectives over MPI"), std::string::npos) << rank;
-    EXPECT_NE(rank.find("collectives over TCP"), std::string::npos) << rank;
+    EXPECT_NE(rank.find("rank 1, wanted tcp, as rank 0, got mpi"), std::string::npos) << rank;
   }
+}
+
+// Each number of them is too few for something else.
+TEST(ProcessGroup, ReturnsAnErrorWhereDescriptorsRunOut) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int in_use = ::dup(STDERR_FILENO);
+  ASSERT_EQ(::close(in_use), 0);
+  std::uint32_t refused = 0;
+  bool enough = false;
+  for (rlim_t more = 1; more < 60 && !enough; more += 2) {
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(in_use) + more, .rlim_max = files.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto wrong = run_job(2, [](std::uint32_t, ProcessGroupOptions options) -> std::string {
+      options.join_deadline = 2s;
+      const auto group = ProcessGroup::join(options);
+      if (!group) return group.error().message();
+      HostDevice device({.memory = 1_MiB});
+      const auto compute = kernels::make_host_compute();
+      const auto connected = (*group)->connect(device, *compute, {});
+      return connected ? "" : connected.error().message();
+    });
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+    enough = wrong == std::vector<std::string>(2);
+    if (enough) break;
+    ++refused;
+    EXPECT_NE((wrong[0] + wrong[1]).find("ulimit -n"), std::string::npos)
+        << more << ": " << wrong[0] << wrong[1];
+  }
+  EXPECT_TRUE(enough);
+  EXPECT_GT(refused, 5u);
+}
+
+TEST(ProcessGroup, RefusesASecondRankAndTheFirstGoesOn) {
+  expect_nothing_wrong(run_job(2, [](std::uint32_t, const ProcessGroupOptions& options) -> std::string {
+    const auto group = ProcessGroup::join(options).value();
+    HostDevice device({.memory = 1_MiB});
+    const auto compute = kernels::make_host_compute();
+    const auto first = process_membership(group), second = process_membership(group);
+    const auto connected = first.join(device, *compute, {}).value();
+    const auto agreed = second.agree("what all have in common");
+    if (agreed || agreed.error().code() != ErrorCode::already_exists) return "it agrees";
+    second.abandon(agreed.error());
+    return group->gather("losses", {}) ? "" : "the group has failed";
+  }));
 }
 
 TEST(ProcessGroup, GathersForTheTrainerInTheMiddleOfACollective) {
