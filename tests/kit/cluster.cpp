@@ -5,6 +5,7 @@
 #include <penstock/zero/comm/in_process_group.hpp>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 namespace penstock::zero::test {
@@ -250,6 +251,19 @@ ModelLayout random_model(penstock::test::SeededRandom& random) {
       unit.shared.push_back({static_cast<std::uint32_t>(random.below(u)), 0});
   }
   return model;
+}
+
+std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units) {
+  penstock::test::SeededRandom random(seed);
+  std::vector<std::uint32_t> order(units);
+  std::iota(order.begin(), order.end(), 0u);
+  for (std::size_t i = units; random.below(2) == 0 && i > 1; --i)
+    std::swap(order[i - 1], order[random.below(i)]);
+  for (std::uint64_t again = random.below(4); again > 0; --again) {
+    const auto at = static_cast<std::ptrdiff_t>(random.below(order.size() + 1));
+    order.insert(order.begin() + at, static_cast<std::uint32_t>(random.below(units)));
+  }
+  return order;
 }
 
 Config RunOptions::default_config() {

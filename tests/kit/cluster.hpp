@@ -27,6 +27,10 @@ namespace penstock::zero::test {
 /// Units of all sizes, some of which use parameters of others.
 [[nodiscard]] ModelLayout random_model(penstock::test::SeededRandom& random);
 
+/// A forward in another order than the layout's, in which some units are used more than once: see
+/// RunOptions::order_of_use.
+[[nodiscard]] std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units);
+
 /// A device other than a HostDevice, and how the test's trainer works on it.
 struct TestAccelerator {
   std::function<Result<Accelerator>(std::uint32_t rank, ByteCount memory)> make;

@@ -90,12 +90,19 @@ TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfCopiesToTheDevice) {
 
 TEST_F(EngineOnHungCuda, FailsAtTheDeadlineOfCopiesToHostMemory) {
   open(config_with(OffloadDevice::cpu));
-  const auto last = static_cast<std::uint32_t>(deep_model().units.size() - 1);
-  auto gradients = engine().gradients(last, *stream_).value();
+  const auto units = static_cast<std::uint32_t>(deep_model().units.size());
+  auto gradients = engine().gradients(units - 1, *stream_).value();
   hang();
-  engine().reduce(std::move(gradients), *stream_).value();
+  const auto rest_of_step = [&]() -> Result<StepOutcome> {
+    PENSTOCK_TRY(engine().reduce(std::move(gradients), *stream_));
+    for (std::uint32_t unit = units - 1; unit-- > 0;) {
+      PENSTOCK_TRY_ASSIGN(auto next, engine().gradients(unit, *stream_));
+      PENSTOCK_TRY(engine().reduce(std::move(next), *stream_));
+    }
+    return engine().step();
+  };
 
-  const auto refused = engine().step();
+  const auto refused = rest_of_step();
 
   ASSERT_FALSE(refused);
   expect_given_up(refused.error(), "copies to host memory");

@@ -9,6 +9,7 @@
 #include <penstock/zero/comm/process_group.hpp>
 
 #include <gtest/gtest.h>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <future>
@@ -23,6 +24,7 @@ namespace {
 namespace fake_cuda = penstock::test::fake_cuda;
 namespace fake_nccl = penstock::test::fake_nccl;
 using enum OffloadDevice;
+using penstock::test::SeededRandom;
 using Point = RunOptions::ProgramPoint;
 
 class EngineOnNccl : public testing::TestWithParam<std::uint32_t> {
@@ -81,6 +83,55 @@ TEST_P(EngineOnNccl, TrainsToTheBitsOfRanksInOneProcessInEveryOrderOfTheStreams)
   }
   EXPECT_EQ(fake_nccl::calls("ncclCommAbort"), 0u);  // the ranks have left together
   EXPECT_EQ(fake_nccl::collectives_in_windows() * GetParam(), fake_nccl::calls("ncclAllGather"));
+}
+
+/// A run in which all is chosen that changes the order of collectives, and what waits for what. The result of threads
+/// does not depend on the order in which their streams run.
+RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {
+  SeededRandom random(seed);
+  const auto choose = [&random] { return random.below(2) == 0; };
+  const auto tier = [&random] { return std::array{none, cpu, nvme}[random.below(3)]; };
+  RunOptions options{.ranks = ranks, .model = small_model()};
+  options.device_memory = tiers::DeviceMemory::separate;
+  options.micro_batches = 1 + static_cast<std::uint32_t>(random.below(3));
+  Config& config = options.config;
+  config.offload_param.device = tier();
+  config.offload_optimizer.device = tier();
+  config.penstock.reduction = Reduction::exact;
+  if (choose()) config.grad_accum_dtype = DType::fp32;
+  config.overlap_comm = choose();
+  config.reduce_bucket_size = ElementCount(1 + random.below(100'000));
+  config.prefetch_bucket_size = ElementCount(random.below(100'000));
+  config.max_live_parameters = ElementCount(random.below(100'000));
+  const std::size_t units = options.model.units.size();
+  if (choose()) {
+    // Steps deviate from those before.
+    options.order_of_use = [=](std::uint32_t step, std::uint32_t) {
+      return random_order(seed * 16 + step / 2, units);
+    };
+  } else if (choose()) {
+    options.model.checkpoints = {
+        .count = static_cast<std::uint32_t>(units), .size = ByteCount(1 + random.below(20'000)), .reads = 2};
+  }
+  if (choose()) options.trainer_error = abandons_anywhere(seed);
+  return options;
+}
+
+TEST_P(EngineOnNccl, TrainsRandomRunsToTheBitsOfRanksInOneProcess) {
+  for (std::uint64_t seed = 600; seed < 608; ++seed) {
+    SCOPED_TRACE(seed);
+    const RunOptions options = random_run(seed * 8 + GetParam(), GetParam());
+    const RunResult expected = train(options);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+
+    const RunResult result = train_over_nccl(options, seed);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.digest, expected.digest);
+    EXPECT_EQ(result.parameters, expected.parameters);
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    EXPECT_EQ(result.wrong_checkpoints, 0u);
+  }
 }
 
 TEST_P(EngineOnNccl, CountsTheScratchOfAnExactReductionAsItWasPlanned) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <array>
 #include <chrono>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,20 +59,6 @@ TEST(RandomPlans, AreNotExceeded) {
   }
 }
 
-/// A forward in another order than the layout's, in which some units are used more than once. Equal on all ranks.
-std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units) {
-  SeededRandom random(seed);
-  std::vector<std::uint32_t> order(units);
-  std::iota(order.begin(), order.end(), 0u);
-  for (std::size_t i = units; random.below(2) == 0 && i > 1; --i)
-    std::swap(order[i - 1], order[random.below(i)]);
-  for (std::uint64_t again = random.below(4); again > 0; --again) {
-    const auto at = static_cast<std::ptrdiff_t>(random.below(order.size() + 1));
-    order.insert(order.begin() + at, static_cast<std::uint32_t>(random.below(units)));
-  }
-  return order;
-}
-
 /// With room on the device for orders that the plan has not rehearsed.
 RunOptions random_run_in_any_order(std::uint64_t seed) {
   RunOptions options = random_run(seed);
@@ -81,7 +66,7 @@ RunOptions random_run_in_any_order(std::uint64_t seed) {
   options.model.checkpoints = {};
   const std::uint32_t orders = random.below(2) == 0 ? 1 : options.steps;
   options.order_of_use = [=, units = options.model.units.size()](std::uint32_t step, std::uint32_t) {
-    return random_order(seed * 16 + step % orders, units);
+    return test::random_order(seed * 16 + step % orders, units);
   };
   Config& config = options.config;
   config.overlap_comm = random.below(2) == 0;

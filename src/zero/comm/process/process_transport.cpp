@@ -100,11 +100,12 @@ Result<TransferState> ProcessTransport::poll() {
 
 Result<TransferState> ProcessTransport::poll_bytes() {
   const bool exchanges = transfer_.kind == Transfer::Kind::exchange;
+  auto obstacle = control_->obstacle();  // before the bytes, which are here then if they come at all
   if (exchanges && !exchanged_) PENSTOCK_TRY(poll_exchange());
   const PeerExchange::Status status = exchange_->poll();
   if (!status.done || (exchanges && !exchanged_)) {
     // A rank that fails or interrupts after its part is done does not make the transfer fail.
-    if (auto obstacle = control_->obstacle()) {
+    if (obstacle) {
       Error error = notice(*std::move(obstacle), transfer_);
       if (exchanges && exchanged_) return TransferState::complete;
       return error;
