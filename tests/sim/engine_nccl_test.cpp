@@ -91,7 +91,7 @@ RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {
   SeededRandom random(seed);
   const auto choose = [&random] { return random.below(2) == 0; };
   const auto tier = [&random] { return std::array{none, cpu, nvme}[random.below(3)]; };
-  RunOptions options{.ranks = ranks, .model = small_model()};
+  RunOptions options{.ranks = ranks, .model = choose() ? deep_model() : random_model(random)};
   options.device_memory = tiers::DeviceMemory::separate;
   options.micro_batches = 1 + static_cast<std::uint32_t>(random.below(3));
   Config& config = options.config;

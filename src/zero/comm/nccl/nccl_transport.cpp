@@ -91,17 +91,22 @@ void NcclTransport::interrupt(const Error& cause) noexcept {
   watch_->nudge();
 }
 
-/// While no transfer is in progress, notices for what is in flight what poll() would.
+/// Notices for what is in flight what poll() would, which is not called while no transfer is in progress, nor after a
+/// rank has interrupted or failed.
 void NcclTransport::look() {
   const std::lock_guard lock(mutex_);
-  if (stage_ != Stage::idle || !nccl_.is_open() || in_flight_.empty()) return;
-  if (!control_->obstacle()) {
+  const bool runs = !in_flight_.empty() || stage_ == Stage::enqueuing || stage_ == Stage::readable;
+  if (!nccl_.is_open() || !runs || stage_ >= Stage::ending) return;
+  if (control_->obstacle()) {
+    // An exchange may be complete.
+    stage_ == Stage::comparing ? nccl_.abort() : end_collectives();
+  } else if (stage_ == Stage::idle) {
     const auto outcome = advance();
     if (outcome) return;
     broken_ = outcome.error();
     control_->fail(outcome.error());
+    end_collectives();
   }
-  end_collectives();
 }
 
 Result<void> NcclTransport::allocate() {
