@@ -51,6 +51,16 @@ void expect_nothing_wrong(const std::vector<std::string>& ranks) {
   for (const std::string& wrong : ranks) EXPECT_EQ(wrong, "");
 }
 
+/// What is wrong where a rank joins its group and connects.
+std::string join_and_connect(const ProcessGroupOptions& options) {
+  const auto group = ProcessGroup::join(options);
+  if (!group) return group.error().message();
+  HostDevice device({.memory = 1_MiB});
+  const auto compute = kernels::make_host_compute();
+  const auto connected = (*group)->connect(device, *compute, {});
+  return connected ? "" : connected.error().message();
+}
+
 /// One rank's device and communicator.
 struct Rank {
   Rank(std::shared_ptr<ProcessGroup> of, ByteCount flat_bytes)
@@ -205,24 +215,14 @@ TEST(ProcessGroup, DoesNotWaitForEverForARankThatDoesNotAgree) {
 TEST(ProcessGroup, TakesADeadlineWithoutEnd) {
   expect_nothing_wrong(run_job(2, [](std::uint32_t, ProcessGroupOptions options) -> std::string {
     options.join_deadline = TimePoint::max();
-    const auto group = ProcessGroup::join(options);
-    if (!group) return group.error().message();
-    HostDevice device({.memory = 1_MiB});
-    const auto compute = kernels::make_host_compute();
-    const auto connected = (*group)->connect(device, *compute, {});
-    return connected ? "" : connected.error().message();
+    return join_and_connect(options);
   }));
 }
 
 TEST(ProcessGroup, NamesADifferenceOfTheCarriersOnEveryRank) {
   const auto wrong = run_job(2, [](std::uint32_t rank, ProcessGroupOptions options) -> std::string {
     if (rank == 1) options.carrier = Carrier::mpi;
-    const auto group = ProcessGroup::join(options);
-    if (!group) return group.error().message();
-    HostDevice device({.memory = 1_MiB});
-    const auto compute = kernels::make_host_compute();
-    const auto connected = (*group)->connect(device, *compute, {});
-    return connected ? "connected" : connected.error().message();
+    return join_and_connect(options);
   });
   for (const std::string& rank : wrong) {
     EXPECT_NE(rank.find("rank 1, wanted tcp, as rank 0, got mpi"), std::string::npos) << rank;
@@ -242,12 +242,7 @@ TEST(ProcessGroup, ReturnsAnErrorWhereDescriptorsRunOut) {
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
     const auto wrong = run_job(2, [](std::uint32_t, ProcessGroupOptions options) -> std::string {
       options.join_deadline = 2s;
-      const auto group = ProcessGroup::join(options);
-      if (!group) return group.error().message();
-      HostDevice device({.memory = 1_MiB});
-      const auto compute = kernels::make_host_compute();
-      const auto connected = (*group)->connect(device, *compute, {});
-      return connected ? "" : connected.error().message();
+      return join_and_connect(options);
     });
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
     enough = wrong == std::vector<std::string>(2);
