@@ -22,7 +22,7 @@ bool JobState::publish(ControlClient& client) {
     recovers_ = false;
     recovered_ = true;
     interruption_.reset();
-    of(Gatherer::collectives) = {};  // whoever recovers does not ask for it any more
+    of(Gatherer::collectives) = {};  // a caller that recovers does not ask for it any more
   }
   if (interrupted) {
     interruption_ = Failure{ErrorCode::interrupted, *client.interruption()};

@@ -190,7 +190,7 @@ void TcpControlChannel::note_addresses(const tcp::socket& connected) {
                 .rank_0 = connected.remote_endpoint(ignored).address().to_string()};
 }
 
-/// This rank has failed, in what the thread does.
+/// Called by the thread, where this rank has failed.
 void TcpControlChannel::end_with(const Error& error) {
   client_.fail(control::failure_of(error));
   send();

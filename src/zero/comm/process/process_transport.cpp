@@ -66,7 +66,7 @@ Result<void> ProcessTransport::start(const Transfer& transfer) {
   return ok();
 }
 
-/// Its bytes go by rank 0, which gives them to all ranks before it tells them of an interruption: where one rank
+/// Its bytes go by rank 0, which gives them to all ranks before it passes an interruption on: where one rank
 /// completes it, all do. The peers compare that none of them is in another collective.
 Result<void> ProcessTransport::start_exchange(const Transfer& transfer) {
   PENSTOCK_TRY(control_->start_gather("exchange", announcement_of(transfer)));
