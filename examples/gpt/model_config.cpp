@@ -53,7 +53,10 @@ Result<void> TrainingConfig::validate() const {
       .advice("lower gradient_accumulation_steps, or do not accumulate layer by layer");
 }
 
-float TrainingConfig::learning_rate(float most, std::uint32_t step) const {
+std::optional<double> TrainingConfig::learning_rate(const penstock::zero::Config& config,
+                                                    std::uint32_t step) const {
+  if (!std::holds_alternative<std::monostate>(config.scheduler)) return std::nullopt;
+  const auto most = static_cast<float>(config.optimizer.learning_rate);
   const auto ratio = [](std::uint32_t part, std::uint32_t whole) {
     return static_cast<float>(part) / static_cast<float>(whole);
   };

@@ -2,8 +2,10 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/units.hpp>
+#include <penstock/zero/config/config.hpp>
 
 #include <cstdint>
+#include <optional>
 
 namespace gpt {
 
@@ -57,8 +59,10 @@ struct TrainingConfig {
   /// Errors: invalid_argument, for zero or too many ranks, micro-batches or sequences.
   [[nodiscard]] penstock::Result<void> validate() const;
 
-  /// That of a step: it rises linearly to `most`, then falls linearly to zero at `steps`.
-  [[nodiscard]] float learning_rate(float most, std::uint32_t step) const;
+  /// That of a step, counted from 0: it rises linearly to optimizer.params.lr, then falls linearly to zero at `steps`.
+  /// None if the configuration has a scheduler.
+  [[nodiscard]] std::optional<double> learning_rate(const penstock::zero::Config& config,
+                                                    std::uint32_t step) const;
 };
 
 }  // namespace gpt

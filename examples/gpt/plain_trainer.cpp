@@ -98,8 +98,9 @@ Result<PlainTrainer::Outcome> PlainTrainer::step(std::uint32_t step) {
   const double norm = outcome.gradient_norm * gradient_factor;
   outcome.skipped = !(norm * norm <= std::numeric_limits<float>::max());
   if (outcome.skipped) return outcome;
-  PENSTOCK_TRY(
-      update(options_.training.learning_rate(config.optimizer.learning_rate, step), gradient_factor));
+  zero::LearningRate now = config.learning_rate_of(completed_steps_ + 1);
+  now.rate = options_.training.learning_rate(config, step).value_or(now.rate);
+  PENSTOCK_TRY(update(now, gradient_factor));
   return outcome;
 }
 
@@ -184,17 +185,18 @@ double PlainTrainer::loss() const {
   return sum / static_cast<double>(losses_.size());
 }
 
-Result<void> PlainTrainer::update(float learning_rate, float gradient_factor) {
+Result<void> PlainTrainer::update(const zero::LearningRate& now, float gradient_factor) {
   const zero::OptimizerConfig& optimizer = options_.config.optimizer;
   ++completed_steps_;
   for (const PlainMemory::Flat& flat : memory_.flats()) {
-    const cpu_adam::AdamConfig config{.learning_rate = learning_rate,
-                                      .beta1 = optimizer.betas[0],
-                                      .beta2 = optimizer.betas[1],
-                                      .epsilon = optimizer.epsilon,
-                                      .weight_decay = flat.decays ? optimizer.weight_decay : 0.0f,
-                                      .decay_mode = optimizer.decay_mode,
-                                      .bias_correction = optimizer.bias_correction};
+    const cpu_adam::AdamConfig config{
+        .learning_rate = static_cast<float>(now.rate),
+        .beta1 = static_cast<float>(now.betas[0]),
+        .beta2 = static_cast<float>(now.betas[1]),
+        .epsilon = static_cast<float>(optimizer.epsilon),
+        .weight_decay = flat.decays ? static_cast<float>(optimizer.weight_decay) : 0.0f,
+        .decay_mode = optimizer.decay_mode,
+        .bias_correction = optimizer.bias_correction};
     PENSTOCK_TRY(device_.accelerator.adam->step(stream_->handle(), config, completed_steps_, gradient_factor,
                                                 memory_.tile(flat)));
   }

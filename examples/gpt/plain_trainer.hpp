@@ -55,7 +55,7 @@ class PlainTrainer {
   penstock::Result<void> check_finite() const;
   [[nodiscard]] double gradient_norm() const;
   [[nodiscard]] double loss() const;
-  penstock::Result<void> update(float learning_rate, float gradient_factor);
+  penstock::Result<void> update(const penstock::zero::LearningRate& now, float gradient_factor);
   [[nodiscard]] std::vector<penstock::DeviceTensor> parameters(std::size_t unit) const;
   [[nodiscard]] std::vector<Gradient> gradients(std::size_t unit, bool first_micro_batch,
                                                 std::vector<ParameterId>& written) const;

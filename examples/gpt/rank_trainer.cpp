@@ -159,9 +159,8 @@ Result<StepReport> RankTrainer::step(std::uint32_t step) {
   const TrainingConfig& training = options_.training;
   const std::uint32_t at_a_time = training.micro_batches_at_a_time();
   // The engine sees one micro-batch for each sum of gradients that it gets.
-  PENSTOCK_TRY(rank_->engine().begin_step(
-      {.micro_batches = training.micro_batches / at_a_time,
-       .learning_rate = training.learning_rate(options_.config.optimizer.learning_rate, step)}));
+  PENSTOCK_TRY(rank_->engine().begin_step({.micro_batches = training.micro_batches / at_a_time,
+                                           .learning_rate = training.learning_rate(options_.config, step)}));
   for (std::uint32_t first = 0; first < training.micro_batches; first += at_a_time) {
     PENSTOCK_TRY(micro_batches(step, first, report));
   }
@@ -241,7 +240,8 @@ Result<void> RankTrainer::backward(const BackwardVisit& visit) {
           {slot.tensor, slot.accumulate ? GradientWrite::accumulate : GradientWrite::overwrite});
     }
   }
-  const float share = 1.0f / static_cast<float>(options_.training.micro_batches);
+  const float share = static_cast<float>(rank_->engine().loss_scaler().scale()) /
+                      static_cast<float>(options_.training.micro_batches);
   for (std::size_t i = 0; i < activations_.size(); ++i) {
     Activations& activations = activations_[i];
     if (!residuals_.empty()) {

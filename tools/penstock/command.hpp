@@ -20,6 +20,8 @@ enum ExitStatus : int {
 void add_config_command(CLI::App& app, ExitStatus& status);
 void add_doctor_command(CLI::App& app, ExitStatus& status);
 void add_estimate_command(CLI::App& app, ExitStatus& status);
+/// A command of `config`.
+void add_schedule_command(CLI::App& config, ExitStatus& status);
 void add_tune_command(CLI::App& app, ExitStatus& status);
 
 /// Prints the error to standard error and returns the exit status for it.

@@ -118,6 +118,7 @@ void add_config_command(CLI::App& app, ExitStatus& status) {
   config->require_subcommand(1);
   add_check_command(*config, status);
   add_keys_command(*config, status);
+  add_schedule_command(*config, status);
 }
 
 }  // namespace penstock::tool

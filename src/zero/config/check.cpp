@@ -31,11 +31,6 @@ void check_precision(const Config& config, Violations& violations) {
                           "Config::dtype is no DType: " + std::to_string(unsigned(config.dtype))});
     return;
   }
-  if (config.dtype == DType::fp16 && config.loss_scale == 0.0f) {
-    violations.push_back(
-        {{"fp16.loss_scale", "fp16.enabled"},
-         "a dynamic loss scale (0, the default) is not supported yet; give a static one, such as 1024"});
-  }
   if (config.dtype != DType::fp16 && config.loss_scale != 1.0f) {
     violations.push_back({{"fp16.loss_scale", "fp16.enabled"},
                           "wanted 1 without fp16, got " + write_json(double{config.loss_scale}) +
@@ -63,12 +58,20 @@ void check_optimizer(const Draft& draft, Violations& violations) {
                               (is_known ? "none" : "an unknown mode") +
                               "; for no decay set weight_decay to 0"});
   }
-  if (std::any_of(optimizer.betas.begin(), optimizer.betas.end(), [](float beta) { return beta == 1.0f; })) {
+  if (std::any_of(optimizer.betas.begin(), optimizer.betas.end(),
+                  [](double beta) { return static_cast<float>(beta) == 1.0f; })) {
     const Key& betas = *find_key("optimizer.params.betas");
     violations.push_back({{betas.path},
                           "wanted two numbers of at least 0 and, in single precision, below 1, got " +
                               write_json(write_value(betas, betas.field.get(draft)))});
   }
+}
+
+void check_scheduler(const Config& config, Violations& violations) {
+  const auto* const cycle = std::get_if<OneCycle>(&config.scheduler);
+  if (cycle == nullptr || cycle->cycle_first_step_size > 0) return;
+  violations.push_back({{"scheduler.params.cycle_first_step_size"},
+                        "wanted a number above 0, got " + write_json(cycle->cycle_first_step_size)});
 }
 
 void check_offload(const Config& config, Violations& violations) {
@@ -130,6 +133,7 @@ std::vector<Violation> check(const Config& config) {
   }
   check_precision(config, violations);
   check_optimizer(draft, violations);
+  check_scheduler(config, violations);
   check_offload(config, violations);
   check_update(config, violations);
   return violations;

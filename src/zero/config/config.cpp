@@ -2,6 +2,7 @@
 
 #include "zero/config/check.hpp"
 #include "zero/config/rules.hpp"
+#include "zero/config/scheduled.hpp"
 
 #include <algorithm>
 #include <array>
@@ -92,6 +93,22 @@ std::string_view to_string(UpdateSplit split) {
     case UpdateSplit::automatic: return "automatic";
   }
   return "unknown";
+}
+
+std::string_view to_string(WarmupType type) {
+  switch (type) {
+    case WarmupType::log: return "log";
+    case WarmupType::linear: return "linear";
+  }
+  return "unknown";
+}
+
+LearningRate Config::learning_rate_of(std::uint64_t step) const {
+  return config::scheduled(scheduler, {optimizer.learning_rate, optimizer.betas}, step);
+}
+
+LossScaler Config::loss_scaler() const {
+  return loss_scale > 0 ? LossScaler(loss_scale) : LossScaler(dynamic_loss_scale);
 }
 
 Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {

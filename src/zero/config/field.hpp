@@ -2,6 +2,7 @@
 
 #include <penstock/zero/config/config.hpp>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <concepts>
@@ -90,6 +91,13 @@ inline std::optional<Value> load(float member) {
   return Value{.real = shortest_decimal(member)};
 }
 
+inline void store(double& member, const Value& value) {
+  member = value.real;
+}
+inline std::optional<Value> load(double member) {
+  return Value{.real = member};
+}
+
 inline void store(std::string& member, const Value& value) {
   member = value.text;
 }
@@ -122,14 +130,12 @@ requires std::is_arithmetic_v<T> std::optional<Value> load(const std::vector<T>&
 }
 
 template <std::size_t n>
-void store(std::array<float, n>& member, const Value& value) {
-  for (std::size_t i = 0; i < n; ++i) member[i] = static_cast<float>(value.numbers[i]);
+void store(std::array<double, n>& member, const Value& value) {
+  std::copy_n(value.numbers.begin(), n, member.begin());
 }
 template <std::size_t n>
-std::optional<Value> load(const std::array<float, n>& member) {
-  Value value;
-  for (const float number : member) value.numbers.push_back(shortest_decimal(number));
-  return value;
+std::optional<Value> load(const std::array<double, n>& member) {
+  return Value{.numbers = {member.begin(), member.end()}};
 }
 
 inline void store(std::vector<std::filesystem::path>& member, const Value& value) {

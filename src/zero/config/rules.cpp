@@ -1,5 +1,7 @@
 #include "zero/config/rules.hpp"
 
+#include "zero/config/scheduler_rules.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -129,6 +131,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   }
   apply_precision(draft, reader);
   apply_optimizer(draft, reader);
+  apply_scheduler(draft, reader);
   apply_deprecated_offload(draft.cpu_offload_param, config.offload_param,
                            "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
@@ -152,6 +155,7 @@ Draft draft_of(const Config& config) {
               .grad_accum_dtype = config.grad_accum_dtype,
               .optimizer_type = adam,
               .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
+              .scheduler = scheduler_draft_of(config.scheduler),
               .aio_queue_depth = config.aio_queue_depth};
   draft.config.penstock.tile_elements = config.penstock.tile();
   return draft;

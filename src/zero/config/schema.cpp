@@ -41,6 +41,9 @@ constexpr ForeignName foreign_name_table[] = {
     {"optimizer.name", "optimizer.type"},
     {"optimizer.lr", "optimizer.params.lr"},
     {"optimizer.learning_rate", "optimizer.params.lr"},
+    {"scheduler.name", "scheduler.type"},
+    {"scheduler.params.warmup_steps", "scheduler.params.warmup_num_steps"},
+    {"scheduler.params.total_steps", "scheduler.params.total_num_steps"},
     {"lr", "optimizer.params.lr"},
     {"learning_rate", "optimizer.params.lr"},
     {"weight_decay", "optimizer.params.weight_decay"},
@@ -78,7 +81,8 @@ const Row* find(const std::map<std::string_view, const Row*>& map, std::string_v
 }  // namespace
 
 std::span<const Key> schema() {
-  static const std::vector<Key> all = join({training_keys(), zero_keys(), machine_keys(), feature_keys()});
+  static const std::vector<Key> all =
+      join({training_keys(), scheduler_keys(), zero_keys(), machine_keys(), feature_keys()});
   return all;
 }
 

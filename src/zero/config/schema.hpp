@@ -46,6 +46,20 @@ enum class Consumer : std::uint8_t {
   trainer,  ///< only the trainer; the library passes it on
 };
 
+/// The members of `scheduler` that were read: type, and the parameters of all types.
+struct SchedulerDraft {
+  std::optional<std::string> type, warmup_type;
+  std::optional<double> warmup_min_lr, warmup_max_lr, warmup_min_ratio, cos_min_ratio;
+  std::optional<std::uint64_t> warmup_num_steps, total_num_steps;
+  std::optional<double> cycle_min_lr, cycle_max_lr, decay_lr_rate, cycle_first_step_size,
+      cycle_second_step_size, decay_step_size, cycle_min_mom, cycle_max_mom, decay_mom_rate;
+  std::optional<std::uint64_t> cycle_first_stair_count, cycle_second_stair_count;
+  std::optional<bool> cycle_momentum;
+  std::optional<double> lr_range_test_min_lr, lr_range_test_step_rate;
+  std::optional<std::uint64_t> lr_range_test_step_size;
+  std::optional<bool> lr_range_test_staircase;
+};
+
 /// The values that were read, before the rules between keys are applied. Initialised with the defaults of the file.
 struct Draft {
   Config config;
@@ -55,6 +69,7 @@ struct Draft {
   std::optional<DType> communication_dtype, grad_accum_dtype;
   std::optional<std::string> optimizer_type;
   bool adam_w_mode = true;
+  SchedulerDraft scheduler;
   std::optional<std::uint32_t> aio_queue_depth;
   bool cpu_offload = false, cpu_offload_param = false;
 };

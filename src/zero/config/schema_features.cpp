@@ -99,7 +99,6 @@ constexpr Key keys[] = {
     unused("timers.throughput.enabled", flag, no_timer),
     unused("timers.throughput.synchronized", flag, no_timer),
 
-    feature_block("scheduler", "type|params"),
     feature_block("flops_profiler",
                   "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
     feature_block("torch_autocast", "enabled|dtype|lower_precision_safe_modules"),

@@ -8,13 +8,14 @@ using enum Kind;
 using enum Status;
 using enum Consumer;
 
-constexpr double uint32_max = 4294967295.0;
+constexpr double count_max = 4294967295.0;
 constexpr double float_max =
     3.4028235e38;  // rounds to the largest float, of which it is the shortest decimal
 constexpr std::string_view no_report = "concerns DeepSpeed's own reports only";
-constexpr std::string_view dynamic_only = "only used with a dynamic loss scale";
 constexpr std::string_view no_client_optimizer = "there is no other optimizer";
 
+template <auto member>
+constexpr Field dynamic = field<&Draft::config, &Config::dynamic_loss_scale, member>;
 template <auto member>
 constexpr Field optimizer = field<&Draft::config, &Config::optimizer, member>;
 
@@ -23,7 +24,7 @@ constexpr Key keys[] = {
      .kind = count,
      .help = "sequences of a step: micro-batch size * accumulation steps * ranks",
      .least = 1,
-     .most = uint32_max,
+     .most = count_max,
      .nullable = true,
      .has_default = false,
      .unset = "the product of its parts",
@@ -33,7 +34,7 @@ constexpr Key keys[] = {
      .kind = count,
      .help = "sequences of a rank's micro-batch",
      .least = 1,
-     .most = uint32_max,
+     .most = count_max,
      .nullable = true,
      .has_default = false,
      .unset = "from train_batch_size",
@@ -44,7 +45,7 @@ constexpr Key keys[] = {
      .help = "micro-batches of a step for which begin_step() gives no other number; the trainer divides the "
              "loss by it",
      .least = 1,
-     .most = uint32_max,
+     .most = count_max,
      .nullable = true,
      .has_default = false,
      .unset = "from train_batch_size, else 1",
@@ -76,15 +77,42 @@ constexpr Key keys[] = {
      .read_by = plan},
     {.path = "fp16.loss_scale",
      .kind = real,
-     .help = "static loss scale; 0, a dynamic one, is not supported yet",
+     .help = "static loss scale; 0: a dynamic one, which the other keys of fp16 describe",
      .most = float_max,
      .field = field<&Draft::static_loss_scale>,
      .read_by = step},
-    {.path = "fp16.initial_scale_power", .kind = count, .status = no_effect, .help = dynamic_only},
-    {.path = "fp16.loss_scale_window", .kind = count, .status = no_effect, .help = dynamic_only, .least = 1},
-    {.path = "fp16.hysteresis", .kind = count, .status = no_effect, .help = dynamic_only},
-    {.path = "fp16.consecutive_hysteresis", .kind = flag, .status = no_effect, .help = dynamic_only},
-    {.path = "fp16.min_loss_scale", .kind = count, .status = no_effect, .help = dynamic_only},
+    {.path = "fp16.initial_scale_power",
+     .kind = count,
+     .help = "the first dynamic loss scale is 2 to this power",
+     .most = 126,
+     .field = dynamic<&DynamicLossScale::initial_scale_power>,
+     .read_by = step},
+    {.path = "fp16.loss_scale_window",
+     .kind = count,
+     .help = "steps without overflow after which a dynamic loss scale is doubled",
+     .least = 1,
+     .most = count_max,
+     .field = dynamic<&DynamicLossScale::loss_scale_window>,
+     .read_by = step},
+    {.path = "fp16.hysteresis",
+     .kind = count,
+     .help = "number of the overflow, since the last doubling, from which on each halves a dynamic loss "
+             "scale; 0: none "
+             "does, as in DeepSpeed",
+     .most = count_max,
+     .field = dynamic<&DynamicLossScale::hysteresis>,
+     .read_by = step},
+    {.path = "fp16.consecutive_hysteresis",
+     .kind = flag,
+     .help = "the hysteresis counts overflows since the last step without one",
+     .field = dynamic<&DynamicLossScale::consecutive_hysteresis>,
+     .read_by = step},
+    {.path = "fp16.min_loss_scale",
+     .kind = count,
+     .help = "lowest dynamic loss scale: an overflow there is an error",
+     .most = count_max,
+     .field = dynamic<&DynamicLossScale::min_loss_scale>,
+     .read_by = step},
     {.path = "fp16.auto_cast", .kind = flag, .status = only_default, .fallback = "false"},
     {.path = "fp16.fp16_master_weights_and_grads", .kind = flag, .status = only_default, .fallback = "false"},
 

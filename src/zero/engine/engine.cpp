@@ -108,6 +108,16 @@ Result<void> Engine::restore(std::uint64_t step, const StateSource& source) {
 std::uint64_t Engine::completed_steps() const {
   return state_->completed_steps();
 }
+std::uint64_t Engine::skipped_steps() const {
+  return state_->skipped_steps();
+}
+const LossScaler& Engine::loss_scaler() const {
+  return state_->loss_scaler();
+}
+Result<void> Engine::restore_loss_scaler(const LossScaler::State& state) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::restore_loss_scaler"));
+  return state_->restore_loss_scaler(state);
+}
 Result<void> Engine::begin_step(const StepOptions& options) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::begin_step"));
   return state_->begin_step(options);

@@ -183,11 +183,12 @@ Result<void> EngineState::check_step(const StepOptions& step) const {
   if (step.micro_batches == 0u) {
     return Error::invalid_argument("Engine::begin_step").object("micro_batches").wanted("at least 1").got(0u);
   }
-  if (step.learning_rate && (!std::isfinite(*step.learning_rate) || *step.learning_rate < 0)) {
+  if (const double rate = step.learning_rate.value_or(0);
+      !std::isfinite(static_cast<float>(rate)) || rate < 0) {
     return Error::invalid_argument("Engine::begin_step")
         .object("learning_rate")
-        .wanted("a finite number, 0 or more")
-        .got(number_text(*step.learning_rate))
+        .wanted("a number from 0 to 3.4e38")
+        .got(number_text(rate))
         .advice("check what the learning-rate schedule passes in StepOptions");
   }
   return check_units_without_gradient(step.units_without_gradient);
@@ -221,6 +222,12 @@ Result<void> EngineState::check_units_without_gradient(const std::vector<std::ui
     }
   }
   return ok();
+}
+
+Result<void> EngineState::restore_loss_scaler(const LossScaler::State& state) {
+  PENSTOCK_TRY(check_not_failed("Engine::restore_loss_scaler"));
+  PENSTOCK_TRY(between_steps("Engine::restore_loss_scaler"));
+  return step_.loss_scaler().restore(state);
 }
 
 Result<void> EngineState::begin_step(const StepOptions& step) {
@@ -329,6 +336,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(gradients_.check_complete());
   PENSTOCK_TRY(residency_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
+  PENSTOCK_TRY(step_.learning_rate());
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
   PENSTOCK_TRY(context_.finish_update());
   const TimePoint previous_update = update_.duration();
@@ -352,6 +360,9 @@ Result<StepOutcome> EngineState::step() {
   residency_->end_step();
   checkpoints_->end_step();
   update_.end_step();
+  const bool skipped = outcome.kind == StepOutcome::Kind::skipped;
+  if (skipped) ++skipped_steps_;
+  PENSTOCK_TRY(step_.loss_scaler().update(/*overflow=*/skipped));
   return outcome;
 }
 

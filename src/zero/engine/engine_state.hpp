@@ -51,6 +51,9 @@ class EngineState : private FlatResidency::Effects {
   Result<void> restore(const char* operation, std::uint64_t step, const StateSource& source);
   Result<void> read_states(const StateSink& sink);
   [[nodiscard]] std::uint64_t completed_steps() const { return context_.completed_steps; }
+  [[nodiscard]] std::uint64_t skipped_steps() const { return skipped_steps_; }
+  [[nodiscard]] const LossScaler& loss_scaler() const { return step_.loss_scaler(); }
+  Result<void> restore_loss_scaler(const LossScaler::State& state);
   Result<void> begin_step(const StepOptions& step);
   Result<std::vector<DeviceTensor>> acquire(std::uint32_t unit, tiers::Stream& stream);
   void release(std::uint32_t unit, tiers::Stream& stream) noexcept;
@@ -131,6 +134,7 @@ class EngineState : private FlatResidency::Effects {
   std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool pinned_ = false, initialized_ = false;
+  std::uint64_t skipped_steps_ = 0;
   std::atomic<bool> in_call_{false};
 };
 

@@ -1,26 +1,55 @@
 #include "zero/engine/optimizer_step.hpp"
 
+#include "base/number_text.hpp"
+
+#include <cmath>
 #include <utility>
 #include <vector>
 
 namespace penstock::zero {
 
+Result<LearningRate> OptimizerStep::learning_rate() const {
+  const std::uint64_t step = context_.completed_steps + 1;
+  LearningRate now = context_.config.learning_rate_of(step);
+  if (given_rate_) now.rate = *given_rate_;
+  const auto refuse = [&](const char* what, const char* wanted, double got) {
+    return Error::invalid_config("Engine::step")
+        .object("scheduler.params")
+        .reason(
+            std::string("step ").append(std::to_string(step)).append(" would have no usable ").append(what))
+        .wanted(wanted)
+        .got(number_text(got));
+  };
+  if (!std::isfinite(static_cast<float>(now.rate)))
+    return refuse("learning rate", "a number that fp32 holds", now.rate);
+  for (const double beta : now.betas) {
+    if (static_cast<float>(beta) >= 1)
+      return refuse("beta", "below 1", beta).advice("lower decay_mom_rate or cycle_max_mom");
+  }
+  return now;
+}
+
 Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                           std::span<const std::uint32_t> units_without_gradient) {
+  PENSTOCK_TRY_ASSIGN(const LearningRate now, learning_rate());
+  const double loss_scale = loss_scaler_.scale();
   const StepSettings settings = step_settings(context_.config, context_.model,
                                               {.number = context_.completed_steps + 1,
                                                .micro_batches = micro_batches,
-                                               .learning_rate = learning_rate_,
+                                               .learning_rate = now,
+                                               .loss_scale = loss_scale,
                                                .units_without_gradient = units_without_gradient,
                                                .layout_hash = layout_hash_,
                                                .collectives_hash = context_.collective_trace.hash()});
   PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings));
-  StepOutcome outcome{.skip_reason = reason_to_skip(context_.config, norm),
+  StepOutcome outcome{.skip_reason = reason_to_skip(loss_scale, norm),
                       .gradient_norm = norm.norm,
                       .clip_factor = norm.clip_factor,
+                      .learning_rate = now.rate,
+                      .loss_scale = loss_scale,
                       .step = context_.completed_steps + 1};
   if (outcome.skip_reason.empty()) {
-    start_update(norm.clip_factor);
+    start_update(norm.clip_factor, now);
     return outcome;
   }
   outcome.kind = StepOutcome::Kind::skipped;
@@ -50,14 +79,14 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
       return context_.fail(same.error()).error();
     }
   }
-  return gradient_norm(context_.config, sum_tree(squares_of_ranks));
+  return gradient_norm(context_.config, loss_scaler_.scale(), sum_tree(squares_of_ranks));
 }
 
-void OptimizerStep::start_update(double clip_factor) {
+void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
-                                .gradient_factor = gradient_factor(context_.config, clip_factor)};
+                                .gradient_factor = gradient_factor(loss_scaler_.scale(), clip_factor)};
   for (const auto& group : context_.model.groups) {
-    step.configs.push_back(adam_config(context_.config.optimizer, group.weight_decay, learning_rate_));
+    step.configs.push_back(adam_config(context_.config.optimizer, group.weight_decay, now));
   }
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);

@@ -20,9 +20,20 @@ namespace penstock::zero {
 class OptimizerStep {
  public:
   OptimizerStep(EngineContext& context, UpdateSweep& update, const MemoryPlan& plan)
-      : context_(context), update_(update), plan_(plan), layout_hash_(layout_hash(context.model)) {}
+      : context_(context),
+        update_(update),
+        plan_(plan),
+        layout_hash_(layout_hash(context.model)),
+        loss_scaler_(context.config.loss_scaler()) {}
 
-  void set_learning_rate(std::optional<float> learning_rate) { learning_rate_ = learning_rate; }
+  /// The trainer's rate of this step; none: that of the configuration.
+  void set_learning_rate(std::optional<double> learning_rate) { given_rate_ = learning_rate; }
+  /// What the step will have. Errors: invalid_config, where the scheduler gives what no optimizer takes.
+  [[nodiscard]] Result<LearningRate> learning_rate() const;
+  [[nodiscard]] const LossScaler& loss_scaler() const { return loss_scaler_; }
+  [[nodiscard]] LossScaler& loss_scaler() { return loss_scaler_; }
+  /// Begins at the first loss scale again.
+  void reset_loss_scale() { loss_scaler_ = context_.config.loss_scaler(); }
 
   /// Computes the norm, compares the settings of all ranks, and starts the update or skips it. Every gradient must be
   /// accumulated, and the last update complete. Errors fail the engine, except those of Runtime::discard().
@@ -31,13 +42,14 @@ class OptimizerStep {
 
  private:
   Result<GradientNorm> compute_global_norm(const StepSettings& settings);
-  void start_update(double clip_factor);
+  void start_update(double clip_factor, const LearningRate& now);
 
   EngineContext& context_;
   UpdateSweep& update_;
   const MemoryPlan& plan_;
   const std::uint64_t layout_hash_;
-  std::optional<float> learning_rate_;
+  std::optional<double> given_rate_;
+  LossScaler loss_scaler_;
 };
 
 }  // namespace penstock::zero

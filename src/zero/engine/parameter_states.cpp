@@ -90,6 +90,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
   ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
   context_.completed_steps = step;
+  step_.reset_loss_scale();
   initialized_ = true;
   return ok();
 }

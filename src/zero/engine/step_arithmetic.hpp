@@ -3,7 +3,6 @@
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/zero/config/config.hpp>
 
-#include <optional>
 #include <string>
 
 namespace penstock::zero {
@@ -16,18 +15,18 @@ struct GradientNorm {
   double clip_factor = 1;
 };
 
-/// `squares` is the sum of the squares of all gradients before unscaling.
-[[nodiscard]] GradientNorm gradient_norm(const Config& config, double squares);
+/// `squares` is the sum of the squares of all gradients, which are of a loss times `loss_scale`.
+[[nodiscard]] GradientNorm gradient_norm(const Config& config, double loss_scale, double squares);
 
 /// The factor by which Adam multiplies each gradient first: clip factor / loss scale.
-[[nodiscard]] float gradient_factor(const Config& config, double clip_factor);
+[[nodiscard]] float gradient_factor(double loss_scale, double clip_factor);
 
 /// Why the step must be skipped; empty if it need not be. A gradient whose square is not finite in fp32 would make the
 /// second moment infinite: none has one if the square of the norm, after clipping, is finite in fp32.
-[[nodiscard]] std::string reason_to_skip(const Config& config, const GradientNorm& gradients);
+[[nodiscard]] std::string reason_to_skip(double loss_scale, const GradientNorm& gradients);
 
-/// The hyperparameters of an optimizer group. `learning_rate` is that of this step, if the trainer has set one.
+/// The hyperparameters of an optimizer group in a step with the rate and the betas `now`.
 [[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,
-                                               std::optional<float> learning_rate);
+                                               const LearningRate& now);
 
 }  // namespace penstock::zero

@@ -19,15 +19,15 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"step"},
     {"StepOptions::micro_batches"},
     {"StepOptions::units_without_gradient", true},
-    {"StepOptions::learning_rate or optimizer.params.lr"},
-    {"optimizer.params.betas[0]"},
-    {"optimizer.params.betas[1]"},
+    {"StepOptions::learning_rate, scheduler or optimizer.params.lr"},
+    {"scheduler or optimizer.params.betas[0]"},
+    {"scheduler or optimizer.params.betas[1]"},
     {"optimizer.params.eps"},
     {"optimizer.params.weight_decay"},
     {"optimizer.params.adam_w_mode"},
     {"optimizer.params.bias_correction"},
     {"gradient_clipping"},
-    {"fp16.loss_scale"},
+    {"the loss scale, of fp16.loss_scale and the steps that overflowed"},
     {"penstock.state_format", true},
     {"the data type of parameters and gradients", true},
     {"data_types.grad_accum_dtype", true},
@@ -81,10 +81,10 @@ std::uint64_t layout_hash(const ModelLayout& model) {
 StepSettings step_settings(const Config& config, const ModelLayout& model, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
   return {{static_cast<double>(step.number), static_cast<double>(step.micro_batches),
-           hash_of(step.units_without_gradient), step.learning_rate.value_or(optimizer.learning_rate),
-           optimizer.betas[0], optimizer.betas[1], optimizer.epsilon, optimizer.weight_decay,
+           hash_of(step.units_without_gradient), step.learning_rate.rate, step.learning_rate.betas[0],
+           step.learning_rate.betas[1], optimizer.epsilon, optimizer.weight_decay,
            static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
-           config.gradient_clipping, config.loss_scale, static_cast<double>(config.penstock.state_format),
+           config.gradient_clipping, step.loss_scale, static_cast<double>(config.penstock.state_format),
            static_cast<double>(config.dtype), static_cast<double>(config.grad_accum_dtype),
            hash_of(model.groups), as_double(step.layout_hash), as_double(step.collectives_hash)}};
 }

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace penstock::zero {
@@ -25,7 +24,8 @@ struct StepSettings {
 struct StepGiven {
   std::uint64_t number = 0;
   std::uint32_t micro_batches = 1;
-  std::optional<float> learning_rate;
+  LearningRate learning_rate;
+  double loss_scale = 1;
   std::span<const std::uint32_t> units_without_gradient;
   std::uint64_t layout_hash = 0;
   std::uint64_t collectives_hash = 0;

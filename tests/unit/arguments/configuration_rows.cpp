@@ -5,6 +5,7 @@
 #include <penstock/zero/layout/model_layout.hpp>
 #include <penstock/zero/layout/row_blocks.hpp>
 
+#include <cmath>
 #include <filesystem>
 
 namespace penstock::test {
@@ -84,6 +85,30 @@ void add_value_rows(BadArguments& bad) {
       c.penstock.path_weights = {static_cast<double>(value)};
     });
   }
+  for (const std::uint64_t step : {std::uint64_t{0}, most}) {
+    bad("Config::learning_rate_of", "step", std::to_string(step), [=] {
+      Config config;
+      config.scheduler = WarmupDecayLR();
+      return expect(std::isfinite(config.learning_rate_of(step).rate), "no number");
+    });
+  }
+  bad("LossScaler::LossScaler", "dynamic", "out of their ranges", [] {
+    LossScaler scaler(DynamicLossScale{.initial_scale_power = ~0u, .loss_scale_window = 0});
+    const bool moved = scaler.update(false).has_value() && scaler.update(false).has_value();
+    return expect(moved && std::isfinite(scaler.scale()), "no number");
+  });
+  for (const double scale : {double{nan}, double{infinity}, -1.0, 0.0}) {
+    bad("LossScaler::restore", "state.scale", std::to_string(scale),
+        [=] { return refused(LossScaler(DynamicLossScale{}).restore({.scale = scale}), "scale"); });
+  }
+  bad("LossScaler::update", "overflow", "true at the minimum", [] {
+    LossScaler scaler(DynamicLossScale{.initial_scale_power = 0, .hysteresis = 1});
+    return refused(scaler.update(true), "fp16.min_loss_scale", ErrorCode::non_finite);
+  });
+  with("dynamic_loss_scale", [](Config& c) { c.dynamic_loss_scale.loss_scale_window = 0; });
+  with("scheduler", [](Config& c) { c.scheduler = WarmupDecayLR(); });
+  with("scheduler", [](Config& c) { c.scheduler = OneCycle{.cycle_first_step_size = 0}; });
+  with("scheduler", [](Config& c) { c.scheduler = LRRangeTest{.lr_range_test_min_lr = nan}; });
   with("train_batch_size", [](Config& c) { c.train_batch_size = 0; });
   with("micro_batch_size", [](Config& c) { c.micro_batch_size = 0; });
   with("gradient_accumulation_steps", [](Config& c) { c.gradient_accumulation_steps = 0; });

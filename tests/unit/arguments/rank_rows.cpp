@@ -86,6 +86,8 @@ void add_engine_rows(BadArguments& bad) {
     with("Engine::begin_step", "learning_rate", std::to_string(rate),
          [=](Engine& e, Stream&) { return e.begin_step({.learning_rate = rate}); });
   }
+  with("Engine::restore_loss_scaler", "state.scale", "-1",
+       [](Engine& e, Stream&) { return e.restore_loss_scaler({.scale = -1}); });
   with("Engine::reduce", "gradients", "a default one", [](Engine& e, Stream& s) { return e.reduce({}, s); });
   with("Engine::initialize", "fill", "empty", [](Engine& e, Stream&) { return e.initialize({}); });
   with("Engine::read_states", "sink", "empty", [](Engine& e, Stream&) { return e.read_states({}); });

@@ -207,10 +207,18 @@ TEST(HostKernels, RoundingToBf16KeepsNaNsAndOverflowsToInfinity) {
 
 TEST(TrainingConfig, RaisesTheLearningRateLinearlyThenLowersItToZeroAtTheEnd) {
   const TrainingConfig training{.steps = 10, .warmup_steps = 4};
+  penstock::zero::Config config;
+  config.optimizer.learning_rate = 4;
   const std::vector<float> wanted{1, 2, 3, 4, 4, 10.0f / 3, 8.0f / 3, 2, 4.0f / 3, 2.0f / 3};
   for (std::uint32_t step = 0; step < training.steps; ++step) {
-    EXPECT_FLOAT_EQ(training.learning_rate(4, step), wanted[step]) << step;
+    EXPECT_FLOAT_EQ(static_cast<float>(*training.learning_rate(config, step)), wanted[step]) << step;
   }
+}
+
+TEST(TrainingConfig, LeavesTheLearningRateToAScheduler) {
+  penstock::zero::Config config;
+  config.scheduler = penstock::zero::WarmupLR();
+  EXPECT_EQ(TrainingConfig().learning_rate(config, 3), std::nullopt);
 }
 
 }  // namespace

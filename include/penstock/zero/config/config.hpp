@@ -6,6 +6,8 @@
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/swap/runtime_options.hpp>
 #include <penstock/zero/comm/reduction.hpp>
+#include <penstock/zero/config/learning_rate_schedule.hpp>
+#include <penstock/zero/config/loss_scaler.hpp>
 
 #include <array>
 #include <cstdint>
@@ -30,10 +32,10 @@ struct OffloadConfig {
 struct OptimizerConfig {
   cpu_adam::AdamDecay decay_mode =
       cpu_adam::AdamDecay::decoupled;  ///< `none` is refused; set weight_decay to 0 instead
-  float learning_rate = 1e-3f;
-  std::array<float, 2> betas = {0.9f, 0.999f};
-  float epsilon = 1e-8f;
-  float weight_decay = 0.0f;
+  double learning_rate = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double epsilon = 1e-8;
+  double weight_decay = 0;
   bool bias_correction = true;
 };
 
@@ -118,9 +120,11 @@ struct Config {
   /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,
   /// and all that are kept in its memory.
   float cpu_update_ratio = 1;
-  OptimizerConfig optimizer;
-  float gradient_clipping = 1.0f;    ///< maximum norm; 0 = off
-  float loss_scale = 1.0f;           ///< static; 1 without fp16
+  OptimizerConfig optimizer;  ///< in double precision, as written; the arithmetic is that of single precision
+  SchedulerConfig scheduler;  ///< moves the optimizer's learning rate and betas from step to step
+  float gradient_clipping = 1.0f;  ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;         ///< static; 0: dynamic; 1 without fp16
+  DynamicLossScale dynamic_loss_scale;
   ByteCount aio_block_size = 4_MiB;  ///< longest request
   /// aio_block_size * aio_queue_depth is the maximum number of bytes in flight on each path. Default: 16 MiB in flight.
   std::uint32_t aio_queue_depth = 4;
@@ -156,6 +160,12 @@ struct Config {
   /// Whether a rank's host memory, which is one arena, is pinned: true if pin_memory is set in an offload block whose
   /// device is not none. If both devices are none, true if pin_memory is set in either block.
   [[nodiscard]] bool pins_host_memory() const;
+
+  /// The loss scale in its first state.
+  [[nodiscard]] LossScaler loss_scaler() const;
+  /// The learning rate and the betas of step `step`, counted from 1 without steps that were skipped, so that a run that
+  /// is resumed after s steps continues with step s + 1; 0 acts as 1. A pure function.
+  [[nodiscard]] LearningRate learning_rate_of(std::uint64_t step) const;
 
   /// The effective configuration as JSON with the keys of ds_config.json. from_text() of it gives this configuration.
   [[nodiscard]] std::string to_json() const;

@@ -134,6 +134,8 @@ struct StepOutcome {
   std::string skip_reason;   ///< why nothing was updated
   double gradient_norm = 0;  ///< over all ranks, unscaled
   double clip_factor = 1;    ///< factor that clipped the gradients
+  double learning_rate = 0;  ///< of this step, skipped or not
+  double loss_scale = 1;     ///< of these gradients; Engine::loss_scaler() has that of the next ones
   std::uint64_t step = 0;    ///< step number of the state after the update
   /// How long step() waited for gradients: on a device that runs its streams by itself for the rest of the backward
   /// too, else only for the part of their reduction that did not overlap with it.
@@ -240,12 +242,21 @@ class Engine {
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updates the parameters, from the end of its step() on; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
+  /// How many steps have been skipped since the engine was created.
+  [[nodiscard]] std::uint64_t skipped_steps() const;
+  /// The scale by which the caller multiplies the loss of each micro-batch of the next step; equal on all ranks. Only
+  /// step() moves it, if fp16's loss scale is dynamic; initialize() and restore() begin it anew.
+  [[nodiscard]] const LossScaler& loss_scaler() const;
+  /// Continues the loss scale of a run that was saved: `state` is that of its loss_scaler(). Equal on all ranks.
+  ///
+  /// Errors: those of LossScaler::restore(); failed_state, in the middle of a step. They change nothing.
+  Result<void> restore_loss_scaler(const LossScaler::State& state);
 
   struct StepOptions {
     /// How many times each unit is reduced before step(); default: gradient_accumulation_steps of the configuration.
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
     std::optional<std::uint32_t> micro_batches = {};
-    std::optional<float> learning_rate = {};  ///< default: that of the configuration
+    std::optional<double> learning_rate = {};  ///< default: that of the configuration, see scheduler
     /// Units that get no gradient in this step, because they are frozen or not used: they are neither passed to
     /// gradients() nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters
     /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its
@@ -308,7 +319,8 @@ class Engine {
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
-  /// failed then); those of the tiers.
+  /// failed then), or the scheduler gives a beta that is not below 1; non_finite, when gradients overflow although the
+  /// dynamic loss scale is at its minimum (the step was skipped); those of the tiers.
   [[nodiscard]] Result<StepOutcome> step();
   /// Blocks until the parameters of this rank are updated. Not collective.
   ///

@@ -58,7 +58,7 @@ const Case wrong[] = {
      "optimizer.params.lr: wanted a number of at least 0, got nan"},
     {"InfiniteDecay", [](Config& c) { c.optimizer.weight_decay = infinity; },
      "optimizer.params.weight_decay: wanted a number of at least 0, got inf"},
-    {"NegativeEpsilon", [](Config& c) { c.optimizer.epsilon = -1e-8f; },
+    {"NegativeEpsilon", [](Config& c) { c.optimizer.epsilon = -1e-8; },
      "optimizer.params.eps: wanted a number of at least 0, got -1e-08"},
     {"InfiniteEpsilon", [](Config& c) { c.optimizer.epsilon = infinity; },
      "optimizer.params.eps: wanted a number of at least 0, got inf"},
@@ -67,7 +67,7 @@ const Case wrong[] = {
     {"BetaOfOne", [](Config& c) { c.optimizer.betas[1] = 1; },
      "optimizer.params.betas: wanted two numbers of at least 0 and, in single precision, below 1, got [0.9, "
      "1]"},
-    {"NegativeBeta", [](Config& c) { c.optimizer.betas[0] = -0.1f; },
+    {"NegativeBeta", [](Config& c) { c.optimizer.betas[0] = -0.1; },
      "optimizer.params.betas: wanted two numbers from 0 to 1, got [-0.1, 0.999]"},
     {"NoDecayMode", [](Config& c) { c.optimizer.decay_mode = cpu_adam::AdamDecay::none; },
      "optimizer.params.adam_w_mode: wanted decoupled or l2, got none; for no decay set weight_decay to 0"},
@@ -103,9 +103,16 @@ const Case wrong[] = {
      "data_types.grad_accum_dtype: not supported yet; only fp32 and the type of the parameters are, bf16"},
     {"ScaleWithoutFp16", [](Config& c) { c.loss_scale = 8; },
      "fp16.loss_scale: wanted 1 without fp16, got 8; enable fp16, or leave it out"},
-    {"DynamicScale", [](Config& c) { c.dtype = c.grad_accum_dtype = DType::fp16, c.loss_scale = 0; },
-     "fp16.loss_scale: a dynamic loss scale (0, the default) is not supported yet; give a static one, such "
-     "as 1024"},
+    {"DynamicScaleWithoutFp16", [](Config& c) { c.loss_scale = 0; },
+     "fp16.loss_scale: wanted 1 without fp16, got 0; enable fp16, or leave it out"},
+    {"LossScaleWindowOfZero", [](Config& c) { c.dynamic_loss_scale.loss_scale_window = 0; },
+     "fp16.loss_scale_window: wanted an integer from 1 to 4294967295, got 0"},
+    {"FirstLossScaleTooLarge", [](Config& c) { c.dynamic_loss_scale.initial_scale_power = 127; },
+     "fp16.initial_scale_power: wanted an integer from 0 to 126, got 127"},
+    {"ScheduleOfNoSteps", [](Config& c) { c.scheduler = WarmupDecayLR(); },
+     "scheduler.params.total_num_steps: wanted an integer of at least 1, got 0"},
+    {"ScheduledRateThatIsNotFinite", [](Config& c) { c.scheduler = WarmupLR{.warmup_max_lr = nan}; },
+     "scheduler.params.warmup_max_lr: wanted a number of at least 0, got nan"},
     {"NoDirectory", [](Config& c) { c.offload_param.nvme_paths.clear(); },
      "zero_optimization.offload_param.device: \"nvme\" needs nvme_path, a directory or a list of "
      "directories"},
@@ -159,7 +166,7 @@ TEST(ConfigCheck, AcceptsAnEpsilonOfZero) {
         R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"eps": )" + epsilon + "}}}",
         "ds_config.json", 1);
     ASSERT_TRUE(config) << config.error().message();
-    EXPECT_EQ(config->optimizer.epsilon, 0.0f);
+    EXPECT_EQ(static_cast<float>(config->optimizer.epsilon), 0.0f);
   }
 }
 
@@ -171,7 +178,7 @@ TEST(ConfigCheck, ChecksAFileWithTheSameRulesAndNamesTheLine) {
   EXPECT_NE(
       refusal(R"("optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.9999999999]}})")
           .find("optimizer.params.betas, line 2: wanted two numbers of at least 0 and, in single precision, "
-                "below 1, got [0.9, 1]"),
+                "below 1, got [0.9, 0.9999999999]"),
       std::string::npos);
   EXPECT_NE(
       refusal(R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},

@@ -129,16 +129,24 @@ TEST(Config, NeedsAPathForNvme) {
   EXPECT_EQ(config->offload_optimizer.nvme_paths, (std::vector<std::filesystem::path>{"/a", "/b"}));
 }
 
-TEST(Config, RefusesBf16WithFp16AndADynamicLossScale) {
+TEST(Config, RefusesBf16WithFp16) {
   EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "bf16": {"enabled": true},
     "fp16": {"enabled": true, "loss_scale": 8}})"),
                        "cannot both be enabled"));
-  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "fp16": {"enabled": true}})"),
-                       "fp16.loss_scale: a dynamic loss scale"));
-  const auto config = read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1024}})");
-  ASSERT_TRUE(config) << config.error().message();
-  EXPECT_EQ(config->dtype, DType::fp16);
-  EXPECT_EQ(config->loss_scale, 1024.0f);
+}
+
+TEST(Config, HasADynamicLossScaleUnlessFp16GivesAStaticOne) {
+  const auto fixed = read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1024}})");
+  ASSERT_TRUE(fixed) << fixed.error().message();
+  EXPECT_EQ(fixed->dtype, DType::fp16);
+  EXPECT_EQ(fixed->loss_scaler().scale(), 1024);
+  EXPECT_FALSE(fixed->loss_scaler().is_dynamic());
+
+  const auto moving = read(R"({"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 4}})");
+  ASSERT_TRUE(moving) << moving.error().message();
+  EXPECT_EQ(moving->loss_scaler().scale(), 16);
+  EXPECT_TRUE(moving->loss_scaler().is_dynamic());
+  EXPECT_EQ(read(R"({"train_batch_size": 8, "fp16": {"initial_scale_power": 4}})")->loss_scaler().scale(), 1);
 }
 
 TEST(Config, TrainsInSinglePrecisionUnlessToldOtherwise) {
@@ -244,8 +252,8 @@ TEST(Config, WritesWhatItReadsBackUnchanged) {
 
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(again->to_json(), config->to_json());
-  EXPECT_EQ(again->optimizer.betas[0], 0.8f);
-  EXPECT_EQ(again->optimizer.learning_rate, 3e-5f);
+  EXPECT_EQ(again->optimizer.betas[0], 0.8);
+  EXPECT_EQ(again->optimizer.learning_rate, 3e-5);
   EXPECT_EQ(again->penstock.path_weights, (std::vector<double>{0.12345678901234568, 1}));
   EXPECT_NE(config->to_json().find("\"betas\": [0.8, 0.95]"), std::string::npos) << config->to_json();
   EXPECT_TRUE(again->notes.empty()) << again->notes.front();

@@ -43,6 +43,20 @@ const char* const scenarios[] = {
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
+    // A dynamic loss scale, and schedulers.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale_window": 3},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}})",
+    R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+        "fp16": {"enabled": true, "initial_scale_power": 4, "hysteresis": 1, "min_loss_scale": 8},
+        "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10, "total_num_steps": 30}}})",
+    R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+        "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": 30}}})",
+    R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+        "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3,
+        "cycle_first_step_size": 10, "decay_step_size": 4, "decay_lr_rate": 0.5, "decay_mom_rate": 0.01}}})",
+    R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+        "scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": 10}}})",
     // Everything in host memory, not pinned.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"loss_scale": 64},
         "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
@@ -81,7 +95,7 @@ std::vector<Json::Value> variations(const Key& key, const Json::Value& now) {
     }
     case Kind::real: return {now.asDouble() / 2, now.asDouble() + 0.5};
     case Kind::text: {
-      if (key.choices.empty()) return {"any"};
+      if (key.choices.empty()) return {"any", "linear"};  // the second is a warm-up's
       std::vector<Json::Value> choices;
       std::istringstream list{std::string(key.choices)};
       for (std::string choice; std::getline(list, choice, '|');) choices.emplace_back(choice);
@@ -138,14 +152,22 @@ std::string observe_runtime(const Config& config) {
 std::string observe_step(const Config& config) {
   std::ostringstream text;
   for (const bool decays : {false, true}) {
-    const auto adam = adam_config(config.optimizer, decays, {});
+    const auto adam = adam_config(config.optimizer, decays, config.learning_rate_of(1));
     text << adam.learning_rate << ' ' << adam.beta1 << ' ' << adam.beta2 << ' ' << adam.epsilon << ' '
          << adam.weight_decay << ' ' << static_cast<int>(adam.decay_mode) << ' ' << adam.bias_correction
          << ' ';
   }
-  const GradientNorm gradients = gradient_norm(config, 1e10);
+  for (std::uint64_t step = 1; step < 40; ++step) {
+    const LearningRate now = config.learning_rate_of(step);
+    text << now.rate << ' ' << now.betas[0] << ' ' << now.betas[1] << ' ';
+  }
+  LossScaler scaler = config.loss_scaler();
+  for (const char overflow : std::string_view("0000101101001111")) {
+    text << scaler.scale() << ' ' << (scaler.update(overflow == '1') ? "" : "at its minimum ");
+  }
+  const GradientNorm gradients = gradient_norm(config, config.loss_scaler().scale(), 1e10);
   text << gradients.norm << ' ' << gradients.clip_factor << ' '
-       << gradient_factor(config, gradients.clip_factor);
+       << gradient_factor(config.loss_scaler().scale(), gradients.clip_factor);
   return text.str();
 }
 

@@ -17,6 +17,10 @@ auto members(const OptimizerConfig& optimizer) {
   const auto& [decay_mode, rate, betas, epsilon, decay, correction] = optimizer;
   return std::tie(decay_mode, rate, betas, epsilon, decay, correction);
 }
+auto members(const DynamicLossScale& dynamic) {
+  const auto& [power, window, hysteresis, consecutive, least] = dynamic;
+  return std::tie(power, window, hysteresis, consecutive, least);
+}
 auto members(const PenstockConfig& penstock) {
   const auto& [host, device, tile, in_flight, unit, eviction, engine, integrity, format, split, reduction,
                weights, path_nodes, rank_nodes, deadline, threads] = penstock;
@@ -27,8 +31,8 @@ auto members(const PenstockConfig& penstock) {
 void expect_equal(const Config& left, const Config& right) {
   const auto own_members = [](const Config& config) {
     const auto& [train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, param,
-                 optimizer_offload, cpu_ratio, optimizer, clipping, scale, block, depth, penstock, notes] =
-        config;
+                 optimizer_offload, cpu_ratio, optimizer, scheduler, clipping, scale, dynamic_scale, block,
+                 depth, penstock, notes] = config;
     return std::tie(train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, cpu_ratio,
                     clipping, scale, block, depth);
   };
@@ -37,6 +41,8 @@ void expect_equal(const Config& left, const Config& right) {
   EXPECT_TRUE(members(left.offload_optimizer) == members(right.offload_optimizer));
   EXPECT_TRUE(members(left.optimizer) == members(right.optimizer));
   EXPECT_TRUE(members(left.penstock) == members(right.penstock));
+  EXPECT_TRUE(members(left.dynamic_loss_scale) == members(right.dynamic_loss_scale));
+  EXPECT_EQ(left.scheduler.index(), right.scheduler.index());
   EXPECT_EQ(left.to_json(), right.to_json());
 }
 

@@ -128,11 +128,11 @@ TEST(ConfigReader, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
   ASSERT_TRUE(off) << off.error().message();
 
   const std::string on = refusal(R"({"train_batch_size": 8, "prescale_gradients": true,
-    "scheduler": {"type": "WarmupLR"}, "flops_profiler": {"enabled": true},
+    "scheduler": {"type": "StepLR"}, "flops_profiler": {"enabled": true},
     "zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 8}})");
   EXPECT_TRUE(contains(on, "5 errors")) << on;
   EXPECT_TRUE(contains(on, "prescale_gradients, line 1: not supported yet; only false is")) << on;
-  EXPECT_TRUE(contains(on, "scheduler, line 2: not supported yet")) << on;
+  EXPECT_TRUE(contains(on, "scheduler.type, line 2: not supported yet")) << on;
 }
 
 TEST(ConfigReader, NotesEveryKeyThatHasNoEffectHere) {

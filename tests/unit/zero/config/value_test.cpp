@@ -115,7 +115,7 @@ TEST(ConfigValue, UsesTheDefaultForAutoWhereThereIsOneAndSaysSo) {
       read(R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})");
 
   ASSERT_TRUE(config) << config.error().message();
-  EXPECT_EQ(config->optimizer.learning_rate, 1e-3f);
+  EXPECT_EQ(config->optimizer.learning_rate, 1e-3);
   ASSERT_FALSE(config->notes.empty());
   EXPECT_EQ(config->notes.front(), "optimizer.params.lr, line 1: \"auto\" means the default here");
   EXPECT_TRUE(contains(refusal(R"({"train_batch_size": "auto"})"), "give a value"));
