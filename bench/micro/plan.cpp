@@ -19,7 +19,7 @@ ModelLayout model_of(std::uint64_t units, ElementCount unit_elements) {
 void plan(benchmark::State& state) {
   const auto tiles = static_cast<std::uint64_t>(state.range(0));
   const auto units = static_cast<std::uint64_t>(state.range(1));
-  Config config;
+  Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_optimizer = config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"a"}};
   const ModelLayout model = model_of(units, config.penstock.tile() * (tiles / units));

@@ -61,7 +61,7 @@ Result<Stepper::Timing> Stepper::step() {
 }
 
 Result<void> Stepper::open(const StepperOptions& options) {
-  zero::Config config;
+  zero::Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param.device = zero::OffloadDevice::cpu;
   config.offload_optimizer.device = options.device;

@@ -57,7 +57,7 @@ zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& tra
   const ModelDescription model(config);
   zero::ModelLayout layout;
   layout.checkpoints = ResidualLeases::layout(config, training);
-  layout.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  layout.groups = {{}, {.weight_decay = 0}};
   for (const UnitDescription& unit : model.units()) {
     zero::UnitLayout& out = layout.units.emplace_back();
     out.name = unit.name;

@@ -268,7 +268,8 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
 
   if (leads) std::printf("\nthe same training with everything in memory\n");
   zero::Config in_memory = *config;
-  in_memory.offload_param.device = in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
+  in_memory.offload_optimizer.device = zero::OffloadDevice::cpu;
+  if (in_memory.shards_parameters()) in_memory.offload_param.device = zero::OffloadDevice::cpu;
   in_memory.penstock.host_budget = in_memory.penstock.device_budget = ByteCount();
   if (auto fits = plan_run(effective, group.identity(0), in_memory); !fits)
     return Failure{fits.error(), "cannot train in memory"};

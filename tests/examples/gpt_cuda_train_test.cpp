@@ -63,7 +63,7 @@ class GptOnCuda : public testing::Test {
                                   .layer_by_layer = by_layer_,
                                   .steps = steps_};
     auto config = penstock::zero::Config::from_text(R"({"train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2, "bf16": {"enabled": true}})",
+        "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})",
                                                     "test", ranks)
                       .value();
     config.offload_param.device = config.offload_optimizer.device = tier;

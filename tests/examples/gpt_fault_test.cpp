@@ -49,7 +49,7 @@ class GptFault : public testing::TestWithParam<std::pair<const char*, Fault>> {
     std::ofstream(directory_.path() / "text") << std::string(4000, 'x') << "abcdefghijklmnopqrstuvwxyz";
     text_.emplace(Text::load(directory_.path() / "text", model.context).value());
     config_ = penstock::zero::Config::from_text(R"({"train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+        "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3},
         "penstock": {"io_deadline_seconds": 1, "tile_elements": 16384}})",
                                                 "test", ranks)
                   .value();

@@ -210,7 +210,7 @@ class SimulatedRank final : public swap::IdleHandler {
 
 ModelLayout small_model() {
   ModelLayout model;
-  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.groups = {{}, {.weight_decay = 0}};
   model.units = {
       {.name = "embed",
        .parameters = {{"table", ElementCount(5000), 0}, {"positions", ElementCount(777), 0}}},
@@ -225,7 +225,7 @@ ModelLayout small_model() {
 
 ModelLayout deep_model() {
   ModelLayout model;
-  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.groups = {{}, {.weight_decay = 0}};
   for (int i = 0; i < 8; ++i) {
     model.units.push_back(
         {.name = "layer" + std::to_string(i),
@@ -237,7 +237,7 @@ ModelLayout deep_model() {
 
 ModelLayout random_model(penstock::test::SeededRandom& random) {
   ModelLayout model;
-  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.groups = {{}, {.weight_decay = 0}};
   const std::uint64_t units = 2 + random.below(7);
   for (std::uint32_t u = 0; u < units; ++u) {
     UnitLayout& unit = model.units.emplace_back(UnitLayout{.name = std::to_string(u)});
@@ -268,6 +268,7 @@ std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units) {
 
 Config RunOptions::default_config() {
   Config config;
+  config.stage = 3;
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.optimizer.learning_rate = 0.01f;
   config.optimizer.weight_decay = 0.1f;

@@ -37,7 +37,7 @@ class DeferredTasks final : public Executor {
 class DeferredRank final : public swap::IdleHandler {
  public:
   struct Options {
-    Config config;
+    Config config{.stage = 3};
     ModelLayout model;
     std::uint64_t seed = 0;
     /// Puts a device around the HostDevice, and changes the optimizer.

@@ -45,7 +45,7 @@ class TimedWorkers final : public Executor {
 class TimedRank final : public swap::IdleHandler {
  public:
   struct Options {
-    Config config;
+    Config config{.stage = 3};
     ModelLayout model;
     tiers::HostDevice::Speeds speeds;
     tiers::SimDisk::Options disk;

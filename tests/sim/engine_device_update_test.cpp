@@ -29,7 +29,7 @@ void set(RunOptions& options, Share share) {
 /// Each rank has several tiles of a unit, also where there are three.
 ModelLayout model_of_long_units() {
   ModelLayout model;
-  model.groups = {{.weight_decay = true}, {.weight_decay = false}};
+  model.groups = {{}, {.weight_decay = 0}};
   for (int i = 0; i < 4; ++i) {
     model.units.push_back(
         {.name = "layer" + std::to_string(i),
@@ -242,7 +242,7 @@ TEST(DeviceUpdate, UpdatesTwoFlatsInTheSmallestBudgetForThemWhereGradientsAreOnD
     options.steps = 2;
     options.seed = seed;
     options.model = {};
-    options.model.groups = {{.weight_decay = true}};
+    options.model.groups = {{}};
     for (int i = 0; i < 6; ++i) {
       const ElementCount weight(random.below(2) == 0 ? 100'000 + random.below(700'000)
                                                      : 600'000 + random.below(400'000));

@@ -1,4 +1,5 @@
 #include "kit/golden.hpp"
+#include "kit/scratch_directory.hpp"
 #include "run_penstock.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ std::string golden_case(const char* name) {
 
 TEST(ConfigCheck, PrintsTheEffectiveConfigurationAndWhatHasNoEffect) {
   const auto result =
-      run_penstock({"config", "check", golden_case("stage3_names.json"), "--world-size", "4"});
+      run_penstock({"config", "check", golden_case("stage3_names.json"), "--world-size", "4", "--json"});
 
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.json()["train_micro_batch_size_per_gpu"].asInt(), 2);
@@ -25,6 +26,82 @@ TEST(ConfigCheck, PrintsTheEffectiveConfigurationAndWhatHasNoEffect) {
   EXPECT_NE(result.err.find("note: zero_optimization.stage3_max_reuse_distance, line 8: no effect here"),
             std::string::npos)
       << result.err;
+}
+
+class ConfigCheckOf : public testing::Test {
+ protected:
+  std::string file(const std::string& text) {
+    const auto path = directory_.path() / "ds_config.json";
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+ private:
+  ScratchDirectory directory_;
+};
+
+constexpr const char* some_origins = R"({
+  "train_batch_size": 8,
+  "bfloat16": {"enabled": true},
+  "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto", "stage3_max_live_parameters": 7}
+})";
+
+TEST_F(ConfigCheckOf, SaysWhereEachValueComesFrom) {
+  const auto result = run_penstock({"config", "check", file(some_origins)});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line :
+       {"  \"train_batch_size\": 8,  // line 2\n", "  \"train_micro_batch_size_per_gpu\": 8,  // derived\n",
+        "    \"enabled\": true  // line 3\n", "    \"stage\": 2  // line 4\n",
+        "    \"reduce_bucket_size\": 500000000,  // line 4 (auto)\n",
+        "    \"max_live_parameters\": 7,  // line 4, as zero_optimization.stage3_max_live_parameters\n",
+        "  \"gradient_clipping\": 1,  // default\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << line << result.out;
+  }
+}
+
+TEST_F(ConfigCheckOf, PrintsWhatItReadsAgain) {
+  const auto first = run_penstock({"config", "check", file(some_origins)});
+  const auto as_json = run_penstock({"config", "check", file(some_origins), "--json"});
+  for (const std::string& text : {first.out, as_json.out}) {
+    const auto again = run_penstock({"config", "check", file(text), "--json"});
+    ASSERT_EQ(again.status, 0) << again.err;
+    Json::Value now = again.json(), before = as_json.json();
+    EXPECT_EQ(before["origins"][0]["key"], "train_batch_size");
+    EXPECT_EQ(before["origins"][0]["from"], "line 2");
+    now.removeMember("origins");
+    before.removeMember("origins");
+    EXPECT_EQ(now, before);
+  }
+}
+
+TEST_F(ConfigCheckOf, IgnoresUnknownKeysOfOthersWhereItIsLenient) {
+  const std::string path = file(R"({"train_batch_size": 8, "my_trainer": {"a": 1},
+    "hybrid_engine": {"new_key": 1}, "autotuning": {"other": 2}})");
+  const auto strict = run_penstock({"config", "check", path});
+  const auto lenient = run_penstock({"config", "check", path, "--lenient"});
+
+  EXPECT_EQ(strict.status, 2);
+  EXPECT_NE(strict.err.find("3 errors"), std::string::npos) << strict.err;
+  EXPECT_EQ(lenient.status, 0) << lenient.err;
+  for (const char* note : {"note: my_trainer, line 1: unknown key, ignored\n",
+                           "note: hybrid_engine.new_key, line 2: unknown key, ignored\n",
+                           "note: autotuning.other, line 2: unknown key, ignored\n"}) {
+    EXPECT_NE(lenient.err.find(note), std::string::npos) << note << lenient.err;
+  }
+  const auto misspelled = run_penstock({"config", "check", "--lenient", file(R"({"train_batch_size": 8,
+    "zero_optimisation": {}, "gradient_cliping": 1, "zero_optimization": {"stge": 2}})")});
+  EXPECT_NE(misspelled.err.find("3 errors"), std::string::npos) << misspelled.err;
+}
+
+TEST(ConfigCheck, TakesTheTextInBase64AsDeepSpeedDoes) {
+  const auto result = run_penstock({"config", "check", "eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0=", "--json"});
+
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.json()["train_batch_size"].asInt(), 8);
+  const auto wrong = run_penstock({"config", "check", "eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0"});
+  EXPECT_NE(wrong.err.find("eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0"), std::string::npos) << wrong.err;
+  EXPECT_EQ(wrong.status, 2);
 }
 
 TEST(ConfigCheck, PrintsEveryErrorAndNothingElse) {

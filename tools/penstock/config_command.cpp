@@ -1,8 +1,10 @@
-#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/config/config_file.hpp>
 
 #include "command.hpp"
 
+#include <map>
 #include <memory>
+#include <sstream>
 
 namespace penstock::tool {
 
@@ -10,22 +12,67 @@ namespace {
 
 struct CheckOptions {
   std::string file;
-  std::uint32_t world_size = 1;
-  bool here = false;
+  zero::ConfigFile::Options reading;
+  bool here = false, as_json = false;
 };
 
+Json::Value effective(const zero::ConfigFile& file) {
+  Json::Value json;
+  std::istringstream(file.config.to_json()) >> json;
+  return json;
+}
+
+void print_with_origins(const zero::ConfigFile& file) {
+  Json::Value json = effective(file);
+  for (const zero::KeyOrigin& origin : file.origins) {
+    Json::Value& row = json["origins"].append(Json::objectValue);
+    row["key"] = origin.path;
+    row["from"] = origin.from();
+  }
+  print_json(json);
+}
+
+/// Prints the members of an object, each value with a comment that says where it comes from.
+void print_commented(const Json::Value& object, const std::string& block,
+                     const std::map<std::string, const zero::KeyOrigin*>& origins,
+                     const std::string& indentation) {
+  const auto names = object.getMemberNames();
+  for (const std::string& name : names) {
+    const std::string path = block + name;
+    const char* const comma = name == names.back() ? "" : ",";
+    if (object[name].isObject()) {
+      fmt::print("{}\"{}\": {{\n", indentation, name);
+      print_commented(object[name], path + ".", origins, indentation + "  ");
+      fmt::print("{}}}{}\n", indentation, comma);
+      continue;
+    }
+    const zero::KeyOrigin& origin = *origins.at(path);
+    const bool renamed = !origin.given_as.empty() && origin.given_as != path;
+    fmt::print("{}\"{}\": {}{}  // {}{}\n", indentation, name, origin.value, comma, origin.from(),
+               renamed ? ", as " + origin.given_as : "");
+  }
+}
+
+void print_commented(const zero::ConfigFile& file) {
+  std::map<std::string, const zero::KeyOrigin*> origins;
+  for (const zero::KeyOrigin& origin : file.origins) origins[origin.path] = &origin;
+  fmt::print("{{\n");
+  print_commented(effective(file), "", origins, "  ");
+  fmt::print("}}\n");
+}
+
 ExitStatus check(const CheckOptions& options) {
-  const auto config = zero::Config::from_file(options.file, options.world_size);
-  if (!config) {
-    fail(config.error());
+  const auto file = zero::ConfigFile::of_argument(options.file, options.reading);
+  if (!file) {
+    fail(file.error());
     return bad_usage;
   }
-  for (const std::string& note : config->notes) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : file->config.notes) fmt::print(stderr, "note: {}\n", note);
 
-  const auto usable = config->check_paths();
+  const auto usable = file->config.check_paths();
   if (!usable && options.here) return fail(usable.error());
   if (!usable) fmt::print(stderr, "note: {}\n", usable.error().message());
-  fmt::print("{}\n", config->to_json());
+  options.as_json ? print_with_origins(*file) : print_commented(*file);
   return done;
 }
 
@@ -37,13 +84,15 @@ error, and so is a value that the key does not accept. `"auto"` means the defaul
 `{"train_micro_batch_size_per_gpu": 1}`, which means the default for every key; an empty file is an error, as in
 DeepSpeed, because it has no batch size.
 
-Comments (`//`, `#`, `/* */`), trailing commas and integral floats (`5e8`) are accepted; numbers that are not JSON
-(`+8`, `008`) are not. Values are compared with their case, except where DeepSpeed ignores it. A number may be a string
-only in the blocks in which DeepSpeed converts strings: `zero_optimization`, `bf16`, `fp16`, `tensorboard`,
-`csv_monitor`, `wandb`, `comet`, `comms_logger`, `hybrid_engine`, `compile` and `timers`. An integer then consists of
-digits: `"500000000"`, not `"5e8"`. In the same blocks, true may also be `1` or one of `"true"`, `"yes"`, `"on"`, `"1"`,
-`"y"` and `"t"`, false `0` or one of `"false"`, `"no"`, `"off"`, `"0"`, `"n"` and `"f"`, in any case; in `aio` the words
-alone.
+The file is read as Hjson, as by DeepSpeed: comments (`//`, `#`, `/* */`), trailing and missing commas, keys and
+strings without quotes, `'''` around several lines, missing outer braces. A string without quotes ends with its line;
+one that ends with a comma or contains a closing bracket is refused, because JSON was most likely meant (`True,`,
+`+8}`). Integers may be written as floats (`5e8`). Values are compared with their case, except where DeepSpeed ignores
+it. A number may be a string only in the blocks in which DeepSpeed converts strings: `zero_optimization`, `bf16`,
+`fp16`, `tensorboard`, `csv_monitor`, `wandb`, `comet`, `comms_logger`, `hybrid_engine`, `compile` and `timers`. An
+integer then consists of digits: `"500000000"`, not `"5e8"`. In the same blocks, true may also be `1` or one of
+`"true"`, `"yes"`, `"on"`, `"1"`, `"y"` and `"t"`, false `0` or one of `"false"`, `"no"`, `"off"`, `"0"`, `"n"` and
+`"f"`, in any case; in `aio` the words alone.
 
 | Status | Means |
 |---|---|
@@ -89,10 +138,18 @@ void print_list(const std::vector<zero::ConfigKey>& keys) {
 
 void add_check_command(CLI::App& config, ExitStatus& status) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command = config.add_subcommand(
-      "check", "Print the effective configuration as JSON, or every error with its key and line");
-  command->add_option("file", options->file, "The configuration")->required()->type_name("FILE");
-  command->add_option("--world-size", options->world_size, "Ranks of the run")
+  CLI::App* command = config.add_subcommand("check",
+                                            "Print the effective configuration with a comment at each value "
+                                            "that says where it comes from, or every "
+                                            "error with its key and line");
+  command->add_option("file", options->file, "The configuration, or its text in urlsafe base64")
+      ->required()
+      ->type_name("FILE");
+  command->add_flag("--json", options->as_json, "JSON without comments, with a list \"origins\"");
+  command->add_flag(
+      "--lenient", options->reading.lenient,
+      "Unknown keys in blocks without effect here, and unknown blocks, are notes instead of errors");
+  command->add_option("--world-size", options->reading.world_size, "Ranks of the run")
       ->check(CLI::Range(1u, 1u << 24))
       ->capture_default_str();
   command->add_flag("--here", options->here, "Also check the directories of nvme_path on this machine");

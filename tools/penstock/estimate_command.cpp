@@ -74,6 +74,7 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   PENSTOCK_TRY_ASSIGN(const auto config,
                       zero::Config::from_file(options.config, options.gpus_per_node * options.nodes));
   if (options.format == "penstock") note_unused_budgets(config.penstock);
+  run.stage = config.stage;
   run.dtype = config.dtype;
   run.grad_accum_dtype = config.grad_accum_dtype;
   run.micro_batches = config.gradient_accumulation_steps;

@@ -74,6 +74,26 @@ void check_scheduler(const Config& config, Violations& violations) {
                         "wanted a number above 0, got " + write_json(cycle->cycle_first_step_size)});
 }
 
+/// What only stage 3 has, and what it has not.
+void check_stage(const Config& config, Violations& violations) {
+  if (config.shards_parameters()) {
+    if (config.gradient_allreduce_op != AllreduceOp::sum) return;
+    return violations.push_back(
+        {{"gradient_allreduce_op", "zero_optimization.stage"},
+         "stage 3 has the mean only, as in DeepSpeed; multiply the loss by the number of "
+         "ranks, or choose another stage"});
+  }
+  const std::string advice = "needs zero_optimization.stage 3, got " + std::to_string(config.stage);
+  if (config.offload_param.device != OffloadDevice::none) {
+    violations.push_back({{"zero_optimization.offload_param.device", "zero_optimization.stage"},
+                          advice + ": below it the device holds all parameters; leave out offload_param"});
+  }
+  if (config.cpu_update_ratio != 1.0f) {
+    violations.push_back({{"zero_optimization.offload_optimizer.ratio", "zero_optimization.stage"},
+                          advice + ", as in DeepSpeed"});
+  }
+}
+
 void check_offload(const Config& config, Violations& violations) {
   constexpr std::string_view param_device = "zero_optimization.offload_param.device",
                              param_path = "zero_optimization.offload_param.nvme_path",
@@ -127,10 +147,7 @@ std::vector<Violation> check(const Config& config) {
   Violations violations;
   const Draft draft = draft_of(config);
   check_values(draft, violations);
-  if (config.stage != 3) {
-    violations.push_back({{"zero_optimization.stage"},
-                          "stage " + std::to_string(config.stage) + " is not supported yet; only 3 is"});
-  }
+  check_stage(config, violations);
   check_precision(config, violations);
   check_optimizer(draft, violations);
   check_scheduler(config, violations);

@@ -30,6 +30,8 @@ template <>
 inline constexpr std::array enumerators<OffloadDevice>{OffloadDevice::none, OffloadDevice::cpu,
                                                        OffloadDevice::nvme};
 template <>
+inline constexpr std::array enumerators<AllreduceOp>{AllreduceOp::mean, AllreduceOp::sum};
+template <>
 inline constexpr std::array enumerators<Integrity>{Integrity::off, Integrity::checksum};
 template <>
 inline constexpr std::array enumerators<UpdateSplit>{UpdateSplit::ratio, UpdateSplit::automatic};

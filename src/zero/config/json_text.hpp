@@ -25,11 +25,6 @@ class LineIndex {
   std::vector<std::ptrdiff_t> line_starts_;
 };
 
-/// Parses JSON with comments (`//`, `#`, `/* */`) and trailing commas; duplicate keys are refused. Offsets of
-/// values are those of `text`. Appends the first syntax error, or every number that is not written as JSON writes it,
-/// to `problems`; the value is then null.
-[[nodiscard]] Json::Value parse_json(std::string_view text, std::vector<Problem>& problems);
-
 /// Replaces control characters, so that no byte of a file reaches a terminal as one.
 [[nodiscard]] std::string printable(std::string text);
 

@@ -30,6 +30,15 @@ std::vector<std::string_view> names_in(std::string_view block) {
   return names;
 }
 
+/// Whether no key of the block is acted on.
+bool has_no_effect(std::string_view block) {
+  const std::string_view top = block.substr(0, block.find('.'));
+  return std::none_of(schema().begin(), schema().end(), [&](const Key& key) {
+    return key.path.starts_with(top) && key.path.substr(0, key.path.find('.')) == top &&
+           (key.status == Status::deprecated || (key.status == Status::supported && key.kind != Kind::block));
+  });
+}
+
 std::string in_block(std::string_view block) {
   return block.empty() ? "at the top level" : "in " + std::string(block);
 }
@@ -50,6 +59,11 @@ bool Reader::has_problem(std::string_view path) const {
   return given != given_.end() &&
          std::any_of(problems_.begin(), problems_.end(),
                      [&](const Problem& problem) { return problem.path == given->second.as; });
+}
+
+const Reader::Given* Reader::given(std::string_view path) const {
+  const auto found = given_.find(path);
+  return found == given_.end() ? nullptr : &found->second;
 }
 
 void Reader::note(std::string_view path, const std::string& text) {
@@ -83,7 +97,7 @@ void Reader::read_block(const Json::Value& object, const std::string& prefix, Dr
     const Alias* alias = find_alias(path);
     const Key* key = find_key(alias != nullptr ? alias->stands_for : std::string_view(path));
     if (key == nullptr) {
-      report_unknown(path, line, names_in(block_of(path)));
+      report_unknown(path, json, names_in(block_of(path)));
       continue;
     }
     const auto [at, first] = given_.emplace(key->path, Given{path, line});
@@ -106,13 +120,16 @@ void Reader::read_key(const Key& key, const Json::Value& json, Draft& draft) {
   const bool is_top_level = block_of(key.path).empty();
   if (json.isString() && json.asString() == "auto" && !(key.is_object() && is_top_level)) {
     if (!key.has_default) return report(key.path, "\"auto\" has no meaning here; give a value");
+    given_.find(key.path)->second.automatic = true;
     if (key.field) note(key.path, "\"auto\" means the default here");
     return;
   }
   if (key.kind == Kind::feature) return read_feature(key, json);
 
   if (key.path == "zero_optimization" && json.isBool()) {
-    return report(key.path, "stages other than 3 are not supported yet; give an object with \"stage\": 3");
+    // DeepSpeed's first form of the key.
+    draft.config.stage = json.asBool() ? 1 : 0;
+    return note(key.path, "deprecated, use an object with \"stage\": " + std::to_string(draft.config.stage));
   }
 
   const auto value = read_value(key, json);
@@ -139,9 +156,10 @@ void Reader::read_feature(const Key& key, const Json::Value& json) {
   bool known = true;
   for (const std::string& name : json.getMemberNames()) {
     if (std::find(members.begin(), members.end(), name) != members.end()) continue;
-    report_unknown(std::string(key.path) + "." + name, lines_.line_of(json[name].getOffsetStart()), members);
+    report_unknown(std::string(key.path) + "." + name, json[name], members);
     known = false;
   }
+  if (key.status == Status::no_effect) return note(key.path, "no effect here: " + std::string(key.help));
   const Json::Value& enabled = json["enabled"];
   const bool is_default = json.empty() && key.fallback != "null";
   if (!known || is_default || (enabled.isBool() && !enabled.asBool())) return;
@@ -149,15 +167,23 @@ void Reader::read_feature(const Key& key, const Json::Value& json) {
                                             : "not supported yet; leave it out");
 }
 
-void Reader::report_unknown(const std::string& path, std::uint32_t line,
+void Reader::report_unknown(const std::string& path, const Json::Value& json,
                             std::span<const std::string_view> neighbours) {
   const std::string_view name = name_of(path);
+  const std::uint32_t line = lines_.line_of(json.getOffsetStart());
+  const std::string_view nearest = nearest_spelling(name, neighbours);
+  const bool is_others =
+      block_of(path).empty() ? json.isObject() && nearest.empty() : has_no_effect(block_of(path));
+  if (lenient_ && is_others) {
+    notes_.emplace_back(line, printable(path) + ", line " + std::to_string(line) + ": unknown key, ignored");
+    return;
+  }
   std::string text = "unknown key";
   if (const ForeignName* foreign = find_foreign_name(path); foreign != nullptr) {
     const bool is_near = block_of(foreign->key) == block_of(path);
     text.append("; use \"").append(is_near ? name_of(foreign->key) : foreign->key);
     text.append("\", ").append(what_it_takes(*find_key(foreign->key)));
-  } else if (const auto nearest = nearest_spelling(name, neighbours); !nearest.empty()) {
+  } else if (!nearest.empty()) {
     text += "; did you mean \"" + std::string(nearest) + "\"?";
   } else {
     const auto elsewhere = std::find_if(schema().begin(), schema().end(),

@@ -15,8 +15,9 @@ namespace penstock::zero::config {
 /// Reads a parsed file according to the schema: fills the draft and collects problems and notes.
 class Reader {
  public:
-  /// `lines` outlives the reader.
-  Reader(const LineIndex& lines, std::vector<Problem>& problems) : lines_(lines), problems_(problems) {}
+  /// `lines` outlives the reader. `lenient`: see ConfigFile::Options.
+  Reader(const LineIndex& lines, bool lenient, std::vector<Problem>& problems)
+      : lines_(lines), lenient_(lenient), problems_(problems) {}
 
   void read(const Json::Value& root, Draft& draft);
 
@@ -29,20 +30,25 @@ class Reader {
   [[nodiscard]] bool has_problem(std::string_view path) const;
   [[nodiscard]] bool was_given(std::string_view path) const { return given_.contains(path); }
 
- private:
+  /// How a file gives a key.
   struct Given {
     std::string as;  ///< the path as the file spells it
     std::uint32_t line = 0;
+    bool automatic = false;  ///< as "auto"
   };
+  /// Null if the file does not have the key with this canonical path.
+  [[nodiscard]] const Given* given(std::string_view path) const;
 
+ private:
   void read_block(const Json::Value& object, const std::string& prefix, Draft& draft);
   void read_key(const Key& key, const Json::Value& json, Draft& draft);
   void read_feature(const Key& key, const Json::Value& json);
-  /// `neighbours` are the names of the keys in the same block.
-  void report_unknown(const std::string& path, std::uint32_t line,
+  /// Of the key at `path`; `neighbours` are the names of the keys in the same block.
+  void report_unknown(const std::string& path, const Json::Value& json,
                       std::span<const std::string_view> neighbours);
 
   const LineIndex& lines_;
+  const bool lenient_;
   std::vector<Problem>& problems_;
   std::vector<std::pair<std::uint32_t, std::string>> notes_;
   std::map<std::string, Given, std::less<>> given_;  ///< by canonical path

@@ -74,16 +74,33 @@ void apply_batch_sizes(Draft& draft, Reader& reader, std::uint32_t world_size) {
   draft.config.gradient_accumulation_steps = static_cast<std::uint32_t>(*steps);
 }
 
+/// DeepSpeed reduces in this type, and rounds to that of the parameters. An exact reduction does that for fp32.
+void apply_communication_dtype(Draft& draft, Reader& reader) {
+  constexpr std::string_view key = "communication_data_type";
+  Config& config = draft.config;
+  const DType dtype = draft.communication_dtype.value_or(config.dtype);
+  if (dtype == config.dtype) return;
+  if (dtype != DType::fp32) {
+    return reader.report(key, "not supported; only fp32 and the type of the parameters are, " +
+                                  std::string(to_string(config.dtype)));
+  }
+  if (config.penstock.reduction == Reduction::native) {
+    return reader.report(key,
+                         "fp32 sums need penstock.reduction \"exact\"; a native one is in the type of the "
+                         "parameters");
+  }
+  config.penstock.reduction = Reduction::exact;
+  reader.note(
+      key, "gradients are exchanged in the type of the parameters, which loses nothing, and added in fp32");
+}
+
 void apply_precision(Draft& draft, Reader& reader) {
   Config& config = draft.config;
   if (draft.bf16 && draft.fp16) reader.report("fp16.enabled", "bf16 and fp16 cannot both be enabled");
   config.dtype = draft.bf16 ? DType::bf16 : draft.fp16 ? DType::fp16 : DType::fp32;
   config.loss_scale = draft.fp16 ? draft.static_loss_scale : 1.0f;
   config.grad_accum_dtype = draft.grad_accum_dtype.value_or(config.dtype);
-  if (draft.communication_dtype && *draft.communication_dtype != config.dtype) {
-    reader.report("communication_data_type", "not supported yet; only the type of the parameters is, " +
-                                                 std::string(to_string(config.dtype)));
-  }
+  apply_communication_dtype(draft, reader);
 }
 
 void apply_optimizer(Draft& draft, Reader& reader) {
@@ -111,6 +128,13 @@ void note_unused_paths(const Config& config, Reader& reader) {
   }
 }
 
+/// DeepSpeed drops the block without a word.
+void note_offload_without_zero(const Config& config, Reader& reader) {
+  if (config.stage > 0 || config.offload_optimizer.device == OffloadDevice::none) return;
+  reader.note("zero_optimization.offload_optimizer",
+              "is done here; DeepSpeed ignores it at stage 0, which is the default");
+}
+
 /// For keys that say which processor updates the states that are offloaded.
 void note_unused_update(const Config& config, Reader& reader) {
   if (config.offload_optimizer.device != OffloadDevice::none) return;
@@ -126,9 +150,6 @@ void note_unused_update(const Config& config, Reader& reader) {
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   Config& config = draft.config;
   apply_batch_sizes(draft, reader, world_size);
-  if (constexpr std::string_view stage = "zero_optimization.stage"; !reader.was_given(stage)) {
-    reader.note(stage, "not given: 3 is used here (DeepSpeed: 0)");
-  }
   apply_precision(draft, reader);
   apply_optimizer(draft, reader);
   apply_scheduler(draft, reader);
@@ -136,6 +157,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
                            "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
                            "zero_optimization.offload_optimizer", reader);
+  note_offload_without_zero(config, reader);
   note_unused_paths(config, reader);
   note_unused_update(config, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.

@@ -7,8 +7,9 @@ namespace {
 using enum Kind;
 using enum Status;
 
-constexpr std::string_view no_monitor = "only used when this monitor is enabled";
-constexpr std::string_view no_logger = "only used when comms_logger is enabled";
+constexpr std::string_view no_monitor =
+    "no monitor's files are written here: the trainer has the figures from StepOutcome and the ledger";
+constexpr std::string_view no_logger = "no communication is logged here: the ledger counts the bytes";
 constexpr std::string_view no_hybrid = "only used when hybrid_engine is enabled";
 constexpr std::string_view no_compile = "only used when deepcompile is enabled";
 constexpr std::string_view no_timer = "concerns DeepSpeed's own reports only";
@@ -28,6 +29,11 @@ constexpr Key feature_block(std::string_view path, std::string_view members) {
   return {.path = path, .kind = feature, .status = only_default, .choices = members};
 }
 
+/// A block whose members have no effect.
+constexpr Key unused_block(std::string_view path, std::string_view help, std::string_view members) {
+  return {.path = path, .kind = feature, .status = no_effect, .help = help, .choices = members};
+}
+
 constexpr Key gone(std::string_view path, std::string_view help) {
   return {.path = path, .status = removed, .help = help};
 }
@@ -35,20 +41,20 @@ constexpr Key gone(std::string_view path, std::string_view help) {
 constexpr Key keys[] = {
     // DeepSpeed checks the keys of these blocks even if the feature is off, so they are listed.
     {.path = "tensorboard", .kind = block},
-    feature_switch("tensorboard.enabled"),
+    unused("tensorboard.enabled", flag, no_monitor),
     unused("tensorboard.output_path", text, no_monitor),
     unused("tensorboard.job_name", text, no_monitor),
     {.path = "csv_monitor", .kind = block},
-    feature_switch("csv_monitor.enabled"),
+    unused("csv_monitor.enabled", flag, no_monitor),
     unused("csv_monitor.output_path", text, no_monitor),
     unused("csv_monitor.job_name", text, no_monitor),
     {.path = "wandb", .kind = block},
-    feature_switch("wandb.enabled"),
+    unused("wandb.enabled", flag, no_monitor),
     unused("wandb.group", text, no_monitor, /*nullable=*/true),
     unused("wandb.team", text, no_monitor, /*nullable=*/true),
     unused("wandb.project", text, no_monitor),
     {.path = "comet", .kind = block},
-    feature_switch("comet.enabled"),
+    unused("comet.enabled", flag, no_monitor),
     unused("comet.samples_log_interval", count, no_monitor),
     unused("comet.project", text, no_monitor, /*nullable=*/true),
     unused("comet.workspace", text, no_monitor, /*nullable=*/true),
@@ -58,7 +64,7 @@ constexpr Key keys[] = {
     unused("comet.online", flag, no_monitor, /*nullable=*/true),
     unused("comet.mode", text, no_monitor, /*nullable=*/true),
     {.path = "comms_logger", .kind = block},
-    feature_switch("comms_logger.enabled"),
+    unused("comms_logger.enabled", flag, no_logger),
     unused("comms_logger.prof_all", flag, no_logger),
     unused("comms_logger.prof_ops", list, no_logger),
     unused("comms_logger.verbose", flag, no_logger),
@@ -99,8 +105,8 @@ constexpr Key keys[] = {
     unused("timers.throughput.enabled", flag, no_timer),
     unused("timers.throughput.synchronized", flag, no_timer),
 
-    feature_block("flops_profiler",
-                  "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
+    unused_block("flops_profiler", "the trainer's arithmetic is not seen here",
+                 "enabled|recompute_fwd_factor|profile_step|module_depth|top_modules|detailed|output_file"),
     feature_block("torch_autocast", "enabled|dtype|lower_precision_safe_modules"),
     feature_block(
         "tensor_parallel",
@@ -110,15 +116,17 @@ constexpr Key keys[] = {
     feature_block("pipeline",
                   "stages|partition|seed_layers|activation_checkpoint_interval|pipe_partitioned|"
                   "grad_partitioned|use_reentrant"),
-    feature_block("autotuning",
-                  "enabled|fast|results_dir|exps_dir|overwrite|start_profile_step|end_profile_step|metric|"
-                  "metric_path|tuner_type|tuner_early_stopping|tuner_num_trials|arg_mappings|model_info|"
-                  "model_info_path|mp_size|max_train_batch_size|min_train_batch_size|"
-                  "max_train_micro_batch_size_per_gpu|min_train_micro_batch_size_per_gpu|"
-                  "num_tuning_micro_batch_sizes"),
+    unused_block("autotuning", "is done by DeepSpeed's launcher; `penstock tune` measures the disks",
+                 "enabled|fast|results_dir|exps_dir|overwrite|start_profile_step|end_profile_step|metric|"
+                 "metric_path|tuner_type|tuner_early_stopping|tuner_num_trials|arg_mappings|model_info|"
+                 "model_info_path|mp_size|max_train_batch_size|min_train_batch_size|"
+                 "max_train_micro_batch_size_per_gpu|min_train_micro_batch_size_per_gpu|"
+                 "num_tuning_micro_batch_sizes"),
     feature_block("data_efficiency", "enabled|seed|data_sampling|data_routing"),
     feature_block("weight_quantization",
                   "enabled|num_bits|q_type|q_groups|quantized_initialization|post_init_quant"),
+
+    unused("origins", list, "where the values come from, as `penstock config check --json` prints it"),
 
     gone("curriculum_learning", "removed in DeepSpeed 0.19; the trainer makes its own batches"),
     gone("progressive_layer_drop", "removed in DeepSpeed 0.19; the trainer decides which layers run"),

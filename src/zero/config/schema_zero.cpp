@@ -23,13 +23,14 @@ constexpr std::string_view always_streams = "tiles are always read ahead and wri
 
 constexpr Key keys[] = {
     {.path = "zero_optimization", .kind = block},
-    // A rule accepts only 3.
     {.path = "zero_optimization.stage",
      .kind = count,
-     .status = only_default,
-     .fallback = "3",
+     .help = "3: parameters are gathered for their use only; 0 to 2: the device has room for all of them. "
+             "Optimizer "
+             "states and gradients are divided among the ranks at every stage, and all give the same bits",
      .most = 3,
-     .field = field<&Draft::config, &Config::stage>},
+     .field = field<&Draft::config, &Config::stage>,
+     .read_by = plan},
 
     {.path = "zero_optimization.contiguous_gradients",
      .kind = flag,
@@ -64,7 +65,7 @@ constexpr Key keys[] = {
      .help = "whether gradients are reduced while the next ones are computed, which takes more memory of the "
              "device; false: before their memory is given out",
      .nullable = true,
-     .unset = "true",
+     .unset = "true at stage 3, else false",
      .field = field<&Draft::config, &Config::overlap_comm>,
      .read_by = plan},
     {.path = "zero_optimization.sub_group_size", .kind = count, .status = no_effect, .help = tiles},
@@ -83,9 +84,10 @@ constexpr Key keys[] = {
      .help = planned},
     {.path = "zero_optimization.max_live_parameters",
      .kind = count,
-     .help = "elements of gathered parameters at most, beside those in use: what is above is dropped and "
-             "gathered "
-             "again, even where memory is free, while DeepSpeed only throttles its prefetch; a model of more "
+     .help = "at stage 3: elements of gathered parameters at most, beside those in use. What is above is "
+             "dropped and "
+             "gathered again, even where memory is free, while DeepSpeed only throttles its prefetch; a "
+             "model of more "
              "elements for which penstock.device_budget has room needs a larger number",
      .field = field<&Draft::config, &Config::max_live_parameters>,
      .read_by = engine},
@@ -138,13 +140,16 @@ constexpr Key keys[] = {
 
     {.path = "zero_optimization.load_from_fp32_weights",
      .kind = flag,
-     .status = only_default,
-     .fallback = "true"},
-    {.path = "zero_optimization.compute_grad_norm", .kind = flag, .status = only_default, .fallback = "true"},
+     .status = no_effect,
+     .help = "concerns the loading of DeepSpeed's checkpoints only"},
+    {.path = "zero_optimization.compute_grad_norm",
+     .kind = flag,
+     .status = no_effect,
+     .help = "the norm is always computed, because it tells whether the step must be skipped"},
     {.path = "zero_optimization.ignore_unused_parameters",
      .kind = flag,
-     .status = only_default,
-     .fallback = "true"},
+     .status = no_effect,
+     .help = "step() always wants a gradient of each unit that begin_step() does not list as one without"},
     {.path = "zero_optimization.elastic_checkpoint",
      .kind = flag,
      .status = only_default,

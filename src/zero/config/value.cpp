@@ -1,5 +1,6 @@
 #include "zero/config/value.hpp"
 
+#include "zero/config/hjson.hpp"
 #include "zero/config/json_text.hpp"
 
 #include <algorithm>
@@ -329,7 +330,7 @@ bool is_fallback(const Key& key, const Json::Value& json, const Value& value) {
   std::vector<Problem> none;
   std::string list("[");  // the parser requires an array or an object at the top level
   list.append(key.fallback).append("]");
-  const Json::Value fallback = parse_json(list, none)[0];
+  const Json::Value fallback = parse_hjson(list, none)[0];
   if (fallback.isNull() || json.isNull()) return fallback.isNull() && json.isNull();
   const auto accepted = read_value(key, fallback);
   return accepted && accepted->flag == value.flag && accepted->count == value.count &&

@@ -118,6 +118,13 @@ Result<void> Engine::restore_loss_scaler(const LossScaler::State& state) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::restore_loss_scaler"));
   return state_->restore_loss_scaler(state);
 }
+const std::vector<OptimizerGroup>& Engine::groups() const {
+  return state_->groups();
+}
+Result<void> Engine::set_groups(std::vector<OptimizerGroup> groups) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::set_groups"));
+  return state_->set_groups(std::move(groups));
+}
 Result<void> Engine::begin_step(const StepOptions& options) {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::begin_step"));
   return state_->begin_step(options);

@@ -230,6 +230,20 @@ Result<void> EngineState::restore_loss_scaler(const LossScaler::State& state) {
   return step_.loss_scaler().restore(state);
 }
 
+Result<void> EngineState::set_groups(std::vector<OptimizerGroup> groups) {
+  constexpr const char* operation = "Engine::set_groups";
+  PENSTOCK_TRY(check_not_failed(operation));
+  if (groups.size() != step_.groups().size()) {
+    return Error::invalid_argument(operation)
+        .object("groups")
+        .wanted(std::to_string(step_.groups().size()) + ", the number of groups in the layout")
+        .got(std::to_string(groups.size()));
+  }
+  PENSTOCK_TRY(validate(operation, groups));
+  step_.set_groups(std::move(groups));
+  return ok();
+}
+
 Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));

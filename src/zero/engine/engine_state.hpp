@@ -54,6 +54,8 @@ class EngineState : private FlatResidency::Effects {
   [[nodiscard]] std::uint64_t skipped_steps() const { return skipped_steps_; }
   [[nodiscard]] const LossScaler& loss_scaler() const { return step_.loss_scaler(); }
   Result<void> restore_loss_scaler(const LossScaler::State& state);
+  [[nodiscard]] const std::vector<OptimizerGroup>& groups() const { return step_.groups(); }
+  Result<void> set_groups(std::vector<OptimizerGroup> groups);
   Result<void> begin_step(const StepOptions& step);
   Result<std::vector<DeviceTensor>> acquire(std::uint32_t unit, tiers::Stream& stream);
   void release(std::uint32_t unit, tiers::Stream& stream) noexcept;

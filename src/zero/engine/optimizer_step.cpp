@@ -22,6 +22,12 @@ Result<LearningRate> OptimizerStep::learning_rate() const {
   };
   if (!std::isfinite(static_cast<float>(now.rate)))
     return refuse("learning rate", "a number that fp32 holds", now.rate);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const double rate = now.rate * groups_[i].learning_rate_factor;
+    if (!std::isfinite(static_cast<float>(rate)))
+      return refuse("learning rate", "a number that fp32 holds", rate)
+          .object("learning_rate_factor of optimizer group " + std::to_string(i));
+  }
   for (const double beta : now.betas) {
     if (static_cast<float>(beta) >= 1)
       return refuse("beta", "below 1", beta).advice("lower decay_mom_rate or cycle_max_mom");
@@ -33,16 +39,17 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                           std::span<const std::uint32_t> units_without_gradient) {
   PENSTOCK_TRY_ASSIGN(const LearningRate now, learning_rate());
   const double loss_scale = loss_scaler_.scale();
-  const StepSettings settings = step_settings(context_.config, context_.model,
-                                              {.number = context_.completed_steps + 1,
-                                               .micro_batches = micro_batches,
-                                               .learning_rate = now,
-                                               .loss_scale = loss_scale,
-                                               .units_without_gradient = units_without_gradient,
-                                               .layout_hash = layout_hash_,
-                                               .collectives_hash = context_.collective_trace.hash()});
+  const StepSettings settings =
+      step_settings(context_.config, {.number = context_.completed_steps + 1,
+                                      .micro_batches = micro_batches,
+                                      .learning_rate = now,
+                                      .loss_scale = loss_scale,
+                                      .units_without_gradient = units_without_gradient,
+                                      .groups = groups_,
+                                      .layout_hash = layout_hash_,
+                                      .collectives_hash = context_.collective_trace.hash()});
   PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings));
-  StepOutcome outcome{.skip_reason = reason_to_skip(loss_scale, norm),
+  StepOutcome outcome{.skip_reason = reason_to_skip(divisor(), norm),
                       .gradient_norm = norm.norm,
                       .clip_factor = norm.clip_factor,
                       .learning_rate = now.rate,
@@ -56,6 +63,10 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
   outcome.step = context_.completed_steps;
   for (FlatState& flat : context_.flats) PENSTOCK_TRY(context_.discard_gradient(flat));
   return outcome;
+}
+
+double OptimizerStep::divisor() const {
+  return gradient_divisor(context_.config, loss_scaler_.scale(), context_.communicator.size());
 }
 
 /// Computes the norm of the gradients of all ranks. The result is the same on all ranks.
@@ -79,14 +90,14 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
       return context_.fail(same.error()).error();
     }
   }
-  return gradient_norm(context_.config, loss_scaler_.scale(), sum_tree(squares_of_ranks));
+  return gradient_norm(context_.config, divisor(), sum_tree(squares_of_ranks));
 }
 
 void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
-                                .gradient_factor = gradient_factor(loss_scaler_.scale(), clip_factor)};
-  for (const auto& group : context_.model.groups) {
-    step.configs.push_back(adam_config(context_.config.optimizer, group.weight_decay, now));
+                                .gradient_factor = gradient_factor(divisor(), clip_factor)};
+  for (const OptimizerGroup& group : groups_) {
+    step.configs.push_back(adam_config(context_.config.optimizer, group, now));
   }
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);

@@ -24,10 +24,14 @@ class OptimizerStep {
         update_(update),
         plan_(plan),
         layout_hash_(layout_hash(context.model)),
+        groups_(context.model.groups),
         loss_scaler_(context.config.loss_scaler()) {}
 
   /// The trainer's rate of this step; none: that of the configuration.
   void set_learning_rate(std::optional<double> learning_rate) { given_rate_ = learning_rate; }
+  [[nodiscard]] const std::vector<OptimizerGroup>& groups() const { return groups_; }
+  /// Precondition: they are valid, and as many as before.
+  void set_groups(std::vector<OptimizerGroup> groups) { groups_ = std::move(groups); }
   /// What the step will have. Errors: invalid_config, where the scheduler gives what no optimizer takes.
   [[nodiscard]] Result<LearningRate> learning_rate() const;
   [[nodiscard]] const LossScaler& loss_scaler() const { return loss_scaler_; }
@@ -41,6 +45,7 @@ class OptimizerStep {
                              std::span<const std::uint32_t> units_without_gradient);
 
  private:
+  [[nodiscard]] double divisor() const;
   Result<GradientNorm> compute_global_norm(const StepSettings& settings);
   void start_update(double clip_factor, const LearningRate& now);
 
@@ -48,6 +53,7 @@ class OptimizerStep {
   UpdateSweep& update_;
   const MemoryPlan& plan_;
   const std::uint64_t layout_hash_;
+  std::vector<OptimizerGroup> groups_;
   std::optional<double> given_rate_;
   LossScaler loss_scaler_;
 };

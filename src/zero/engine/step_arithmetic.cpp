@@ -8,33 +8,38 @@
 
 namespace penstock::zero {
 
-GradientNorm gradient_norm(const Config& config, double loss_scale, double squares) {
-  GradientNorm gradients{.norm = std::sqrt(squares) / loss_scale};
+double gradient_divisor(const Config& config, double loss_scale, std::uint32_t ranks) {
+  return config.gradient_allreduce_op == AllreduceOp::sum ? loss_scale / ranks : loss_scale;
+}
+
+GradientNorm gradient_norm(const Config& config, double divisor, double squares) {
+  GradientNorm gradients{.norm = std::sqrt(squares) / divisor};
   // DeepSpeed's combined scale: max(1, (norm + 1e-6) / clip).
   const double clip = config.gradient_clipping;
   if (clip > 0) gradients.clip_factor = 1.0 / std::max(1.0, (gradients.norm + 1e-6) / clip);
   return gradients;
 }
 
-float gradient_factor(double loss_scale, double clip_factor) {
-  return static_cast<float>(clip_factor / loss_scale);
+float gradient_factor(double divisor, double clip_factor) {
+  return static_cast<float>(clip_factor / divisor);
 }
 
-std::string reason_to_skip(double loss_scale, const GradientNorm& gradients) {
+std::string reason_to_skip(double divisor, const GradientNorm& gradients) {
   if (!std::isfinite(gradients.norm)) return "the gradient norm is not finite";
-  const double update_norm = gradients.norm * loss_scale * gradient_factor(loss_scale, gradients.clip_factor);
+  const double update_norm = gradients.norm * divisor * gradient_factor(divisor, gradients.clip_factor);
   if (update_norm * update_norm <= std::numeric_limits<float>::max()) return {};
   return "the gradient norm " + number_text(gradients.norm) +
          " is so large that the square of a gradient may overflow fp32";
 }
 
-cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,
+cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, const OptimizerGroup& group,
                                  const LearningRate& now) {
-  return {.learning_rate = static_cast<float>(now.rate),
-          .beta1 = static_cast<float>(now.betas[0]),
-          .beta2 = static_cast<float>(now.betas[1]),
-          .epsilon = static_cast<float>(optimizer.epsilon),
-          .weight_decay = group_decays ? static_cast<float>(optimizer.weight_decay) : 0.0f,
+  const auto betas = group.betas.value_or(now.betas);
+  return {.learning_rate = static_cast<float>(now.rate * group.learning_rate_factor),
+          .beta1 = static_cast<float>(betas[0]),
+          .beta2 = static_cast<float>(betas[1]),
+          .epsilon = static_cast<float>(group.epsilon.value_or(optimizer.epsilon)),
+          .weight_decay = static_cast<float>(group.weight_decay.value_or(optimizer.weight_decay)),
           .decay_mode = optimizer.decay_mode,
           .bias_correction = optimizer.bias_correction};
 }

@@ -2,7 +2,9 @@
 
 #include <penstock/cpu_adam/adam.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/optimizer_group.hpp>
 
+#include <cstdint>
 #include <string>
 
 namespace penstock::zero {
@@ -15,18 +17,21 @@ struct GradientNorm {
   double clip_factor = 1;
 };
 
-/// `squares` is the sum of the squares of all gradients, which are of a loss times `loss_scale`.
-[[nodiscard]] GradientNorm gradient_norm(const Config& config, double loss_scale, double squares);
+/// What reduced gradients, which are the mean over `ranks` of those of a loss times `loss_scale`, are divided by.
+[[nodiscard]] double gradient_divisor(const Config& config, double loss_scale, std::uint32_t ranks);
 
-/// The factor by which Adam multiplies each gradient first: clip factor / loss scale.
-[[nodiscard]] float gradient_factor(double loss_scale, double clip_factor);
+/// `squares` is the sum of the squares of all reduced gradients.
+[[nodiscard]] GradientNorm gradient_norm(const Config& config, double divisor, double squares);
+
+/// The factor by which Adam multiplies each gradient first: clip factor / divisor.
+[[nodiscard]] float gradient_factor(double divisor, double clip_factor);
 
 /// Why the step must be skipped; empty if it need not be. A gradient whose square is not finite in fp32 would make the
 /// second moment infinite: none has one if the square of the norm, after clipping, is finite in fp32.
-[[nodiscard]] std::string reason_to_skip(double loss_scale, const GradientNorm& gradients);
+[[nodiscard]] std::string reason_to_skip(double divisor, const GradientNorm& gradients);
 
 /// The hyperparameters of an optimizer group in a step with the rate and the betas `now`.
-[[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, bool group_decays,
+[[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, const OptimizerGroup& group,
                                                const LearningRate& now);
 
 }  // namespace penstock::zero

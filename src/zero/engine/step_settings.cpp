@@ -27,6 +27,7 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"optimizer.params.adam_w_mode"},
     {"optimizer.params.bias_correction"},
     {"gradient_clipping"},
+    {"gradient_allreduce_op", true},
     {"the loss scale, of fp16.loss_scale and the steps that overflowed"},
     {"penstock.state_format", true},
     {"the data type of parameters and gradients", true},
@@ -51,15 +52,18 @@ double hash_of(std::span<const std::uint32_t> units) {
   return as_double(sum);
 }
 
-/// A hash of the groups' settings.
-double hash_of(const std::vector<OptimizerGroup>& groups) {
-  std::uint64_t hash = groups.size();
-  for (const OptimizerGroup& group : groups) hash = splitmix64_mix(hash ^ (group.weight_decay ? 1u : 2u));
-  return as_double(hash);
-}
-
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return splitmix64_mix(hash ^ splitmix64_mix(value + splitmix64_step));
+}
+
+/// A hash of the groups' settings.
+double hash_of(std::span<const OptimizerGroup> groups) {
+  std::uint64_t hash = groups.size();
+  for (const OptimizerGroup& group : groups) {
+    for (const char letter : to_string(group)) hash = mix(hash, static_cast<unsigned char>(letter));
+    hash = mix(hash, 0);
+  }
+  return as_double(hash);
 }
 
 }  // namespace
@@ -78,15 +82,16 @@ std::uint64_t layout_hash(const ModelLayout& model) {
   return hash;
 }
 
-StepSettings step_settings(const Config& config, const ModelLayout& model, const StepGiven& step) {
+StepSettings step_settings(const Config& config, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
   return {{static_cast<double>(step.number), static_cast<double>(step.micro_batches),
            hash_of(step.units_without_gradient), step.learning_rate.rate, step.learning_rate.betas[0],
            step.learning_rate.betas[1], optimizer.epsilon, optimizer.weight_decay,
            static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
-           config.gradient_clipping, step.loss_scale, static_cast<double>(config.penstock.state_format),
-           static_cast<double>(config.dtype), static_cast<double>(config.grad_accum_dtype),
-           hash_of(model.groups), as_double(step.layout_hash), as_double(step.collectives_hash)}};
+           config.gradient_clipping, static_cast<double>(config.gradient_allreduce_op), step.loss_scale,
+           static_cast<double>(config.penstock.state_format), static_cast<double>(config.dtype),
+           static_cast<double>(config.grad_accum_dtype), hash_of(step.groups), as_double(step.layout_hash),
+           as_double(step.collectives_hash)}};
 }
 
 Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,

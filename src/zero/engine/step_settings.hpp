@@ -13,7 +13,7 @@ namespace penstock::zero {
 /// The settings of a step that must be equal on all ranks, as numbers; lists are hashed. Ranks exchange them with their
 /// norms.
 struct StepSettings {
-  static constexpr std::size_t count = 18;
+  static constexpr std::size_t count = 19;
   std::array<double, count> values{};
 };
 
@@ -27,12 +27,12 @@ struct StepGiven {
   LearningRate learning_rate;
   double loss_scale = 1;
   std::span<const std::uint32_t> units_without_gradient;
+  std::span<const OptimizerGroup> groups;
   std::uint64_t layout_hash = 0;
   std::uint64_t collectives_hash = 0;
 };
 
-[[nodiscard]] StepSettings step_settings(const Config& config, const ModelLayout& model,
-                                         const StepGiven& step);
+[[nodiscard]] StepSettings step_settings(const Config& config, const StepGiven& step);
 
 /// Errors: invalid_config, naming the first setting of `rank` that differs from rank 0's, with both values.
 [[nodiscard]] Result<void> check_same_settings(const StepSettings& of_rank_0, const StepSettings& of_rank,

@@ -18,6 +18,7 @@ struct RunEstimateOptions {
   ElementCount largest_unit;  ///< maximum number of parameters that are gathered together
   std::uint32_t ranks_per_node = 1;
   std::uint32_t nodes = 1;
+  std::uint32_t stage = 3;               ///< of ZeRO
   DType dtype = DType::bf16;             ///< of parameters and gradients
   DType grad_accum_dtype = DType::bf16;  ///< of accumulated gradients
   std::uint32_t micro_batches = 1;       ///< per step
@@ -55,7 +56,8 @@ struct RunEstimate {
 
 /// Estimates a run from sizes only, for a model divided into units of at most `largest_unit`:
 /// - a shard is ceil(parameters / ranks), padded to 128 elements;
-/// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced;
+/// - the device holds two gathered units and their full gradients: one is used while the other is gathered or reduced.
+///   Below stage 3 it holds all parameters;
 /// - what is offloaded to cpu is in host memory, and so is the reduced gradient, in `grad_accum_dtype`. With
 ///   offload_optimizer none the states and that gradient are on the device; with offload_param none too, the parameters
 ///   are. The device has memory of its own;

@@ -63,6 +63,7 @@ Result<void> check(const RunEstimateOptions& o) {
 /// As far as the plan of the update depends on it.
 Config config_of(const RunEstimateOptions& options) {
   Config config;
+  config.stage = options.stage;
   config.dtype = options.dtype;
   config.grad_accum_dtype = options.grad_accum_dtype;
   config.cpu_update_ratio = options.cpu_update_ratio;
@@ -167,7 +168,8 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   hold(Tier::device, Purpose::optimizer_tile, on_device ? states + slots : slots);
   hold(on_device ? Tier::device : Tier::host, Purpose::gradient_shard, gradient);
   const std::uint64_t live_units = options.largest_unit == options.parameters ? 1 : 2;
-  hold(Tier::device, Purpose::gathered_flat, unit * live_units);
+  hold(Tier::device, Purpose::gathered_flat,
+       config.shards_parameters() ? unit * live_units : parameters * ranks);
   hold(Tier::device, Purpose::full_gradient, unit * live_units);
 
   const bool streams = parameter_tier == Tier::nvme || optimizer_tier == Tier::nvme;

@@ -58,7 +58,7 @@ std::string describe(const ModelLayout& model) {
   std::string text = line("the model's number of units", std::to_string(model.units.size()));
   std::string groups;
   for (const OptimizerGroup& group : model.groups)
-    groups.append(groups.empty() ? "" : ", ").append(group.weight_decay ? "decays" : "does not decay");
+    groups.append(groups.empty() ? "" : ", ").append(to_string(group));
   text += line("the model's optimizer groups", groups);
   const CheckpointLayout& checkpoints = model.checkpoints;
   text += line("the model's activation checkpoints",

@@ -33,7 +33,8 @@ ByteCount smallest_budget(const MemoryPlan& plan, const Config& config, const Sh
   const InPlace in_place = in_place_of(plan, config);
   const ResidencyLimits limits = limits_of(plan, config, shards);
   const UnitNeeds needs = unit_needs(shards, config.dtype, {});
-  const ByteCount need = gradients_need(needs, limits) + (in_place.parameters ? ByteCount() : needs.gathered);
+  const ByteCount gathered = limits.whole ? needs.all_flats : needs.gathered;
+  const ByteCount need = gradients_need(needs, limits) + (in_place.parameters ? ByteCount() : gathered);
   ByteCount flats = need;
   while (!rehearse_steps(shards, config.dtype, in_place, limits, config.gradient_accumulation_steps, flats)) {
     flats += growth(need);
@@ -48,6 +49,15 @@ void bound_flats(MemoryPlan& plan, const Config& config, const ShardLayout& shar
   const ByteCount most = std::min(all_flats(shards, config.dtype, {}), plan.device_flats());
   plan.device_gathered = in_place_of(plan, config).parameters ? ByteCount() : most;
   plan.device_gradients = most;
+}
+
+/// How a run may fit into a smaller device budget.
+std::string advice_on_device(const MemoryPlan& plan, const Config& config) {
+  std::string advice = "raise the budget";
+  if (plan.tiles_on_device) advice += ", set offload_optimizer.device to cpu or nvme";
+  return advice + (config.shards_parameters()
+                       ? ", or use smaller units"
+                       : ", or set zero_optimization.stage to 3, which gathers one unit at a time");
 }
 
 /// One is copied while the trainer holds its leases.
@@ -72,10 +82,12 @@ ResidencyLimits limits_of(const MemoryPlan& plan, const Config& config, const Sh
     for (const FlatLayout& flat : shards.flats()) largest = std::max(largest, flat.length);
     bucket = std::min(bucket, largest);
   }
+  const bool whole = !config.shards_parameters();
   return {.reduce_bucket = bucket,
-          .overlap = config.overlap_comm.value_or(true),
+          .overlap = config.overlaps_communication(),
           .prefetch = config.prefetch_bucket_size,
-          .live_parameters = config.max_live_parameters};
+          .live_parameters = whole ? ModelLayout::model_elements_max : config.max_live_parameters,
+          .whole = whole};
 }
 
 LeasePlan plan_leases(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
@@ -129,8 +141,9 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
-          .reason("the device budget is too small for two gathered units and full gradients" +
-                  std::string(kept.is_zero() ? "" : ", and for what else is kept there"))
+          .reason("the device budget is too small for " +
+                  std::string(config.shards_parameters() ? "two gathered units" : "all parameters") +
+                  " and full gradients" + (kept.is_zero() ? "" : ", and for what else is kept there"))
           .where("penstock.device_budget")
           .wanted("at least " + to_exact_string(plan.device_minimum))
           .got(given)
@@ -140,9 +153,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
                 ", parameter shards " + to_string(plan.device_shards) + ", checkpoints " +
                 to_string(plan.checkpoints.device_bytes()) + ", collectives " +
                 to_string(plan.device_collectives))
-          .advice(plan.tiles_on_device
-                      ? "raise the budget, set offload_optimizer.device to cpu or nvme, or use smaller units"
-                      : "raise the budget or use smaller units");
+          .advice(advice_on_device(plan, config));
     }
     const ByteCount leases = plan.shards_on_disk ? plan.host_leases : ByteCount();
     // What is kept there begins at a multiple of the alignment.

@@ -399,10 +399,10 @@ void FlatResidency::abandon_step(std::vector<std::uint32_t> units) {
 }
 
 Result<void> FlatResidency::begin_step(std::vector<std::uint32_t> units, Effects& effects) {
-  if (order_.has_uses() || clearing_) {
-    PENSTOCK_TRY(drop_unleased(effects));
-    order_.forget_uses();
-  }
+  // Flats that stay whole leave no gaps.
+  const bool drops = clearing_ || (order_.has_uses() && !limits_.whole);
+  if (drops) PENSTOCK_TRY(drop_unleased(effects));
+  order_.forget_uses();
   order_.expect(std::move(units));
   return ok();
 }

@@ -71,6 +71,7 @@ Result<void> ModelLayout::validate() const {
       if (!seen.insert(shared).second) return invalid(unit.name, "a parameter is shared twice");
     }
   }
+  PENSTOCK_TRY(zero::validate("ModelLayout::validate", groups));
   const auto& [count, size, leased_max, reads] = checkpoints;
   if (count == 0) return ok();
   if (count > checkpoints_max) {

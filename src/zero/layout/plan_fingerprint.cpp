@@ -25,7 +25,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       config.penstock.reduction == Reduction::exact,
                                       config.gradient_accumulation_steps,
                                       config.reduce_bucket_size.value(),
-                                      config.overlap_comm.value_or(true),
+                                      config.overlaps_communication(),
                                       config.prefetch_bucket_size.value(),
                                       config.max_live_parameters.value(),
                                       model.checkpoints.count,

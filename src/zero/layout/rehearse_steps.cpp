@@ -15,11 +15,21 @@ namespace {
 constexpr std::uint32_t rehearsed_micro_batches_max = 16;
 
 class NoEffects final : public FlatResidency::Effects {
+ public:
+  /// `may_drop`: a budget in which a flat must be dropped suffices.
+  explicit NoEffects(bool may_drop) : may_drop_(may_drop) {}
+
+ private:
   Result<void> gather(std::uint32_t) override { return ok(); }
-  Result<void> drop(std::uint32_t) override { return ok(); }
+  Result<void> drop(std::uint32_t) override {
+    if (may_drop_) return ok();
+    return Error(ErrorCode::budget_too_small, "rehearse_steps").reason("a flat that stays has no room");
+  }
   Result<void> open_gradient(std::uint32_t) override { return ok(); }
   Result<void> reduce(std::span<const std::uint32_t>) override { return ok(); }
   Result<void> finish_gradient(std::uint32_t) override { return ok(); }
+
+  const bool may_drop_;
 };
 
 // More than any model has, and less than the sums of a few of these overflow.
@@ -38,7 +48,7 @@ struct Rehearsal {
 
 /// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
 Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t count, std::uint32_t expected) {
-  NoEffects none;
+  NoEffects none(/*may_drop=*/!with.limits.whole);
   tiers::Ledger unused;
   tiers::MemoryBudget device(tiers::Tier::device, with.device, unused);
   tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,

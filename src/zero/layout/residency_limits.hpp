@@ -12,6 +12,8 @@ struct ResidencyLimits {
   ElementCount prefetch{50'000'000};  ///< gathers ahead while fewer are gathered and not acquired yet
   ElementCount live_parameters{
       1'000'000'000};  ///< gathered beside what the unit in use and leased units need
+  bool whole =
+      false;  ///< what is gathered stays until the parameters change: stages 0 to 2. There is room for it
 };
 
 }  // namespace penstock::zero

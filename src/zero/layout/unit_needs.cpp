@@ -21,7 +21,7 @@ UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap
   }
   for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
     const ByteCount size = padded(shards.flats()[f].length, dtype);
-    needs.all_gradients += size;
+    needs.all_flats += size;
     if (shards.user_count(f) > 1) needs.shared_gradients += size;
   }
   return needs;
@@ -30,13 +30,14 @@ UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap
 GradientShare gradient_share(const ShardLayout& shards, DType dtype, const ResidencyLimits& limits,
                              ByteCount budget, bool with_gathered) {
   const UnitNeeds needs = unit_needs(shards, dtype, {});
-  const ByteCount beside = needs.shared_gradients + (with_gathered ? needs.gathered : ByteCount());
+  const ByteCount gathered = limits.whole ? needs.all_flats : needs.gathered;
+  const ByteCount beside = needs.shared_gradients + (with_gathered ? gathered : ByteCount());
   const ByteCount room = budget - std::min(budget, beside), bucket_max = room / gradient_rounds(limits);
   const ByteCount bucket =
       std::min(bucket_max, padded(std::min(limits.reduce_bucket, ReductionQueue::elements_enough), dtype));
   const ByteCount held =
       std::min(room, std::max(bucket, needs.gradients) * gradient_rounds(limits)) + needs.shared_gradients;
-  return {.held = std::min(held, needs.all_gradients),
+  return {.held = std::min(held, needs.all_flats),
           .bucket_max = {.elements = limits.reduce_bucket, .bytes = bucket_max}};
 }
 

@@ -1,6 +1,6 @@
 #include "unit/arguments/bad_arguments.hpp"
 
-#include <penstock/zero/config/config.hpp>
+#include <penstock/zero/config/config_file.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 #include <penstock/zero/layout/row_blocks.hpp>
@@ -52,6 +52,18 @@ void add_text_rows(BadArguments& bad) {
     (void)Config::from_text(smallest, "name", ~0u);
     return harmless();
   });
+  bad("ConfigFile::parse", "options.world_size", "0",
+      [] { return refused(ConfigFile::parse(smallest, "name", {.world_size = 0}), "world_size"); });
+  bad("ConfigFile::parse", "text", "not closed",
+      [] { return refused(ConfigFile::parse("{", "name", {}), "", ErrorCode::invalid_config); });
+  for (const std::string& argument : {std::string(), std::string("===="), std::string("a\0b", 3)}) {
+    bad("ConfigFile::of_argument", "argument", std::to_string(argument.size()) + " bytes",
+        [=] { return fails(ConfigFile::of_argument(argument, {})); });
+    bad("ConfigFile::read", "file", std::to_string(argument.size()) + " bytes",
+        [=] { return fails(ConfigFile::read(argument, {})); });
+  }
+  bad("KeyOrigin::from", "source", "unknown",
+      [] { return expect(!KeyOrigin{.source = unknown<KeyOrigin::Source>}.from().empty(), "no text"); });
   for (const std::string& file :
        {std::string(), std::string("."), std::string("/proc"), std::string("/dev/null"),
         std::string("/penstock-none"), std::string("/etc/passwd/x"), std::string(5000, 'x'),
@@ -145,12 +157,15 @@ void add_value_rows(BadArguments& bad) {
   for (const char* directory : {"", "/penstock-none", "/dev/null"}) {
     bad("Config::check_paths", "offload_param.nvme_paths", directory, [=] {
       Config config;
+      config.stage = 3;
       config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {directory}};
       return refused(config.check_paths(), "", ErrorCode::invalid_config);
     });
   }
   bad("to_string", "device", "unknown",
       [] { return expect(!to_string(unknown<OffloadDevice>).empty(), "no text"); });
+  bad("to_string", "op", "unknown",
+      [] { return expect(!to_string(unknown<AllreduceOp>).empty(), "no text"); });
   bad("to_string", "integrity", "unknown",
       [] { return expect(!to_string(unknown<Integrity>).empty(), "no text"); });
   bad("to_string", "split", "unknown",
@@ -198,6 +213,10 @@ void add_layout_rows(BadArguments& bad) {
 void add_plan_rows(BadArguments& bad) {
   ModelLayout model;
   model.units.push_back({.name = "u", .parameters = {{"w", ElementCount(1024), 0}}});
+  bad("validate", "groups", "a negative decay", [] {
+    const std::vector<OptimizerGroup> groups = {{.weight_decay = -1}};
+    return refused(validate("somewhere", groups), "groups[0].weight_decay");
+  });
   const auto ranks = [&bad, model](std::uint32_t all, std::uint32_t local) {
     bad("plan_memory", "ranks and local_ranks", std::to_string(all) + " and " + std::to_string(local),
         [=] { return refused(plan_memory({}, model, all, local), "ranks"); });

@@ -88,6 +88,7 @@ void add_engine_rows(BadArguments& bad) {
   }
   with("Engine::restore_loss_scaler", "state.scale", "-1",
        [](Engine& e, Stream&) { return e.restore_loss_scaler({.scale = -1}); });
+  with("Engine::set_groups", "groups", "none", [](Engine& e, Stream&) { return e.set_groups({}); });
   with("Engine::reduce", "gradients", "a default one", [](Engine& e, Stream& s) { return e.reduce({}, s); });
   with("Engine::initialize", "fill", "empty", [](Engine& e, Stream&) { return e.initialize({}); });
   with("Engine::read_states", "sink", "empty", [](Engine& e, Stream&) { return e.read_states({}); });

@@ -21,6 +21,11 @@ namespace penstock::zero {
 
 enum class OffloadDevice : std::uint8_t { none, cpu, nvme };
 
+/// `gradient_allreduce_op`: what a step uses of the ranks' gradients.
+enum class AllreduceOp : std::uint8_t { mean, sum };
+
+[[nodiscard]] std::string_view to_string(AllreduceOp op);
+
 /// `offload_param` or `offload_optimizer`.
 struct OffloadConfig {
   OffloadDevice device = OffloadDevice::none;
@@ -93,8 +98,9 @@ struct PenstockConfig {
 ///
 /// Strict: an unknown key, a wrong type and a key that is not supported yet are errors that name the key's path and
 /// line; for an unknown key also the nearest spelling. All errors of a file are reported at once. Keys that only tune
-/// DeepSpeed's own implementation are accepted and listed in `notes`. The JSON may contain comments (`//`, `#`,
-/// `/* */`), trailing commas and integers written as floats (5e8); "auto" means the default. A value type.
+/// DeepSpeed's own implementation are accepted and listed in `notes`. The text is Hjson, as for DeepSpeed: JSON that
+/// may have comments, trailing commas, and strings without quotes; integers may be written as floats (5e8), and "auto"
+/// means the default. ConfigFile reads it too, and tells where each value comes from. A value type.
 ///
 /// Config{} is what the smallest file, {"train_micro_batch_size_per_gpu": 1}, means for one rank; for more ranks only
 /// train_batch_size differs. An empty file is an error, as in DeepSpeed: it has no batch size.
@@ -102,19 +108,22 @@ struct Config {
   std::uint32_t train_batch_size = 1;
   std::uint32_t micro_batch_size = 1;  ///< train_micro_batch_size_per_gpu
   std::uint32_t gradient_accumulation_steps = 1;
-  std::uint32_t stage = 3;               ///< zero_optimization.stage
+  /// zero_optimization.stage, from 0 to 3. At every stage the ranks divide the optimizer's states and the gradients
+  /// among them, and give the same bits. At stage 3 also the parameters, which are gathered for their use only; at the
+  /// others the device has room for all of them, and gathers each once a step.
+  std::uint32_t stage = 0;
   DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
   DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
   /// Elements of the full gradients that one collective reduces: at most, where it reduces several. Less where the
   /// device has no room for two such buckets, and a bucket that has 2^24 elements is complete. Above 0.
   ElementCount reduce_bucket_size{500'000'000};
   /// false: the engine waits for a reduction before it opens the next gradients, which takes less memory of the device.
-  /// None: true.
+  /// None: true at stage 3 only, as in DeepSpeed.
   std::optional<bool> overlap_comm;
   /// Elements of parameters that are gathered before they are acquired: a gather begins while there are fewer.
   ElementCount prefetch_bucket_size{50'000'000};
   /// Elements of gathered parameters, at most, beside those of the unit in use and of leased units. What is above is
-  /// dropped, even where memory is free.
+  /// dropped, even where memory is free. At stage 3 only.
   ElementCount max_live_parameters{1'000'000'000};
   OffloadConfig offload_param, offload_optimizer;
   /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,
@@ -122,8 +131,9 @@ struct Config {
   float cpu_update_ratio = 1;
   OptimizerConfig optimizer;  ///< in double precision, as written; the arithmetic is that of single precision
   SchedulerConfig scheduler;  ///< moves the optimizer's learning rate and betas from step to step
-  float gradient_clipping = 1.0f;  ///< maximum norm; 0 = off
-  float loss_scale = 1.0f;         ///< static; 0: dynamic; 1 without fp16
+  AllreduceOp gradient_allreduce_op = AllreduceOp::mean;  ///< `sum` below stage 3 only
+  float gradient_clipping = 1.0f;                         ///< maximum norm; 0 = off
+  float loss_scale = 1.0f;                                ///< static; 0: dynamic; 1 without fp16
   DynamicLossScale dynamic_loss_scale;
   ByteCount aio_block_size = 4_MiB;  ///< longest request
   /// aio_block_size * aio_queue_depth is the maximum number of bytes in flight on each path. Default: 16 MiB in flight.
@@ -160,6 +170,11 @@ struct Config {
   /// Whether a rank's host memory, which is one arena, is pinned: true if pin_memory is set in an offload block whose
   /// device is not none. If both devices are none, true if pin_memory is set in either block.
   [[nodiscard]] bool pins_host_memory() const;
+
+  /// Whether the device holds gathered parameters for their use only: at stage 3.
+  [[nodiscard]] bool shards_parameters() const { return stage == 3; }
+  /// overlap_comm, or its default.
+  [[nodiscard]] bool overlaps_communication() const { return overlap_comm.value_or(stage == 3); }
 
   /// The loss scale in its first state.
   [[nodiscard]] LossScaler loss_scaler() const;

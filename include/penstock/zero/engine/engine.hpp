@@ -252,6 +252,14 @@ class Engine {
   /// Errors: those of LossScaler::restore(); failed_state, in the middle of a step. They change nothing.
   Result<void> restore_loss_scaler(const LossScaler::State& state);
 
+  /// The settings of the optimizer groups; at first those of the layout.
+  [[nodiscard]] const std::vector<OptimizerGroup>& groups() const;
+  /// Replaces them from the next step() on, between steps or within one. Equal on all ranks: step() compares them.
+  ///
+  /// Errors: invalid_argument, for another number of groups and for settings that validate() refuses; failed_state.
+  /// They change nothing.
+  Result<void> set_groups(std::vector<OptimizerGroup> groups);
+
   struct StepOptions {
     /// How many times each unit is reduced before step(); default: gradient_accumulation_steps of the configuration.
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.

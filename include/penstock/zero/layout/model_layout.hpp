@@ -2,6 +2,7 @@
 
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/result.hpp>
+#include <penstock/zero/layout/optimizer_group.hpp>
 
 #include <cstdint>
 #include <span>
@@ -33,11 +34,6 @@ struct UnitLayout {
   std::vector<ParameterId> shared = {};
 };
 
-/// Settings of an optimizer group that replace those of the configuration.
-struct OptimizerGroup {
-  bool weight_decay = true;
-};
-
 /// The activation checkpoints of one step and rank, see Engine::checkpoint(). All are of one size.
 struct CheckpointLayout {
   std::uint32_t count = 0;  ///< 0: the trainer keeps its own
@@ -62,9 +58,9 @@ struct ModelLayout {
   /// has no such unit.
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
-  /// Errors: invalid_argument, with the unit or parameter: no units, a count of zero, a group or shared parameter that
-  /// does not exist, a parameter that a unit shares with itself or lists twice, checkpoints of no size, and more
-  /// elements or bytes than the limits below.
+  /// Errors: invalid_argument, with the unit, parameter or group: no units, no elements, a shared parameter or group
+  /// that does not exist, a setting of a group that no optimizer takes, a parameter that a unit shares with itself or
+  /// lists twice, checkpoints of no size, and more elements or bytes than the limits below.
   [[nodiscard]] Result<void> validate() const;
 
   /// Limits that validate() checks: 68 billion elements of a unit, 4.4 trillion of a model, a million checkpoints, and

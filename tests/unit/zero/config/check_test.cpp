@@ -21,6 +21,7 @@ struct Case {
 
 Config on_disk() {
   Config config;
+  config.stage = 3;
   config.dtype = config.grad_accum_dtype = DType::bf16;
   config.offload_param =
       config.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_paths = {"/a", "/b"}};
@@ -50,8 +51,25 @@ const Case wrong[] = {
      "train_micro_batch_size_per_gpu: wanted an integer from 1 to 4294967295, got 0"},
     {"NoAccumulation", [](Config& c) { c.gradient_accumulation_steps = 0; },
      "gradient_accumulation_steps: wanted an integer from 1 to 4294967295, got 0"},
-    {"OtherStage", [](Config& c) { c.stage = 2; },
-     "zero_optimization.stage: stage 2 is not supported yet; only 3 is"},
+    {"NoSuchStage",
+     [](Config& c) {
+       c.stage = 4;
+       c.offload_param = {};
+     },
+     "zero_optimization.stage: wanted an integer from 0 to 3, got 4"},
+    {"OffloadedParametersBelowStage3", [](Config& c) { c.stage = 2; },
+     "zero_optimization.offload_param.device: needs zero_optimization.stage 3, got 2: below it the device "
+     "holds all parameters; leave out offload_param"},
+    {"SumAtStage3", [](Config& c) { c.gradient_allreduce_op = AllreduceOp::sum; },
+     "gradient_allreduce_op: stage 3 has the mean only, as in DeepSpeed; multiply the loss by the number of "
+     "ranks, or choose another stage"},
+    {"RatioBelowStage3",
+     [](Config& c) {
+       c.stage = 1;
+       c.offload_param = {};
+       c.cpu_update_ratio = 0.5f;
+     },
+     "zero_optimization.offload_optimizer.ratio: needs zero_optimization.stage 3, got 1, as in DeepSpeed"},
     {"NegativeClip", [](Config& c) { c.gradient_clipping = -0.5f; },
      "gradient_clipping: wanted a number of at least 0, got -0.5"},
     {"NanRate", [](Config& c) { c.optimizer.learning_rate = nan; },
@@ -181,17 +199,18 @@ TEST(ConfigCheck, ChecksAFileWithTheSameRulesAndNamesTheLine) {
                 "below 1, got [0.9, 0.9999999999]"),
       std::string::npos);
   EXPECT_NE(
-      refusal(R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/a"},
+      refusal(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/a"},
                        "offload_optimizer": {"device": "nvme", "nvme_path": "/b"}})")
           .find("offload_optimizer.nvme_path, line 3: offload_param and offload_optimizer name different"),
       std::string::npos);
-  EXPECT_NE(refusal(R"("zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": null}})")
-                .find("offload_param.device, line 2: \"nvme\" needs nvme_path"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": null}})")
+          .find("offload_param.device, line 2: \"nvme\" needs nvme_path"),
+      std::string::npos);
 }
 
 TEST(ConfigCheck, DoesNotReportWhatFollowsFromAnotherErrorOfTheFile) {
-  const auto config = Config::from_text(R"({"train_batch_size": 8, "zero_optimization": {
+  const auto config = Config::from_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, 
     "offload_param": {"device": "nvme", "nvme_path": 5}}, "fp16": {"enabled": true, "loss_scale": "much"}})",
                                         "ds_config.json", 1);
 

@@ -35,13 +35,13 @@ constexpr std::uint32_t ranks = 2;
 const char* const scenarios[] = {
     // The optimizer alone on two disks, bf16.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
-        "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}},
         "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1],
                      "rank_nodes": [0, 1], "threads": 1}})",
     // The parameters alone on a disk, fp16, L2 decay.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
-        "zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
     // A dynamic loss scale, and schedulers.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
@@ -59,11 +59,11 @@ const char* const scenarios[] = {
         "scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": 10}}})",
     // Everything in host memory, not pinned.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"loss_scale": 64},
-        "zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
     // Limits that the model reaches.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
-        "zero_optimization": {"reduce_bucket_size": 50000, "prefetch_bucket_size": 1,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 50000, "prefetch_bucket_size": 1,
                               "max_live_parameters": 60000}})",
 };
 
@@ -151,8 +151,8 @@ std::string observe_runtime(const Config& config) {
 
 std::string observe_step(const Config& config) {
   std::ostringstream text;
-  for (const bool decays : {false, true}) {
-    const auto adam = adam_config(config.optimizer, decays, config.learning_rate_of(1));
+  for (const OptimizerGroup& group : {OptimizerGroup{}, OptimizerGroup{.weight_decay = 0}}) {
+    const auto adam = adam_config(config.optimizer, group, config.learning_rate_of(1));
     text << adam.learning_rate << ' ' << adam.beta1 << ' ' << adam.beta2 << ' ' << adam.epsilon << ' '
          << adam.weight_decay << ' ' << static_cast<int>(adam.decay_mode) << ' ' << adam.bias_correction
          << ' ';
@@ -165,9 +165,10 @@ std::string observe_step(const Config& config) {
   for (const char overflow : std::string_view("0000101101001111")) {
     text << scaler.scale() << ' ' << (scaler.update(overflow == '1') ? "" : "at its minimum ");
   }
-  const GradientNorm gradients = gradient_norm(config, config.loss_scaler().scale(), 1e10);
+  const double divisor = gradient_divisor(config, config.loss_scaler().scale(), ranks);
+  const GradientNorm gradients = gradient_norm(config, divisor, 1e10);
   text << gradients.norm << ' ' << gradients.clip_factor << ' '
-       << gradient_factor(config.loss_scaler().scale(), gradients.clip_factor);
+       << gradient_factor(divisor, gradients.clip_factor);
   return text.str();
 }
 

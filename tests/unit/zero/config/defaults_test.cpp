@@ -31,10 +31,10 @@ auto members(const PenstockConfig& penstock) {
 void expect_equal(const Config& left, const Config& right) {
   const auto own_members = [](const Config& config) {
     const auto& [train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, param,
-                 optimizer_offload, cpu_ratio, optimizer, scheduler, clipping, scale, dynamic_scale, block,
-                 depth, penstock, notes] = config;
+                 optimizer_offload, cpu_ratio, optimizer, scheduler, op, clipping, scale, dynamic_scale,
+                 block, depth, penstock, notes] = config;
     return std::tie(train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, cpu_ratio,
-                    clipping, scale, block, depth);
+                    op, clipping, scale, block, depth);
   };
   EXPECT_TRUE(own_members(left) == own_members(right));
   EXPECT_TRUE(members(left.offload_param) == members(right.offload_param));

@@ -13,7 +13,7 @@ TEST(ConfigReader, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
   const auto config = read(R"({
   "train_batch_size": "8",
   "zero_optimization": {
-    "stage": 2,
+    "stage": 4,
     "stage3_max_live_parameter": 1000,
     "offload_optimizer": {"device": "gpu"}
   },
@@ -23,10 +23,10 @@ TEST(ConfigReader, ReportsEveryErrorOfAFileAtOnceInTheOrderOfItsLines) {
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code(), ErrorCode::invalid_config);
   EXPECT_EQ(config.error().message(),
-            "the configuration cannot be used: 5 errors: ds_config.json [Config::from_text]\n"
+            "the configuration cannot be used: 5 errors: ds_config.json [ConfigFile::parse]\n"
             "  train_batch_size, line 2: wanted an integer from 1 to 4294967295, got \"8\"; write it without "
             "quotes\n"
-            "  zero_optimization.stage, line 4: stage 2 is not supported yet; only 3 is\n"
+            "  zero_optimization.stage, line 4: wanted an integer from 0 to 3, got 4\n"
             "  zero_optimization.stage3_max_live_parameter, line 5: unknown key; did you mean "
             "\"stage3_max_live_parameters\"?\n"
             "  zero_optimization.offload_optimizer.device, line 6: wanted \"none\", \"cpu\" or \"nvme\", got "
@@ -127,11 +127,11 @@ TEST(ConfigReader, AcceptsWhatIsNotSupportedAsLongAsItIsOff) {
     "zero_optimization": {"stage": 3, "zero_quantized_weights": false, "zero_hpz_partition_size": 1}})");
   ASSERT_TRUE(off) << off.error().message();
 
-  const std::string on = refusal(R"({"train_batch_size": 8, "prescale_gradients": true,
-    "scheduler": {"type": "StepLR"}, "flops_profiler": {"enabled": true},
+  const std::string on = refusal(R"({"train_batch_size": 8, "disable_allgather": true,
+    "scheduler": {"type": "StepLR"}, "data_efficiency": {"enabled": true},
     "zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 8}})");
   EXPECT_TRUE(contains(on, "5 errors")) << on;
-  EXPECT_TRUE(contains(on, "prescale_gradients, line 1: not supported yet; only false is")) << on;
+  EXPECT_TRUE(contains(on, "disable_allgather, line 1: not supported yet; only false is")) << on;
   EXPECT_TRUE(contains(on, "scheduler.type, line 2: not supported yet")) << on;
 }
 
@@ -154,6 +154,26 @@ TEST(ConfigReader, RefusesBothNamesOfAKeyAndOldAndNewTogether) {
       contains(refusal(R"({"train_batch_size": 8, "zero_optimization":
     {"stage": 3, "cpu_offload": true, "offload_optimizer": {"device": "cpu"}}})"),
                "cpu_offload, line 2: deprecated, and zero_optimization.offload_optimizer is given too"));
+}
+
+TEST(ConfigReader, ReadsAStageThatIsTrueOrFalse) {
+  const auto old = read(R"({"train_batch_size": 8, "zero_optimization": true})");
+  ASSERT_TRUE(old) << old.error().message();
+  EXPECT_EQ(old->stage, 1u);
+  EXPECT_EQ(old->notes.front(), "zero_optimization, line 1: deprecated, use an object with \"stage\": 1");
+  EXPECT_EQ(read(R"({"train_batch_size": 8, "zero_optimization": false})")->stage, 0u);
+  EXPECT_EQ(read(R"({"train_batch_size": 8})")->stage, 0u);
+}
+
+TEST(ConfigReader, NotesAnOffloadThatDeepSpeedIgnores) {
+  const auto notes = [](const std::string& stage) {
+    return read(R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}, "zero_optimization": {)" + stage +
+                R"("offload_optimizer": {"device": "cpu"}}})")
+        ->notes;
+  };
+  EXPECT_EQ(notes(""), std::vector<std::string>{"zero_optimization.offload_optimizer, line 1: is done here; "
+                                                "DeepSpeed ignores it at stage 0, which is the default"});
+  EXPECT_EQ(notes(R"("stage": 2, )"), std::vector<std::string>{});
 }
 
 TEST(ConfigReader, ReadsDeprecatedOffloadKeys) {

@@ -42,14 +42,12 @@ TEST(ConfigValue, RefusesNumbersThatAreNotJson) {
   for (const char* number : {"+8", "008", "-08", "8.", "00", "8e", "8.e1", "08.5"}) {
     const std::string message = refusal("{\n\"train_batch_size\": " + std::string(number) + "}");
     EXPECT_TRUE(contains(message, "\n  train_batch_size, line 2: wanted a number as JSON writes it, got " +
-                                      std::string(number) + "; ") ||
-                contains(message, "\n  line 2: "))
+                                      std::string(number) + "; "))
         << message;
   }
   const std::string nested = refusal(
       "{\"train_batch_size\": 8, \"optimizer\": {\"params\": {\n\"betas\": [0.9,\n"
       "+0.999], \"lr\": 01}}}");
-  EXPECT_TRUE(contains(nested, "2 errors")) << nested;
   EXPECT_TRUE(
       contains(nested, "optimizer.params.betas, line 3: wanted a number as JSON writes it, got +0.999"))
       << nested;

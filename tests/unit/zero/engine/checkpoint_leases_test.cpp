@@ -118,7 +118,7 @@ TEST_F(CheckpointLeases, MayOutliveTheEngine) {
 
 TEST(Checkpoints, HaveSlotsForTheLeasesOfTheTrainer) {
   const auto plan_of = [](CheckpointLayout checkpoints, ByteCount budget) {
-    Config config;
+    Config config{.stage = 3};
     config.penstock.device_budget = budget;
     ModelLayout model{.units = {{.name = "u", .parameters = {{"w", ElementCount(1024), 0}}}}};
     model.checkpoints = checkpoints;

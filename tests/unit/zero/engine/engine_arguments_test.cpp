@@ -21,7 +21,7 @@ class EngineArguments : public testing::Test {
                                          const std::vector<const char*>& units = {"first", "second"},
                                          std::uint32_t gradient_accumulation_steps = 1,
                                          tiers::DeviceMemory location = tiers::DeviceMemory::host) {
-    Config config;
+    Config config{.stage = 3};
     config.gradient_clipping = gradient_clipping;
     config.gradient_accumulation_steps = gradient_accumulation_steps;
     ModelLayout model;

@@ -19,6 +19,7 @@ class EngineCreate : public testing::Test {
   EngineCreate() {
     model_.units = {{.name = "first", .parameters = {{"weight", ElementCount(400'000), 0}}},
                     {.name = "second", .parameters = {{"weight", ElementCount(400'000), 0}}}};
+    config_.stage = 3;
     config_.offload_param.device = config_.offload_optimizer.device = OffloadDevice::cpu;
     plan_ = plan_memory(config_, model_, 1, 1).value();
     runtime_ = swap::Runtime::create(plan_.runtime_options(config_, 0)).value();

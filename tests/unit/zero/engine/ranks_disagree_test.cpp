@@ -246,7 +246,7 @@ TEST(RanksDisagree, OnTheConfigurationAndOnTheGroups) {
                {"optimizer.params.betas[1]", "0.95"});
   expect_named(run(trainer,
                    [](std::uint32_t rank, Rank::Options& options) {
-                     if (rank == 1) options.model.groups[0].weight_decay = false;
+                     if (rank == 1) options.model.groups[0].weight_decay = 0;
                    }),
                {"optimizer groups"});
 }

@@ -172,7 +172,7 @@ TEST(RunEstimate, HasThePlansBudgets) {
     EXPECT_EQ(estimate.per_rank(Tier::nvme), plan.swap_bytes);
   };
   using enum OffloadDevice;
-  Config config;
+  Config config{.stage = 3};
   config.dtype = DType::bf16;
   config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = {"."};
   for (const auto format : {cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split_q8}) {

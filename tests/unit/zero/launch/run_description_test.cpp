@@ -115,8 +115,10 @@ TEST(RunDescription, NamesThePartOfTheModelThatDiffers) {
       [](Job& run) { run.model.units[0].name = "1st"; },
       "unit 0 (first), wanted weight of 100 elements in optimizer group 0, bias of 4 elements in optimizer "
       "group 0, as rank 0, got nothing");
-  expect_named([](Job& run) { run.model.groups[0].weight_decay = false; },
-               "the model's optimizer groups, wanted decays, as rank 0, got does not decay");
+  expect_named(
+      [](Job& run) { run.model.groups[0].weight_decay = 0; },
+      "the model's optimizer groups, wanted learning_rate_factor 1, as rank 0, got learning_rate_factor 1 "
+      "weight_decay 0");
   expect_named([](Job& run) { run.model.checkpoints = {.count = 1, .size = 8_B}; },
                "the model's activation checkpoints, wanted 0 of 0 bytes, 2 leased at a time, as rank 0, got "
                "1 of 8 bytes, 2 "

@@ -310,7 +310,7 @@ TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
   const ModelLayout model = test::small_model();
   const auto plan = [&](std::optional<Reduction> reduction, std::uint32_t ranks,
                         tiers::DeviceMemory memory = tiers::DeviceMemory::separate) {
-    Config config;
+    Config config{.stage = 3};
     config.offload_param.device = config.offload_optimizer.device = OffloadDevice::cpu;
     config.penstock.reduction = reduction;
     return plan_memory(config, model, ranks, 1, memory).value();
@@ -334,7 +334,7 @@ TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
 }
 
 TEST(MemoryPlan, KeepsOnASeparateDeviceWhatIsNotOffloaded) {
-  Config config;
+  Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   const auto plan = [&](OffloadDevice parameters, OffloadDevice optimizer, tiers::DeviceMemory memory) {
     config.offload_param.device = parameters;

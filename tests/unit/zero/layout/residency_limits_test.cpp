@@ -1,6 +1,7 @@
 // What the limits of a configuration make FlatResidency decide: buckets, gathers ahead, parameters that stay.
 #include "zero/layout/residency_limits.hpp"
 
+#include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
@@ -167,7 +168,7 @@ TEST(Buckets, HoldTheirMemoryOneAtATimeWithoutOverlap) {
 }
 
 TEST(Buckets, TakeTheMemoryOfOneUnitLessWithoutOverlap) {
-  Config config;
+  Config config{.stage = 3};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   const auto plan = [&] { return plan_memory(config, Device::layout(6), 2, 2).value(); };
   const MemoryPlan overlapping = plan();
@@ -256,6 +257,75 @@ TEST(LiveParameters, NeverKeepAUnitFromBeingGathered) {
   device.residency.release(1);
   ASSERT_TRUE(device.residency.acquire(2, device));
   EXPECT_EQ(device.decisions, (Decisions{"gather 0", "gather 1", "drop 0", "drop 1", "gather 2"}));
+}
+
+/// The plan of six units on two ranks, and what it lets FlatResidency do.
+struct SixUnits {
+  explicit SixUnits(const Config& config)
+      : plan(plan_memory(config, Device::layout(6), 2, 2).value()),
+        limits(limits_of(plan, config, ShardLayout(Device::layout(6), 2))) {}
+
+  MemoryPlan plan;
+  ResidencyLimits limits;
+};
+
+TEST(Stages, BelowThreeGatherEachFlatOnceAStepAndDropNone) {
+  Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  config.max_live_parameters = ElementCount(1);  // of stage 3
+  for (const std::uint32_t stage : {0u, 1u, 2u}) {
+    config.stage = stage;
+    const SixUnits six(config);
+    Device device(6, six.plan.device_flats(), six.limits, unit_order(6, 2));
+    for (int step = 0; step < 2; ++step) {
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        for (std::uint32_t unit = 0; unit < 6; ++unit) device.use(unit);
+        for (std::uint32_t unit = 6; unit-- > 0;) device.use_and_reduce(unit);
+      }
+      Decisions gathers = device.decisions;
+      std::erase_if(gathers, [](const std::string& one) { return !one.starts_with("gather"); });
+      EXPECT_EQ(gathers.size(), 6u) << "stage " << stage;
+      EXPECT_EQ(device.take("drop"), Decisions{}) << "stage " << stage;
+      device.end_step();
+      (void)device.take("");
+    }
+  }
+}
+
+TEST(Stages, BelowThreeKeepWhatAnEvaluationGathered) {
+  Config config;
+  const SixUnits six(config);
+  Device device(6, six.plan.device_flats(), six.limits, unit_order(6, 1));
+  for (const std::uint32_t unit : {3u, 5u, 0u, 1u, 4u, 2u}) device.use(unit);
+  (void)device.take("");
+  ASSERT_TRUE(device.residency.begin_step(unit_order(6, 1), device));
+  for (std::uint32_t unit = 0; unit < 6; ++unit) device.use(unit);
+  for (std::uint32_t unit = 6; unit-- > 0;) device.use_and_reduce(unit);
+
+  std::erase_if(device.decisions, [](const std::string& one) {
+    return !one.starts_with("gather") && !one.starts_with("drop");
+  });
+  EXPECT_EQ(device.decisions, Decisions{});
+}
+
+TEST(Stages, BelowThreeNeedRoomForAllParameters) {
+  Config config;
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  config.offload_optimizer.device = OffloadDevice::cpu;
+  const auto minimum = [&](std::uint32_t stage) {
+    config.stage = stage;
+    return plan_memory(config, Device::layout(40), 2, 2).value().device_minimum;
+  };
+  EXPECT_EQ(minimum(0), minimum(2));
+  EXPECT_GE(minimum(2), 40 * 4_KiB);
+  EXPECT_LT(minimum(3), minimum(2) / 4);
+
+  config.stage = 2;
+  config.penstock.device_budget = minimum(2) - 4_KiB;
+  const auto refused = plan_memory(config, Device::layout(40), 2, 2);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("set zero_optimization.stage to 3"), std::string::npos)
+      << refused.error().message();
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace penstock::zero {
+
+/// Settings of the parameters of an optimizer group. What is empty is as the configuration says.
+struct OptimizerGroup {
+  double learning_rate_factor = 1;             ///< of the step's learning rate, whether scheduled or given
+  std::optional<std::array<double, 2>> betas;  ///< of the moments; a scheduler does not move them then
+  std::optional<double> epsilon;
+  std::optional<double> weight_decay;  ///< 0: none
+
+  friend bool operator==(const OptimizerGroup&, const OptimizerGroup&) = default;
+};
+
+/// Errors: invalid_argument of `operation`, naming the group and the setting: not finite in single precision, negative,
+/// or a beta that is not below 1.
+[[nodiscard]] Result<void> validate(const char* operation, std::span<const OptimizerGroup> groups);
+
+/// The settings that are not empty: "learning_rate_factor 1 weight_decay 0".
+[[nodiscard]] std::string to_string(const OptimizerGroup& group);
+
+}  // namespace penstock::zero

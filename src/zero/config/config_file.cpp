@@ -1,0 +1,140 @@
+#include <penstock/zero/config/config_file.hpp>
+
+#include "zero/config/base64.hpp"
+#include "zero/config/check.hpp"
+#include "zero/config/config_error.hpp"
+#include "zero/config/hjson.hpp"
+#include "zero/config/rules.hpp"
+#include "zero/config/value.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+
+namespace penstock::zero {
+
+namespace {
+
+using config::Problem;
+
+/// The contents of a file. Bounded, since a device has no end.
+Result<std::string> read_all(const std::filesystem::path& file) {
+  constexpr std::size_t size_max = 16 << 20;
+  constexpr const char* operation = "Config::from_file";
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.is_open()) return Error::from_errno(operation, errno).object(file.string());
+  std::string text;
+  std::array<char, 65536> part;
+  while (stream.good() && text.size() <= size_max) {
+    stream.read(part.data(), part.size());  // sets badbit where the system call fails, for a directory too
+    text.append(part.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  if (stream.bad()) {
+    return Error::from_errno(operation, errno != 0 ? errno : EIO)
+        .object(file.string())
+        .reason("the configuration cannot be read");
+  }
+  if (text.size() > size_max) {
+    return Error::invalid_config(operation)
+        .object(file.string())
+        .reason("the file is too long for a configuration")
+        .wanted("at most " + to_string(ByteCount(size_max)));
+  }
+  return text;
+}
+
+/// Reports violations for keys without a reported problem; the others may be consequences of that problem.
+void report_violations(const Config& config, config::Reader& reader) {
+  for (const config::Violation& violation : config::check(config)) {
+    const auto reported = [&](std::string_view key) { return reader.has_problem(key); };
+    if (std::any_of(violation.keys.begin(), violation.keys.end(), reported)) continue;
+    reader.report(violation.keys.front(), violation.text);
+  }
+}
+
+/// Where each value of `now` comes from.
+std::vector<KeyOrigin> origins_of(const Config& now, const config::Reader& reader) {
+  using enum KeyOrigin::Source;
+  const config::Draft draft = config::draft_of(now), defaults = config::draft_of({});
+  std::vector<KeyOrigin> origins;
+  for (const config::Key& key : config::schema()) {
+    if (!key.field || key.status == config::Status::deprecated) continue;
+    const Json::Value value = config::write_value(key, key.field.get(draft));
+    if (value.isNull()) continue;
+    KeyOrigin& origin =
+        origins.emplace_back(KeyOrigin{.path = std::string(key.path), .value = config::write_json(value)});
+    if (const config::Reader::Given* given = reader.given(key.path)) {
+      origin.source = given->automatic ? automatic : file;
+      origin.given_as = given->as;
+      origin.line = given->line;
+    } else if (value != config::write_value(key, key.field.get(defaults))) {
+      origin.source = derived;
+    }
+  }
+  return origins;
+}
+
+}  // namespace
+
+std::string KeyOrigin::from() const {
+  switch (source) {
+    case Source::file: return "line " + std::to_string(line);
+    case Source::automatic: return "line " + std::to_string(line) + " (auto)";
+    case Source::derived: return "derived";
+    case Source::default_value: break;
+  }
+  return "default";
+}
+
+Result<ConfigFile> ConfigFile::parse(std::string_view text, const std::string& name, const Options& options) {
+  if (options.world_size == 0)
+    return Error::invalid_argument("ConfigFile::parse").object("world_size").wanted("at least 1").got(0u);
+
+  const auto refuse = [&](std::vector<Problem> problems) {
+    return config::to_error("ConfigFile::parse", name, std::move(problems));
+  };
+  if (const auto nul = text.find('\0'); nul != text.npos) {
+    return refuse({{.text = "byte " + std::to_string(nul) + " is NUL: it is no text"}});
+  }
+  std::vector<Problem> problems;
+  const Json::Value root = config::parse_hjson(text, problems);
+  if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object of keys"});
+  if (!problems.empty()) return refuse(std::move(problems));
+
+  const config::LineIndex lines(text);
+  config::Reader reader(lines, options.lenient, problems);
+  config::Draft draft;
+  reader.read(root, draft);
+  config::apply_rules(draft, reader, options.world_size);
+  report_violations(draft.config, reader);
+  if (!problems.empty()) return refuse(std::move(problems));
+  draft.config.notes = reader.take_notes();
+  std::vector<KeyOrigin> origins = origins_of(draft.config, reader);
+  return ConfigFile{std::move(draft.config), std::move(origins)};
+}
+
+Result<ConfigFile> ConfigFile::read(const std::filesystem::path& file, const Options& options) {
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_all(file));
+  return parse(text, file.string(), options);
+}
+
+Result<ConfigFile> ConfigFile::of_argument(const std::string& argument, const Options& options) {
+  std::error_code error;
+  const bool exists = std::filesystem::exists(argument, error);
+  const auto text = exists ? std::nullopt : config::decode_base64_url(argument);
+  return text ? parse(*text, "the configuration in base64", options) : read(argument, options);
+}
+
+Result<Config> Config::from_text(std::string_view text, const std::string& name, std::uint32_t world_size) {
+  PENSTOCK_TRY_ASSIGN(ConfigFile file, ConfigFile::parse(text, name, {.world_size = world_size}));
+  return std::move(file.config);
+}
+
+Result<Config> Config::from_file(const std::filesystem::path& file, std::uint32_t world_size) {
+  PENSTOCK_TRY_ASSIGN(ConfigFile read, ConfigFile::read(file, {.world_size = world_size}));
+  return std::move(read.config);
+}
+
+}  // namespace penstock::zero

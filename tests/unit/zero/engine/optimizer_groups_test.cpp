@@ -1,0 +1,151 @@
+// Optimizer groups with settings of their own, which change between steps.
+#include <penstock/tiers/device/host_device.hpp>
+#include <penstock/zero/rank.hpp>
+
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::zero {
+namespace {
+
+constexpr std::uint64_t elements = 300;
+
+/// A rank in host memory with one unit of two parameters, each in a group of its own, whose gradients are constant.
+class TwoGroups {
+ public:
+  TwoGroups(const Config& config, std::vector<OptimizerGroup> groups)
+      : rank_(Rank::create({.config = config,
+                            .model = {.units = {{.name = "unit",
+                                                 .parameters = {{"first", ElementCount(elements), 0},
+                                                                {"second", ElementCount(elements), 1}}}},
+                                      .groups = std::move(groups)}})
+                  .value()),
+        stream_(rank_->device().create_stream().value()) {
+    const auto ones = [](ParameterId, std::uint64_t, std::span<float> v) {
+      std::fill(v.begin(), v.end(), 1.0f);
+    };
+    engine().initialize(ones).value();
+  }
+
+  Engine& engine() { return rank_->engine(); }
+
+  Result<StepOutcome> step() {
+    PENSTOCK_TRY(engine().begin_step({}));
+    PENSTOCK_TRY_ASSIGN(auto gradients, engine().gradients(0, *stream_));
+    for (const GradientSlot& slot : gradients.slots()) {
+      const HostSpan bytes = tiers::HostDevice::bytes(slot.tensor.bytes);
+      std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size().value() / sizeof(float), 0.25f);
+    }
+    PENSTOCK_TRY(engine().reduce(std::move(gradients), *stream_));
+    return engine().step();
+  }
+
+  /// A master weight of each parameter, by its index.
+  std::map<std::uint32_t, float> masters() {
+    std::map<std::uint32_t, float> values;
+    engine().finish_update().value();
+    engine()
+        .read_states([&](ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t,
+                         std::span<const float> of_tile) -> Result<void> {
+          if (kind == cpu_adam::StateKind::master) values[parameter.index] = of_tile.front();
+          return ok();
+        })
+        .value();
+    return values;
+  }
+
+ private:
+  std::unique_ptr<Rank> rank_;
+  std::unique_ptr<tiers::Stream> stream_;
+};
+
+Config usual() {
+  Config config;
+  config.optimizer = {.learning_rate = 0.01, .weight_decay = 0.1};
+  config.gradient_clipping = 0;
+  return config;
+}
+
+/// What a run gives in which both parameters have the settings of `config`.
+float expected(const Config& config, int steps = 3) {
+  TwoGroups run(config, {{}, {}});
+  for (int i = 0; i < steps; ++i) run.step().value();
+  return run.masters().at(0);
+}
+
+TEST(OptimizerGroups, UpdateEachParameterAsARunWithItsSettings) {
+  Config other = usual();
+  other.optimizer.learning_rate *= 0.5;
+  other.optimizer.betas = {0.5, 0.75};
+  other.optimizer.epsilon = 1e-3;
+  other.optimizer.weight_decay = 0.3;
+  TwoGroups run(
+      usual(),
+      {{}, {.learning_rate_factor = 0.5, .betas = {{0.5, 0.75}}, .epsilon = 1e-3, .weight_decay = 0.3}});
+  for (int i = 0; i < 3; ++i) run.step().value();
+
+  const auto masters = run.masters();
+  EXPECT_EQ(masters.at(0), expected(usual()));
+  EXPECT_EQ(masters.at(1), expected(other));
+  EXPECT_NE(masters.at(0), masters.at(1));
+}
+
+TEST(OptimizerGroups, ChangeBetweenSteps) {
+  Config still = usual();
+  still.optimizer.learning_rate = 0;
+  TwoGroups run(usual(), {{}, {}});
+  run.step().value();
+  const auto after_one = run.masters();
+
+  run.engine().set_groups({{}, {.learning_rate_factor = 0}}).value();
+  run.step().value();
+
+  EXPECT_EQ(run.engine().groups()[1].learning_rate_factor, 0);
+  EXPECT_EQ(run.masters().at(0), expected(usual(), 2));
+  EXPECT_EQ(run.masters().at(1), after_one.at(1));
+}
+
+TEST(OptimizerGroups, ScaleTheRateOfAScheduler) {
+  Config scheduled = usual();
+  scheduled.scheduler = LRRangeTest{.lr_range_test_min_lr = 0.01, .lr_range_test_step_size = 2};
+  Config half = scheduled;
+  half.scheduler = LRRangeTest{.lr_range_test_min_lr = 0.005, .lr_range_test_step_size = 2};
+  TwoGroups run(scheduled, {{}, {.learning_rate_factor = 0.5}});
+  for (int i = 0; i < 3; ++i) run.step().value();
+
+  EXPECT_EQ(run.masters().at(0), expected(scheduled));
+  EXPECT_EQ(run.masters().at(1), expected(half));
+}
+
+TEST(OptimizerGroups, AreLeftAsTheyWereByARefusal) {
+  TwoGroups run(usual(), {{}, {.weight_decay = 0.5}});
+  for (const std::vector<OptimizerGroup>& wrong :
+       {std::vector<OptimizerGroup>{}, {{}}, {{}, {}, {}}, {{}, {.weight_decay = -1}}}) {
+    const auto refused = run.engine().set_groups(wrong);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
+  }
+  EXPECT_EQ(run.engine().groups()[1].weight_decay, 0.5);
+}
+
+TEST(OptimizerGroups, EndAStepWhoseRateFp32DoesNotHold) {
+  Config config = usual();
+  config.optimizer.learning_rate = 1e30;
+  TwoGroups run(config, {{}, {.learning_rate_factor = 1e30}});
+
+  const auto refused = run.step();
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_config);
+  EXPECT_NE(refused.error().message().find("learning_rate_factor of optimizer group 1"), std::string::npos)
+      << refused.error().message();
+  run.engine().set_groups({{}, {}}).value();
+  EXPECT_TRUE(run.engine().step());
+}
+
+}  // namespace
+}  // namespace penstock::zero
