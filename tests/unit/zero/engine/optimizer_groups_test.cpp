@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::uint64_t elements = 300;
 
-/// A rank in host memory with one unit of two parameters, each in a group of its own, whose gradients are constant.
+/// A rank in host memory with one unit of two parameters, each in a group of its own. Gradients grow from step to step:
+/// with constant ones the betas would not matter.
 class TwoGroups {
  public:
   TwoGroups(const Config& config, std::vector<OptimizerGroup> groups)
@@ -38,8 +39,9 @@ class TwoGroups {
     PENSTOCK_TRY_ASSIGN(auto gradients, engine().gradients(0, *stream_));
     for (const GradientSlot& slot : gradients.slots()) {
       const HostSpan bytes = tiers::HostDevice::bytes(slot.tensor.bytes);
-      std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size().value() / sizeof(float), 0.25f);
+      std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size().value() / sizeof(float), gradient_);
     }
+    gradient_ *= 3;
     PENSTOCK_TRY(engine().reduce(std::move(gradients), *stream_));
     return engine().step();
   }
@@ -61,6 +63,7 @@ class TwoGroups {
  private:
   std::unique_ptr<Rank> rank_;
   std::unique_ptr<tiers::Stream> stream_;
+  float gradient_ = 0.25f;
 };
 
 Config usual() {
@@ -92,6 +95,18 @@ TEST(OptimizerGroups, UpdateEachParameterAsARunWithItsSettings) {
   EXPECT_EQ(masters.at(0), expected(usual()));
   EXPECT_EQ(masters.at(1), expected(other));
   EXPECT_NE(masters.at(0), masters.at(1));
+}
+
+TEST(OptimizerGroups, ReplaceEachSettingAlone) {
+  for (const OptimizerGroup& group :
+       {OptimizerGroup{.learning_rate_factor = 0.5}, OptimizerGroup{.betas = {{0.5, 0.999}}},
+        OptimizerGroup{.betas = {{0.9, 0.75}}}, OptimizerGroup{.epsilon = 1e-2},
+        OptimizerGroup{.weight_decay = 0}}) {
+    TwoGroups run(usual(), {{}, group});
+    for (int i = 0; i < 3; ++i) run.step().value();
+    EXPECT_EQ(run.masters().at(0), expected(usual())) << to_string(group);
+    EXPECT_NE(run.masters().at(1), expected(usual())) << to_string(group);
+  }
 }
 
 TEST(OptimizerGroups, ChangeBetweenSteps) {
