@@ -146,6 +146,34 @@ struct Names {
   const char *rank, *ranks, *local_rank, *local_ranks;
 };
 
+/// Launchers number the ranks of a machine in the order of their ranks in the job: so at least LOCAL_RANK ranks of the
+/// job are before this one, and the others of its machine after it.
+Result<void> check_local_rank(const Launch& launch, const Names& names) {
+  const std::uint32_t local_rank = *launch.local_rank;
+  if (local_rank >= launch.ranks) {
+    return refused(names.local_rank)
+        .wanted("below " + std::to_string(launch.ranks) + ", " + names.ranks)
+        .got(local_rank)
+        .advice("count the ranks of each machine from 0; CUDA_VISIBLE_DEVICES chooses a GPU");
+  }
+  const std::uint32_t last = launch.ranks - (launch.local_ranks.value_or(local_rank + 1) - local_rank);
+  if (launch.rank >= local_rank && launch.rank <= last) return ok();
+  const auto part = [](std::uint32_t number, const char* counts, std::optional<std::uint32_t> count) {
+    return std::to_string(number) +
+           (count ? std::string(" of ") + counts + "=" + std::to_string(*count) : "");
+  };
+  return refused(std::string(names.rank) + " and " + names.local_rank)
+      .reason(
+          "they contradict each other: ranks of a machine are numbered in the order of their ranks in the "
+          "job")
+      .wanted(std::string("with this ") + names.local_rank + ", " + names.rank + " from " +
+              std::to_string(local_rank) + " to " + std::to_string(last))
+      .got(std::string(names.rank) + "=" + part(launch.rank, names.ranks, launch.ranks) + ", " +
+           names.local_rank + "=" + part(local_rank, names.local_ranks, launch.local_ranks))
+      .advice(std::string("set ") + names.local_rank +
+              " to the number of ranks on this machine that come before this one");
+}
+
 Result<void> check_place(const Launch& launch, const Names& names) {
   const auto below = [](const char* name, std::uint32_t value, std::uint32_t count,
                         const char* counted) -> Result<void> {
@@ -172,7 +200,7 @@ Result<void> check_place(const Launch& launch, const Names& names) {
     if (launch.local_rank)
       PENSTOCK_TRY(below(names.local_rank, *launch.local_rank, *launch.local_ranks, names.local_ranks));
   }
-  return ok();
+  return launch.local_rank ? check_local_rank(launch, names) : ok();
 }
 
 Result<Launch> of_options(const LaunchOptions& options) {

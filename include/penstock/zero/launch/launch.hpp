@@ -60,7 +60,9 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// follows from the name of the job, so that two jobs of a machine do not meet; it is 29500 for a job without a name.
 ///
 /// Errors: invalid_argument, naming the variable or option: no number, one of a pair without the other, a rank that is
-/// not below its count, a port out of range.
+/// not below its count, a port out of range. Also for numbers of one launcher that contradict each other, naming both:
+/// ranks of a machine are numbered in the order of their ranks in the job, so LOCAL_RANK is at most RANK. Numbers of
+/// different launchers are not compared: torchrun in a step of Slurm is torchrun.
 [[nodiscard]] Result<Launch> find_launch(const LaunchOptions& options = {},
                                          const Environment& environment = process_environment());
 

@@ -1,13 +1,17 @@
 #include <penstock/zero/launch/launch.hpp>
 
+#include "kit/seeded_random.hpp"
+
 #include <gtest/gtest.h>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace penstock::zero {
 namespace {
 
+using penstock::test::SeededRandom;
 using Variables = std::map<std::string, std::string>;
 
 Result<Launch> launch_of(Variables variables, const LaunchOptions& options = {}) {
@@ -183,6 +187,59 @@ TEST(Launch, RefusesAPlaceThatCannotBe) {
   expect_refused(launch_of(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}})), "SLURM_STEP_TASKS_PER_NODE");
   expect_refused(launch_of(with(slurm, {{"SLURM_NODEID", "3"}})), "SLURM_NODEID");
   expect_refused(launch_of(with(slurm, {{"SLURM_STEP_NODELIST", "n[1"}})), "SLURM_STEP_NODELIST");
+}
+
+TEST(Launch, RefusesPlacesThatContradictEachOtherAndNamesBoth) {
+  // Without a count of the ranks on the machine.
+  Variables uncounted = torchrun;
+  uncounted.erase("LOCAL_WORLD_SIZE");
+  expect_refused(launch_of(with(uncounted, {{"LOCAL_RANK", "8"}})),
+                 "LOCAL_RANK, wanted below 8, WORLD_SIZE, got 8");
+  expect_refused(launch_of(with(uncounted, {{"LOCAL_RANK", "6"}})),
+                 "got RANK=5 of WORLD_SIZE=8, LOCAL_RANK=6");
+  expect_refused(launch_of(with(torchrun, {{"RANK", "2"}, {"LOCAL_RANK", "3"}})),
+                 "got RANK=2 of WORLD_SIZE=8, LOCAL_RANK=3 of LOCAL_WORLD_SIZE=4");
+  // One LOCAL_RANK for all ranks of a machine: they would share a GPU.
+  expect_refused(
+      launch_of(with(torchrun,
+                     {{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}})),
+      "got RANK=1 of WORLD_SIZE=2, LOCAL_RANK=0 of LOCAL_WORLD_SIZE=2");
+  expect_refused(launch_of(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}})),
+                 "OMPI_COMM_WORLD_RANK=3 of OMPI_COMM_WORLD_SIZE=4, OMPI_COMM_WORLD_LOCAL_RANK=1");
+  expect_refused(launch_of(with(mpich, {{"PMI_RANK", "0"}})), "PMI_RANK=0 of PMI_SIZE=2, MPI_LOCALRANKID=1");
+  expect_refused(launch_of(with(slurm, {{"SLURM_PROCID", "0"}})),
+                 "SLURM_PROCID=0 of SLURM_STEP_NUM_TASKS=5, SLURM_LOCALID=1");
+  expect_refused(launch_of(with(slurm, {{"SLURM_LOCALID", "0"}})),
+                 "SLURM_LOCALID=0 of SLURM_STEP_TASKS_PER_NODE=2");
+  expect_refused(launch_of({}, {.rank = 0, .ranks = 2, .local_rank = 2}),
+                 "--local-rank, wanted below 2, --world, got 2");
+  expect_refused(launch_of({}, {.rank = 0, .ranks = 2, .local_rank = 1}),
+                 "got --rank=0 of --world=2, --local-rank=1");
+}
+
+TEST(Launch, AcceptsEveryPlaceOnMachinesThatTakeRanksInAnyOrder) {
+  SeededRandom random(17);
+  for (int round = 0; round < 200; ++round) {
+    const auto ranks = static_cast<std::uint32_t>(1 + random.below(9)),
+               machines = static_cast<std::uint32_t>(1 + random.below(4));
+    std::vector<std::uint32_t> local_rank, machine, count(machines);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      machine.push_back(static_cast<std::uint32_t>(random.below(machines)));
+      local_rank.push_back(count[machine[rank]]++);
+    }
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      expect_place(launch_of({{"RANK", std::to_string(rank)},
+                              {"WORLD_SIZE", std::to_string(ranks)},
+                              {"LOCAL_RANK", std::to_string(local_rank[rank])},
+                              {"LOCAL_WORLD_SIZE", std::to_string(count[machine[rank]])}}),
+                   {rank, ranks, local_rank[rank], count[machine[rank]], "torchrun", ""});
+    }
+  }
+}
+
+TEST(Launch, DoesNotCompareTheVariablesOfDifferentLaunchers) {
+  const Variables inside = with(slurm, torchrun);  // rank 4 of 5 of the step, which has started torchrun
+  expect_place(launch_of(inside), {5, 8, 1, 4, "torchrun", "run-7"});
 }
 
 TEST(Endpoint, IsReadAndPrinted) {
