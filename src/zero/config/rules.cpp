@@ -111,6 +111,24 @@ void apply_optimizer(Draft& draft, Reader& reader) {
   draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
 }
 
+/// What DeepSpeed's sub-groups and their buffers are here: tiles, and how many are in flight.
+void apply_tiles(Draft& draft, Reader& reader) {
+  PenstockConfig& penstock = draft.config.penstock;
+  if (draft.sub_group_size && penstock.tile_elements) {
+    reader.note("zero_optimization.sub_group_size", "has no effect: penstock.tile_elements is given");
+  } else if (draft.sub_group_size) {
+    constexpr std::uint64_t block = cpu_adam::block_elements.value();
+    const ElementCount most(std::max(block, *draft.sub_group_size / block * block));
+    if (most < penstock.tile()) penstock.tile_elements = most;
+  }
+  if (draft.buffer_count && draft.tiles_in_flight) {
+    reader.note("zero_optimization.offload_optimizer.buffer_count",
+                "has no effect: penstock.tiles_in_flight is given");
+  }
+  const auto buffers = static_cast<std::uint32_t>(draft.buffer_count.value_or(penstock.tiles_in_flight));
+  penstock.tiles_in_flight = draft.tiles_in_flight.value_or(std::max(buffers, 1u));
+}
+
 void apply_deprecated_offload(bool asked, OffloadConfig& offload, std::string_view key,
                               std::string_view block, Reader& reader) {
   if (reader.was_given(key) && reader.was_given(block)) {
@@ -153,6 +171,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   apply_precision(draft, reader);
   apply_optimizer(draft, reader);
   apply_scheduler(draft, reader);
+  apply_tiles(draft, reader);
   apply_deprecated_offload(draft.cpu_offload_param, config.offload_param,
                            "zero_optimization.cpu_offload_param", "zero_optimization.offload_param", reader);
   apply_deprecated_offload(draft.cpu_offload, config.offload_optimizer, "zero_optimization.cpu_offload",
@@ -178,7 +197,8 @@ Draft draft_of(const Config& config) {
               .optimizer_type = adam,
               .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
               .scheduler = scheduler_draft_of(config.scheduler),
-              .aio_queue_depth = config.aio_queue_depth};
+              .aio_queue_depth = config.aio_queue_depth,
+              .tiles_in_flight = config.penstock.tiles_in_flight};
   draft.config.penstock.tile_elements = config.penstock.tile();
   return draft;
 }

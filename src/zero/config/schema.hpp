@@ -71,6 +71,8 @@ struct Draft {
   bool adam_w_mode = true;
   SchedulerDraft scheduler;
   std::optional<std::uint32_t> aio_queue_depth;
+  std::optional<std::uint64_t> sub_group_size, buffer_count;
+  std::optional<std::uint32_t> tiles_in_flight;
   bool cpu_offload = false, cpu_offload_param = false;
 };
 

@@ -18,7 +18,6 @@ constexpr std::string_view pinned =
     "through 32 MiB of pinned memory";
 constexpr std::string_view whole_flats = "a unit is gathered and reduced as a whole, in place";
 constexpr std::string_view planned = "residency and prefetches are decided from the first step's trace";
-constexpr std::string_view tiles = "the optimizer's state moves in tiles, see penstock.tile_elements";
 constexpr std::string_view always_streams = "tiles are always read ahead and written behind";
 
 constexpr Key keys[] = {
@@ -68,7 +67,13 @@ constexpr Key keys[] = {
      .unset = "true at stage 3, else false",
      .field = field<&Draft::config, &Config::overlap_comm>,
      .read_by = plan},
-    {.path = "zero_optimization.sub_group_size", .kind = count, .status = no_effect, .help = tiles},
+    {.path = "zero_optimization.sub_group_size",
+     .kind = count,
+     .help = "elements of an optimizer tile at most, rounded down to a multiple of 16384, where "
+             "penstock.tile_elements is not given",
+     .unset = "no smaller than a tile",
+     .field = field<&Draft::sub_group_size>,
+     .read_by = plan},
     {.path = "zero_optimization.prefetch_bucket_size",
      .kind = count,
      .help = "parameters are gathered ahead of their use while fewer elements are",
@@ -273,8 +278,11 @@ constexpr Key keys[] = {
      .read_by = runtime},
     {.path = "zero_optimization.offload_optimizer.buffer_count",
      .kind = count,
-     .status = no_effect,
-     .help = "penstock.tiles_in_flight limits the tiles in flight"},
+     .help = "penstock.tiles_in_flight, where that is not given",
+     .most = 4096,
+     .unset = "4",
+     .field = field<&Draft::buffer_count>,
+     .read_by = plan},
     {.path = "zero_optimization.offload_optimizer.pipeline_read",
      .kind = flag,
      .status = no_effect,

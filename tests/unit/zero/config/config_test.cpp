@@ -147,6 +147,33 @@ TEST(Config, HasADynamicLossScaleUnlessFp16GivesAStaticOne) {
   EXPECT_EQ(read(R"({"train_batch_size": 8, "fp16": {"initial_scale_power": 4}})")->loss_scaler().scale(), 1);
 }
 
+TEST(Config, TakesSubGroupsAndTheirBuffersForTilesUnlessTheseAreGiven) {
+  const auto with = [](const std::string& zero, const std::string& penstock = "") {
+    return read(
+               R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2, )" +
+               zero + R"(}, "penstock": {)" + penstock + "}}")
+        .value();
+  };
+  const ElementCount usual = Config().penstock.tile();
+  EXPECT_EQ(with(R"("sub_group_size": 1e9)").penstock.tile(), usual);
+  EXPECT_EQ(with(R"("sub_group_size": 40000)").penstock.tile(), ElementCount(32768));
+  EXPECT_EQ(with(R"("sub_group_size": 0)").penstock.tile(), ElementCount(16384));
+  const Config given = with(R"("sub_group_size": 40000)", R"("tile_elements": 65536)");
+  EXPECT_EQ(given.penstock.tile(), ElementCount(65536));
+  EXPECT_TRUE(
+      contains(given.notes.front(), "sub_group_size, line 1: has no effect: penstock.tile_elements is"));
+
+  const auto buffers = [&](const std::string& count, const std::string& penstock = "") {
+    return with(R"("offload_optimizer": {"device": "cpu", "buffer_count": )" + count + "}", penstock);
+  };
+  EXPECT_EQ(Config().penstock.tiles_in_flight, 4u);
+  EXPECT_EQ(buffers("9").penstock.tiles_in_flight, 9u);
+  EXPECT_EQ(buffers("0").penstock.tiles_in_flight, 1u);
+  EXPECT_EQ(buffers("9", R"("tiles_in_flight": 3)").penstock.tiles_in_flight, 3u);
+  EXPECT_TRUE(contains(buffers("9", R"("tiles_in_flight": 3)").notes.front(),
+                       "buffer_count, line 1: has no effect: penstock.tiles_in_flight is given"));
+}
+
 TEST(Config, AddsGradientsInTheCommunicationType) {
   const auto with = [](const std::string& keys) {
     return R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}, "bf16": {"enabled": true}, )" + keys +
