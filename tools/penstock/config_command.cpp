@@ -1,6 +1,7 @@
 #include <penstock/zero/config/config_file.hpp>
 
 #include "command.hpp"
+#include "config_page.hpp"
 
 #include <map>
 #include <memory>
@@ -76,51 +77,6 @@ ExitStatus check(const CheckOptions& options) {
   return done;
 }
 
-constexpr std::string_view introduction =
-    R"(# The keys of ds_config.json
-
-`penstock config keys` prints this page from the table that the reader uses. A key that is not listed here is an
-error, and so is a value that the key does not accept. `"auto"` means the default. The smallest file is
-`{"train_micro_batch_size_per_gpu": 1}`, which means the default for every key; an empty file is an error, as in
-DeepSpeed, because it has no batch size.
-
-The file is read as Hjson, as by DeepSpeed: comments (`//`, `#`, `/* */`), trailing and missing commas, keys and
-strings without quotes, `'''` around several lines, missing outer braces. A string without quotes ends with its line;
-one that ends with a comma or contains a closing bracket is refused, because JSON was most likely meant (`True,`,
-`+8}`). Integers may be written as floats (`5e8`). Values are compared with their case, except where DeepSpeed ignores
-it. A number may be a string only in the blocks in which DeepSpeed converts strings: `zero_optimization`, `bf16`,
-`fp16`, `tensorboard`, `csv_monitor`, `wandb`, `comet`, `comms_logger`, `hybrid_engine`, `compile` and `timers`. An
-integer then consists of digits: `"500000000"`, not `"5e8"`. In the same blocks, true may also be `1` or one of
-`"true"`, `"yes"`, `"on"`, `"1"`, `"y"` and `"t"`, false `0` or one of `"false"`, `"no"`, `"off"`, `"0"`, `"n"` and
-`"f"`, in any case; in `aio` the words alone.
-
-| Status | Means |
-|---|---|
-| supported | used by the part of the program in the column "Read by" |
-| deprecated | accepted instead of the key that its note names |
-| no effect | accepted after a check of its type; a note gives the reason |
-| only the default | not supported yet: any other value is refused |
-| removed | always refused; the note names the alternative |
-
-| Key | Values | Default | Status | Read by | Note |
-|---|---|---|---|---|---|
-)";
-
-std::string code(const std::string& text) {
-  return text.empty() ? text : "`" + text + "`";
-}
-
-/// Prints docs/configuration.md.
-void print_page(const std::vector<zero::ConfigKey>& keys) {
-  fmt::print("{}", introduction);
-  for (const zero::ConfigKey& key : keys) {
-    std::string names = code(key.path);
-    for (const std::string& alias : key.aliases) names += ", also " + code(alias);
-    fmt::print("| {} | {} | {} | {} | {} | {} |\n", names, key.takes, key.default_value, key.status,
-               key.read_by, key.help);
-  }
-}
-
 void print_list(const std::vector<zero::ConfigKey>& keys) {
   Json::Value list(Json::arrayValue);
   for (const zero::ConfigKey& key : keys) {
@@ -163,7 +119,7 @@ void add_keys_command(CLI::App& config, ExitStatus& status) {
       "Print every key with its values, its default, its status and the part of the program that reads it");
   command->add_flag("--json", *as_json, "A list of objects instead of a page in Markdown");
   command->callback([as_json, &status] {
-    *as_json ? print_list(zero::config_keys()) : print_page(zero::config_keys());
+    *as_json ? print_list(zero::config_keys()) : print_config_page(zero::config_keys());
     status = done;
   });
 }
