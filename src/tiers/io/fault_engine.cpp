@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <numeric>
 
 namespace penstock::tiers {
@@ -71,7 +72,7 @@ struct FaultEngine::State {
   [[nodiscard]] std::uint64_t accepted(std::optional<IoOperation> operation) const noexcept {
     if (operation) {
       const auto index = static_cast<std::size_t>(*operation);
-      return index < operation_count ? accepted_by_operation[index] : 0;
+      return index < operation_count ? accepted_by_operation[index].load() : 0;
     }
     return std::accumulate(accepted_by_operation.begin(), accepted_by_operation.end(), std::uint64_t{0});
   }
@@ -87,8 +88,8 @@ struct FaultEngine::State {
   std::vector<Slot> slots{};
   std::vector<std::uint32_t> free_slots{};
   std::vector<Delayed> delayed{};
-  std::array<std::uint64_t, operation_count> accepted_by_operation{};
-  std::uint64_t injected = 0;
+  std::array<std::atomic<std::uint64_t>, operation_count> accepted_by_operation{};
+  std::atomic<std::uint64_t> injected = 0;
   std::uint32_t in_flight = 0;
   bool closed = false, all_complete = true;
 };
