@@ -1,4 +1,5 @@
 #include "kit/cluster.hpp"
+#include "kit/real_time_engine.hpp"
 #include "kit/trainer.hpp"
 
 #include <penstock/base/check.hpp>
@@ -66,7 +67,8 @@ class SimulatedRank final : public swap::IdleHandler {
     rank_.reset();
     runtime_ = nullptr;
     device_ = nullptr;
-    disks_.clear();
+    sim_engines_.clear();
+    fault_engines_.clear();
     // A file with a request that hangs stays open.
     const bool hangs =
         std::any_of(options_.faults.begin(), options_.faults.end(),
@@ -99,26 +101,34 @@ class SimulatedRank final : public swap::IdleHandler {
     return options_.streams ? HostDevice::Mode::threaded : HostDevice::Mode::eager;
   }
 
-  /// Sets the options of the runtime's paths. With a seed, replaces them with simulated disks, which this thread
-  /// drives.
+  /// Sets the options of the runtime's paths. Simulates their disks if the run has simulated ones; with a seed, this
+  /// thread drives them.
   void simulate(swap::RuntimeOptions& options) {
     for (swap::PathOptions& path : options.paths) {
       path.weight = 1;
       path.request_max = options_.request_max;
       path.engine = options_.engine;
-      if (!options_.seed) continue;
+      if (!options_.has_simulated_disks()) continue;
       path.file_system = &disk_;
-      path.clock = &clock_;
-      path.make_engine = [this](const tiers::File::Properties&) -> Result<std::unique_ptr<tiers::IoEngine>> {
-        auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, *options_.seed + number_);
-        tiers::SimEngine* const simulated = engine.get();
-        auto faulty = std::make_unique<tiers::FaultEngine>(
-            std::move(engine), number_ == 0 && disks_.empty() ? options_.faults : tiers::FaultPlan{}, clock_);
-        disks_.push_back({simulated, faulty.get()});
-        return faulty;
+      if (options_.seed) path.clock = &clock_;
+      path.make_engine = [this](const tiers::File::Properties&) { return make_engine(); };
+      path.decorate = [this, &clock = *path.clock](std::unique_ptr<tiers::IoEngine> engine) {
+        const bool faulty = number_ == options_.faulty_rank && fault_engines_.empty();
+        auto decorated = std::make_unique<tiers::FaultEngine>(
+            std::move(engine), faulty ? options_.faults : tiers::FaultPlan{}, clock);
+        fault_engines_.push_back(decorated.get());
+        return decorated;
       };
     }
     if (options_.seed) options.idle_handler = this;
+  }
+
+  Result<std::unique_ptr<tiers::IoEngine>> make_engine() {
+    const std::uint64_t seed = options_.seed.value_or(0) + number_;
+    if (!options_.seed) return std::make_unique<penstock::test::RealTimeEngine>(disk_, seed);
+    auto engine = std::make_unique<tiers::SimEngine>(disk_, clock_, seed);
+    sim_engines_.push_back(engine.get());
+    return engine;
   }
 
   /// Collects the results after the engine was destroyed.
@@ -126,9 +136,9 @@ class SimulatedRank final : public swap::IdleHandler {
     // The engine removes the tensors that it added, but for those that a device which failed may still use.
     PENSTOCK_CHECK(runtime.tensors().empty() || options_.accelerator);
     for (std::string& message : runtime.take_messages()) result.messages.push_back(std::move(message));
-    for (const Disk& disk : disks_) {
-      result.requests += disk.faults->accepted();
-      result.injected += disk.faults->injected();
+    for (const tiers::FaultEngine* engine : fault_engines_) {
+      result.requests += engine->accepted();
+      result.injected += engine->injected();
     }
     const auto traffic = runtime.ledger().traffic();
     result.bytes_read += traffic.read;
@@ -172,9 +182,9 @@ class SimulatedRank final : public swap::IdleHandler {
       } else {
         TimePoint due = forever;
         for (const SimulatedRank* rank : all_) {
-          for (const Disk& disk : rank->disks_) {
-            due = std::min({due, disk.engine->next_due(), disk.faults->next_due()});
-          }
+          for (const tiers::SimEngine* engine : rank->sim_engines_) due = std::min(due, engine->next_due());
+          for (const tiers::FaultEngine* engine : rank->fault_engines_)
+            due = std::min(due, engine->next_due());
           if (!rank->runtime_) continue;
           due = std::min(due, rank->runtime_->next_deadline());
         }
@@ -193,11 +203,8 @@ class SimulatedRank final : public swap::IdleHandler {
   tiers::SimClock& clock_;
   std::vector<SimulatedRank*>& all_;
   tiers::SimDisk disk_{options_.disk ? options_.disk(number_) : tiers::SimDisk::Options()};
-  struct Disk {
-    tiers::SimEngine* engine;
-    tiers::FaultEngine* faults;
-  };
-  std::vector<Disk> disks_;
+  std::vector<tiers::SimEngine*> sim_engines_;  // that this thread drives
+  std::vector<tiers::FaultEngine*> fault_engines_;
   std::optional<parallel::Workers> workers_;
   std::unique_ptr<Rank> rank_;
   // The rank's, also while it is made and destroyed: this thread drives them then too. Null for another device.
@@ -300,6 +307,8 @@ ByteCount smallest_host_budget(RunOptions options) {
 
 RunResult train(const RunOptions& options) {
   PENSTOCK_CHECK(!options.accelerator || !options.seed);
+  PENSTOCK_CHECK(options.faults.empty() || options.has_simulated_disks());
+  PENSTOCK_CHECK(options.seed || !options.disk || options.paths == 1);  // a SimDisk is used by one thread
   penstock::test::ScratchDirectory directory;
   tiers::SimClock clock;
   penstock::test::RankScheduler scheduler(options.seed.value_or(0));
@@ -336,6 +345,7 @@ RunResult train(const RunOptions& options) {
     for (std::thread& thread : threads) thread.join();
   }
   result = results[0];
+  for (const RunResult& of_rank : results) result.errors.push_back(of_rank.error);
   for (std::uint32_t r = 1; r < options.ranks; ++r) {
     if (!result.error || (results[r].error && result.error->code() == ErrorCode::peer_failed)) {
       if (results[r].error) result.error = results[r].error;
@@ -343,6 +353,7 @@ RunResult train(const RunOptions& options) {
     for (const std::string& line : results[r].above_prediction) result.above_prediction.push_back(line);
     result.bytes_read += results[r].bytes_read;
     result.bytes_written += results[r].bytes_written;
+    result.injected += results[r].injected;
     result.repeated += results[r].repeated;
     result.interruptions.insert(result.interruptions.end(), results[r].interruptions.begin(),
                                 results[r].interruptions.end());

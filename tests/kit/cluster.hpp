@@ -50,7 +50,7 @@ struct RunOptions {
   Config config = default_config();
   ModelLayout model = small_model();
   /// If set, one thread runs all ranks on simulated disks and deferred streams. If not, ranks are threads and use the
-  /// real disk.
+  /// real disk, unless `disk` is set.
   std::optional<std::uint64_t> seed;
   /// How a rank joins its peers; empty: an InProcessGroup.
   std::function<GroupMembership(std::uint32_t rank)> membership;
@@ -77,10 +77,13 @@ struct RunOptions {
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank
-  /// With a seed: the disk of a rank; empty: all are alike.
+  /// The simulated disk of a rank; empty: all are alike. Without a seed, it takes its time on the steady clock.
   std::function<tiers::SimDisk::Options(std::uint32_t rank)> disk;
-  /// The faults of rank 0's first simulated disk.
+  /// Faults of the first simulated path of rank `faulty_rank`.
   tiers::FaultPlan faults;
+  std::uint32_t faulty_rank = 0;
+
+  [[nodiscard]] bool has_simulated_disks() const { return seed || disk; }
   /// A place in the trainer's program. `attempt` counts the abandoned attempts of the step.
   struct ProgramPoint {
     std::uint32_t rank, step, attempt, micro_batch, unit;
@@ -115,15 +118,16 @@ struct RunResult {
   std::string digest;
   std::vector<StepOutcome> outcomes;
   std::vector<std::vector<float>> parameters;  ///< as gathered after the last step, unit by unit
-  std::optional<Error> error;           ///< the first error of any rank; the other members are then undefined
-  bool engine_failed = false;           ///< after an error: that rank 0's engine cannot go on
-  ByteCount bytes_read, bytes_written;  ///< of all ranks
-  ByteCount host_peak, host_budget;     ///< of a rank, at most
-  ByteCount device_peak;                ///< of rank 0: gathered flats and full gradients
+  std::optional<Error> error;  ///< the first error of any rank; the other members are then undefined
+  std::vector<std::optional<Error>> errors;   ///< of each rank; defined even then
+  bool engine_failed = false;                 ///< after an error: that rank 0's engine cannot go on
+  ByteCount bytes_read, bytes_written;        ///< of all ranks
+  ByteCount host_peak, host_budget;           ///< of a rank, at most
+  ByteCount device_peak;                      ///< of rank 0: gathered flats and full gradients
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
   std::uint64_t wrong_checkpoints = 0;        ///< that were not read as they were written, of rank 0
-  std::uint64_t requests = 0;                 ///< of rank 0's disks
-  std::uint64_t injected = 0;                 ///< number of injected faults
+  std::uint64_t requests = 0;                 ///< of rank 0's simulated disks
+  std::uint64_t injected = 0;                 ///< number of injected faults; defined even after an error
   std::uint32_t repeated = 0;                 ///< repeated calls of all ranks
   /// The errors after which ranks abandoned a step, of all ranks.
   std::vector<std::string> interruptions;

@@ -10,11 +10,14 @@
 
 #include <gtest/gtest.h>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,7 +61,9 @@ class EngineOnNccl : public testing::TestWithParam<std::uint32_t> {
             }};
     if (!options.membership) {
       auto job = std::make_shared<penstock::test::MemoryJob>(options.ranks);
-      options.membership = [job](std::uint32_t rank) { return nccl_membership(job->control(rank), {}); };
+      options.membership = [job](std::uint32_t rank) {
+        return nccl_membership(job->control(rank), {.deadline = std::chrono::minutes(1)});
+      };
     }
     RunResult result = train(options);
     EXPECT_EQ(fake_nccl::take_violations(), std::vector<std::string>{}) << "seed " << seed;
@@ -132,6 +137,139 @@ TEST_P(EngineOnNccl, TrainsRandomRunsToTheBitsOfRanksInOneProcess) {
     EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
     EXPECT_EQ(result.wrong_checkpoints, 0u);
   }
+}
+
+/// A short run whose tensors are all on simulated disks.
+RunOptions run_on_disks(std::uint64_t seed, std::uint32_t ranks, const ModelLayout& model) {
+  RunOptions options{.ranks = ranks, .micro_batches = 1, .steps = 2, .model = model};
+  options.device_memory = tiers::DeviceMemory::separate;
+  options.config.offload_param.device = options.config.offload_optimizer.device = nvme;
+  options.config.penstock.reduction = Reduction::exact;
+  options.config.penstock.host_budget = smallest_host_budget(options) + seed % 3 * 400_KiB;
+  options.disk = [](std::uint32_t) { return tiers::SimDisk::Options(); };
+  return options;
+}
+
+/// As it runs on one thread and disks of one speed, in an order chosen by a seed, without NCCL.
+RunResult train_on_one_thread(RunOptions options, std::uint64_t seed) {
+  options.seed = seed;
+  options.disk = nullptr;
+  options.faults.clear();
+  return train(options);
+}
+
+/// One rank's disk is ten times as slow as the others', or as fast. In every second run steps deviate from those
+/// before, so that what was prefetched is not what a step needs.
+RunOptions skewed_run(std::uint64_t seed, std::uint32_t ranks) {
+  RunOptions options = run_on_disks(seed, ranks, deep_model());
+  options.disk = [odd = seed % ranks, one_is_slow = seed / 2 % 2 == 0](std::uint32_t rank) {
+    tiers::SimDisk::Options disk{.latency = std::chrono::microseconds(300)};
+    if ((rank == odd) == one_is_slow) disk.bytes_per_second /= 10, disk.latency *= 10;
+    return disk;
+  };
+  if (seed % 2 == 0) return options;
+  options.order_of_use = [seed, units = options.model.units.size()](std::uint32_t step, std::uint32_t) {
+    return random_order(seed * 16 + step, units);
+  };
+  options.units_without_gradient = [](std::uint32_t step) {
+    return step == 1 ? std::vector<std::uint32_t>{1, 4} : std::vector<std::uint32_t>();
+  };
+  return options;
+}
+
+TEST_P(EngineOnNccl, TrainsToTheSameBitsWhereTheDisksOfOneRankAreTenTimesSlowerOrFaster) {
+  for (std::uint64_t seed = 700; seed < 704; ++seed) {
+    SCOPED_TRACE(seed);
+    const RunOptions options = skewed_run(seed, GetParam());
+    const RunResult expected = train_on_one_thread(options, seed);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+
+    const RunResult result = train_over_nccl(options, seed);
+
+    ASSERT_FALSE(result.error) << result.error->message();
+    EXPECT_EQ(result.digest, expected.digest);
+    EXPECT_EQ(result.parameters, expected.parameters);
+    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  }
+}
+
+/// A fault of a disk, and the errors with which a run may end then.
+struct DiskFault {
+  tiers::Fault fault;
+  std::set<ErrorCode> errors;  ///< none: every run ends well
+};
+
+std::vector<DiskFault> disk_faults() {
+  using tiers::Fault;
+  using tiers::IoOperation;
+  return {{Fault::fail({}, 0, EAGAIN), {}},
+          {Fault::fail({}, 0, EINTR), {}},
+          {{.effect = Fault::Effect::shorten, .length = 4097_B}, {}},
+          {{.effect = Fault::Effect::delay, .delay = std::chrono::milliseconds(20)}, {}},
+          {Fault::fail({}, 0, ENODEV), {ErrorCode::io}},
+          {Fault::fail({}, 0, EIO, 12), {ErrorCode::io}},
+          {Fault::fail(IoOperation::write, 0, ENOSPC), {ErrorCode::no_space}},
+          {{.effect = Fault::Effect::shorten}, {ErrorCode::truncated}},
+          {{.operation = IoOperation::write, .effect = Fault::Effect::lose}, {ErrorCode::corrupted}},
+          {{.operation = IoOperation::read, .effect = Fault::Effect::flip_bit, .bit = 54321},
+           {ErrorCode::corrupted}}};
+}
+
+/// Expects that the rank with the faulty disk has ended with an error of the disk, and the others with that cause if
+/// they had not ended before. Returns how many have ended with it.
+std::size_t expect_the_cause_on_every_rank(const RunResult& result, const DiskFault& injected,
+                                           std::uint32_t faulty) {
+  const std::optional<Error>& cause = result.errors[faulty];
+  if (!cause) {
+    ADD_FAILURE() << "the rank with the faulty disk has ended without an error: " << result.error->message();
+    return 0;
+  }
+  EXPECT_TRUE(injected.errors.contains(cause->code())) << cause->message();
+  EXPECT_NE(cause->message().find("simulated file in"), std::string::npos) << cause->message();
+  EXPECT_NE(cause->message().find("at offset"), std::string::npos) << cause->message();
+  std::size_t informed = 0;
+  for (std::uint32_t rank = 0; rank < result.errors.size(); ++rank) {
+    const std::optional<Error>& error = result.errors[rank];
+    if (rank == faulty || !error) continue;
+    ++informed;
+    EXPECT_EQ(error->code(), ErrorCode::peer_failed) << "rank " << rank << ": " << error->message();
+    EXPECT_NE(error->message().find("simulated file in"), std::string::npos) << error->message();
+  }
+  return informed;
+}
+
+TEST_P(EngineOnNccl, EndsWithTheErrorOfOneRanksDiskOnAllRanksOrTheRightBits) {
+  const RunResult clean = train_on_one_thread(run_on_disks(0, GetParam(), small_model()), 0);
+  ASSERT_FALSE(clean.error) << clean.error->message();
+  std::size_t failed = 0, informed = 0, survived = 0, affected = 0;
+  for (const DiskFault& injected : disk_faults()) {
+    for (std::uint64_t of_fault = 0; of_fault < 2; ++of_fault) {
+      const std::uint64_t seed = 800 + failed + survived;
+      SCOPED_TRACE(seed);
+      RunOptions options = run_on_disks(0, GetParam(), small_model());
+      options.faulty_rank = static_cast<std::uint32_t>(seed % GetParam());
+      options.faults = {injected.fault};
+      options.faults[0].occurrence =
+          SeededRandom(seed).below(clean.requests / (injected.fault.operation ? 3 : 1));
+      // A rank repeats a call that has failed where its engine can go on; the others wait for it.
+      options.attempts = of_fault % 2 == 0 ? 1 : 40;
+
+      const RunResult result = train_over_nccl(options, seed);
+
+      if (result.injected > 0) ++affected;
+      if (result.error) {
+        ++failed;
+        informed += expect_the_cause_on_every_rank(result, injected, options.faulty_rank);
+      } else {
+        ++survived;
+        EXPECT_EQ(result.digest, clean.digest);
+        EXPECT_EQ(result.parameters, clean.parameters);
+      }
+    }
+  }
+  EXPECT_GT(affected, 15u);
+  EXPECT_GT(failed, 2u);
+  EXPECT_GT(informed, 2u);
 }
 
 TEST_P(EngineOnNccl, CountsTheScratchOfAnExactReductionAsItWasPlanned) {
