@@ -313,6 +313,11 @@ void ControlServer::refuse(ConnectionId id, const Error& error) {
   connections_.erase(id);
 }
 
+void ControlServer::fail_as_rank_0(const Error& error) {
+  fail(Error(ErrorCode::peer_failed, operation)
+           .reason("rank 0 has failed")
+           .note("cause   " + error.message()));
+}
 void ControlServer::fail(const Error& error) {
   fail(failure_of(error));
 }

@@ -43,6 +43,8 @@ class ControlServer {
   [[nodiscard]] std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   /// What a user may want to know, one per line: the connections that were refused.
   [[nodiscard]] std::vector<std::string> take_messages() { return std::exchange(messages_, {}); }
+  /// The process of rank 0 has failed before it was connected: tells the ranks that are here.
+  void fail_as_rank_0(const Error& error);
   /// Whether a rank has greeted on this connection.
   [[nodiscard]] bool is_member(ConnectionId connection) const;
   /// Whether every rank has left, or knows of the failure.

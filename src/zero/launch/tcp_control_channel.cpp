@@ -24,6 +24,8 @@ using namespace std::chrono_literals;
 
 constexpr const char* operation = "ControlChannel::join";
 constexpr std::chrono::milliseconds retry_after = 100ms, attempt_max = 5s;
+/// How long rank 0, which listens already, tries to reach itself: its resolver may not be ready at once.
+constexpr TimePoint own_host_max = 5s;
 /// Of messages that no caller takes, no more are kept.
 constexpr std::size_t messages_max = 100;
 
@@ -70,7 +72,7 @@ Result<void> TcpControlChannel::listen() {
     return free_port->tell(rank_0_.port);
   }
   const bool in_use = error == asio::error::address_in_use;
-  if (!in_use) return network_error(operation, "rank 0 cannot listen", error);
+  if (!in_use) return network_error(operation, "rank 0 cannot listen at " + to_string(rank_0_), error);
   return Error(ErrorCode::in_use, operation)
       .reason("rank 0 cannot listen: " + error.message())
       .object(free_port ? "a free port"
@@ -103,7 +105,7 @@ bool TcpControlChannel::run() {
     return true;
   } catch (const std::system_error& refused) {  // such as the thread of the resolver
     const Error error = network_error(operation, "the control channel cannot go on", refused.code());
-    post([this, failure = control::failure_of(error)] { client_.fail(failure); });
+    post([this, error] { end_with(error); });
     return false;
   }
 }
@@ -136,6 +138,9 @@ void TcpControlChannel::connect() {
   const auto& [host, port] = rank_0_;
   resolver_.async_resolve(host, std::to_string(port),
                           [this](asio::error_code error, const tcp::resolver::results_type& found) {
+                            const bool may_be_found_later = error == asio::error::host_not_found_try_again;
+                            if (error && server_ && !may_be_found_later)
+                              return end_without_own_host(error.message());
                             if (error) return retry(error.message());
                             addresses_of_rank_0_.clear();
                             for (const auto& one : found) addresses_of_rank_0_.push_back(one.endpoint());
@@ -190,9 +195,10 @@ void TcpControlChannel::note_addresses(const tcp::socket& connected) {
                 .rank_0 = connected.remote_endpoint(ignored).address().to_string()};
 }
 
-/// Called by the thread, where this rank has failed.
+/// Called by the thread, where this rank has failed. Rank 0 tells those that have reached it.
 void TcpControlChannel::end_with(const Error& error) {
   client_.fail(control::failure_of(error));
+  if (server_ && !to_rank_0_) server_->fail_as_rank_0(error);
   send();
 }
 
@@ -200,7 +206,9 @@ void TcpControlChannel::retry(const std::string& reason) {
   attempt_.cancel();
   connecting_.reset();
   const control::Patience& patience = options_.patience;
-  if (patience.clock->now() - began_ >= patience.join) {
+  const TimePoint elapsed = patience.clock->now() - began_;
+  if (server_ && elapsed >= std::min(patience.join, own_host_max)) return end_without_own_host(reason);
+  if (elapsed >= patience.join) {
     return end_with(
         Error(ErrorCode::deadline_exceeded, operation)
             .reason("rank 0 cannot be reached")
@@ -213,6 +221,18 @@ void TcpControlChannel::retry(const std::string& reason) {
   retry_.async_wait([this](asio::error_code cancelled) {
     if (!cancelled) connect();
   });
+}
+
+/// The others cannot reach rank 0 either, so that there is no use in waiting for them.
+void TcpControlChannel::end_without_own_host(const std::string& reason) {
+  end_with(
+      Error(ErrorCode::not_found, operation)
+          .reason("rank 0 does not find itself at its own address")
+          .object(to_string(rank_0_))
+          .got(reason)
+          .advice(
+              "set MASTER_ADDR, or the host of --master, on every rank to a name or address of the "
+              "machine of rank 0 that all ranks reach (getent ahosts NAME prints the addresses of a name)"));
 }
 
 void TcpControlChannel::accept() {

@@ -69,6 +69,7 @@ class TcpControlChannel final : public ControlChannel {
   void note_addresses(const asio::ip::tcp::socket& connected);
   void end_with(const Error& error);
   void retry(const std::string& reason);
+  void end_without_own_host(const std::string& reason);
   void accept();
   void serve(asio::ip::tcp::socket socket);
   void arm_timer();

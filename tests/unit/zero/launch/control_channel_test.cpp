@@ -129,6 +129,38 @@ TEST(ControlChannel, NamesWhatIsMissing) {
     expect_error(one, ErrorCode::deadline_exceeded, {"ranks are missing", "rank 1 did not come in 500 ms"});
 }
 
+/// Options of a rank 0 that does not find itself at `host`.
+Options lost_at(const char* host, std::uint16_t port) {
+  Options options = options_of(0, 2, port, 60s);
+  options.rank_0.host = host;
+  return options;
+}
+void expect_not_found(const Joined& joined, const char* host, std::uint16_t port) {
+  expect_error(
+      joined, ErrorCode::not_found,
+      {"rank 0 does not find itself", host + (":" + std::to_string(port)), "\n  try     set MASTER_ADDR"});
+}
+
+TEST(ControlChannel, EndsSoonWhereRank0DoesNotKnowItsOwnHost) {
+  const std::uint16_t port = free_port();
+  const auto began = std::chrono::steady_clock::now();
+
+  const auto joined = ControlChannel::join(lost_at("no.such.host.invalid", port));
+
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
+  expect_not_found(joined, "no.such.host.invalid", port);
+}
+
+TEST(ControlChannel, TellsTheOthersThatRank0DoesNotReachItself) {
+  const std::uint16_t port = free_port();
+  const char* const nowhere = "192.0.2.1";  // of no machine (RFC 5737)
+
+  const auto joined = join_all({lost_at(nowhere, port), options_of(1, 2, port, 60s)});
+
+  expect_not_found(joined[0], nowhere, port);
+  expect_error(joined[1], ErrorCode::peer_failed, {"rank 0 has failed", "rank 0 does not find itself"});
+}
+
 TEST(ControlChannel, NamesAPortThatIsInUse) {
   Listener other;
   expect_error(ControlChannel::join(options_of(0, 2, other.port())), ErrorCode::in_use,

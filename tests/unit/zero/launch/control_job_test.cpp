@@ -149,6 +149,20 @@ TEST(ControlJob, NamesTheRanksThatDoNotCome) {
   expect_failure(job, {"rank 1, rank 3 did not come"});
 }
 
+TEST(ControlJob, TellsEveryRankThatRank0HasFailedBeforeItWasConnected) {
+  ControlJob job(3, 1);
+  job.start(job.hello(1));
+  job.settle();
+
+  job.server.fail_as_rank_0(Error(ErrorCode::not_found, "here").reason("its host is unknown"));
+  job.settle();
+  job.start(job.hello(2));  // too late
+  job.settle();
+
+  expect_failure(job, {"rank 0 has failed", "cause   its host is unknown"});
+  EXPECT_TRUE(job.server.has_ended());
+}
+
 TEST(ControlJob, TellsEveryRankOfOneThatEnds) {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     for (const int when : {0, 1, 2}) {
