@@ -164,6 +164,9 @@ Result<RankGroup> join(const Arguments& arguments, const zero::Launch& launch, s
   PENSTOCK_TRY_ASSIGN(auto options, zero::ProcessGroupOptions::of(launch));
   options.carrier = arguments.mpi ? zero::Carrier::mpi : zero::Carrier::tcp;
   options.rank_0.port = static_cast<std::uint16_t>(options.rank_0.port + attempt);
+  options.notice = [rank = launch.rank](const std::string& line) {
+    std::fprintf(stderr, "note: rank %u %s\n", rank, line.c_str());
+  };
   return RankGroup::of_processes(options);
 }
 

@@ -72,6 +72,25 @@ def check_signal(train):
         assert not late and set(job.status.values()) == {128 + signal.SIGTERM}, (job.status, job.output(0), job.output(1))
 
 
+def check_notice(train):
+    """Ranks that wait say for whom, and train once it has come."""
+    port = free_port()
+    start = lambda job, rank: job.start([*train, "--rank", rank, "--world", 3, "--master", f"127.0.0.1:{port}"])
+    with Job() as job:
+        start(job, 0)
+        start(job, 1)
+        expected = [f"note: rank 0 waits since 5 s: rank 2 did not come yet at 127.0.0.1:{port + 1}",
+                    f"note: rank 1 waits since 5 s: rank 0 at 127.0.0.1:{port + 1} still awaits other ranks"]
+        end = time.monotonic() + 60
+        while any(line not in job.output(rank) for rank, line in enumerate(expected)):
+            assert time.monotonic() < end, (job.output(0), job.output(1))
+            time.sleep(0.05)
+        start(job, 2)
+        late = job.wait(range(3), 120)
+        assert not late and set(job.status.values()) == {0}, (late, job.status, job.output(0))
+        print("; ".join(expected))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("launcher", choices=["options", "mpirun", "torchrun", "hosts", "names"])
@@ -117,6 +136,7 @@ def main():
                         run([*mpirun, *train, "--mpi"], **as_root)))
         if arguments.launcher == "options":
             check_signal(train)
+            check_notice(train)
     return 0
 
 

@@ -40,7 +40,16 @@ TcpControlChannel::~TcpControlChannel() {
 
 Result<void> TcpControlChannel::wait_for_peers() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return job_.peers() || job_.failure(); });
+  const auto has_ended = [this] { return job_.peers() || job_.failure(); };
+  TimePoint waited{};
+  for (TimePoint pause = options_.patience.notice; !changed_.wait_for(lock, pause, has_ended); pause *= 2) {
+    waited += pause;
+    if (!options_.notice) continue;
+    const std::string line = "waits since " + duration_text(waited) + ": " + awaited_;
+    lock.unlock();
+    options_.notice(line);
+    lock.lock();
+  }
   if (auto error = job_.failure()) return *error;
   return ok();
 }
@@ -179,8 +188,8 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const Options& opti
         .wanted("a host and a port")
         .got(to_string(options.rank_0));
   }
-  const auto& [join_max, silence, gather_max, clock] = options.patience;
-  if (std::min({join_max, silence, gather_max}) <= TimePoint::zero() || clock == nullptr) {
+  const auto& [join_max, silence, gather_max, notice, clock] = options.patience;
+  if (std::min({join_max, silence, gather_max, notice}) <= TimePoint::zero() || clock == nullptr) {
     return Error::invalid_argument(operation).object("patience").wanted("times above 0, and a clock");
   }
   std::unique_ptr<TcpControlChannel> channel;

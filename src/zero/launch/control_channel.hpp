@@ -41,6 +41,7 @@ class ControlChannel : public JobControl {
       std::function<Result<void>(std::uint16_t port)> tell;
     };
     std::optional<FreePort> free_port = {};
+    std::function<void(const std::string& line)> notice = {};  ///< as of ProcessGroupOptions
   };
   using Peer = control::Peer;
 

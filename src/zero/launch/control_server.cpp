@@ -276,19 +276,23 @@ void ControlServer::check_members() {
                     .advice("look whether its host or its network is down, or the process stopped"));
   }
   if (all_joined() || running_.elapsed() < end_of_join_) return;
-  std::string missing;
-  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
-    if (!members_[rank].connection) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
-  }
   Error late = Error(ErrorCode::deadline_exceeded, operation)
                    .reason("ranks are missing in the job")
                    .wanted(std::to_string(members_.size()) + " ranks")
-                   .got(missing + " did not come in " + duration_text(patience_.join))
+                   .got(missing() + " did not come in " + duration_text(patience_.join))
                    .advice(
                        "look for the first error of the missing ranks, and whether their hosts reach rank 0 "
                        "at MASTER_ADDR");
   if (!last_refusal_.empty()) late = std::move(late).note(last_refusal_);
   fail(late);
+}
+
+std::string ControlServer::missing() const {
+  std::string ranks;
+  for (std::uint32_t rank = 0; rank < members_.size(); ++rank) {
+    if (!members_[rank].connection) ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  }
+  return ranks;
 }
 
 TimePoint ControlServer::next_due() const {

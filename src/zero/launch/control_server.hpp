@@ -45,6 +45,8 @@ class ControlServer {
   [[nodiscard]] std::vector<std::string> take_messages() { return std::exchange(messages_, {}); }
   /// The process of rank 0 has failed before it was connected: tells the ranks that are here.
   void fail_as_rank_0(const Error& error);
+  /// The ranks that have not come: "rank 1, rank 3".
+  [[nodiscard]] std::string missing() const;
   /// Whether a rank has greeted on this connection.
   [[nodiscard]] bool is_member(ConnectionId connection) const;
   /// Whether every rank has left, or knows of the failure.

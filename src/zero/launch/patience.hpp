@@ -12,6 +12,8 @@ struct Patience {
   TimePoint join = std::chrono::minutes(5);      ///< until all ranks have come
   TimePoint silence = std::chrono::seconds(30);  ///< without a sign of life of the other end
   TimePoint gather = std::chrono::minutes(30);   ///< a rank in a gathering that blocks, for the others
+  TimePoint notice =
+      std::chrono::seconds(5);  ///< until a rank says for whom it waits; then twice as long, and so on
   const Clock* clock = &Clock::steady();
 
   /// How often an end shows that it lives.

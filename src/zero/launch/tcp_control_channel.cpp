@@ -85,6 +85,7 @@ Result<void> TcpControlChannel::listen() {
 
 Result<void> TcpControlChannel::start() {
   began_ = options_.patience.clock->now();
+  publish();
   if (server_) asio::post(context_, [this] { accept(); });
   asio::post(context_, [this] {
     connect();
@@ -205,6 +206,8 @@ void TcpControlChannel::end_with(const Error& error) {
 void TcpControlChannel::retry(const std::string& reason) {
   attempt_.cancel();
   connecting_.reset();
+  not_reached_ = reason;
+  publish();
   const control::Patience& patience = options_.patience;
   const TimePoint elapsed = patience.clock->now() - began_;
   if (server_ && elapsed >= std::min(patience.join, own_host_max)) return end_without_own_host(reason);
@@ -298,11 +301,19 @@ void TcpControlChannel::send() {
   publish();
 }
 
+std::string TcpControlChannel::awaited() const {
+  const std::string at = " at " + to_string(rank_0_);
+  if (server_) return server_->missing() + " did not come yet" + at;
+  if (to_rank_0_) return "rank 0" + at + " still awaits other ranks, and names them";
+  return "rank 0 cannot be reached yet" + at + (not_reached_.empty() ? "" : ": " + not_reached_);
+}
+
 void TcpControlChannel::publish() {
   bool news = false;
   {
     const std::lock_guard lock(mutex_);
     news = job_.publish(client_);
+    if (!job_.peers()) awaited_ = awaited();
     if (server_) {
       for (std::string& line : server_->take_messages()) {
         if (messages_.size() < messages_max) messages_.push_back(std::move(line));

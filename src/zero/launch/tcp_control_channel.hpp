@@ -69,6 +69,7 @@ class TcpControlChannel final : public ControlChannel {
   void note_addresses(const asio::ip::tcp::socket& connected);
   void end_with(const Error& error);
   void retry(const std::string& reason);
+  [[nodiscard]] std::string awaited() const;
   void end_without_own_host(const std::string& reason);
   void accept();
   void serve(asio::ip::tcp::socket socket);
@@ -102,6 +103,7 @@ class TcpControlChannel final : public ControlChannel {
   std::map<control::ConnectionId, std::shared_ptr<control::Connection>> connections_;
   control::ConnectionId next_connection_ = 1;
   TimePoint began_{};
+  std::string not_reached_;  ///< why the last attempt to reach rank 0 has failed
   bool leaves_ = false;
   std::thread thread_;
 
@@ -110,6 +112,7 @@ class TcpControlChannel final : public ControlChannel {
   control::JobState job_;
   Addresses addresses_;
   std::vector<std::string> messages_;
+  std::string awaited_;  ///< what is missing until all ranks have come
   std::uint64_t interrupts_asked_ = 0, interrupts_done_ = 0;
   bool ended_ = false;
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,9 @@ struct ProcessGroupOptions {
   TimePoint deadline =
       std::chrono::minutes(30);           ///< of a collective, as in InProcessGroupOptions, and of gather()
   const Clock* clock = &Clock::steady();  ///< measures all of them; outlives the group
+  /// If set: join() calls it on its thread with what it waits for, first after 5 s, then each time after twice as long:
+  /// "waits since 5 s: rank 1, rank 3 did not come yet at node0:29501".
+  std::function<void(const std::string& line)> notice = {};
 
   /// Of the ranks that a launcher has started; rank 0 listens on the port after MASTER_PORT.
   ///

@@ -266,7 +266,8 @@ Result<std::shared_ptr<ProcessGroup>> ProcessGroup::join(const ProcessGroupOptio
                                                           .rank = options.rank,
                                                           .ranks = options.ranks,
                                                           .rank_0 = options.rank_0,
-                                                          .patience = patience_of(options)}));
+                                                          .patience = patience_of(options),
+                                                          .notice = options.notice}));
   const RankIdentity identity = identity_of(options, channel->peers());
   return std::make_shared<Group>(options, std::move(channel), identity);
 }

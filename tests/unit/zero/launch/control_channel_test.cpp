@@ -161,6 +161,39 @@ TEST(ControlChannel, TellsTheOthersThatRank0DoesNotReachItself) {
   expect_error(joined[1], ErrorCode::peer_failed, {"rank 0 has failed", "rank 0 does not find itself"});
 }
 
+TEST(ControlChannel, SaysForWhomItWaits) {
+  auto job = job_of(3);
+  std::vector<std::promise<std::string>> promises(3);
+  std::vector<std::future<std::string>> lines;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    lines.push_back(promises[rank].get_future());
+    job[rank].patience.notice = 20ms;
+    job[rank].notice = [&promise = promises[rank], said = 0](const std::string& line) mutable {
+      if (++said == 3) promise.set_value(line);  // after 20 + 40 + 80 ms
+    };
+  }
+  std::vector<std::future<Joined>> joining;
+  const auto join = [&](std::uint32_t rank) {
+    joining.push_back(
+        std::async(std::launch::async, [&job, rank] { return ControlChannel::join(job[rank]); }));
+  };
+  const std::string at = " at " + to_string(job[0].rank_0);
+
+  join(2);
+  EXPECT_EQ(lines[2].get(), "waits since 140 ms: rank 0 cannot be reached yet" + at + ": Connection refused");
+  join(0);
+  const std::string of_rank_0 = lines[0].get();
+  EXPECT_TRUE(of_rank_0.starts_with("waits since 140 ms: rank 1")) << of_rank_0;
+  EXPECT_TRUE(of_rank_0.ends_with(" did not come yet" + at)) << of_rank_0;
+  join(1);
+
+  std::vector<Joined> joined;
+  for (auto& one : joining) joined.push_back(one.get());
+  for (const Joined& one : joined) EXPECT_TRUE(one) << one.error().message();
+  std::vector<std::future<void>> leaving;  // rank 0 waits for the others
+  for (Joined& one : joined) leaving.push_back(std::async(std::launch::async, [&one] { one->reset(); }));
+}
+
 TEST(ControlChannel, NamesAPortThatIsInUse) {
   Listener other;
   expect_error(ControlChannel::join(options_of(0, 2, other.port())), ErrorCode::in_use,

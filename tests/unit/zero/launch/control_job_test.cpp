@@ -153,6 +153,7 @@ TEST(ControlJob, TellsEveryRankThatRank0HasFailedBeforeItWasConnected) {
   ControlJob job(3, 1);
   job.start(job.hello(1));
   job.settle();
+  EXPECT_EQ(job.server.missing(), "rank 0, rank 2");
 
   job.server.fail_as_rank_0(Error(ErrorCode::not_found, "here").reason("its host is unknown"));
   job.settle();
