@@ -122,6 +122,14 @@ RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {
   return options;
 }
 
+void expect_equal(const RunResult& result, const RunResult& expected) {
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected.digest);
+  EXPECT_EQ(result.parameters, expected.parameters);
+  EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+  EXPECT_EQ(result.wrong_checkpoints, 0u);
+}
+
 TEST_P(EngineOnNccl, TrainsRandomRunsToTheBitsOfRanksInOneProcess) {
   for (std::uint64_t seed = 600; seed < 608; ++seed) {
     SCOPED_TRACE(seed);
@@ -131,11 +139,7 @@ TEST_P(EngineOnNccl, TrainsRandomRunsToTheBitsOfRanksInOneProcess) {
 
     const RunResult result = train_over_nccl(options, seed);
 
-    ASSERT_FALSE(result.error) << result.error->message();
-    EXPECT_EQ(result.digest, expected.digest);
-    EXPECT_EQ(result.parameters, expected.parameters);
-    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
-    EXPECT_EQ(result.wrong_checkpoints, 0u);
+    expect_equal(result, expected);
   }
 }
 
@@ -186,10 +190,7 @@ TEST_P(EngineOnNccl, TrainsToTheSameBitsWhereTheDisksOfOneRankAreTenTimesSlowerO
 
     const RunResult result = train_over_nccl(options, seed);
 
-    ASSERT_FALSE(result.error) << result.error->message();
-    EXPECT_EQ(result.digest, expected.digest);
-    EXPECT_EQ(result.parameters, expected.parameters);
-    EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+    expect_equal(result, expected);
   }
 }
 
