@@ -74,6 +74,8 @@ struct RunOptions {
   tiers::EngineChoice engine = tiers::EngineChoice::automatic;
   /// The initial masters; if not set, initial_value().
   std::function<float(ParameterId parameter, std::uint64_t element)> initial;
+  /// The gradients of this optimizer group are 0.
+  std::optional<std::uint32_t> group_without_gradients = {};
   /// Multiplies the gradient of (step, rank); to make one non-finite.
   std::function<float(std::uint32_t step, std::uint32_t rank)> gradient_scale;
   std::uint32_t paths = 1;  ///< swap files of each rank

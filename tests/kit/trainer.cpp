@@ -150,7 +150,7 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::backward}));
     PENSTOCK_TRY(read_checkpoint(unit, CheckpointUse::last_read, result));
     if (std::find(use + 1, order.rend(), unit) != order.rend()) continue;
-    if (std::find(without.begin(), without.end(), unit) != without.end()) continue;
+    if (std::find(without.begin(), without.end(), unit) != without.end() || is_frozen(unit)) continue;
     if (options_.gradients != RunOptions::Gradients::of_engine) {
       PENSTOCK_TRY(reduce_own_gradients(step, micro, unit, *lease));
       continue;
@@ -158,6 +158,7 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
     auto gradients = persist(result, [&] { return engine_.gradients(unit, *stream_); });
     if (!gradients) return gradients.error();
     for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
+      if (is_frozen(model.parameters_of(unit)[i])) continue;
       enqueue_backward(step, micro, model.parameters_of(unit)[i], lease->parameters()[i],
                        gradients->slots()[i]);
     }
@@ -220,7 +221,8 @@ void Trainer::enqueue_forward(const UnitLease& lease) {
 /// Reads the weights when the stream gets there.
 void Trainer::enqueue_backward(std::uint32_t step, std::uint32_t micro, ParameterId id,
                                const DeviceTensor& parameter, const GradientSlot& slot) {
-  const float scale = options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
+  const bool zero = options_.group_without_gradients == options_.model.parameter(id).group;
+  const float scale = zero ? 0.0f : options_.gradient_scale ? options_.gradient_scale(step, rank_) : 1.0f;
   enqueue(
       [=, this, weights = on_host(parameter), gradient = on_host(slot.tensor), accumulate = slot.accumulate] {
         for (std::size_t e = 0; e < weights.count().value(); ++e) {
@@ -245,6 +247,10 @@ Result<void> Trainer::reduce_own_gradients(std::uint32_t step, std::uint32_t mic
                                            UnitLease& lease) {
   std::vector<GradientSource> sources;
   for (std::uint32_t i = 0; i < lease.parameters().size(); ++i) {
+    if (is_frozen(options_.model.parameters_of(unit)[i])) {
+      sources.emplace_back();
+      continue;
+    }
     const DeviceTensor weights = lease.parameters()[i];
     const HostSpan bytes(std::span(own_gradients_.emplace_back(weights.count().value())));
     const DeviceTensor mine{
@@ -277,6 +283,11 @@ Result<void> Trainer::gather_parameters(RunResult& result) {
 std::vector<std::uint32_t> Trainer::units_without_gradient(std::uint32_t step) const {
   return options_.units_without_gradient ? options_.units_without_gradient(step)
                                          : std::vector<std::uint32_t>();
+}
+
+bool Trainer::is_frozen(std::uint32_t unit) const {
+  const auto ids = options_.model.parameters_of(unit);
+  return std::all_of(ids.begin(), ids.end(), [this](ParameterId id) { return is_frozen(id); });
 }
 
 std::vector<std::uint32_t> Trainer::order_of_use(std::uint32_t step, std::uint32_t micro) const {

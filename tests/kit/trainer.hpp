@@ -56,6 +56,11 @@ class Trainer {
   /// The bytes of a tensor, for such operations.
   [[nodiscard]] Elements on_host(const DeviceTensor& tensor) const;
   [[nodiscard]] std::vector<std::uint32_t> units_without_gradient(std::uint32_t step) const;
+  [[nodiscard]] bool is_frozen(ParameterId id) const {
+    return options_.model.groups[options_.model.parameter(id).group].frozen;
+  }
+  /// Whether all parameters that the unit uses are frozen.
+  [[nodiscard]] bool is_frozen(std::uint32_t unit) const;
   [[nodiscard]] std::vector<std::uint32_t> order_of_use(std::uint32_t step, std::uint32_t micro) const;
 
   const RunOptions& options_;

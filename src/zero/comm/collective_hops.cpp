@@ -14,7 +14,13 @@ Result<HopState> OrderedHop::poll() {
     auto state = advance();
     if (state) return state;
     error_ = state.error();
-    if (error_->code() != ErrorCode::interrupted) communicator_.abort(*error_);
+    if (error_->code() != ErrorCode::interrupted) {
+      if (const std::string names = flats(); !names.empty()) {
+        error_ =
+            Error(*error_).note("flats   " + names + ", on rank " + std::to_string(communicator_.rank()));
+      }
+      communicator_.abort(*error_);
+    }
     order_.fail(*error_);
   }
   if (copies_in_flight()) return HopState::pending;
@@ -80,6 +86,8 @@ class GatherHop final : public CollectiveHop {
     return HopState::pending;
   }
 
+  [[nodiscard]] std::string flats() const override { return target_.name; }
+
   [[nodiscard]] bool copies_in_flight() const override {
     if (!shard_.held() || copy_ != Copy::enqueued) return false;
     const auto copied = context_.copied_in.has_passed(copied_);
@@ -132,6 +140,7 @@ class ReduceScatterHop final : public CollectiveHop {
   TimePoint poll_interval() const override { return bucket_->started ? peer_poll_interval : forever; }
 
  private:
+  [[nodiscard]] std::string flats() const override { return bucket_->names; }
   Result<HopState> advance() override {
     if (!is_head()) return HopState::pending;
     if (!bucket_->started) {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace penstock::zero {
@@ -45,6 +46,8 @@ class OrderedHop : public swap::Hop {
   virtual Result<swap::HopState> advance() = 0;
   /// Whether the hop continues although another hop has failed.
   [[nodiscard]] virtual bool continues_after_failure() const { return false; }
+  /// The flats of the hop's collective, for messages; empty if it has none.
+  [[nodiscard]] virtual std::string flats() const { return {}; }
   /// Whether a stream still uses the hop's leases. A hop that has failed keeps them until then.
   [[nodiscard]] virtual bool copies_in_flight() const { return false; }
 
@@ -106,6 +109,7 @@ struct GradientBucket {
   std::vector<DeviceTensor> flats;
   std::vector<const tiers::Event*> written;  ///< of each, before the collective
   std::vector<tiers::Event*> reduced;        ///< of each, recorded after it
+  std::string names;                         ///< of the flats, for messages
   CollectiveSignature signature;             ///< of the first, with the others
   bool started = false, done = false;        ///< set and read by the mover
 };

@@ -46,6 +46,10 @@ Result<void> CallerGradients::prepare(std::uint32_t unit, std::span<const Gradie
   }
   ByteCount needed;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (context_.is_frozen(parameters[i])) {
+      PENSTOCK_TRY(check_empty(context_.model.parameter(parameters[i]), gradients[i]));
+      continue;
+    }
     PENSTOCK_TRY(check(context_.model.parameter(parameters[i]), gradients[i]));
     needed = std::max(needed, staging_needed(parameters[i], gradients[i]));
   }
@@ -86,6 +90,17 @@ Result<void> CallerGradients::check(const ParameterLayout& parameter, const Grad
   return check_apart(parameter.name, gradient);
 }
 
+Result<void> CallerGradients::check_empty(const ParameterLayout& frozen,
+                                          const GradientSource& gradient) const {
+  const ByteCount size = operand_of(gradient).size;
+  if (size.is_zero()) return ok();
+  return refused("gradient of " + frozen.name)
+      .reason("the parameter is frozen, so that it has no gradient")
+      .wanted("an empty tensor")
+      .got(to_exact_string(size))
+      .advice("pass GradientSource() for it, or clear OptimizerGroup::frozen");
+}
+
 /// Host memory that the device cannot access directly is copied into the slot, unless the gradient is converted, or
 /// added to that of another unit.
 ByteCount CallerGradients::staging_needed(ParameterId id, const GradientSource& gradient) const {
@@ -116,6 +131,7 @@ Result<void> CallerGradients::check_apart(const std::string& name, const Gradien
 Result<void> CallerGradients::copy(std::span<const GradientSource> gradients,
                                    std::span<const GradientSlot> slots, tiers::Stream& stream) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].tensor.bytes.empty()) continue;  // frozen
     if (auto copied = copy_one(gradients[i], slots[i], stream); !copied) return context_.fail(copied.error());
   }
   return ok();

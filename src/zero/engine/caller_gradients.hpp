@@ -29,6 +29,7 @@ class CallerGradients {
 
  private:
   [[nodiscard]] Result<void> check(const ParameterLayout& parameter, const GradientSource& gradient) const;
+  [[nodiscard]] Result<void> check_empty(const ParameterLayout& frozen, const GradientSource& gradient) const;
   [[nodiscard]] Result<void> check_apart(const std::string& name, const GradientSource& gradient) const;
   Result<void> copy_one(const GradientSource& gradient, const GradientSlot& slot, tiers::Stream& stream);
   [[nodiscard]] ByteCount staging_needed(ParameterId id, const GradientSource& gradient) const;

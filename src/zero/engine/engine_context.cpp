@@ -205,7 +205,8 @@ Result<void> EngineContext::finish_update() {
 }
 
 Result<void> EngineContext::discard_gradient(const FlatState& flat) {
-  return flat.kept_gradient.empty() ? runtime.discard(flat.gradient) : ok();
+  if (flat.layout->frozen || !flat.kept_gradient.empty()) return ok();
+  return runtime.discard(flat.gradient);
 }
 
 CollectiveSignature EngineContext::signature(CollectiveSignature::Subject subject,

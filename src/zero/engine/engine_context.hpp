@@ -62,8 +62,11 @@ struct EngineContext {
   Result<void> wait_beside_update(const std::function<bool()>& done);
   /// Blocks until the last step's update is complete. Errors: as wait_beside_update().
   Result<void> finish_update();
-  /// Discards the flat's accumulated gradient. Errors: those of Runtime::discard().
+  /// Discards the flat's accumulated gradient, if it has one. Errors: those of Runtime::discard().
   Result<void> discard_gradient(const FlatState& flat);
+  [[nodiscard]] bool is_frozen(ParameterId parameter) const {
+    return model.groups[model.parameter(parameter).group].frozen;
+  }
   /// The signature of a collective of `flat` in the step in progress.
   [[nodiscard]] CollectiveSignature signature(CollectiveSignature::Subject subject,
                                               const FlatState& flat) const;

@@ -44,10 +44,12 @@ Result<void> EngineState::open_results() {
   };
   const HostSpan piece = take(plan.host_piece);
   if (plan.device_squares) {
-    for (FlatState& flat : context_.flats) flat.grad.partials = take(partials_bytes(flat.layout->shard));
+    for (FlatState& flat : context_.flats) {
+      if (!flat.layout->frozen) flat.grad.partials = take(partials_bytes(flat.layout->shard));
+    }
   }
   const std::uint32_t slots = plan.update.device_slots;
-  if (slots == 0) return ok();
+  if (slots == 0 && piece.empty()) return ok();
   return device_update_.open(plan, kept_->take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
                              take(UpdateSlot::result * slots), piece);
 }
@@ -96,6 +98,7 @@ Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileR
 /// The flat's shard and gradients, and its tiles.
 Result<void> EngineState::add_flat(std::uint32_t index, std::uint64_t& tile_number) {
   PENSTOCK_TRY(add_shard(context_.flats[index]));
+  if (context_.flats[index].layout->frozen) return ok();
   PENSTOCK_TRY(add_gradients(context_.flats[index]));
   return add_tiles(index, tile_number);
 }

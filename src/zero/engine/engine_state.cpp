@@ -212,7 +212,7 @@ Result<void> EngineState::check_units_without_gradient(const std::vector<std::ui
   for (std::uint32_t user = 0; user < options_.model.units.size(); ++user) {
     if (listed[user]) continue;
     for (const ParameterId shared : options_.model.units[user].shared) {
-      if (!listed[shared.unit]) continue;
+      if (!listed[shared.unit] || context_.is_frozen(shared)) continue;
       return Error::invalid_argument(operation)
           .object("units_without_gradient")
           .reason("a unit that is not listed shares a parameter of unit " +
@@ -238,6 +238,15 @@ Result<void> EngineState::set_groups(std::vector<OptimizerGroup> groups) {
         .object("groups")
         .wanted(std::to_string(step_.groups().size()) + ", the number of groups in the layout")
         .got(std::to_string(groups.size()));
+  }
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].frozen == step_.groups()[i].frozen) continue;
+    return Error::invalid_argument(operation)
+        .object("groups[" + std::to_string(i) + "].frozen")
+        .reason("it cannot change while the engine exists: frozen parameters have no optimizer states")
+        .wanted(groups[i].frozen ? "false" : "true")
+        .got(groups[i].frozen ? "true" : "false")
+        .advice("create another engine; or, to pause a group, set its learning_rate_factor to 0");
   }
   PENSTOCK_TRY(validate(operation, groups));
   step_.set_groups(std::move(groups));
@@ -301,7 +310,7 @@ Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
         .advice("call gradients() for each micro-batch, and pass its result once");
   }
   gradients_.close(unit);
-  for (const std::uint32_t flat : context_.shards.needed_by(unit)) {
+  for (const std::uint32_t flat : context_.shards.trained_by(unit)) {
     if (!residency_->close_gradient(flat)) continue;
     PENSTOCK_TRY(gradients_.close_flat(context_.flats[flat], stream));
   }
@@ -360,7 +369,7 @@ Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(gradients_.finish_reductions());
   const TimePoint waited = Clock::steady().now() - began;
   PENSTOCK_TRY(checkpoints_->forget_contents());
-  PENSTOCK_TRY(residency_->drop_all("Engine::step", *this));  // the parameters change now
+  PENSTOCK_TRY(residency_->drop_for_update("Engine::step", *this));
   PENSTOCK_TRY_ASSIGN(auto outcome,
                       step_.finish(gradients_.micro_batches(), gradients_.units_without_gradient()));
   outcome.gradient_wait = waited;

@@ -63,7 +63,7 @@ struct GatheredFlat {
 struct GradientFlat {
   DeviceTensor full;
   swap::Lease in_place;  ///< of the gradient shard, if it is the full gradient
-  bool absent = false;   ///< the flat gets none in this step
+  bool absent = false;   ///< the flat is frozen, or gets none in this step
   std::set<ParameterId> written;
   std::uint32_t closed_count = 0;  ///< micro-batches of this step whose gradient is complete
   MoveProgress reduction;

@@ -301,6 +301,7 @@ std::vector<swap::Move> make_gradient_moves(EngineContext& context, std::span<co
     together->flats.push_back(one.flat->grad.full);
     together->written.push_back(one.flat->grad.written_event.get());
     together->reduced.push_back(one.flat->grad.reduced.get());
+    together->names.append(together->names.empty() ? "" : ", ").append(one.flat->layout->name);
   }
   std::vector<swap::Move> moves(bucket.size());
   for (std::size_t i = 0; i < bucket.size(); ++i) {

@@ -13,7 +13,8 @@ void GradientPipeline::begin_step(std::uint32_t micro_batches, std::vector<std::
   for (UnitState& unit : units_) unit.absent = false;
   for (const std::uint32_t unit : without_gradient_) units_[unit].absent = true;
   // Only its owner decides: a unit can be listed without the owner of a parameter that it shares.
-  for (FlatState& flat : context_.flats) flat.grad.absent = units_[flat.layout->unit].absent;
+  for (FlatState& flat : context_.flats)
+    flat.grad.absent = flat.layout->frozen || units_[flat.layout->unit].absent;
 }
 
 std::uint32_t GradientPipeline::micro_batches_begun() const {
@@ -29,7 +30,14 @@ Result<void> GradientPipeline::check_expected(const char* operation, std::uint32
         .object(context_.model.units[unit].name)
         .advice("leave it out of StepOptions::units_without_gradient, or skip gradients() and reduce()");
   }
-  for (const std::uint32_t index : context_.shards.needed_by(unit)) {
+  const auto trained = context_.shards.trained_by(unit);
+  if (trained.empty()) {
+    return Error::invalid_argument(operation)
+        .reason("all parameters of the unit are frozen")
+        .object(context_.model.units[unit].name)
+        .advice("skip gradients() and reduce() for this unit, or clear OptimizerGroup::frozen");
+  }
+  for (const std::uint32_t index : trained) {
     const FlatState& flat = context_.flats[index];
     if (flat.grad.closed_count >= micro_batches_) {
       return Error::invalid_argument(operation)
@@ -73,7 +81,7 @@ Result<void> GradientPipeline::open(FlatState& flat, const tiers::Reservation& r
 
 Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation, std::uint32_t unit) {
   const bool again = units_[unit].open;
-  const auto flats = context_.shards.needed_by(unit);
+  const auto flats = context_.shards.trained_by(unit);
   const auto shared = [&](std::uint32_t flat) { return context_.shards.user_count(flat) > 1; };
   if (again && std::any_of(flats.begin(), flats.end(), shared)) {
     return Error::invalid_argument(operation)
@@ -83,6 +91,10 @@ Result<std::vector<GradientSlot>> GradientPipeline::slots(const char* operation,
   }
   std::vector<GradientSlot> slots;
   for (const ParameterId id : context_.model.parameters_of(unit)) {
+    if (context_.is_frozen(id)) {
+      slots.emplace_back();
+      continue;
+    }
     const ShardLayout::Place place = context_.shards.place(id);
     GradientFlat& grad = context_.flats[place.flat].grad;
     const bool first = grad.written.insert(id).second;

@@ -1,6 +1,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
 #include "zero/engine/block_seal.hpp"
+#include "zero/engine/frozen_shard.hpp"
 #include "zero/engine/host_view.hpp"
 
 #include <algorithm>
@@ -76,11 +77,18 @@ Result<cpu_adam::AdamTile> OffloadedOptimizer::piece_of(const TileState& tile, E
 Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                                          const StateSource& source) {
   for (FlatState& flat : flats) {
-    PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
-    for (TileState& tile : flat.tiles) PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard));
+    PENSTOCK_TRY(flat.layout->frozen ? restore_frozen(options_, flat, rank, source)
+                                     : restore_tiles(flat, rank, step, source));
     stamp(flat, step);
   }
   return options_.runtime->flush();
+}
+
+Result<void> OffloadedOptimizer::restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
+                                               const StateSource& source) {
+  PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
+  for (TileState& tile : flat.tiles) PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard));
+  return ok();
 }
 
 Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank,
@@ -189,6 +197,10 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
                                               std::span<const cpu_adam::StateKind> kinds,
                                               const StateVisitor& visit) {
   for (FlatState& flat : flats) {
+    if (flat.layout->frozen) {
+      PENSTOCK_TRY(visit_frozen(options_, flat, visit));
+      continue;
+    }
     PENSTOCK_TRY(check_same_step(flat));
     std::optional<HostView> shard;  // where the parameter is a part of the master
     if (reads_parameters()) {

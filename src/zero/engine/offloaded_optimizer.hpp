@@ -45,7 +45,7 @@ class OffloadedOptimizer {
   using StateSource = std::function<Result<void>(const FlatLayout& flat, cpu_adam::StateKind kind,
                                                  ElementCount first, std::span<float> values)>;
   /// Sets all states from `source`, records that they are of step `step`, and writes the parameter shards. `rank`'s
-  /// slice only.
+  /// slice only. Of a frozen flat asks for the masters alone.
   Result<void> restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                        const StateSource& source);
 
@@ -91,7 +91,8 @@ class OffloadedOptimizer {
   [[nodiscard]] bool reads_parameters() const { return cpu_adam::shares_parameter(options_.format); }
   [[nodiscard]] const Options& options() const { return options_; }
 
-  /// Calls `visit` with each of `kinds` of each block of each tile, in order. An error of `visit` ends it.
+  /// Calls `visit` with each of `kinds` of each block of each tile, in order; of a frozen flat with the masters, which
+  /// are its parameters. An error of `visit` ends it.
   using StateVisitor = std::function<Result<void>(const FlatState& flat, cpu_adam::StateKind kind,
                                                   ElementCount first, std::span<const float> values)>;
   Result<void> visit_states(std::span<FlatState> flats, std::span<const cpu_adam::StateKind> kinds,
@@ -105,6 +106,8 @@ class OffloadedOptimizer {
   /// null.
   [[nodiscard]] Result<cpu_adam::AdamTile> piece_of(const TileState& tile, ElementCount first,
                                                     HostView& state, HostView* shard) const;
+  Result<void> restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
+                             const StateSource& source);
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostView& shard);
   Result<void> visit_blocks(const FlatState& flat, const TileState& tile, ElementCount begin,

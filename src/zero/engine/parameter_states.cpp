@@ -88,7 +88,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
       }));
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, {}, options_.plan.tile_writes);
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.shard_writes);
+  ledger.predict_traffic(tiers::Purpose::parameter_shard, {}, options_.plan.disk_shards);
   context_.completed_steps = step;
   step_.reset_loss_scale();
   initialized_ = true;
@@ -109,7 +109,8 @@ Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kind
       }));
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, options_.plan.tile_reads, {});
-  ledger.predict_traffic(tiers::Purpose::parameter_shard, options_.plan.update_shard_reads_max, {});
+  ledger.predict_traffic(tiers::Purpose::parameter_shard,
+                         options_.plan.update_shard_reads_max + options_.plan.disk_frozen_shards, {});
   return ok();
 }
 

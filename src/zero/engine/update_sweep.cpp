@@ -226,7 +226,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
   Result<bool> begin_flat() {
     if (next_flat_ == context_.flats.size() || open_.size() >= sweep_.plan_.flats) return false;
     FlatState& flat = next_flat();
-    if (!step_.updates[next_flat_]) optimizer_.advance(flat, step_.number);
+    if (!step_.updates[next_flat_] && !flat.layout->frozen) optimizer_.advance(flat, step_.number);
     if (flat.updated || optimizer_.tiles_before(flat, step_.number) == 0) {
       end(flat);
       ++next_flat_;
@@ -311,7 +311,7 @@ void UpdateSweep::begin(OffloadedOptimizer::Step step) {
   step_.updates = flats_to_update();
   updated_ = {};
   began_ = Clock::steady().now();
-  for (FlatState& flat : context_.flats) flat.updated = false;
+  for (FlatState& flat : context_.flats) flat.updated = flat.layout->frozen;
   start();
 }
 

@@ -46,9 +46,10 @@ ByteCount smallest_budget(const MemoryPlan& plan, const Config& config, const Sh
 /// it is open. The rehearsal bounds neither: a trainer may use units in another order, twice, or several at a time, and
 /// what one purpose leaves free the other may take.
 void bound_flats(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
-  const ByteCount most = std::min(all_flats(shards, config.dtype, {}), plan.device_flats());
-  plan.device_gathered = in_place_of(plan, config).parameters ? ByteCount() : most;
-  plan.device_gradients = most;
+  const UnitNeeds needs = unit_needs(shards, config.dtype, {});
+  plan.device_gathered =
+      in_place_of(plan, config).parameters ? ByteCount() : std::min(needs.all_flats, plan.device_flats());
+  plan.device_gradients = std::min(needs.all_gradients, plan.device_flats());
 }
 
 /// How a run may fit into a smaller device budget.
@@ -79,7 +80,9 @@ ResidencyLimits limits_of(const MemoryPlan& plan, const Config& config, const Sh
   if (!plan.exact_slots_max.is_zero()) {
     // There is memory for the peers' slots of the largest flat.
     ElementCount largest;
-    for (const FlatLayout& flat : shards.flats()) largest = std::max(largest, flat.length);
+    for (const FlatLayout& flat : shards.flats()) {
+      if (!flat.frozen) largest = std::max(largest, flat.length);
+    }
     bucket = std::min(bucket, largest);
   }
   const bool whole = !config.shards_parameters();

@@ -29,9 +29,10 @@ FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_
 }
 
 void FlatResidency::expect_no_gradients(std::span<const std::uint32_t> units) {
-  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) places_[flat].users = shards_.user_count(flat);
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat)
+    places_[flat].users = shards_.flats()[flat].frozen ? 0 : shards_.user_count(flat);
   for (const std::uint32_t unit : units) {
-    for (const std::uint32_t flat : shards_.needed_by(unit)) --places_[flat].users;
+    for (const std::uint32_t flat : shards_.trained_by(unit)) --places_[flat].users;
   }
   flats_with_gradient_ = static_cast<std::uint32_t>(
       std::count_if(places_.begin(), places_.end(), [](const Place& place) { return place.users > 0; }));
@@ -79,7 +80,10 @@ Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
 Result<void> FlatResidency::gather_needed(std::uint32_t unit, Effects& effects) {
   for (const std::uint32_t flat : shards_.needed_by(unit)) {
     if (is_gathered(flat)) continue;
-    PENSTOCK_TRY_ASSIGN(auto range, reserve(gathered_size(flat), Purpose::gathered_flat, unit, effects));
+    Reservation range = std::move(places_[flat].gathered);
+    if (!range.held()) {
+      PENSTOCK_TRY_ASSIGN(range, reserve(gathered_size(flat), Purpose::gathered_flat, unit, effects));
+    }
     PENSTOCK_TRY(take_and_gather(flat, std::move(range), effects));
   }
   return ok();
@@ -107,6 +111,7 @@ Result<void> FlatResidency::gather_ahead(std::uint32_t unit, Effects& effects) {
 
 Result<Reservation> FlatResidency::reserve_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance,
                                                  Effects& effects) {
+  if (places_[flat].gathered.held()) return std::move(places_[flat].gathered);
   while (true) {
     if (may_hold_ahead(flat, unit, distance)) {
       auto range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
@@ -251,17 +256,20 @@ Result<void> FlatResidency::drop_unleased(Effects& effects) {
     const std::uint32_t next = *flat++;
     if (places_[next].leases == 0) PENSTOCK_TRY(drop(next, effects));
   }
+  for (std::uint32_t flat = 0; flat < places_.size(); ++flat) {
+    if (!is_gathered(flat)) places_[flat].gathered = {};
+  }
   clearing_ = false;
   return ok();
 }
 
-Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects) {
+Result<void> FlatResidency::drop(std::uint32_t flat, Effects& effects, bool keeps_range) {
   PENSTOCK_TRY(effects.drop(flat));
   gathered_.erase(flat);
   gathered_elements_ -= length(flat);
   gathered_bytes_ -= padded(length(flat), dtype_);
   no_longer_ahead(flat);
-  places_[flat].gathered = {};
+  if (!keeps_range) places_[flat].gathered = {};
   return ok();
 }
 
@@ -282,10 +290,20 @@ Result<void> FlatResidency::drop_all(const char* operation, Effects& effects) {
   return ok();
 }
 
+Result<void> FlatResidency::drop_for_update(const char* operation, Effects& effects) {
+  if (!limits_.whole) return drop_all(operation, effects);
+  PENSTOCK_TRY(check_no_leases(operation));
+  for (auto flat = gathered_.begin(); flat != gathered_.end();) {
+    const std::uint32_t next = *flat++;
+    if (!shards_.flats()[next].frozen) PENSTOCK_TRY(drop(next, effects, /*keeps_range=*/true));
+  }
+  return ok();
+}
+
 /// All ranges before any is used: there may be no room for one of them.
 Result<FlatResidency::Ranges> FlatResidency::reserve_gradients(std::uint32_t unit, Effects& effects) {
   Ranges ranges;
-  for (const std::uint32_t flat : shards_.needed_by(unit)) {
+  for (const std::uint32_t flat : shards_.trained_by(unit)) {
     if (is_open(flat)) continue;
     // The last micro-batch of this flat still uses its range until it is accumulated.
     while (reducing_.holds(flat)) PENSTOCK_TRY(finish_oldest_gradient(effects));
@@ -342,7 +360,7 @@ ReductionQueue::Size FlatResidency::next_gradients() const {
   ReductionQueue::Size all;
   const auto next = order_.next(0);
   if (!next) return all;
-  for (const std::uint32_t flat : shards_.needed_by(*next)) {
+  for (const std::uint32_t flat : shards_.trained_by(*next)) {
     if (places_[flat].users > 0 && !is_open(flat)) all += size_in_bucket(flat);
   }
   return all;

@@ -94,6 +94,10 @@ class FlatResidency {
   Result<void> finish_gradients(Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(const char* operation, Effects& effects);
+  /// The parameters are about to change: drops the flats that do. Where flats stay whole, frozen ones stay, and the
+  /// others keep their ranges for the next step, so that what stays does not divide the free memory. Else all are
+  /// dropped, so that the next step begins as it was rehearsed. Errors: as drop_all().
+  Result<void> drop_for_update(const char* operation, Effects& effects);
   /// The order of acquires of this step predicts the next step's.
   void end_step();
   /// Frees all ranges without Effects and predicts `units` for the next step. Precondition: no unit is leased, and no
@@ -116,7 +120,8 @@ class FlatResidency {
 
  private:
   struct Place {
-    tiers::Reservation gathered, gradient;
+    tiers::Reservation gathered,
+        gradient;  // the former is also held by a flat that drop_for_update() has dropped
     std::uint32_t leases = 0;
     bool ahead = false;               // gathered, and not acquired since
     bool accumulated = false;         // a gradient of this step is complete
@@ -140,7 +145,7 @@ class FlatResidency {
   [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
   Result<bool> drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min, Effects& effects);
-  Result<void> drop(std::uint32_t flat, Effects& effects);
+  Result<void> drop(std::uint32_t flat, Effects& effects, bool keeps_range = false);
   Result<void> start_closed_buckets(Effects& effects);
   Result<void> finish_oldest_gradient(Effects& effects);
   Result<void> finish_reducing(Effects& effects);

@@ -2,6 +2,7 @@
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
 #include "zero/layout/plan_fingerprint.hpp"
+#include "zero/layout/rank_bytes.hpp"
 #include "zero/layout/tiles.hpp"
 #include "zero/layout/update_plan.hpp"
 #include "zero/layout/update_slot.hpp"
@@ -50,40 +51,6 @@ Result<void> check_units(const Config& config, const ModelLayout& model) {
   return ok();
 }
 
-/// The bytes of one rank by kind, and the largest tensor of each kind.
-struct RankBytes {
-  ByteCount shards, gradients, tiles;
-  ByteCount largest_shard, largest_gradient, largest_tile;
-  ElementCount longest_tile;
-  std::uint64_t tile_count = 0;
-};
-
-Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
-  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
-  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, range.count));
-  return round_up(bytes, extent_alignment);
-}
-
-Result<RankBytes> add_up(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
-  RankBytes rank;
-  for (const FlatLayout& flat : shards.flats()) {
-    const ByteCount shard = padded(flat.shard, config.dtype);
-    const ByteCount gradient = padded(flat.shard, config.grad_accum_dtype);
-    rank.shards += shard;
-    rank.gradients += gradient;
-    rank.largest_shard = std::max(rank.largest_shard, shard);
-    rank.largest_gradient = std::max(rank.largest_gradient, gradient);
-    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
-      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, range));
-      rank.tiles += tile;
-      rank.largest_tile = std::max(rank.largest_tile, tile);
-      rank.longest_tile = std::max(rank.longest_tile, range.count);
-      ++rank.tile_count;
-    }
-  }
-  return rank;
-}
-
 /// Sets what is kept in the device's memory.
 void plan_device_kept(MemoryPlan& plan, const RankBytes& rank) {
   if (plan.tiles_on_device) {
@@ -98,6 +65,7 @@ void plan_collectives(MemoryPlan& plan, const Config& config, const ShardLayout&
                       std::uint32_t ranks) {
   if (config.penstock.reduction != Reduction::exact || ranks == 1) return;
   for (const FlatLayout& flat : shards.flats()) {
+    if (flat.frozen) continue;
     plan.exact_slots_max = std::max(plan.exact_slots_max, size_of(config.dtype) * flat.shard.value());
   }
   plan.device_collectives = round_up(plan.exact_slots_max * (ranks - 1), extent_alignment);
@@ -111,6 +79,7 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLay
   ByteCount all, largest;
   if (plan.device_squares) {
     for (const FlatLayout& flat : shards.flats()) {
+      if (flat.frozen) continue;
       const ByteCount partials = partials_bytes(flat.shard);
       all += partials;
       largest = std::max(largest, partials);
@@ -119,15 +88,6 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLay
   plan.device_partials = round_up(largest, extent_alignment);
   plan.host_results = host_results(plan, all);
   return ok();
-}
-
-/// The bytes that are kept in host memory or on disk.
-RankBytes not_on_device(const MemoryPlan& plan, RankBytes rank) {
-  if (plan.tiles_on_device) {
-    rank.tiles = rank.largest_tile = rank.gradients = rank.largest_gradient = {};
-  }
-  if (plan.shards_on_device) rank.shards = rank.largest_shard = {};
-  return rank;
 }
 
 /// The needs of host memory that do not depend on the budget.
@@ -150,9 +110,10 @@ constexpr std::uint32_t checkpoints_in_flight = 3;
 /// `leases` is for the shards that are leased as gathered flats, if shards are on disk.
 HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const RankBytes& rank,
                         ByteCount leases) {
-  HostNeed need{.tiles_on_disk = config.offload_optimizer.device == OffloadDevice::nvme};
+  HostNeed need{.tiles_on_disk =
+                    config.offload_optimizer.device == OffloadDevice::nvme && rank.tile_count > 0};
   need.may_spill = plan.shards_on_disk || need.tiles_on_disk;
-  if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_shard;
+  if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
     need.streamed.shard = rank.largest_shard;
@@ -317,6 +278,7 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
   plan.host_shards = rank.shards;
   plan.host_gradients = rank.gradients;
   plan.disk_shards = plan.shards_on_disk ? rank.shards : ByteCount();
+  plan.disk_frozen_shards = plan.shards_on_disk ? rank.shards - rank.trained_shards : ByteCount();
   plan.disk_gradients = plan.gradients_on_disk ? rank.gradients : ByteCount();
   const MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
   if (checkpoints.leave_device()) {
@@ -332,7 +294,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.tile_reads = plan.tile_writes = plan.disk_tiles;
   plan.tile_rereads_max =
       std::min(plan.disk_tiles, rank.largest_tile * (plan.tiles_ahead + plan.update.tiles()));
-  plan.shard_writes = plan.disk_shards;
+  plan.shard_writes = plan.disk_shards - plan.disk_frozen_shards;
   // For the forward and for the backward. Where host memory has no room for the gradients, their leases divide it so
   // that a shard may be evicted between its prefetch and its use.
   plan.shard_reads_max = plan.disk_shards * (plan.gradients_on_disk ? 4 : 2);
@@ -340,13 +302,13 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.gradient_writes_max = plan.disk_gradients;
   plan.checkpoint_writes_max = plan.disk_checkpoints;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
-  plan.update_shard_reads_max = reads ? plan.disk_shards : ByteCount();
+  plan.update_shard_reads_max = reads ? plan.shard_writes : ByteCount();
 }
 
 /// Limits the host figures to the host budget.
 void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
-  plan.host_incoming = plan.shares_memory || plan.tiles_on_device ? ByteCount() : rank.shards;
+  plan.host_incoming = plan.shares_memory || plan.tiles_on_device ? ByteCount() : rank.trained_shards;
   plan.host_incoming += plan.host_results;
   for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_checkpoints,
                            &plan.host_incoming}) {
@@ -376,13 +338,13 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     plan_collectives(plan, config, shards, ranks);
   }
   plan.tile_elements = tile_elements(config, plan.tiles_on_device);
-  PENSTOCK_TRY_ASSIGN(const RankBytes all, add_up(plan, config, shards));
+  PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan.tile_elements, config, shards));
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
   PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, all.longest_tile));
   PENSTOCK_TRY(plan_results(plan, config, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
-  const RankBytes rank = not_on_device(plan, all);
+  const RankBytes rank = all.without(plan.tiles_on_device, plan.shards_on_device);
   const HostNeed need = host_need(plan, config, rank, shards);
   PENSTOCK_TRY(plan_host_budget(plan, config, rank, need));
   place_in_host(plan, config, rank, need);

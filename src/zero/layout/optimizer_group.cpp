@@ -50,7 +50,7 @@ Result<void> validate(const char* operation, std::span<const OptimizerGroup> gro
 }
 
 std::string to_string(const OptimizerGroup& group) {
-  std::string text;
+  std::string text = group.frozen ? "frozen" : "";
   for (const auto& [name, value] : settings_of(group)) {
     text.append(text.empty() ? "" : " ").append(name).append(" ").append(exact(value));
   }

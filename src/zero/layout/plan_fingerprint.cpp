@@ -33,6 +33,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       model.checkpoints.leased_max,
                                       model.checkpoints.reads,
                                       model.groups.size()};
+  for (const OptimizerGroup& group : model.groups) facts.push_back(group.frozen);
   for (const UnitLayout& unit : model.units) {
     facts.push_back(unit.parameters.size());
     for (const ParameterLayout& parameter : unit.parameters) {

@@ -61,11 +61,11 @@ Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t coun
     const std::uint32_t unit = unit_at(i, units);
     PENSTOCK_TRY(residency.acquire(unit, none));
     residency.lease(unit);
-    const bool reduces = with.gradients && i / units % 2 == 1;
+    const bool reduces = with.gradients && i / units % 2 == 1 && !with.shards.trained_by(unit).empty();
     if (reduces) PENSTOCK_TRY(residency.open_gradients(unit, none));
     residency.release(unit);
     if (!reduces) continue;
-    for (const std::uint32_t flat : with.shards.needed_by(unit)) (void)residency.close_gradient(flat);
+    for (const std::uint32_t flat : with.shards.trained_by(unit)) (void)residency.close_gradient(flat);
     PENSTOCK_TRY(residency.reduce_buckets(none));
   }
   return residency.places();

@@ -22,7 +22,7 @@ ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_
     const UnitLayout& unit = model.units[u];
     places_[u].resize(unit.parameters.size());
     for (std::uint32_t group = 0; group < model.groups.size(); ++group) {
-      FlatLayout flat{.name = unit.name, .unit = u, .group = group};
+      FlatLayout flat{.name = unit.name, .unit = u, .group = group, .frozen = model.groups[group].frozen};
       ElementCount at;
       for (std::uint32_t i = 0; i < unit.parameters.size(); ++i) {
         if (unit.parameters[i].group != group) continue;
@@ -39,12 +39,14 @@ ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_
   }
 
   needed_.resize(model.units.size());
+  trained_.resize(model.units.size());
   users_.resize(flats_.size(), 0);
   std::uint32_t first_flat = 0;  // flats stand in the order of their units
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
     const auto need = [&](std::uint32_t flat) {
       if (std::find(needed_[u].begin(), needed_[u].end(), flat) != needed_[u].end()) return;
       needed_[u].push_back(flat);
+      if (!flats_[flat].frozen) trained_[u].push_back(flat);
       ++users_[flat];
     };
     for (; first_flat < flats_.size() && flats_[first_flat].unit == u; ++first_flat) need(first_flat);

@@ -24,6 +24,7 @@ struct FlatLayout {
 
   std::string name;
   std::uint32_t unit = 0, group = 0;
+  bool frozen = false;  ///< OptimizerGroup::frozen
   std::vector<FlatSlot> slots;
   ElementCount length;
   ElementCount shard;  ///< length / ranks
@@ -42,6 +43,8 @@ class ShardLayout {
   [[nodiscard]] std::uint32_t unit_count() const { return static_cast<std::uint32_t>(needed_.size()); }
   /// Indices of the flats that a unit needs: its own, then those of the parameters that it shares.
   [[nodiscard]] std::span<const std::uint32_t> needed_by(std::uint32_t unit) const { return needed_[unit]; }
+  /// Those of needed_by() that get gradients.
+  [[nodiscard]] std::span<const std::uint32_t> trained_by(std::uint32_t unit) const { return trained_[unit]; }
   /// How many units use a flat.
   [[nodiscard]] std::uint32_t user_count(std::uint32_t flat) const { return users_[flat]; }
 
@@ -55,7 +58,7 @@ class ShardLayout {
  private:
   std::uint32_t ranks_;
   std::vector<FlatLayout> flats_;
-  std::vector<std::vector<std::uint32_t>> needed_;
+  std::vector<std::vector<std::uint32_t>> needed_, trained_;
   std::vector<std::uint32_t> users_;
   std::vector<std::vector<Place>> places_;
 };

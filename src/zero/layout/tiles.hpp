@@ -20,9 +20,11 @@ struct TileRange {
   ElementCount begin, count;
 };
 
-/// Cuts a shard into tiles of `tile` elements, the last one possibly shorter. A tile never crosses a flat.
+/// Cuts a shard into tiles of `tile` elements, the last one possibly shorter. A tile never crosses a flat. A frozen flat
+/// has none.
 inline std::vector<TileRange> cut_into_tiles(const FlatLayout& flat, ElementCount tile) {
   std::vector<TileRange> tiles;
+  if (flat.frozen) return tiles;
   for (ElementCount begin; begin < flat.shard; begin += tile) {
     tiles.push_back({begin, std::min(tile, flat.shard - begin)});
   }

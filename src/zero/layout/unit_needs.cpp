@@ -11,10 +11,10 @@ UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap
   ByteCount before;
   for (std::uint32_t unit = 0; unit < shards.unit_count(); ++unit) {
     ByteCount gathered, gradients;
-    for (const std::uint32_t flat : shards.needed_by(unit)) {
-      gradients += padded(shards.flats()[flat].length, dtype);
+    for (const std::uint32_t flat : shards.needed_by(unit))
       gathered += padded(shards.flats()[flat].length, dtype) + lease_gap;
-    }
+    for (const std::uint32_t flat : shards.trained_by(unit))
+      gradients += padded(shards.flats()[flat].length, dtype);
     needs.gradients = std::max(needs.gradients, gradients);
     needs.gathered = std::max(needs.gathered, before + gathered);
     before = gathered;
@@ -22,6 +22,8 @@ UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap
   for (std::uint32_t f = 0; f < shards.flats().size(); ++f) {
     const ByteCount size = padded(shards.flats()[f].length, dtype);
     needs.all_flats += size;
+    if (shards.flats()[f].frozen) continue;
+    needs.all_gradients += size;
     if (shards.user_count(f) > 1) needs.shared_gradients += size;
   }
   return needs;
@@ -37,7 +39,7 @@ GradientShare gradient_share(const ShardLayout& shards, DType dtype, const Resid
       std::min(bucket_max, padded(std::min(limits.reduce_bucket, ReductionQueue::elements_enough), dtype));
   const ByteCount held =
       std::min(room, std::max(bucket, needs.gradients) * gradient_rounds(limits)) + needs.shared_gradients;
-  return {.held = std::min(held, needs.all_flats),
+  return {.held = std::min(held, needs.all_gradients),
           .bucket_max = {.elements = limits.reduce_bucket, .bytes = bucket_max}};
 }
 

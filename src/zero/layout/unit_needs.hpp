@@ -15,7 +15,7 @@ struct UnitNeeds {
   ByteCount gradients;  ///< the full gradients of the largest unit
   /// The full gradient of a flat of several units, which stays from the first to the last of them in a backward pass.
   ByteCount shared_gradients;
-  ByteCount all_flats;  ///< of all units, gathered or full gradients; without lease gaps
+  ByteCount all_flats, all_gradients;  ///< of all units; without lease gaps
 };
 
 /// How many of them full gradients need: where reductions overlap, one is written and one is reduced.

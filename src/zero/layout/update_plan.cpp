@@ -34,7 +34,8 @@ Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& con
     update.split = UpdateSplit::ratio;
     update.tiles_on_device = plan.tiles;
   }
-  update.by_cpu = update.split == UpdateSplit::automatic || update.tiles_on_device < plan.tiles;
+  update.by_cpu = update.split == UpdateSplit::automatic || update.tiles_on_device < plan.tiles ||
+                  plan.tiles == 0;  // all is frozen
   if (update.tiles_on_device == 0) return update;
   PENSTOCK_TRY_ASSIGN(const UpdateSlot slot, UpdateSlot::of(plan, config, longest_tile));
   update.slot = round_up(slot.size, extent_alignment);

@@ -49,13 +49,16 @@ struct HostPiece {
   /// Bounds the memory, and gives each of 16 workers a block.
   static constexpr ElementCount elements_max = cpu_adam::block_elements * 16;
 
-  /// Of tiles of at most `longest` elements. Errors: those of cpu_adam::tile_bytes().
+  /// Of tiles of at most `longest` elements; 0: there are none, only frozen parameters. Errors: those of
+  /// cpu_adam::tile_bytes().
   [[nodiscard]] static Result<HostPiece> of(const MemoryPlan& plan, const Config& config,
                                             ElementCount longest) {
-    HostPiece piece{.elements = std::min(elements_max, longest)};
+    const bool has_tiles = !longest.is_zero();
+    HostPiece piece{.elements = has_tiles ? std::min(elements_max, longest) : elements_max};
     if (!plan.tiles_on_device) return piece;
     const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
-    PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(format, piece.elements));
+    PENSTOCK_TRY_ASSIGN(const ByteCount state,
+                        cpu_adam::tile_bytes(format, has_tiles ? piece.elements : ElementCount()));
     const ByteCount parameter = size_of(config.dtype) * piece.elements.value();
     piece.parameter = round_up(state, UpdateSlot::alignment);
     piece.size =

@@ -97,11 +97,11 @@ class CheckpointLease {
 
 /// The destination of one parameter's gradient.
 struct GradientSlot {
-  DeviceTensor tensor;      ///< of the configuration's dtype
+  DeviceTensor tensor;      ///< of the configuration's dtype; empty if the parameter is frozen
   bool accumulate = false;  ///< true: add to the tensor; false: overwrite it, its contents are undefined
 };
 
-/// One parameter's gradient in memory of the caller, of any dtype.
+/// One parameter's gradient in memory of the caller, of any dtype; empty if the parameter is frozen.
 using GradientSource = std::variant<DeviceTensor, HostTensor>;
 
 /// The full gradient of a unit, to be written by its backward and then passed to reduce(). Move-only.
@@ -224,14 +224,15 @@ class Engine {
   /// read_states(), which returns it.
   using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                std::uint64_t first, std::span<const float> values)>;
-  /// Reads the masters and moments of this rank's shards, tile by tile. All ranks together pass each value of each
-  /// parameter once. The states belong to step completed_steps(), also in the middle of the next one. Not collective.
+  /// Reads the masters and moments of this rank's shards, tile by tile; of frozen parameters their values, as masters.
+  /// All ranks together pass each value of each parameter once. The states belong to step completed_steps(), also in the middle of the next one. Not collective.
   Result<void> read_states(const StateSink& sink);
   /// Writes values [first, first + values.size()) of one state of `parameter`, at most 262144 of them, into `values`,
   /// which contains zeros. An error ends restore().
   using StateSource = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                  std::uint64_t first, std::span<float> values)>;
-  /// Sets the masters and moments of this rank's shards as of step `step`, which must be equal on all ranks. With the
+  /// Sets the masters and moments of this rank's shards as of step `step`, which must be equal on all ranks. Of frozen
+  /// parameters asks for masters alone. With the
   /// states that read_states() passed for the same configuration, the run continues with the same result. The number of
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
@@ -256,7 +257,8 @@ class Engine {
   [[nodiscard]] const std::vector<OptimizerGroup>& groups() const;
   /// Replaces them from the next step() on, between steps or within one. Equal on all ranks: step() compares them.
   ///
-  /// Errors: invalid_argument, for another number of groups and for settings that validate() refuses; failed_state.
+  /// Errors: invalid_argument, for another number of groups, for another OptimizerGroup::frozen, and for settings that
+  /// validate() refuses; failed_state.
   /// They change nothing.
   Result<void> set_groups(std::vector<OptimizerGroup> groups);
 
@@ -265,9 +267,9 @@ class Engine {
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
     std::optional<std::uint32_t> micro_batches = {};
     std::optional<double> learning_rate = {};  ///< default: that of the configuration, see scheduler
-    /// Units that get no gradient in this step, because they are frozen or not used: they are neither passed to
-    /// gradients() nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters
-    /// another unit shares can be listed only together with that one. Steps in which a unit gets none count for its
+    /// Units that get no gradient in this step, because it does not use them: they are neither passed to gradients() nor
+    /// to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters another unit
+    /// shares can be listed only together with that one. Units whose parameters are all frozen need not be listed. Steps in which a unit gets none count for its
     /// bias correction, as in DeepSpeed and unlike in PyTorch.
     std::vector<std::uint32_t> units_without_gradient = {};
   };
@@ -289,8 +291,9 @@ class Engine {
   /// Allocates the unit's full gradient. Work that is enqueued on `stream` after this call may write it. Called again
   /// before reduce(), returns the same slots, and their contents are undefined again.
   ///
-  /// Errors: as for acquire(); invalid_argument, when every micro-batch of the unit was reduced already, before the
-  /// units that share a parameter have reduced theirs, and for a repeated call of a unit that shares parameters.
+  /// Errors: as for acquire(); invalid_argument, when all parameters of the unit are frozen, when every micro-batch of
+  /// the unit was reduced already, before the units that share a parameter have reduced theirs, and for a repeated call
+  /// of a unit that shares parameters.
   [[nodiscard]] Result<UnitGradients> gradients(std::uint32_t unit, tiers::Stream& stream);
   /// Averages the gradients over ranks and adds this rank's shard to that of the previous micro-batches. Divides by the
   /// number of ranks, not by that of micro-batches: see StepOptions::micro_batches. The work that writes the gradients

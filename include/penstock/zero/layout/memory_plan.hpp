@@ -95,6 +95,7 @@ struct MemoryPlan {
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
+  ByteCount disk_frozen_shards;  ///< part of disk_shards: frozen parameters, which no step writes
   // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
   // prediction counts the gathers beyond these as they are made. Reads of shards are upper bounds, since shards stay in
   // memory while there is room. In split formats the update reads shards too: a master is the bf16 parameter plus the

@@ -11,6 +11,9 @@ namespace penstock::zero {
 
 /// Settings of the parameters of an optimizer group. What is empty is as the configuration says.
 struct OptimizerGroup {
+  /// The parameters keep their values: they have no gradient and no optimizer states, and their values are of the
+  /// configuration's dtype, because there is no master. Fixed for the life of an engine.
+  bool frozen = false;
   double learning_rate_factor = 1;             ///< of the step's learning rate, whether scheduled or given
   std::optional<std::array<double, 2>> betas;  ///< of the moments; a scheduler does not move them then
   std::optional<double> epsilon;

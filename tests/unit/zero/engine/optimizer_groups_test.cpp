@@ -33,6 +33,7 @@ class TwoGroups {
   }
 
   Engine& engine() { return rank_->engine(); }
+  tiers::Stream& stream() { return *stream_; }
 
   Result<StepOutcome> step() {
     PENSTOCK_TRY(engine().begin_step({}));
@@ -145,6 +146,61 @@ TEST(OptimizerGroups, AreLeftAsTheyWereByARefusal) {
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
   }
   EXPECT_EQ(run.engine().groups()[1].weight_decay, 0.5);
+}
+
+TEST(OptimizerGroups, KeepWhetherTheyAreFrozen) {
+  for (const bool frozen : {true, false}) {
+    TwoGroups run(usual(), {{}, {.frozen = frozen}});
+    const auto refused = run.engine().set_groups({{}, {.frozen = !frozen}});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("groups[1].frozen"), std::string::npos);
+    EXPECT_TRUE(run.engine().set_groups({{.weight_decay = 0.5}, {.frozen = frozen}}));
+    EXPECT_EQ(run.engine().groups()[1].frozen, frozen);
+  }
+}
+
+TEST(OptimizerGroups, GiveFrozenParametersAnEmptySlot) {
+  TwoGroups run(usual(), {{}, {.frozen = true}});
+  run.engine().begin_step({}).value();
+  const auto gradients = run.engine().gradients(0, run.stream()).value();
+  ASSERT_EQ(gradients.slots().size(), 2u);
+  EXPECT_EQ(gradients.slots()[0].tensor.count(), ElementCount(elements));
+  EXPECT_TRUE(gradients.slots()[1].tensor.bytes.empty());
+}
+
+TEST(OptimizerGroups, TakeNoGradientOfTheCallerForFrozenParameters) {
+  TwoGroups run(usual(), {{}, {.frozen = true}});
+  std::vector<float> values(elements, 1.0f);
+  const HostTensor mine{HostSpan(std::span(values)), DType::fp32};
+  run.engine().begin_step({}).value();
+
+  const auto refused = run.engine().reduce(0, std::vector<GradientSource>{mine, mine}, run.stream());
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message().find("the parameter is frozen"), std::string::npos)
+      << refused.error().message();
+  EXPECT_TRUE(run.engine().reduce(0, std::vector<GradientSource>{mine, {}}, run.stream()));
+  EXPECT_TRUE(run.engine().step());
+  EXPECT_EQ(run.masters().at(1), 1.0f);
+  EXPECT_NE(run.masters().at(0), 1.0f);
+}
+
+TEST(OptimizerGroups, OfAUnitThatIsFrozenTakeNoGradient) {
+  TwoGroups run(usual(), {{.frozen = true}, {.frozen = true}});
+  run.engine().begin_step({.units_without_gradient = {0}}).value();  // may be listed
+
+  const auto refused = run.engine().gradients(0, run.stream());
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+  run.engine().begin_step({}).value();
+  const auto named = run.engine().gradients(0, run.stream());
+  ASSERT_FALSE(named);
+  EXPECT_NE(named.error().message().find("all parameters of the unit are frozen"), std::string::npos)
+      << named.error().message();
+  EXPECT_EQ(run.engine().step().value().gradient_norm, 0);
 }
 
 TEST(OptimizerGroups, EndAStepWhoseRateFp32DoesNotHold) {

@@ -100,7 +100,8 @@ TEST(RanksDisagree, OnTheUnitThatTheyAcquire) {
     return ok();
   });
 
-  expect_named(errors, {"all-gather", "parameters of unit 0", "parameters of unit 1"});
+  expect_named(errors, {"all-gather", "parameters of unit 0", "parameters of unit 1",
+                        "flats   first, on rank 0", "flats   second, on rank 1"});
 }
 
 /// A step that reduces the last two units first, perhaps one before the other.
@@ -193,7 +194,9 @@ TEST(RanksDisagree, OnGradientsOfEqualSizeThatTheyReduceTogether) {
     options.config.penstock.device_budget = 1_MiB;
   };
 
-  expect_named(run(reduce, with_room), {"reduce-scatter of 4 flats", "gradients of unit 3"});
+  expect_named(run(reduce, with_room), {"reduce-scatter of 4 flats", "gradients of unit 3",
+                                        "flats   fourth, second, third, first, on rank 0",
+                                        "flats   fourth, third, second, first, on rank 1"});
 }
 
 TEST(RanksDisagree, OnTheLearningRate) {

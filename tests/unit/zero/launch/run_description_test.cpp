@@ -119,6 +119,9 @@ TEST(RunDescription, NamesThePartOfTheModelThatDiffers) {
       [](Job& run) { run.model.groups[0].weight_decay = 0; },
       "the model's optimizer groups, wanted learning_rate_factor 1, as rank 0, got learning_rate_factor 1 "
       "weight_decay 0");
+  expect_named([](Job& run) { run.model.groups[0].frozen = true; },
+               "the model's optimizer groups, wanted learning_rate_factor 1, as rank 0, got frozen "
+               "learning_rate_factor 1");
   expect_named([](Job& run) { run.model.checkpoints = {.count = 1, .size = 8_B}; },
                "the model's activation checkpoints, wanted 0 of 0 bytes, 2 leased at a time, as rank 0, got "
                "1 of 8 bytes, 2 "

@@ -22,7 +22,10 @@ constexpr ElementCount unit_elements{2048};
 /// Units of 2048 elements, 4 KiB in bf16, each with one flat.
 struct Device final : FlatResidency::Effects {
   Device(std::uint32_t units, ByteCount size, const ResidencyLimits& limits, std::vector<std::uint32_t> order)
-      : shards(layout(units), 2),
+      : Device(layout(units), size, limits, std::move(order)) {}
+  Device(const ModelLayout& model, ByteCount size, const ResidencyLimits& limits,
+         std::vector<std::uint32_t> order)
+      : shards(model, 2),
         memory(tiers::Tier::device, size, ledger),
         residency(shards, DType::bf16, {}, limits, {.gathered = memory, .gradients = memory},
                   std::move(order)) {}
@@ -288,6 +291,33 @@ TEST(Stages, BelowThreeGatherEachFlatOnceAStepAndDropNone) {
       EXPECT_EQ(device.take("drop"), Decisions{}) << "stage " << stage;
       device.end_step();
       (void)device.take("");
+    }
+  }
+}
+
+TEST(Stages, BelowThreeKeepFrozenFlatsWhenTheParametersChange) {
+  for (const bool whole : {true, false}) {
+    ModelLayout model = Device::layout(4);
+    model.groups = {{}, {.frozen = true}};
+    for (const std::uint32_t unit : {1u, 2u}) model.units[unit].parameters[0].group = 1;
+    Device device(std::move(model), roomy, {.whole = whole}, unit_order(4, 1));
+    for (std::uint32_t unit = 0; unit < 4; ++unit) device.use(unit);
+    (void)device.take("");
+
+    ASSERT_TRUE(device.residency.drop_for_update("test", device));
+
+    EXPECT_EQ(device.take("drop"),
+              whole ? (Decisions{"drop 0", "drop 3"}) : (Decisions{"drop 0", "drop 1", "drop 2", "drop 3"}));
+    // Those that were dropped come back to their ranges, in any order.
+    const auto places = [&device] {
+      auto all = device.residency.places();
+      return std::vector<std::uint64_t>{all[0], all[9]};
+    };
+    const auto before = places();
+    device.use(3);
+    device.use(0);
+    if (whole) {
+      EXPECT_EQ(places(), before);
     }
   }
 }

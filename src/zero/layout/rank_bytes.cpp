@@ -1,0 +1,49 @@
+#include "zero/layout/rank_bytes.hpp"
+
+#include "zero/layout/padded.hpp"
+
+#include <algorithm>
+
+namespace penstock::zero {
+
+Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
+  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, range.count));
+  return round_up(bytes, extent_alignment);
+}
+
+Result<RankBytes> RankBytes::of(ElementCount tile, const Config& config, const ShardLayout& shards) {
+  RankBytes rank;
+  for (const FlatLayout& flat : shards.flats()) {
+    const ByteCount shard = padded(flat.shard, config.dtype);
+    rank.shards += shard;
+    rank.largest_shard = std::max(rank.largest_shard, shard);
+    if (flat.frozen) continue;
+    const ByteCount gradient = padded(flat.shard, config.grad_accum_dtype);
+    rank.trained_shards += shard;
+    rank.gradients += gradient;
+    rank.largest_trained_shard = std::max(rank.largest_trained_shard, shard);
+    rank.largest_gradient = std::max(rank.largest_gradient, gradient);
+    for (const TileRange& range : cut_into_tiles(flat, tile)) {
+      PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, range));
+      rank.tiles += bytes;
+      rank.largest_tile = std::max(rank.largest_tile, bytes);
+      rank.longest_tile = std::max(rank.longest_tile, range.count);
+      ++rank.tile_count;
+    }
+  }
+  return rank;
+}
+
+RankBytes RankBytes::without(bool tiles_on_device, bool shards_on_device) const {
+  RankBytes rest = *this;
+  if (tiles_on_device) {
+    rest.tiles = rest.largest_tile = rest.gradients = rest.largest_gradient = {};
+  }
+  if (shards_on_device) {
+    rest.shards = rest.trained_shards = rest.largest_shard = rest.largest_trained_shard = {};
+  }
+  return rest;
+}
+
+}  // namespace penstock::zero
