@@ -104,8 +104,8 @@ TEST(EngineFrozen, WritesNothingOfFrozenParametersAfterTheirFirstValues) {
     return result.bytes_written;
   };
   const ByteCount first_values = written(0), three_steps = written(3);
-  // A bias of 200 elements in each of 8 layers and 2 ranks: a shard, a tile, and a gradient in each of two micro-batches,
-  // all of 4 KiB. The frozen weights have 40 KB each.
+  // A bias of 200 elements in each of 8 layers and 2 ranks: a shard, a tile, and a gradient in each of two
+  // micro-batches, all of 4 KiB. The frozen weights have 40 KB each.
   EXPECT_GE(first_values, 8 * 40'000_B);
   EXPECT_LE(three_steps - first_values, 3 * 8 * 2 * 4 * 4_KiB);
 }

@@ -20,8 +20,8 @@ struct TileRange {
   ElementCount begin, count;
 };
 
-/// Cuts a shard into tiles of `tile` elements, the last one possibly shorter. A tile never crosses a flat. A frozen flat
-/// has none.
+/// Cuts a shard into tiles of `tile` elements, the last one possibly shorter. A tile never crosses a flat. A frozen
+/// flat has none.
 inline std::vector<TileRange> cut_into_tiles(const FlatLayout& flat, ElementCount tile) {
   std::vector<TileRange> tiles;
   if (flat.frozen) return tiles;

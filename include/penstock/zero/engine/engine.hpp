@@ -225,7 +225,8 @@ class Engine {
   using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                std::uint64_t first, std::span<const float> values)>;
   /// Reads the masters and moments of this rank's shards, tile by tile; of frozen parameters their values, as masters.
-  /// All ranks together pass each value of each parameter once. The states belong to step completed_steps(), also in the middle of the next one. Not collective.
+  /// All ranks together pass each value of each parameter once. The states belong to step completed_steps(), also in
+  /// the middle of the next one. Not collective.
   Result<void> read_states(const StateSink& sink);
   /// Writes values [first, first + values.size()) of one state of `parameter`, at most 262144 of them, into `values`,
   /// which contains zeros. An error ends restore().
@@ -267,10 +268,10 @@ class Engine {
     /// Their gradients are added, not averaged: the caller divides each micro-batch's loss by this number.
     std::optional<std::uint32_t> micro_batches = {};
     std::optional<double> learning_rate = {};  ///< default: that of the configuration, see scheduler
-    /// Units that get no gradient in this step, because it does not use them: they are neither passed to gradients() nor
-    /// to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters another unit
-    /// shares can be listed only together with that one. Units whose parameters are all frozen need not be listed. Steps in which a unit gets none count for its
-    /// bias correction, as in DeepSpeed and unlike in PyTorch.
+    /// Units that get no gradient in this step, because it does not use them: they are neither passed to gradients()
+    /// nor to reduce(), and step() leaves their parameters and moments as they are. A unit whose parameters another
+    /// unit shares can be listed only together with that one. Units whose parameters are all frozen need not be listed.
+    /// Steps in which a unit gets none count for its bias correction, as in DeepSpeed and unlike in PyTorch.
     std::vector<std::uint32_t> units_without_gradient = {};
   };
   /// Starts a step; units that were acquired since the last one, for an evaluation, are no part of it. All ranks pass
