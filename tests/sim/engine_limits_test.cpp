@@ -42,6 +42,11 @@ RunOptions with_limits(RunOptions options) {
   config.prefetch_bucket_size = random_limit(random, 0);
   config.max_live_parameters = random_limit(random, 0);
   if (random.below(3) > 0) config.overlap_comm = random.below(2) == 0;
+  config.param_persistence_threshold = random_limit(random, 0);
+  config.model_persistence_threshold = random_limit(random, 0);
+  config.max_reuse_distance = random_limit(random, 0);
+  if (random.below(2) == 0) config.penstock.release = Release::reuse_distance;
+  if (random.below(2) == 0) config.max_in_cpu = random_limit(random, 0);
   if (random.below(3) > 0) config.penstock.device_budget = 200_KiB + ByteCount(random.below(600'000));
   Config planned = config;
   planned.offload_param.nvme_paths = planned.offload_optimizer.nvme_paths = {"."};
@@ -69,6 +74,20 @@ TEST(EngineLimits, ChangeNoBit) {
     const RunOptions options = on_disk(seed);
     const RunResult expected = train(without_buckets(options));
     expect_equal(train(with_limits(options)), expected, seed);
+  }
+}
+
+TEST(EngineLimits, OfHostMemoryForParametersKeepTheFirstOnesOffTheDisk) {
+  RunOptions options = on_disk(3);
+  options.model = deep_model();
+  options.config.offload_optimizer.device = OffloadDevice::cpu;
+  const RunResult expected = train(options);
+  const ByteCount all = expected.bytes_written;
+  for (const std::uint64_t part : {4u, 8u}) {  // of eight layers, and the rest of a shard's padding
+    options.config.max_in_cpu = ElementCount(part * 21'000 / options.ranks);
+    const RunResult result = train(options);
+    expect_equal(result, expected, part);
+    EXPECT_EQ(result.bytes_written, part == 8 ? 0_B : all / 2) << part;
   }
 }
 

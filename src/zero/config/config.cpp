@@ -31,6 +31,14 @@ std::string_view to_string(Integrity integrity) {
   return "unknown";
 }
 
+std::string_view to_string(Release release) {
+  switch (release) {
+    case Release::planned: return "planned";
+    case Release::reuse_distance: return "reuse_distance";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(UpdateSplit split) {
   switch (split) {
     case UpdateSplit::ratio: return "ratio";

@@ -36,6 +36,8 @@ inline constexpr std::array enumerators<Integrity>{Integrity::off, Integrity::ch
 template <>
 inline constexpr std::array enumerators<UpdateSplit>{UpdateSplit::ratio, UpdateSplit::automatic};
 template <>
+inline constexpr std::array enumerators<Release>{Release::planned, Release::reuse_distance};
+template <>
 inline constexpr std::array enumerators<Reduction>{Reduction::exact, Reduction::native};
 template <>
 inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};

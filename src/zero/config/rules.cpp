@@ -153,6 +153,17 @@ void note_offload_without_zero(const Config& config, Reader& reader) {
               "is done here; DeepSpeed ignores it at stage 0, which is the default");
 }
 
+/// For keys of which another key makes use.
+void note_unused_limits(const Config& config, Reader& reader) {
+  const auto note = [&](std::string_view key, bool used, const char* reason) {
+    if (!used && reader.was_given(key)) reader.note(key, std::string("has no effect: ") + reason);
+  };
+  note("zero_optimization.offload_param.max_in_cpu", config.offload_param.device == OffloadDevice::nvme,
+       "offload_param.device is not nvme");
+  note("zero_optimization.max_reuse_distance", config.penstock.release == Release::reuse_distance,
+       "penstock.release is planned, which keeps parameters while there is room");
+}
+
 /// For keys that say which processor updates the states that are offloaded.
 void note_unused_update(const Config& config, Reader& reader) {
   if (config.offload_optimizer.device != OffloadDevice::none) return;
@@ -178,6 +189,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
                            "zero_optimization.offload_optimizer", reader);
   note_offload_without_zero(config, reader);
   note_unused_paths(config, reader);
+  note_unused_limits(config, reader);
   note_unused_update(config, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(

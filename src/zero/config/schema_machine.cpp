@@ -121,6 +121,15 @@ constexpr Key keys[] = {
      .choices = "lru|planned",
      .field = own<&PenstockConfig::eviction>,
      .read_by = runtime},
+    {.path = "penstock.release",
+     .kind = text,
+     .help =
+         "when the device drops gathered parameters that are not in use, at stage 3. planned: when their "
+         "memory is needed, first those whose next use is furthest away; reuse_distance: also once that is "
+         "zero_optimization.max_reuse_distance away, as in DeepSpeed",
+     .choices = "planned|reuse_distance",
+     .field = own<&PenstockConfig::release>,
+     .read_by = engine},
     {.path = "penstock.io_engine",
      .kind = text,
      .help = "automatic: the first of the others that works, in this order",

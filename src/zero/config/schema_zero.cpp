@@ -17,7 +17,6 @@ constexpr std::string_view pinned =
     "a rank's host memory is pinned if this is true in an offload block in use; if not, CUDA copies pass "
     "through 32 MiB of pinned memory";
 constexpr std::string_view whole_flats = "a unit is gathered and reduced as a whole, in place";
-constexpr std::string_view planned = "residency and prefetches are decided from the first step's trace";
 constexpr std::string_view always_streams = "tiles are always read ahead and written behind";
 
 constexpr Key keys[] = {
@@ -81,12 +80,16 @@ constexpr Key keys[] = {
      .read_by = engine},
     {.path = "zero_optimization.param_persistence_threshold",
      .kind = count,
-     .status = no_effect,
-     .help = planned},
+     .help =
+         "at stage 3: the parameters that a unit has in one optimizer group are dropped last if each has at "
+         "most so many elements; the default of penstock.device_budget has room for them",
+     .field = field<&Draft::config, &Config::param_persistence_threshold>,
+     .read_by = plan},
     {.path = "zero_optimization.model_persistence_threshold",
      .kind = count,
-     .status = no_effect,
-     .help = planned},
+     .help = "elements of all such parameters together, at most",
+     .field = field<&Draft::config, &Config::model_persistence_threshold>,
+     .read_by = plan},
     {.path = "zero_optimization.max_live_parameters",
      .kind = count,
      .help = "at stage 3: elements of gathered parameters at most, beside those in use. What is above is "
@@ -96,7 +99,12 @@ constexpr Key keys[] = {
              "elements for which penstock.device_budget has room needs a larger number",
      .field = field<&Draft::config, &Config::max_live_parameters>,
      .read_by = engine},
-    {.path = "zero_optimization.max_reuse_distance", .kind = count, .status = no_effect, .help = planned},
+    {.path = "zero_optimization.max_reuse_distance",
+     .kind = count,
+     .help = "with penstock.release \"reuse_distance\": parameters are dropped after their use if the units "
+             "before the next one that needs them have as many elements",
+     .field = field<&Draft::config, &Config::max_reuse_distance>,
+     .read_by = engine},
     {.path = "zero_optimization.module_granularity_threshold",
      .kind = count,
      .status = no_effect,
@@ -252,8 +260,12 @@ constexpr Key keys[] = {
      .help = "penstock.host_budget limits the host memory"},
     {.path = "zero_optimization.offload_param.max_in_cpu",
      .kind = count,
-     .status = no_effect,
-     .help = "penstock.host_budget limits the host memory"},
+     .help =
+         "with device nvme: elements of a rank's parameter shards that are kept in host memory instead, the "
+         "first ones in the model's order",
+     .unset = "0; copies of what is on nvme take the room that penstock.host_budget leaves",
+     .field = field<&Draft::config, &Config::max_in_cpu>,
+     .read_by = plan},
 
     {.path = "zero_optimization.offload_optimizer", .kind = block, .nullable = true},
     {.path = "zero_optimization.offload_optimizer.device",

@@ -97,6 +97,7 @@ Result<void> EngineState::add(tiers::TensorId& id, const FlatLayout& flat, TileR
 
 /// The flat's shard and gradients, and its tiles.
 Result<void> EngineState::add_flat(std::uint32_t index, std::uint64_t& tile_number) {
+  context_.flats[index].shard_on_disk = options_.plan.shards_on_disk && index >= options_.plan.flats_in_host;
   PENSTOCK_TRY(add_shard(context_.flats[index]));
   if (context_.flats[index].layout->frozen) return ok();
   PENSTOCK_TRY(add_gradients(context_.flats[index]));
@@ -120,7 +121,7 @@ Result<void> EngineState::add_shard(FlatState& flat) {
               .size = size,
               .write_behind = true,
               .sealed_in_pass = options_.config.penstock.integrity == Integrity::off},
-             options_.plan.shards_on_disk);
+             flat.shard_on_disk);
 }
 
 Result<void> EngineState::add_gradients(FlatState& flat) {
@@ -210,6 +211,7 @@ void EngineState::predict() {
 }
 
 void EngineState::predict_gather(const FlatState& flat) {
+  if (!flat.shard_on_disk) return;
   const ByteCount reads = shard_reads_.gather(padded(flat.layout->shard, options_.config.dtype));
   context_.runtime.ledger().predict_traffic(tiers::Purpose::parameter_shard, reads, {});
 }

@@ -16,7 +16,6 @@ void ShardReads::acquire(std::uint32_t unit) {
 }
 
 ByteCount ShardReads::gather(ByteCount size) {
-  if (!plan_.shards_on_disk) return {};
   gathered_ += size;
   const bool evicts = plan_.gradients_on_disk || other_order_ || after_other_order_;
   return grow_to(gathered_ * (evicts ? 2 : 1));

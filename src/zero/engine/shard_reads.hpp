@@ -21,7 +21,7 @@ class ShardReads {
   /// What was acquired since the last step was an evaluation.
   void begin_step();
   void acquire(std::uint32_t unit);
-  /// The flat of a shard of `size` bytes is gathered. Returns what is added to the prediction.
+  /// The flat of a shard of `size` bytes, which is on disk, is gathered. Returns what is added to the prediction.
   [[nodiscard]] ByteCount gather(ByteCount size);
   /// A step ends, or is abandoned in its last micro-batch of `micro_batches`. Returns what is added to the prediction:
   /// what the plan predicts beyond the gathers.

@@ -90,6 +90,11 @@ ResidencyLimits limits_of(const MemoryPlan& plan, const Config& config, const Sh
           .overlap = config.overlaps_communication(),
           .prefetch = config.prefetch_bucket_size,
           .live_parameters = whole ? ModelLayout::model_elements_max : config.max_live_parameters,
+          .param_persistence = whole ? ElementCount() : config.param_persistence_threshold,
+          .model_persistence = whole ? ElementCount() : config.model_persistence_threshold,
+          .reuse_distance = whole || config.penstock.release == Release::planned
+                                ? std::nullopt
+                                : std::optional(config.max_reuse_distance),
           .whole = whole};
 }
 
@@ -141,7 +146,20 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
   const std::uint32_t more_slots = plan.checkpoints.device_slots - checkpoint_slots_min(model.checkpoints);
   plan.device_budget = flats + kept;
   plan.device_minimum = plan.device_budget - plan.checkpoints.size * more_slots;
-  if (const ByteCount given = config.penstock.device_budget; !given.is_zero()) {
+  // A larger budget is used if the rehearsal succeeds in it: ranges may fragment worse there.
+  const auto use_larger = [&](ByteCount budget) {
+    const auto rehearsed =
+        rehearse_steps(shards, config.dtype, in_place_of(plan, config), limits_of(plan, config, shards),
+                       config.gradient_accumulation_steps, budget - kept);
+    if (rehearsed) plan.device_budget = budget;
+  };
+  if (const ByteCount given = config.penstock.device_budget; given.is_zero()) {
+    // In place, flats are in host memory, where each lease costs a gap: there is no room for what persists.
+    const ByteCount persistent =
+        plan.shares_memory ? ByteCount()
+                           : persistent_bytes(shards, config.dtype, limits_of(plan, config, shards));
+    if (!persistent.is_zero()) use_larger(flats + persistent + kept);
+  } else {
     if (given < plan.device_minimum) {
       return Error(ErrorCode::budget_too_small, "plan_memory")
           .reason("the device budget is too small for " +
@@ -163,11 +181,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
     const ByteCount left = given - std::min(given, leases);
     const ByteCount rest = std::max(
         ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_budget);
-    // As for leases: if the rehearsal fails in a larger budget, the smaller one is used.
-    const auto more =
-        rehearse_steps(shards, config.dtype, in_place_of(plan, config), limits_of(plan, config, shards),
-                       config.gradient_accumulation_steps, rest - kept);
-    if (more) plan.device_budget = rest;
+    use_larger(rest);
   }
   bound_flats(plan, config, shards);
   return ok();

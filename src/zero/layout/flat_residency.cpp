@@ -22,6 +22,7 @@ FlatResidency::FlatResidency(const ShardLayout& shards, DType dtype, InPlace in_
       limits_(limits),
       budgets_(budgets),
       gradient_share_(gradient_share(shards, dtype, limits, budgets.gradients.size(), has_one_budget())),
+      persistent_(persistent_flats(shards, limits)),
       places_(shards.flats().size()),
       reducing_(gradient_share_.bucket_max),
       order_(shards, std::move(units)) {
@@ -66,6 +67,7 @@ Result<void> FlatResidency::acquire(std::uint32_t unit, Effects& effects) {
 Result<void> FlatResidency::gather_unit(std::uint32_t unit, Effects& effects) {
   if (!limits_.overlap) PENSTOCK_TRY(finish_reducing(effects));
   if (!clearing_) {
+    PENSTOCK_TRY(drop_beyond_reuse(unit, effects));
     PENSTOCK_TRY(drop_above_limit(unit, effects));
     auto gathered = gather_needed(unit, effects);
     if (gathered) return gather_ahead(unit, effects);
@@ -117,7 +119,7 @@ Result<Reservation> FlatResidency::reserve_ahead(std::uint32_t flat, std::uint32
       auto range = budgets_.gathered.reserve(gathered_size(flat), Purpose::gathered_flat);
       if (range) return std::move(*range);
     }
-    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, distance + 1, effects));
+    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(unit, distance + 1, /*persistent=*/false, effects));
     if (!dropped) return Reservation();
   }
 }
@@ -148,8 +150,20 @@ ElementCount FlatResidency::spare_elements(std::uint32_t unit) const {
 
 Result<void> FlatResidency::drop_above_limit(std::uint32_t unit, Effects& effects) {
   while (spare_elements(unit) > limits_.live_parameters) {
-    PENSTOCK_TRY_ASSIGN(const bool dropped, drop_furthest(unit, 0, effects));
+    PENSTOCK_TRY_ASSIGN(const bool dropped, drop_furthest(unit, 0, /*persistent=*/false, effects));
     if (!dropped) return ok();
+  }
+  return ok();
+}
+
+Result<void> FlatResidency::drop_beyond_reuse(std::uint32_t unit, Effects& effects) {
+  if (!limits_.reuse_distance) return ok();
+  const std::vector<bool> needed = order_.needed_within(*limits_.reuse_distance, unit);
+  for (auto flat = gathered_.begin(); flat != gathered_.end();) {
+    const std::uint32_t next = *flat++;
+    const Place& place = places_[next];
+    if (needed[next] || persistent_[next] || place.leases > 0 || place.ahead) continue;
+    PENSTOCK_TRY(drop(next, effects));
   }
   return ok();
 }
@@ -202,11 +216,16 @@ Result<Reservation> FlatResidency::reserve(ByteCount size, Purpose purpose, std:
       continue;
     }
     if (dropping_helps) {
-      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, 1, effects));
+      PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, 1, /*persistent=*/false, effects));
       if (dropped) continue;
     }
-    if (!finishing_helps || reducing_.empty()) return out_of_memory(budget, size);
-    PENSTOCK_TRY(finish_oldest_gradient(effects));
+    if (finishing_helps && !reducing_.empty()) {
+      PENSTOCK_TRY(finish_oldest_gradient(effects));
+      continue;
+    }
+    if (!dropping_helps) return out_of_memory(budget, size);
+    PENSTOCK_TRY_ASSIGN(auto dropped, drop_furthest(for_unit, 1, /*persistent=*/true, effects));
+    if (!dropped) return out_of_memory(budget, size);
   }
 }
 
@@ -231,13 +250,14 @@ Error FlatResidency::out_of_memory(const tiers::MemoryBudget& budget, ByteCount 
 }
 
 /// Of the gathered flats that are not leased, that `for_unit` does not need, and that are not needed in the next
-/// `distance_min` uses, drops the one that is needed last. False when there is none.
-Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min,
+/// `distance_min` uses, drops the one that is needed last: of those that persist, or of the others. False when there is
+/// none.
+Result<bool> FlatResidency::drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min, bool persistent,
                                           Effects& effects) {
   std::optional<std::uint32_t> furthest;
   std::uint64_t distance = 0;
   for (const std::uint32_t flat : gathered_) {
-    if (places_[flat].leases > 0 || needs(for_unit, flat)) continue;
+    if (persistent_[flat] != persistent || places_[flat].leases > 0 || needs(for_unit, flat)) continue;
     const std::uint64_t until = order_.uses_until_needed(flat);
     if (until < distance_min) continue;
     if (!furthest || until > distance) furthest = flat, distance = until;

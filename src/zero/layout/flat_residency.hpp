@@ -137,6 +137,7 @@ class FlatResidency {
                                            Effects& effects);
   [[nodiscard]] bool may_hold_ahead(std::uint32_t flat, std::uint32_t unit, std::size_t distance) const;
   Result<void> drop_above_limit(std::uint32_t unit, Effects& effects);
+  Result<void> drop_beyond_reuse(std::uint32_t unit, Effects& effects);
   Result<void> drop_unleased(Effects& effects);
   using Ranges = std::vector<std::pair<std::uint32_t, tiers::Reservation>>;  // by flat
   Result<Ranges> reserve_gradients(std::uint32_t unit, Effects& effects);
@@ -144,7 +145,8 @@ class FlatResidency {
                                      Effects& effects);
   [[nodiscard]] Error out_of_memory(const tiers::MemoryBudget& budget, ByteCount size) const;
   Result<void> take_and_gather(std::uint32_t flat, tiers::Reservation range, Effects& effects);
-  Result<bool> drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min, Effects& effects);
+  Result<bool> drop_furthest(std::uint32_t for_unit, std::uint64_t distance_min, bool persistent,
+                             Effects& effects);
   Result<void> drop(std::uint32_t flat, Effects& effects, bool keeps_range = false);
   Result<void> start_closed_buckets(Effects& effects);
   Result<void> finish_oldest_gradient(Effects& effects);
@@ -167,6 +169,7 @@ class FlatResidency {
   const ResidencyLimits limits_;
   const Budgets budgets_;
   const GradientShare gradient_share_;
+  const std::vector<bool> persistent_;  // by flat
   std::vector<Place> places_;
   std::set<std::uint32_t> gathered_;                                   // flats
   ElementCount gathered_elements_, leased_elements_, ahead_elements_;  // of gathered flats

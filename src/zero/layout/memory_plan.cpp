@@ -116,11 +116,10 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   if (!plan.shares_memory && !plan.tiles_on_device) need.streamed.incoming = rank.largest_trained_shard;
   if (need.may_spill) need.streamed.gradient = rank.largest_gradient;
   if (plan.shards_on_disk) {
-    need.streamed.shard = rank.largest_shard;
+    need.streamed.shard = rank.largest_disk_shard;
     need.streamed.leases = leases;
-  } else {
-    need.resident += rank.shards;
   }
+  need.resident += rank.shards - rank.disk_shards;
   if (need.tiles_on_disk) {
     need.streamed.tile = rank.largest_tile;
     need.ring = rank.largest_tile * tile_ring(config.penstock.tiles_in_flight, plan.update.tiles());
@@ -238,7 +237,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   ByteCount left = plan.host_budget - plan.host_minimum;
   const auto take = [&left](ByteCount bytes) { return bytes <= left ? (left -= bytes, true) : false; };
   plan.gradients_on_disk = need.may_spill && !take(rank.gradients);
-  const bool shards_stay = plan.shards_on_disk && take(rank.shards);
+  const bool shards_stay = plan.shards_on_disk && take(rank.disk_shards);
   left -= place_checkpoints(plan, need, left);
   if (!need.tiles_on_disk) {
     plan.tiles_in_host = plan.tiles_on_device ? 0 : plan.tiles;
@@ -249,7 +248,7 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
   if (!plan.gradients_on_disk) sweep.gradient = {};
   if (shards_stay) sweep.shard = {};
   const ByteCount fixed = need.resident + (plan.gradients_on_disk ? ByteCount() : rank.gradients) +
-                          (shards_stay ? rank.shards : ByteCount()) +
+                          (shards_stay ? rank.disk_shards : ByteCount()) +
                           (need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host : ByteCount()) +
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
@@ -277,8 +276,8 @@ void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need)
   plan.host_tiles = need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host + need.ring : rank.tiles;
   plan.host_shards = rank.shards;
   plan.host_gradients = rank.gradients;
-  plan.disk_shards = plan.shards_on_disk ? rank.shards : ByteCount();
-  plan.disk_frozen_shards = plan.shards_on_disk ? rank.shards - rank.trained_shards : ByteCount();
+  plan.disk_shards = rank.disk_shards;
+  plan.disk_frozen_shards = rank.disk_frozen_shards;
   plan.disk_gradients = plan.gradients_on_disk ? rank.gradients : ByteCount();
   const MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
   if (checkpoints.leave_device()) {
@@ -316,6 +315,18 @@ void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   }
 }
 
+/// The first flats whose shards have at most Config::max_in_cpu elements together.
+std::uint32_t flats_in_host(const Config& config, const ShardLayout& shards) {
+  ElementCount left = config.max_in_cpu.value_or(ElementCount());
+  std::uint32_t count = 0;
+  for (const FlatLayout& flat : shards.flats()) {
+    if (flat.shard > left) break;
+    left -= flat.shard;
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
@@ -330,7 +341,9 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan.fingerprint = plan_fingerprint(config, model, ranks);
   plan.local_ranks = local_ranks;
   plan.shares_memory = ranks == 1 && device_memory == tiers::DeviceMemory::host;
-  plan.shards_on_disk = config.offload_param.device == OffloadDevice::nvme;
+  plan.flats_in_host = flats_in_host(config, shards);
+  plan.shards_on_disk =
+      config.offload_param.device == OffloadDevice::nvme && plan.flats_in_host < shards.flats().size();
   if (device_memory == tiers::DeviceMemory::separate) {
     plan.device_squares = true;
     plan.tiles_on_device = config.offload_optimizer.device == OffloadDevice::none;
@@ -338,7 +351,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     plan_collectives(plan, config, shards, ranks);
   }
   plan.tile_elements = tile_elements(config, plan.tiles_on_device);
-  PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan.tile_elements, config, shards));
+  PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan, config, shards));
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
   PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, all.longest_tile));

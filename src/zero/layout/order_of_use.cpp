@@ -52,6 +52,20 @@ std::uint64_t OrderOfUse::uses_until_needed(std::uint32_t flat) const {
   return next == uses.end() ? std::numeric_limits<std::uint64_t>::max() : *next - position_;
 }
 
+std::vector<bool> OrderOfUse::needed_within(ElementCount distance, std::uint32_t first) const {
+  std::vector<bool> needed(shards_.flats().size());
+  ElementCount used;
+  const auto use = [&](std::uint32_t unit) {
+    for (const std::uint32_t flat : shards_.needed_by(unit)) {
+      needed[flat] = true;
+      used += shards_.flats()[flat].length;
+    }
+  };
+  use(first);
+  for (std::size_t i = position_; i < predicted_.size() && used < distance; ++i) use(predicted_[i]);
+  return needed;
+}
+
 void OrderOfUse::forget_uses() {
   recorded_.clear();
   position_ = 0;

@@ -35,6 +35,10 @@ class OrderOfUse {
   /// Uses from now until a unit needs `flat`, in the predicted order; the largest number when none does.
   [[nodiscard]] std::uint64_t uses_until_needed(std::uint32_t flat) const;
 
+  /// By flat: whether a unit needs it before `first` and the units after now have used `distance` elements. DeepSpeed's
+  /// rule, with whole flats instead of parameters: in the order that is not predicted none is.
+  [[nodiscard]] std::vector<bool> needed_within(ElementCount distance, std::uint32_t first) const;
+
   [[nodiscard]] bool has_uses() const { return !recorded_.empty(); }
   /// Forgets the uses since the last step, which are no part of one.
   void forget_uses();

@@ -12,19 +12,24 @@ Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
   return round_up(bytes, extent_alignment);
 }
 
-Result<RankBytes> RankBytes::of(ElementCount tile, const Config& config, const ShardLayout& shards) {
+Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
   RankBytes rank;
-  for (const FlatLayout& flat : shards.flats()) {
+  for (std::size_t f = 0; f < shards.flats().size(); ++f) {
+    const FlatLayout& flat = shards.flats()[f];
     const ByteCount shard = padded(flat.shard, config.dtype);
     rank.shards += shard;
-    rank.largest_shard = std::max(rank.largest_shard, shard);
+    if (plan.shards_on_disk && f >= plan.flats_in_host) {
+      rank.disk_shards += shard;
+      if (flat.frozen) rank.disk_frozen_shards += shard;
+      rank.largest_disk_shard = std::max(rank.largest_disk_shard, shard);
+    }
     if (flat.frozen) continue;
     const ByteCount gradient = padded(flat.shard, config.grad_accum_dtype);
     rank.trained_shards += shard;
     rank.gradients += gradient;
     rank.largest_trained_shard = std::max(rank.largest_trained_shard, shard);
     rank.largest_gradient = std::max(rank.largest_gradient, gradient);
-    for (const TileRange& range : cut_into_tiles(flat, tile)) {
+    for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
       PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, range));
       rank.tiles += bytes;
       rank.largest_tile = std::max(rank.largest_tile, bytes);
@@ -41,7 +46,7 @@ RankBytes RankBytes::without(bool tiles_on_device, bool shards_on_device) const 
     rest.tiles = rest.largest_tile = rest.gradients = rest.largest_gradient = {};
   }
   if (shards_on_device) {
-    rest.shards = rest.trained_shards = rest.largest_shard = rest.largest_trained_shard = {};
+    rest.shards = rest.trained_shards = rest.largest_trained_shard = {};
   }
   return rest;
 }

@@ -5,6 +5,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/units.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/layout/memory_plan.hpp>
 
 #include <cstdint>
 
@@ -13,13 +14,15 @@ namespace penstock::zero {
 /// The bytes of one rank by kind, and the largest tensor of each kind, padded as extents are.
 struct RankBytes {
   ByteCount shards, gradients, tiles;
-  ByteCount trained_shards;  ///< of shards: those that are not frozen
-  ByteCount largest_shard, largest_trained_shard, largest_gradient, largest_tile;
+  ByteCount trained_shards;                   ///< of shards: those that are not frozen
+  ByteCount disk_shards, disk_frozen_shards;  ///< of shards: those of flats from MemoryPlan::flats_in_host on
+  ByteCount largest_trained_shard, largest_disk_shard, largest_gradient, largest_tile;
   ElementCount longest_tile;
   std::uint64_t tile_count = 0;
 
-  /// Errors: those of cpu_adam::tile_bytes().
-  [[nodiscard]] static Result<RankBytes> of(ElementCount tile, const Config& config,
+  /// Of a plan with these members: tile_elements, shards_on_disk and flats_in_host. Errors: those of
+  /// cpu_adam::tile_bytes().
+  [[nodiscard]] static Result<RankBytes> of(const MemoryPlan& plan, const Config& config,
                                             const ShardLayout& shards);
   /// What is left in host memory and on disk, if tiles and gradients, or shards too, are kept on the device.
   [[nodiscard]] RankBytes without(bool tiles_on_device, bool shards_on_device) const;

@@ -29,11 +29,43 @@ UnitNeeds unit_needs(const ShardLayout& shards, DType dtype, ByteCount lease_gap
   return needs;
 }
 
+std::vector<bool> persistent_flats(const ShardLayout& shards, const ResidencyLimits& limits) {
+  std::vector<bool> persistent;
+  ElementCount sum;
+  for (const FlatLayout& flat : shards.flats()) {
+    ElementCount of_flat;
+    bool small = true;
+    for (const FlatSlot& slot : flat.slots) {
+      small = small && slot.count <= limits.param_persistence;
+      of_flat += slot.count;
+    }
+    const bool persists =
+        small && sum <= limits.model_persistence && of_flat <= limits.model_persistence - sum;
+    if (persists) sum += of_flat;
+    persistent.push_back(persists);
+  }
+  return persistent;
+}
+
+ByteCount persistent_bytes(const ShardLayout& shards, DType dtype, const ResidencyLimits& limits) {
+  const std::vector<bool> persistent = persistent_flats(shards, limits);
+  ByteCount bytes;
+  for (std::size_t f = 0; f < persistent.size(); ++f) {
+    if (persistent[f]) bytes += padded(shards.flats()[f].length, dtype);
+  }
+  return bytes;
+}
+
 GradientShare gradient_share(const ShardLayout& shards, DType dtype, const ResidencyLimits& limits,
                              ByteCount budget, bool with_gathered) {
   const UnitNeeds needs = unit_needs(shards, dtype, {});
   const ByteCount gathered = limits.whole ? needs.all_flats : needs.gathered;
-  const ByteCount beside = needs.shared_gradients + (with_gathered ? gathered : ByteCount());
+  ByteCount beside = needs.shared_gradients + (with_gathered ? gathered : ByteCount());
+  if (with_gathered) {
+    const ByteCount persistent = persistent_bytes(shards, dtype, limits);
+    const bool fits = beside + persistent + needs.gradients * gradient_rounds(limits) <= budget;
+    if (fits) beside += persistent;
+  }
   const ByteCount room = budget - std::min(budget, beside), bucket_max = room / gradient_rounds(limits);
   const ByteCount bucket =
       std::min(bucket_max, padded(std::min(limits.reduce_bucket, ReductionQueue::elements_enough), dtype));

@@ -7,6 +7,8 @@
 #include <penstock/base/dtype.hpp>
 #include <penstock/base/units.hpp>
 
+#include <vector>
+
 namespace penstock::zero {
 
 /// Room on the device for units.
@@ -17,6 +19,11 @@ struct UnitNeeds {
   ByteCount shared_gradients;
   ByteCount all_flats, all_gradients;  ///< of all units; without lease gaps
 };
+
+/// By flat: whether it persists, see ResidencyLimits::param_persistence.
+[[nodiscard]] std::vector<bool> persistent_flats(const ShardLayout& shards, const ResidencyLimits& limits);
+[[nodiscard]] ByteCount persistent_bytes(const ShardLayout& shards, DType dtype,
+                                         const ResidencyLimits& limits);
 
 /// How many of them full gradients need: where reductions overlap, one is written and one is reduced.
 [[nodiscard]] constexpr std::uint64_t gradient_rounds(const ResidencyLimits& limits) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +60,14 @@ enum class UpdateSplit : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(UpdateSplit split);
 
+/// When the device drops gathered parameters that are not in use, at stage 3.
+enum class Release : std::uint8_t {
+  planned,         ///< when their memory is needed, first those whose next use is furthest away
+  reuse_distance,  ///< as in DeepSpeed: also once their next use is Config::max_reuse_distance away
+};
+
+[[nodiscard]] std::string_view to_string(Release release);
+
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
   ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
@@ -69,6 +78,7 @@ struct PenstockConfig {
   ElementCount
       unit_elements_max;  ///< of a unit's parameters, shared ones included; 0: no limit. See cut_rows()
   swap::Eviction eviction = swap::Eviction::planned;
+  Release release = Release::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
   cpu_adam::StateFormat state_format =
@@ -125,7 +135,18 @@ struct Config {
   /// Elements of gathered parameters, at most, beside those of the unit in use and of leased units. What is above is
   /// dropped, even where memory is free. At stage 3 only.
   ElementCount max_live_parameters{1'000'000'000};
+  /// At stage 3, flats whose parameters all have at most so many elements are dropped last, while all of them together
+  /// have at most model_persistence_threshold elements; the default device budget has room for them beside the units in
+  /// use. A flat has the parameters of a unit and an optimizer group: give small ones a group of their own.
+  ElementCount param_persistence_threshold{100'000};
+  ElementCount model_persistence_threshold{std::numeric_limits<std::int64_t>::max()};
+  /// Elements that the next units use, up to which a gathered flat is kept for one of them; for
+  /// PenstockConfig::release.
+  ElementCount max_reuse_distance{1'000'000'000};
   OffloadConfig offload_param, offload_optimizer;
+  /// offload_param.max_in_cpu: with offload_param on nvme, elements of a rank's parameter shards that are kept in host
+  /// memory, the first ones in the order of the layout. None: the others' copies take what host memory has room for.
+  std::optional<ElementCount> max_in_cpu;
   /// offload_optimizer.ratio: the part of the tiles that the CPU updates, from 0 to 1; the device updates the others,
   /// and all that are kept in its memory.
   float cpu_update_ratio = 1;

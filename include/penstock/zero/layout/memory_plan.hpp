@@ -32,7 +32,9 @@ struct MemoryPlan {
   ElementCount tile_elements;  ///< of each tile but the last ones of flats
   /// The device computes the squares of gradients of which no sum is kept in host memory. Its memory is separate.
   bool device_squares = false;
-  bool shards_on_disk = false;
+  bool shards_on_disk = false;  ///< all but the next ones
+  std::uint32_t flats_in_host =
+      0;  ///< the first flats, whose shards are kept in host memory: see Config::max_in_cpu
   bool gradients_on_disk = false;              ///< gradients spill to disk, because the host budget is short
   std::uint64_t tiles = 0, tiles_in_host = 0;  ///< all tiles; those that stay in host memory
   /// Maximum number of tiles prefetched while all of them belong to the flat that is being updated. With more, a tile
@@ -148,7 +150,8 @@ struct MemoryPlan {
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
 /// sum of staging, the tiles and checkpoints in flight, all gradients, and the shards, tiles and checkpoints that are
-/// not on NVMe, where checkpoints are if anything else is. Without a configured device budget, it is device_minimum.
+/// not on NVMe, where checkpoints are if anything else is. Without a configured device budget, it is device_minimum and
+/// room for the flats that persist, see Config::param_persistence_threshold.
 /// What is more than that is used for checkpoints first. If shares_memory, the configured device budget counts leased
 /// shards too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
 ///

@@ -106,6 +106,9 @@ TEST_P(GoldenConfig, HasTheEffectThatItHasInDeepSpeed) {
   EXPECT_EQ(config->reduce_bucket_size.value(), zero["reduce_bucket_size"].asUInt64());
   EXPECT_EQ(config->prefetch_bucket_size.value(), zero["prefetch_bucket_size"].asUInt64());
   EXPECT_EQ(config->max_live_parameters.value(), zero["max_live_parameters"].asUInt64());
+  EXPECT_EQ(config->param_persistence_threshold.value(), zero["param_persistence_threshold"].asUInt64());
+  EXPECT_EQ(config->model_persistence_threshold.value(), zero["model_persistence_threshold"].asUInt64());
+  EXPECT_EQ(config->max_reuse_distance.value(), zero["max_reuse_distance"].asUInt64());
   // A default differs on purpose: DeepSpeed's requests are smaller.
   const Json::Value given = test::golden_json("config/expected.json")["defaults_for_train_batch_size_1"];
   if (effective["aio"]["block_size"] != given["aio"]["block_size"]) {

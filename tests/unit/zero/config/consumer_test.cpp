@@ -64,7 +64,13 @@ const char* const scenarios[] = {
     // Limits that the model reaches.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 3, "reduce_bucket_size": 50000, "prefetch_bucket_size": 1,
-                              "max_live_parameters": 60000}})",
+                              "max_live_parameters": 60000, "max_reuse_distance": 50000,
+                              "param_persistence_threshold": 100},
+        "penstock": {"release": "reuse_distance"}})",
+    // Small flats, of which the device holds some.
+    R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
+        "zero_optimization": {"stage": 3, "param_persistence_threshold": 300,
+                              "model_persistence_threshold": 1000}})",
 };
 
 Json::Value parse(const std::string& text) {
@@ -121,6 +127,9 @@ std::string observe_plan(const Config& config) {
   const auto plan = plan_memory(config, test::small_model(), ranks, ranks);
   if (!plan) return plan.error().message();
   std::ostringstream text;
+  // A model of which the smallest device budget does not hold everything.
+  if (const auto deep = plan_memory(config, test::deep_model(), ranks, ranks))
+    text << deep->device_budget.value() << ' ';
   for (const ByteCount bytes :
        {plan->host_budget,  plan->host_minimum,     plan->device_budget,        plan->device_minimum,
         plan->swap_bytes,   plan->swap_tensor_max,  plan->device_gathered,      plan->device_gradients,
@@ -232,7 +241,7 @@ std::string observe_limits(const Config& config) {
     residency.release(order[i]);
     if (i < shards.unit_count()) continue;
     residency.open_gradients(order[i], decisions).value();
-    for (const std::uint32_t flat : shards.needed_by(order[i])) (void)residency.close_gradient(flat);
+    for (const std::uint32_t flat : shards.trained_by(order[i])) (void)residency.close_gradient(flat);
     residency.reduce_buckets(decisions).value();
   }
   return decisions.text;

@@ -60,11 +60,5 @@ TEST(ShardReads, OfAnEvaluationAreBesideThoseOfTheStep) {
   EXPECT_EQ(step(reads, {0, 1, 2, 2, 1, 0}), shard * (18 - 3));
 }
 
-TEST(ShardReads, AreNoneOfShardsInMemory) {
-  const MemoryPlan plan;
-  ShardReads reads(plan, units);
-  EXPECT_EQ(step(reads, {2, 1, 0, 0, 0, 1}), 0_B);
-}
-
 }  // namespace
 }  // namespace penstock::zero

@@ -306,6 +306,33 @@ TEST(MemoryPlan, SpreadsHostTilesEvenlyAndNoMoreThanFit) {
   EXPECT_LE(plan.host_minimum + plan.host_gradients + plan.host_tiles, plan.host_budget);
 }
 
+TEST(MemoryPlan, KeepsTheFirstShardsInHostMemoryUpToMaxInCpu) {
+  Config config{.stage = 3};
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  config.offload_param = {.device = OffloadDevice::nvme, .nvme_paths = {"/no/a"}};
+  ModelLayout model;
+  for (int i = 0; i < 4; ++i) model.units.push_back({"unit", {{"weight", ElementCount(8192), 0}}, {}});
+  const auto plan_of = [&](std::optional<std::uint64_t> max) {
+    config.max_in_cpu.reset();
+    if (max) config.max_in_cpu = ElementCount(*max);
+    return plan_memory(config, model, 2, 2).value();
+  };
+  const ByteCount shard = 8_KiB;  // 4096 elements
+  const MemoryPlan none = plan_of(std::nullopt);
+  EXPECT_EQ(none.disk_shards, shard * 4);
+  EXPECT_EQ(plan_of(4095).disk_shards, none.disk_shards);
+  const MemoryPlan two = plan_of(2 * 4096);
+  EXPECT_EQ(two.flats_in_host, 2u);
+  EXPECT_EQ(two.disk_shards, shard * 2);
+  EXPECT_EQ(two.shard_writes, shard * 2);
+  EXPECT_EQ(two.shard_reads_max, shard * 4);
+  EXPECT_EQ(two.swap_bytes, none.swap_bytes - shard * 2);
+  EXPECT_EQ(two.host_minimum, none.host_minimum + shard * 2);
+  const MemoryPlan all = plan_of(4 * 4096);
+  EXPECT_FALSE(all.shards_on_disk);
+  EXPECT_EQ(all.swap_bytes, 0_B);
+}
+
 TEST(MemoryPlan, CountsThePeersSlotsOfAnExactReductionBetweenGpus) {
   const ModelLayout model = test::small_model();
   const auto plan = [&](std::optional<Reduction> reduction, std::uint32_t ranks,

@@ -3,11 +3,14 @@
 
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/flat_residency.hpp"
+#include "zero/layout/unit_needs.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -172,6 +175,7 @@ TEST(Buckets, HoldTheirMemoryOneAtATimeWithoutOverlap) {
 
 TEST(Buckets, TakeTheMemoryOfOneUnitLessWithoutOverlap) {
   Config config{.stage = 3};
+  config.param_persistence_threshold = {};
   config.dtype = config.grad_accum_dtype = DType::bf16;
   const auto plan = [&] { return plan_memory(config, Device::layout(6), 2, 2).value(); };
   const MemoryPlan overlapping = plan();
@@ -271,6 +275,128 @@ struct SixUnits {
   MemoryPlan plan;
   ResidencyLimits limits;
 };
+
+/// Units with a matrix and a vector, in flats of their own: 0 and 1 of the first unit, 2 and 3 of the second …
+ModelLayout with_vectors(std::uint32_t units) {
+  ModelLayout model = Device::layout(units);
+  model.groups = {{}, {.weight_decay = 0}};
+  for (UnitLayout& unit : model.units) unit.parameters.push_back({"bias", ElementCount(100), 1});
+  return model;
+}
+
+/// The gathers of the second of two steps, in a memory.
+Decisions gathers_of_a_step(const ModelLayout& model, ByteCount memory, const ResidencyLimits& limits) {
+  const auto units = static_cast<std::uint32_t>(model.units.size());
+  Device device(model, memory, limits, unit_order(units, 1));
+  for (int step = 0; step < 2; ++step) {
+    (void)device.take("");
+    for (std::uint32_t unit = 0; unit < units; ++unit) device.use(unit);
+    for (std::uint32_t unit = units; unit-- > 0;) {
+      device.use(unit);
+      EXPECT_TRUE(device.residency.open_gradients(unit, device));
+      for (const std::uint32_t flat : device.shards.trained_by(unit))
+        (void)device.residency.close_gradient(flat);
+      EXPECT_TRUE(device.residency.reduce_buckets(device));
+    }
+    if (step == 0) device.end_step();
+  }
+  return device.take("gather");
+}
+
+std::size_t count_vectors(const Decisions& gathers) {
+  return static_cast<std::size_t>(std::count_if(gathers.begin(), gathers.end(), [](const std::string& one) {
+    return std::stoi(one.substr(one.find(' '))) % 2 == 1;
+  }));
+}
+
+TEST(Persistence, KeepsSmallFlatsGatheredWhileThereIsRoom) {
+  Config config{.stage = 3};
+  config.dtype = config.grad_accum_dtype = DType::bf16;
+  const ModelLayout model = with_vectors(6);
+  const auto plan_of = [&](std::uint64_t threshold) {
+    config.param_persistence_threshold = ElementCount(threshold);
+    return plan_memory(config, model, 2, 2).value();
+  };
+  const MemoryPlan dropping = plan_of(99), keeping = plan_of(100);
+  EXPECT_EQ(dropping.device_budget, dropping.device_minimum);
+  EXPECT_EQ(keeping.device_minimum, dropping.device_minimum);
+  EXPECT_EQ(keeping.device_budget, keeping.device_minimum + 6 * 4_KiB);
+
+  const ShardLayout shards(model, 2);
+  const auto gathers = [&](const MemoryPlan& plan) {
+    return gathers_of_a_step(model, plan.device_flats(), limits_of(plan, config, shards));
+  };
+  config.param_persistence_threshold = ElementCount(100);
+  EXPECT_EQ(count_vectors(gathers(keeping)), 6u);
+  EXPECT_GT(gathers(keeping).size(), 12u);  // matrices are gathered again
+  config.param_persistence_threshold = {};
+  EXPECT_GT(count_vectors(gathers(dropping)), 6u);
+}
+
+TEST(Persistence, EndsWithTheElementsOfTheWholeModel) {
+  ModelLayout model = with_vectors(4);
+  model.units[1].parameters.push_back({"gain", ElementCount(300), 1});
+  const ShardLayout shards(model, 2);
+  const auto persistent = [&](std::uint64_t of_parameter, std::uint64_t of_model) {
+    return persistent_flats(shards, {.param_persistence = ElementCount(of_parameter),
+                                     .model_persistence = ElementCount(of_model)});
+  };
+  using Flats = std::vector<bool>;
+  EXPECT_EQ(persistent(0, 10'000), Flats(8));
+  // A flat with a larger parameter does not persist.
+  EXPECT_EQ(persistent(100, 10'000), (Flats{false, true, false, false, false, true, false, true}));
+  EXPECT_EQ(persistent(300, 10'000), (Flats{false, true, false, true, false, true, false, true}));
+  EXPECT_EQ(persistent(300, 300), (Flats{false, true, false, false, false, true, false, true}));
+  EXPECT_EQ(persistent(300, 299), (Flats{false, true, false, false, false, true, false, false}));
+  EXPECT_EQ(persistent(2048, 1'000'000), Flats(8, true));
+}
+
+TEST(Persistence, IsNoneBelowStageThree) {
+  Config config{.stage = 2};
+  const ShardLayout shards(Device::layout(2), 2);
+  EXPECT_EQ(persistent_flats(shards, limits_of({}, config, shards)), std::vector<bool>(2));
+}
+
+TEST(ReuseDistance, DropsWhatTheNextUnitsDoNotNeed) {
+  const auto drops = [](std::optional<ElementCount> distance, ElementCount persistence) {
+    Device device(4, roomy,
+                  {.prefetch = {},
+                   .param_persistence = persistence,
+                   .model_persistence = ElementCount(1'000'000),
+                   .reuse_distance = distance},
+                  unit_order(4, 1));
+    for (std::uint32_t unit = 0; unit < 4; ++unit) device.use(unit);
+    for (std::uint32_t unit = 4; unit-- > 0;) device.use(unit);
+    return device.take("drop");
+  };
+  EXPECT_EQ(drops(std::nullopt, {}), Decisions{});
+  EXPECT_EQ(drops(unit_elements * 100, {}),
+            (Decisions{"drop 3", "drop 2", "drop 1"}));  // not needed any more
+  // The unit in use and the next one: 3 is used twice in a row.
+  EXPECT_EQ(drops(unit_elements * 2, {}),
+            (Decisions{"drop 0", "drop 1", "drop 2", "drop 3", "drop 2", "drop 1"}));
+  EXPECT_EQ(drops(unit_elements * 3, {}), (Decisions{"drop 0", "drop 1", "drop 3", "drop 2", "drop 1"}));
+  EXPECT_EQ(drops(unit_elements * 2, unit_elements), Decisions{});
+}
+
+TEST(ReuseDistance, KeepsWhatWasGatheredAhead) {
+  Device device(4, roomy, {.prefetch = unit_elements, .reuse_distance = ElementCount(1)}, unit_order(4, 1));
+  device.use(0);
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1"}));
+  device.use(1);
+  EXPECT_EQ(device.take("drop"), Decisions{"drop 0"});
+}
+
+TEST(ReuseDistance, IsThatOfTheConfigurationWhereItIsAskedFor) {
+  Config config{.stage = 3};
+  config.max_reuse_distance = ElementCount(7);
+  const ShardLayout shards(Device::layout(2), 2);
+  EXPECT_EQ(limits_of({}, config, shards).reuse_distance, std::nullopt);
+  config.penstock.release = Release::reuse_distance;
+  EXPECT_EQ(limits_of({}, config, shards).reuse_distance, ElementCount(7));
+  config.stage = 2;
+  EXPECT_EQ(limits_of({}, config, shards).reuse_distance, std::nullopt);
+}
 
 TEST(Stages, BelowThreeGatherEachFlatOnceAStepAndDropNone) {
   Config config;
