@@ -380,9 +380,10 @@ TEST(ReuseDistance, DropsWhatTheNextUnitsDoNotNeed) {
 }
 
 TEST(ReuseDistance, KeepsWhatWasGatheredAhead) {
-  Device device(4, roomy, {.prefetch = unit_elements, .reuse_distance = ElementCount(1)}, unit_order(4, 1));
+  Device device(4, roomy, {.prefetch = unit_elements * 2, .reuse_distance = ElementCount(1)},
+                unit_order(4, 1));
   device.use(0);
-  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1"}));
+  EXPECT_EQ(device.take("gather"), (Decisions{"gather 0", "gather 1", "gather 2"}));
   device.use(1);
   EXPECT_EQ(device.take("drop"), Decisions{"drop 0"});
 }
