@@ -4,8 +4,8 @@
 
 namespace penstock::kernels {
 
-/// The fp32 factors of one Adam step. Each is computed in double on the host and rounded once, so that CPU and GPU
-/// use the same bits. cpu_adam computes them from an AdamConfig.
+/// The fp32 factors of one step of Adam; Lion and Adagrad use some of them. Each is computed in double on the host and
+/// rounded once, so that CPU and GPU use the same bits. cpu_adam computes them from the hyperparameters.
 struct AdamCoefficients {
   float gradient_factor;  ///< (1 / loss scale) × clip factor
   float beta1;

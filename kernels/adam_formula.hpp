@@ -41,12 +41,19 @@ PENSTOCK_ELEMENT Moments<F> decayed(const AdamOperands<Lane>& c, F m, F v) {
   return {m * c.beta1, v * c.beta2};
 }
 
+/// The gradient that the formula uses, from the incoming one and its master p.
+template <class Lane, class F = typename Lane::F>
+PENSTOCK_ELEMENT F used_gradient(AdamDecay decay, const AdamOperands<Lane>& c, F g, F p) {
+  g = g * c.gradient_factor;
+  if (decay == AdamDecay::l2) g = g + p * c.decay;
+  return g;
+}
+
 /// The new moments from the decayed ones, the incoming gradient g and its master p.
 template <class Lane, class F = typename Lane::F>
 PENSTOCK_ELEMENT Moments<F> updated_moments(AdamDecay decay, const AdamOperands<Lane>& c, F g, F p,
                                             const Moments<F>& decayed_ones) {
-  g = g * c.gradient_factor;
-  if (decay == AdamDecay::l2) g = g + p * c.decay;
+  g = used_gradient<Lane>(decay, c, g, p);
   return {decayed_ones.m + g * c.one_minus_beta1, decayed_ones.v + (g * g) * c.one_minus_beta2};
 }
 

@@ -5,6 +5,7 @@
 // all elements. F and Operand support + and *; U and Mask support + >> and &. Static members:
 //   size                 number of elements
 //   quotient, root       division and square root of F, correctly rounded (IEEE 754)
+//   sign                 1 or -1 with the sign of F; F itself where it is a zero or NaN. Not in PairLane
 //   bits_of, value_of    F as U and back
 //   Most, larger         the running maximum: starts as Most(0u); larger(Most, U) is the maximum of both
 //   load, store          float, Bf16 or Fp16 in memory as F
@@ -47,6 +48,9 @@ struct ScalarLane {
 #else
     return __builtin_sqrtf(x);
 #endif
+  }
+  PENSTOCK_ELEMENT static F sign(F x) {
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : x;
   }
   PENSTOCK_ELEMENT static Most larger(Most most, U x) {
     return most < x ? x : most;

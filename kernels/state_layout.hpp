@@ -10,12 +10,18 @@
 
 namespace penstock::kernels {
 
-/// Bytes of a block of n elements, n ≤ adam_block_elements; nothing for an unknown format. The layouts are documented
-/// in cpu_adam/state_format.hpp.
-[[nodiscard]] constexpr std::optional<std::uint64_t> state_block_bytes(StateFormat format, std::uint64_t n) {
+inline constexpr unsigned adam_moments = 2;
+
+/// Bytes of a block of n elements, n ≤ adam_block_elements, with `moments` moments; nothing for an unknown format, and
+/// for a split format with another number of moments than Adam's. The layouts are documented in
+/// cpu_adam/state_format.hpp.
+[[nodiscard]] constexpr std::optional<std::uint64_t> state_block_bytes(StateFormat format, std::uint64_t n,
+                                                                       unsigned moments = adam_moments) {
+  if (moments != adam_moments && format != StateFormat::fp32 && format != StateFormat::moments)
+    return std::nullopt;
   switch (format) {
-    case StateFormat::fp32: return 12 * n;
-    case StateFormat::moments: return 8 * n;
+    case StateFormat::fp32: return 4 * (1 + moments) * n;
+    case StateFormat::moments: return 4 * moments * n;
     case StateFormat::split: return 10 * n;
     case StateFormat::split_bf16: return 6 * n;
     case StateFormat::split_q8: return 4 * n + (n + 1) / 2 + 2 * ((n + q8_run - 1) / q8_run);
@@ -24,9 +30,11 @@ namespace penstock::kernels {
 }
 
 /// Bytes of a tile; nothing for an unknown format or if they do not fit 64 bits.
-[[nodiscard]] constexpr std::optional<std::uint64_t> state_tile_bytes(StateFormat format, std::uint64_t n) {
+[[nodiscard]] constexpr std::optional<std::uint64_t> state_tile_bytes(StateFormat format, std::uint64_t n,
+                                                                      unsigned moments = adam_moments) {
   const std::uint64_t rest = n % adam_block_elements;
-  const auto block = state_block_bytes(format, adam_block_elements), last = state_block_bytes(format, rest);
+  const auto block = state_block_bytes(format, adam_block_elements, moments),
+             last = state_block_bytes(format, rest, moments);
   std::uint64_t bytes = 0;
   if (!block || __builtin_mul_overflow(n / adam_block_elements, *block, &bytes) ||
       __builtin_add_overflow(bytes, *last, &bytes)) {

@@ -20,11 +20,11 @@ constexpr double max_norm = 1.0, loss_scale = 1.0;
 
 /// Bytes of memory traffic per element: the gradient is read, the state read and written, the 16-bit parameter
 /// written, and where it is a part of the master, read too.
-double adam_bytes(cpu_adam::StateFormat format) {
+double stream_bytes(cpu_adam::TileLayout layout) {
   const double state =
-      static_cast<double>(cpu_adam::block_bytes(format, cpu_adam::block_elements).value().value()) /
+      static_cast<double>(cpu_adam::block_bytes(layout, cpu_adam::block_elements).value().value()) /
       static_cast<double>(cpu_adam::block_elements.value());
-  return 2 + 2 * state + 2 + (cpu_adam::shares_parameter(format) ? 2 : 0);
+  return 2 + 2 * state + 2 + (cpu_adam::shares_parameter(layout.format) ? 2 : 0);
 }
 
 /// Calls body(first element, count) for every block, on the workers.
@@ -84,24 +84,25 @@ struct Contest::Streams {
 };
 
 struct Contest::Tensors {
-  Tensors(cpu_adam::StateFormat state_format, std::uint64_t count, const Streams& streams,
+  Tensors(cpu_adam::TileLayout tile_layout, std::uint64_t count, const Streams& streams,
           parallel::Workers& workers)
-      : format(state_format),
+      : layout(tile_layout),
         elements(count),
-        state(cpu_adam::tile_bytes(format, elements).value()),
+        state(cpu_adam::tile_bytes(layout, elements).value()),
         gradient(streams.gradient.span()),
         parameter(ByteCount(2 * count)) {
     cpu_adam::initialize_tile(streams.initial.span(), DType::bf16, tile(), &workers).value();
   }
-  [[nodiscard]] cpu_adam::AdamTile tile() const {
+  [[nodiscard]] cpu_adam::OptimizerTile tile() const {
     return {.state = state.span(),
             .gradient = gradient,
             .parameter = parameter.span(),
             .elements = elements,
-            .format = format};
+            .format = layout.format,
+            .optimizer = layout.optimizer};
   }
 
-  cpu_adam::StateFormat format;
+  cpu_adam::TileLayout layout;
   ElementCount elements;
   HugeBuffer state;
   HostSpan gradient;
@@ -112,8 +113,8 @@ Contest::Contest(const Options& options) : options_(options) {
   parallel::Workers workers =
       parallel::Workers::create({.threads = std::max(1u, std::thread::hardware_concurrency())}).value();
   streams_ = std::make_unique<Streams>(options.elements, workers);
-  const auto tensors_of = [&](cpu_adam::StateFormat format) -> const Tensors& {
-    tensors_.push_back(std::make_unique<Tensors>(format, options.elements, *streams_, workers));
+  const auto tensors_of = [&](cpu_adam::TileLayout layout) -> const Tensors& {
+    tensors_.push_back(std::make_unique<Tensors>(layout, options.elements, *streams_, workers));
     return *tensors_.back();
   };
   const Tensors& fp32 = tensors_of(cpu_adam::StateFormat::fp32);
@@ -124,16 +125,23 @@ Contest::Contest(const Options& options) : options_(options) {
   for (const cpu_adam::StateFormat format : options.formats) {
     if (format != cpu_adam::StateFormat::fp32) add_adam(tensors_of(format), false);
   }
-  if (!options.tail) return;
-  add_passes(fp32);
-  for (const auto& tensors : tensors_) add_tail(*tensors);
+  if (options.tail) {
+    add_passes(fp32);
+    for (const auto& tensors : tensors_) add_tail(*tensors);
+  }
+  if (!options.optimizers) return;
+  const Tensors& lion = tensors_of({cpu_adam::StateFormat::fp32, cpu_adam::Optimizer::lion});
+  add_one_moment_floor(lion);
+  add_optimizer(lion, cpu_adam::LionConfig{.weight_decay = 0.01f});
+  add_optimizer(tensors_of({cpu_adam::StateFormat::fp32, cpu_adam::Optimizer::adagrad}),
+                cpu_adam::AdagradConfig{.weight_decay = 0.01f});
 }
 
 Contest::~Contest() = default;
 
 void Contest::add_floor(const Tensors& tensors) {
   contestants_.push_back(
-      {"floor", "fp32", adam_bytes(cpu_adam::StateFormat::fp32), [&tensors](parallel::Workers& workers) {
+      {"floor", "fp32", stream_bytes(cpu_adam::StateFormat::fp32), [&tensors](parallel::Workers& workers) {
          const volatile float one = 1.0f;  // volatile: the compiler must not drop the multiplication
          const float factor = one;
          const auto state = tensors.state.span().as<float>();
@@ -147,7 +155,7 @@ void Contest::add_floor(const Tensors& tensors) {
 
 void Contest::add_plain_loop(const Tensors& tensors) {
   contestants_.push_back(
-      {"plain loop", "fp32", adam_bytes(cpu_adam::StateFormat::fp32),
+      {"plain loop", "fp32", stream_bytes(cpu_adam::StateFormat::fp32),
        [this, &tensors](parallel::Workers& workers) {
          const auto coefficients = cpu_adam::adam_coefficients(adam, ++step_, 1.0f).value();
          const auto state = tensors.state.span().as<float>();
@@ -161,18 +169,42 @@ void Contest::add_plain_loop(const Tensors& tensors) {
 
 void Contest::add_adam(const Tensors& tensors, bool nontemporal) {
   contestants_.push_back(
-      {std::string(to_string(tensors.format)) + (nontemporal ? " nontemporal" : ""), "fp32",
-       adam_bytes(tensors.format), [this, &tensors, nontemporal](parallel::Workers& workers) {
+      {std::string(to_string(tensors.layout.format)) + (nontemporal ? " nontemporal" : ""), "fp32",
+       stream_bytes(tensors.layout.format), [this, &tensors, nontemporal](parallel::Workers& workers) {
          cpu_adam::adam_step(adam, ++step_, 1.0f, tensors.tile(),
                              {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = nontemporal})
              .value();
        }});
 }
 
+void Contest::add_one_moment_floor(const Tensors& tensors) {
+  contestants_.push_back(
+      {"one-moment floor", "one-moment floor", stream_bytes(tensors.layout),
+       [&tensors](parallel::Workers& workers) {
+         const volatile float one = 1.0f;  // see add_floor()
+         const float factor = one;
+         const auto state = tensors.state.span().as<float>();
+         const auto gradient = tensors.gradient.as<std::uint16_t>();
+         const auto parameter = tensors.parameter.span().as<std::uint16_t>();
+         for_blocks(workers, tensors.elements, [&](std::uint64_t first, std::uint64_t count) {
+           scale_one_moment_block(&state[2 * first], &gradient[first], &parameter[first], count, factor, 1);
+         });
+       }});
+}
+
+void Contest::add_optimizer(const Tensors& tensors, const cpu_adam::Hyperparameters& config) {
+  contestants_.push_back({std::string(to_string(tensors.layout.optimizer)), "one-moment floor",
+                          stream_bytes(tensors.layout), [this, &tensors, config](parallel::Workers& workers) {
+                            cpu_adam::optimizer_step(config, ++step_, 1.0f, tensors.tile(),
+                                                     {.workers = &workers, .isa = options_.isa})
+                                .value();
+                          }});
+}
+
 void Contest::add_tail(const Tensors& tensors) {
   contestants_.push_back(
-      {"tail " + std::string(to_string(tensors.format)), "passes", 2 + adam_bytes(tensors.format),
-       [this, &tensors](parallel::Workers& workers) {
+      {"tail " + std::string(to_string(tensors.layout.format)), "passes",
+       2 + stream_bytes(tensors.layout.format), [this, &tensors](parallel::Workers& workers) {
          const float factor = factor_of(tensors.gradient, tensors.elements, streams_->partials, workers);
          cpu_adam::adam_step(adam, ++step_, factor, tensors.tile(),
                              {.workers = &workers, .isa = options_.isa, .nontemporal_parameter = true})

@@ -2,7 +2,7 @@
 
 #include "huge_buffer.hpp"
 
-#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/optimizers.hpp>
 
 #include <functional>
 #include <memory>
@@ -26,6 +26,8 @@ struct Contestant {
 ///   plain loop        AdamW on fp32 states as a textbook loop, vectorised by the compiler
 ///   fp32, …           adam_step: bf16 gradient in, bf16 parameter out
 ///   fp32 nontemporal  the same with non-temporal stores of the parameter, as the engine uses them
+///   lion, adagrad     optimizer_step in format fp32, against
+///   one-moment floor  the floor of their bytes
 ///   tail fp32, …      the whole host part of a step in two passes: the gradient's norm, which is finite only when
 ///                     the gradient is; then clip, unscale, Adam and bf16 out
 ///   passes            the same on fp32 states, one pass per operation: norm, cast to fp32, clip and unscale,
@@ -37,6 +39,7 @@ class Contest {
     std::vector<cpu_adam::StateFormat> formats;  ///< in addition to fp32, which is always measured
     bool tail;                                   ///< measure tails and passes too
     Isa isa;
+    bool optimizers = false;  ///< measure Lion and Adagrad too
   };
   explicit Contest(const Options& options);
   ~Contest();
@@ -52,6 +55,8 @@ class Contest {
   void add_floor(const Tensors& tensors);
   void add_plain_loop(const Tensors& tensors);
   void add_adam(const Tensors& tensors, bool nontemporal);
+  void add_one_moment_floor(const Tensors& tensors);
+  void add_optimizer(const Tensors& tensors, const cpu_adam::Hyperparameters& config);
   void add_tail(const Tensors& tensors);
   void add_passes(const Tensors& tensors);
 

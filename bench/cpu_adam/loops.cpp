@@ -36,6 +36,21 @@ void scale_block(float* state, const std::uint16_t* gradient, std::uint16_t* par
 }
 
 PENSTOCK_WIDEST
+void scale_one_moment_block(float* state, const std::uint16_t* gradient, std::uint16_t* parameter,
+                            std::size_t count, float factor, std::uint16_t increment) {
+  float* __restrict p = state;
+  float* __restrict m = state + count;
+  std::uint16_t* __restrict out = parameter;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float new_p = p[i] * factor, new_m = m[i] * factor;
+    const auto new_out = static_cast<std::uint16_t>(gradient[i] + increment);
+    p[i] = new_p;
+    m[i] = new_m;
+    out[i] = new_out;
+  }
+}
+
+PENSTOCK_WIDEST
 void update_block(const kernels::AdamCoefficients& coefficients, float* state, const std::uint16_t* gradient,
                   std::uint16_t* parameter, std::size_t count) {
   const kernels::AdamCoefficients c = coefficients;

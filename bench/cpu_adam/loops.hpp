@@ -12,6 +12,10 @@ namespace penstock::bench {
 void scale_block(float* state, const std::uint16_t* gradient, std::uint16_t* parameter, std::size_t count,
                  float factor, std::uint16_t increment);
 
+/// The same for an optimizer that keeps one moment: `state` is [p][moment].
+void scale_one_moment_block(float* state, const std::uint16_t* gradient, std::uint16_t* parameter,
+                            std::size_t count, float factor, std::uint16_t increment);
+
 /// Decoupled AdamW on one block as a plain loop that the compiler vectorises: the kernel's operations in the same
 /// order, bf16 in and out.
 void update_block(const kernels::AdamCoefficients& coefficients, float* state, const std::uint16_t* gradient,

@@ -1,6 +1,6 @@
 // bench_cpu_adam: compares the Adam step in each state format with a floor that only reads and writes the bytes of
 // the fp32 format, on the same threads in the same run. With --tail it also compares the whole host part of a step,
-// done in two passes, with one pass per operation.
+// done in two passes, with one pass per operation. With --optimizers it also measures Lion and Adagrad.
 #include "contestants.hpp"
 #include "report.hpp"
 #include "state_formats.hpp"
@@ -26,7 +26,7 @@ struct Options {
   std::uint64_t elements = 64 << 20;
   std::vector<std::uint32_t> threads = {1, 2};
   std::vector<std::string> format_names = {"fp32", "split", "split_bf16", "split_q8"};
-  bool tail = false;
+  bool tail = false, optimizers = false;
   int rounds = 21;
   Isa isa = best_isa().isa;
   bool json = false, turns = false;
@@ -97,6 +97,8 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember(state_formats));
   app.add_flag("--tail", options.tail,
                "measure the whole host part of a step too: fused, and one pass per operation");
+  app.add_flag("--optimizers", options.optimizers,
+               "measure Lion and Adagrad too, against a floor over their bytes");
   app.add_option("--rounds", options.rounds, "interleaved rounds")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
@@ -111,7 +113,7 @@ int run(int argc, char** argv) {
   Report report{measure::describe_machine(), options.elements, options.rounds, options.isa, {}};
   std::vector<cpu_adam::StateFormat> others;
   for (const std::string& name : options.format_names) others.push_back(state_formats.at(name));
-  const Contest contest({options.elements, others, options.tail, options.isa});
+  const Contest contest({options.elements, others, options.tail, options.isa, options.optimizers});
   if (options.turns) {
     take_turns(contest.contestants(), options);
     return 0;

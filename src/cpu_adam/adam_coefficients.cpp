@@ -1,47 +1,32 @@
 #include "cpu_adam/adam_coefficients.hpp"
 #include <penstock/cpu_adam/adam.hpp>
 
-#include "base/number_text.hpp"
+#include "cpu_adam/check_hyperparameters.hpp"
 #include "kernels/floating_point_mode.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 namespace penstock::cpu_adam {
 
 namespace {
 
-Result<void> check(bool good, const char* name, const char* wanted, float got) {
-  if (good) return ok();
-  return Error::invalid_argument("adam_coefficients").object(name).wanted(wanted).got(number_text(got));
-}
+constexpr const char* operation = "adam_coefficients";
 
 Result<void> validate(const AdamConfig& config, std::uint64_t step, float gradient_factor) {
-  const auto is_decay_rate = [](float beta) { return beta >= 0.0f && beta < 1.0f; };
-  const auto is_finite_and_not_negative = [](float x) { return x >= 0.0f && std::isfinite(x); };
-  if (step == 0) {
-    return Error::invalid_argument("adam_coefficients")
-        .object("step")
-        .reason("steps count from 1")
-        .wanted("1 or more")
-        .got(step);
-  }
-  PENSTOCK_TRY(check(is_finite_and_not_negative(config.learning_rate), "learning_rate",
-                     "finite and not negative", config.learning_rate));
-  PENSTOCK_TRY(check(is_decay_rate(config.beta1), "beta1", "in [0, 1)", config.beta1));
-  PENSTOCK_TRY(check(is_decay_rate(config.beta2), "beta2", "in [0, 1)", config.beta2));
-  PENSTOCK_TRY(check(is_finite_and_not_negative(config.epsilon), "epsilon", "finite and not negative",
-                     config.epsilon));
+  PENSTOCK_TRY(detail::check_step(operation, step));
+  PENSTOCK_TRY(detail::check_not_negative(operation, "learning_rate", config.learning_rate));
+  PENSTOCK_TRY(detail::check_beta(operation, "beta1", config.beta1));
+  PENSTOCK_TRY(detail::check_beta(operation, "beta2", config.beta2));
+  PENSTOCK_TRY(detail::check_not_negative(operation, "epsilon", config.epsilon));
   if (config.decay_mode > AdamDecay::decoupled) {
-    return Error::invalid_argument("adam_coefficients")
+    return Error::invalid_argument(operation)
         .object("decay_mode")
         .wanted("an enumerator")
         .got(unsigned(config.decay_mode));
   }
-  PENSTOCK_TRY(check(is_finite_and_not_negative(config.weight_decay), "weight_decay",
-                     "finite and not negative", config.weight_decay));
-  return check(std::isfinite(gradient_factor), "gradient_factor", "finite", gradient_factor);
+  PENSTOCK_TRY(detail::check_not_negative(operation, "weight_decay", config.weight_decay));
+  return detail::check_finite(operation, "gradient_factor", gradient_factor);
 }
 
 }  // namespace

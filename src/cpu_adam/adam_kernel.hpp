@@ -7,39 +7,44 @@
 namespace penstock::cpu_adam::detail {
 
 /// The elements of a tile from the previous piece's end up to `end`.
-struct AdamPiece {
+struct Piece {
   unsigned long end;
   kernels::AdamCoefficients coefficients;
 };
 
 /// One block of a tile. State, gradient and parameter do not overlap.
-struct AdamBlock {
+struct Block {
   void* state;  ///< in the format's layout, see state_format.hpp
   const void* gradient;
   void* parameter;
   unsigned long first;         ///< the number of its first element in the tile
   unsigned long count;         ///< number of elements
-  const AdamPiece* pieces;     ///< the piece of the block's first element and those after it
+  const Piece* pieces;         ///< the piece of the block's first element and those after it
   unsigned seed;               ///< of stochastic rounding, for this block and step
   bool nontemporal_parameter;  ///< only if `parameter` is at a multiple of 64 B, in one piece, and never read
 };
 
-/// Updates the elements; returns false when a master or a second moment has become non-finite.
-using AdamKernel = bool (*)(const AdamBlock&) noexcept;
+/// Updates the elements; returns false when a number that UpdateOutcome reports has become non-finite.
+using Kernel = bool (*)(const Block&) noexcept;
 
-/// Indexed [state format][gradient dtype][parameter dtype] by the numbers of StateFormat and DType. Null where a
-/// format does not support a parameter dtype.
-struct AdamKernels {
-  AdamKernel update[5][3][3];
+/// Indexed [gradient dtype][parameter dtype] by the numbers of DType. Null where the format does not support the
+/// parameter dtype.
+struct FormatKernels {
+  Kernel update[3][3];
+};
+/// Indexed [optimizer][state format] by the numbers of Optimizer and StateFormat. Without kernels where an optimizer
+/// does not support a format.
+struct Kernels {
+  FormatKernels of[3][5];
 };
 
-extern const AdamKernels adam_kernels_scalar;
+extern const Kernels adam_kernels_scalar;
 #if defined(__x86_64__)
-extern const AdamKernels adam_kernels_x86_64_v2;
-extern const AdamKernels adam_kernels_x86_64_v3;
-extern const AdamKernels adam_kernels_x86_64_v4;
+extern const Kernels adam_kernels_x86_64_v2;
+extern const Kernels adam_kernels_x86_64_v3;
+extern const Kernels adam_kernels_x86_64_v4;
 #elif defined(__aarch64__)
-extern const AdamKernels adam_kernels_neon;
+extern const Kernels adam_kernels_neon;
 #endif
 
 }  // namespace penstock::cpu_adam::detail

@@ -1,6 +1,6 @@
-// The Adam loop over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous namespace, after
-// defining WideLane and PairLane there: the Lanes of the computation, see kernels/lane.hpp. The last elements, which
-// do not fill a lane, are computed one by one.
+// The loop of all optimizers over one block. Each adam_kernel_<isa>.cpp includes this once, inside an anonymous
+// namespace, after defining WideLane and PairLane there: the Lanes of the computation, see kernels/lane.hpp. The last
+// elements, which do not fill a lane, are computed one by one.
 
 using kernels::Moments;
 using kernels::ScalarLane;
@@ -23,12 +23,14 @@ constexpr unsigned long ahead = 512;
 
 #include "cpu_adam/adam_states.inl"
 
+#include "cpu_adam/update_rules.inl"
+
 /// Calls body(coefficients, begin, end) for each piece that overlaps elements [begin, end) of a block; the range is
 /// not empty. `piece` is the first such piece or an earlier one. Returns the last such piece.
 template <class Body>
-[[gnu::always_inline]] inline const AdamPiece* for_pieces(const AdamBlock& block, const AdamPiece* piece,
-                                                          unsigned long begin, unsigned long end,
-                                                          const Body& body) {
+[[gnu::always_inline]] inline const Piece* for_pieces(const Block& block, const Piece* piece,
+                                                      unsigned long begin, unsigned long end,
+                                                      const Body& body) {
   while (piece->end - block.first <= begin) ++piece;
   for (;; ++piece) {
     const unsigned long piece_end = piece->end - block.first, some_end = piece_end < end ? piece_end : end;
@@ -40,10 +42,10 @@ template <class Body>
 
 #include "cpu_adam/adam_q8_state.inl"
 
-template <class Gradient, class WholeLane>
+template <class Rule, class Gradient, class WholeLane>
 class Loop {
  public:
-  Loop(const kernels::AdamCoefficients& coefficients, const AdamBlock& block)
+  Loop(const kernels::AdamCoefficients& coefficients, const Block& block)
       : decay_(coefficients.decay_mode),
         operands_(coefficients),
         scalar_operands_(coefficients),
@@ -71,37 +73,37 @@ class Loop {
   [[gnu::always_inline]] inline void run_lanes(State& state, unsigned long begin, unsigned long end) {
     using Lane = WholeLane;
     using F = typename Lane::F;
-    const auto root = [&](unsigned long i, F& m) __attribute__((always_inline)) {
+    const auto root = [&](unsigned long i, F& numerator) __attribute__((always_inline)) {
       const auto moments = update_moments(state, i, largest_);
-      m = moments.m;
-      return Lane::root(moments.v);
+      numerator = moments.m;
+      return Rule::template root<Lane>(moments.v);
     };
-    const auto ratio = [&](F m, F root_of_v) __attribute__((always_inline)) {
-      return kernels::adam_ratio<Lane>(operands_, m, root_of_v);
+    const auto ratio = [&](F numerator, F root_of_radicand) __attribute__((always_inline)) {
+      return Rule::template ratio<Lane>(operands_, numerator, root_of_radicand);
     };
     begin_run(state, begin, end);
-    F m, next_m, awaited_root = root(begin, m);
-    F awaited_ratio = ratio(m, awaited_root);
-    awaited_root = root(begin + Lane::size, m);
+    F numerator, next_numerator, awaited_root = root(begin, numerator);
+    F awaited_ratio = ratio(numerator, awaited_root);
+    awaited_root = root(begin + Lane::size, numerator);
     for (unsigned long i = begin + 2 * Lane::size; i < end;) {
       for (const unsigned long run_end = begin_run(state, i, end); i < run_end; i += Lane::size) {
-        const F next_root = root(i, next_m);
+        const F next_root = root(i, next_numerator);
         update_master(state, i - 2 * Lane::size, awaited_ratio, largest_);
-        awaited_ratio = ratio(m, awaited_root);
+        awaited_ratio = ratio(numerator, awaited_root);
         awaited_root = next_root;
-        m = next_m;
+        numerator = next_numerator;
       }
     }
     update_master(state, end - 2 * Lane::size, awaited_ratio, largest_);
-    update_master(state, end - Lane::size, ratio(m, awaited_root), largest_);
+    update_master(state, end - Lane::size, ratio(numerator, awaited_root), largest_);
   }
 
   template <class State>
   [[gnu::always_inline]] inline void run_element(State& state, unsigned long i) {
     begin_run(state, i, i + 1);
     const auto moments = update_moments(state, i, tail_largest_);
-    const float root = ScalarLane::root(moments.v);
-    update_master(state, i, kernels::adam_ratio<ScalarLane>(scalar_operands_, moments.m, root),
+    const float root = Rule::template root<ScalarLane>(moments.v);
+    update_master(state, i, Rule::template ratio<ScalarLane>(scalar_operands_, moments.m, root),
                   tail_largest_);
   }
 
@@ -123,14 +125,7 @@ class Loop {
       state.prefetch_moments(i + ahead);
       __builtin_prefetch(gradient_ + i + ahead, /*rw=*/0);
     }
-    // Before load_master(): it also prepares the ties of split formats.
-    const auto decayed = state.template load_decayed<Lane>(i, operands<Lane>());
-    typename Lane::F p(0.0f);
-    if (decay_ == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
-    const auto moments =
-        kernels::updated_moments<Lane>(decay_, operands<Lane>(), Lane::load(gradient_ + i), p, decayed);
-    state.template store_moments<Lane>(i, moments, largest);
-    return moments;
+    return Rule::template advance<Lane>(state, i, decay_, operands<Lane>(), gradient_, largest);
   }
   template <class State, class Lane>
   [[gnu::always_inline]] inline void update_master(const State& state, unsigned long i,
@@ -157,13 +152,13 @@ class Loop {
   kernels::Largest<ScalarLane> tail_largest_;
 };
 
-template <class Gradient, class State>
-bool update(const AdamBlock& block) noexcept {
+template <class Rule, class Gradient, class State>
+bool update(const Block& block) noexcept {
   State state(block);
   bool finite = true;
   for_pieces(block, block.pieces, 0, block.count,
              [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
-               Loop<Gradient, typename State::Lane> loop(coefficients, block);
+               Loop<Rule, Gradient, typename State::Lane> loop(coefficients, block);
                loop.run(state, begin, end);
                finite &= loop.all_finite();
              });
@@ -175,12 +170,12 @@ bool update(const AdamBlock& block) noexcept {
 /// A register must not span two runs, and its nibbles must begin at a byte. Pieces may begin inside a run and at an odd
 /// element, so the loop splits at run boundaries and after such an element.
 template <class Gradient>
-bool update_q8(const AdamBlock& block) noexcept {
+bool update_q8(const Block& block) noexcept {
   Q8State<Gradient> state(block);
   bool finite = true;
   for_pieces(block, block.pieces, 0, block.count,
              [&](const kernels::AdamCoefficients& coefficients, unsigned long begin, unsigned long end) {
-               Loop<Gradient, PairLane> loop(coefficients, block);
+               Loop<AdamRule, Gradient, PairLane> loop(coefficients, block);
                while (begin < end) {
                  const unsigned long into = begin % kernels::q8_run, left = end - begin;
                  const bool rest_of_run = into > 0 && kernels::q8_run - into < left;
@@ -198,20 +193,31 @@ bool update_q8(const AdamBlock& block) noexcept {
 using kernels::Bf16;
 using kernels::Fp16;
 
-constexpr AdamKernels all_kernels = {{
-    {{update<float, Fp32State<float>>, update<float, Fp32State<Bf16>>, update<float, Fp32State<Fp16>>},
-     {update<Bf16, Fp32State<float>>, update<Bf16, Fp32State<Bf16>>, update<Bf16, Fp32State<Fp16>>},
-     {update<Fp16, Fp32State<float>>, update<Fp16, Fp32State<Bf16>>, update<Fp16, Fp32State<Fp16>>}},
-    {{nullptr, update<float, SplitState>, nullptr},
-     {nullptr, update<Bf16, SplitState>, nullptr},
-     {nullptr, update<Fp16, SplitState>, nullptr}},
-    {{nullptr, update<float, SplitBf16State>, nullptr},
-     {nullptr, update<Bf16, SplitBf16State>, nullptr},
-     {nullptr, update<Fp16, SplitBf16State>, nullptr}},
-    {{nullptr, update_q8<float>, nullptr},
-     {nullptr, update_q8<Bf16>, nullptr},
-     {nullptr, update_q8<Fp16>, nullptr}},
-    {{update<float, MomentsState>, nullptr, nullptr},
-     {update<Bf16, MomentsState>, nullptr, nullptr},
-     {update<Fp16, MomentsState>, nullptr, nullptr}},
-}};
+template <class Rule, class Stored>
+constexpr FormatKernels fp32_kernels = {
+    {{update<Rule, float, Fp32State<Stored, float>>, update<Rule, float, Fp32State<Stored, Bf16>>,
+      update<Rule, float, Fp32State<Stored, Fp16>>},
+     {update<Rule, Bf16, Fp32State<Stored, float>>, update<Rule, Bf16, Fp32State<Stored, Bf16>>,
+      update<Rule, Bf16, Fp32State<Stored, Fp16>>},
+     {update<Rule, Fp16, Fp32State<Stored, float>>, update<Rule, Fp16, Fp32State<Stored, Bf16>>,
+      update<Rule, Fp16, Fp32State<Stored, Fp16>>}}};
+template <class Rule, class Stored>
+constexpr FormatKernels moments_kernels = {{{update<Rule, float, MomentsState<Stored>>, nullptr, nullptr},
+                                            {update<Rule, Bf16, MomentsState<Stored>>, nullptr, nullptr},
+                                            {update<Rule, Fp16, MomentsState<Stored>>, nullptr, nullptr}}};
+template <class State>
+constexpr FormatKernels split_kernels = {{{nullptr, update<AdamRule, float, State>, nullptr},
+                                          {nullptr, update<AdamRule, Bf16, State>, nullptr},
+                                          {nullptr, update<AdamRule, Fp16, State>, nullptr}}};
+constexpr FormatKernels q8_kernels = {{{nullptr, update_q8<float>, nullptr},
+                                       {nullptr, update_q8<Bf16>, nullptr},
+                                       {nullptr, update_q8<Fp16>, nullptr}}};
+constexpr FormatKernels no_kernels = {};
+
+constexpr Kernels all_kernels = {
+    {{fp32_kernels<AdamRule, Fp32Moments>, split_kernels<SplitState>, split_kernels<SplitBf16State>,
+      q8_kernels, moments_kernels<AdamRule, Fp32Moments>},
+     {fp32_kernels<LionRule, Fp32Moment>, no_kernels, no_kernels, no_kernels,
+      moments_kernels<LionRule, Fp32Moment>},
+     {fp32_kernels<AdagradRule, Fp32Moment>, no_kernels, no_kernels, no_kernels,
+      moments_kernels<AdagradRule, Fp32Moment>}}};

@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/one_moment_formulas.hpp"
 #include "kernels/q8_bound.hpp"
 #include "kernels/state_codes.hpp"
 
@@ -88,6 +89,6 @@ float32x4_t exact_root(float32x4_t x) {
 
 }  // namespace
 
-const AdamKernels adam_kernels_neon = all_kernels;
+const Kernels adam_kernels_neon = all_kernels;
 
 }  // namespace penstock::cpu_adam::detail

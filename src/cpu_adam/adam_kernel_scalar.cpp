@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/one_moment_formulas.hpp"
 #include "kernels/q8_bound.hpp"
 #include "kernels/state_codes.hpp"
 
@@ -25,6 +26,6 @@ inline kernels::U32 largest_of_run(const kernels::U8* from, Number mask) {
 
 }  // namespace
 
-const AdamKernels adam_kernels_scalar = all_kernels;
+const Kernels adam_kernels_scalar = all_kernels;
 
 }  // namespace penstock::cpu_adam::detail

@@ -1,5 +1,6 @@
 #include "cpu_adam/adam_kernel.hpp"
 #include "kernels/adam_formula.hpp"
+#include "kernels/one_moment_formulas.hpp"
 #include "kernels/q8_bound.hpp"
 #include "kernels/state_codes.hpp"
 
@@ -95,6 +96,6 @@ __m128 exact_root(__m128 x) {
 
 }  // namespace
 
-const AdamKernels adam_kernels_x86_64_v2 = all_kernels;
+const Kernels adam_kernels_x86_64_v2 = all_kernels;
 
 }  // namespace penstock::cpu_adam::detail

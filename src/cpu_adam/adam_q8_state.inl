@@ -19,7 +19,7 @@ class Q8State {
  public:
   using Lane = PairLane;
 
-  explicit Q8State(const AdamBlock& block)
+  explicit Q8State(const Block& block)
       : block_(block),
         words_(static_cast<U16*>(block.state) + block.count),
         nibbles_(reinterpret_cast<U8*>(words_ + block.count)),
@@ -136,11 +136,11 @@ class Q8State {
     }
   }
 
-  const AdamBlock& block_;
+  const Block& block_;
   U16* words_;
   U8 *nibbles_, *m_bases_, *v_bases_;
   SplitMasters masters_;
-  const AdamPiece* piece_ = block_.pieces;   // the last piece that bound_run() used
+  const Piece* piece_ = block_.pieces;       // the last piece that bound_run() used
   Q8Bases old_bases_{}, bases_{}, bound_{};  // old and new of this run; new of the next run
   Q8Scales<Lane> old_scales_{old_bases_}, scales_{bases_};
 };

@@ -1,4 +1,4 @@
-// A block's state as the Adam loop uses it, one class per format: the addresses of its parts (see state_format.hpp),
+// A block's state as the loop uses it, one class per format: the addresses of its parts (see state_format.hpp),
 // the loads and stores of elements, and the Lane that fits the format. Stored values are also added to `largest`,
 // which detects non-finite ones. Included by adam_kernel.inl.
 
@@ -24,13 +24,32 @@ class Fp32Moments {
   float *m_, *v_;
 };
 
-/// m and v in fp32; the parameter, in fp32, is the master.
-class MomentsState : public Fp32Moments {
+/// The moment of an optimizer that keeps one, in fp32.
+class Fp32Moment {
+ public:
+  Fp32Moment(float* moment, unsigned long) : moment_(moment) {}
+
+  template <class Lane>
+  [[gnu::always_inline]] inline typename Lane::F load_moment(unsigned long i) const {
+    return Lane::load(moment_ + i);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moment(unsigned long i, typename Lane::F x) const {
+    Lane::store(moment_ + i, x);
+  }
+
+ private:
+  float* moment_;
+};
+
+/// The moments alone, Fp32Moments or Fp32Moment; the parameter, in fp32, is the master.
+template <class StoredMoments>
+class MomentsState : public StoredMoments {
  public:
   using Lane = WideLane;
 
-  explicit MomentsState(const AdamBlock& block)
-      : Fp32Moments(static_cast<float*>(block.state), block.count),
+  explicit MomentsState(const Block& block)
+      : StoredMoments(static_cast<float*>(block.state), block.count),
         master_(static_cast<float*>(block.parameter)) {}
 
   template <class Lane>
@@ -48,14 +67,14 @@ class MomentsState : public Fp32Moments {
   float* master_;
 };
 
-/// Master, m and v in fp32; the parameter is derived.
-template <class Parameter>
-class Fp32State : public Fp32Moments {
+/// Master and moments, Fp32Moments or Fp32Moment, in fp32; the parameter is derived.
+template <class StoredMoments, class Parameter>
+class Fp32State : public StoredMoments {
  public:
   using Lane = WideLane;
 
-  explicit Fp32State(const AdamBlock& block)
-      : Fp32Moments(static_cast<float*>(block.state) + block.count, block.count),
+  explicit Fp32State(const Block& block)
+      : StoredMoments(static_cast<float*>(block.state) + block.count, block.count),
         master_(static_cast<float*>(block.state)),
         parameter_(static_cast<Parameter*>(block.parameter)),
         nontemporal_(block.nontemporal_parameter) {}
@@ -136,7 +155,7 @@ class SplitState : private Fp32Moments {
  public:
   using Lane = PairLane;
 
-  explicit SplitState(const AdamBlock& block)
+  explicit SplitState(const Block& block)
       : Fp32Moments(static_cast<float*>(block.state), block.count),
         remainder_(reinterpret_cast<U16*>(static_cast<float*>(block.state) + 2 * block.count)),
         master_(block.parameter, remainder_),
@@ -179,7 +198,7 @@ class SplitBf16State {
  public:
   using Lane = PairLane;
 
-  explicit SplitBf16State(const AdamBlock& block)
+  explicit SplitBf16State(const Block& block)
       : m_(static_cast<U16*>(block.state)),
         v_(m_ + block.count),
         remainder_(v_ + block.count),

@@ -20,7 +20,8 @@ constexpr kernels::U32 to_nearest = 0x80000000u, to_nearest_with_fewer_bits = 0x
 // The places of the moments in a block; see state_format.hpp.
 float* wide_moments(const BlockView& block, std::size_t moment) {
   const std::size_t masters = block.format == StateFormat::fp32 ? 1 : 0;
-  return reinterpret_cast<float*>(block.state.data()) + block.count * (masters + moment);
+  const std::size_t place = block.optimizer == Optimizer::adam ? moment : 0;  // the others keep one
+  return reinterpret_cast<float*>(block.state.data()) + block.count * (masters + place);
 }
 std::uint16_t* half_moments(const BlockView& block, std::size_t moment) {
   return reinterpret_cast<std::uint16_t*>(block.state.data()) + block.count * moment;
@@ -97,15 +98,21 @@ void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::
 
 void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second) {
   if (block.format == StateFormat::split_q8) return set_q8(block, first, second);
-  for (std::size_t i = 0; i < block.count; ++i) {
-    if (block.format == StateFormat::split_bf16) {
-      std::uint16_t *const m = half_moments(block, 0), *const v = half_moments(block, 1);
-      m[i] = static_cast<std::uint16_t>(nearest_half(first[i]));
-      v[i] = with_sign(static_cast<std::uint16_t>(nearest_half(second[i])), v[i]);
+  const bool wide = block.format != StateFormat::split_bf16;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (wide) {
+      wide_moments(block, 0)[i] = first[i];
     } else {
-      float *const m = wide_moments(block, 0), *const v = wide_moments(block, 1);
-      m[i] = first[i];
-      v[i] = block.format == StateFormat::split ? with_sign(second[i], v[i]) : second[i];
+      half_moments(block, 0)[i] = static_cast<std::uint16_t>(nearest_half(first[i]));
+    }
+  }
+  for (std::size_t i = 0; i < second.size(); ++i) {
+    if (wide) {
+      float& v = wide_moments(block, 1)[i];
+      v = block.format == StateFormat::split ? with_sign(second[i], v) : second[i];
+    } else {
+      std::uint16_t& v = half_moments(block, 1)[i];
+      v = with_sign(static_cast<std::uint16_t>(nearest_half(second[i])), v);
     }
   }
 }

@@ -6,9 +6,10 @@
 
 namespace penstock::cpu_adam::detail {
 
-/// Writes both moments of all elements of the block, in its format. What the format cannot represent is rounded to
-/// nearest, halfway cases up in magnitude; what get_…_moments() returned for a block of this format is stored
-/// exactly. Call after set_masters(), which sets the sign bit of the stored second moments.
+/// Writes the moments of all elements of the block, in its format; those that its optimizer does not keep are empty.
+/// What the format cannot represent is rounded to nearest, halfway cases up in magnitude; what get_…_moments() returned
+/// for a block of this format is stored exactly. Call after set_masters(), which sets the sign bit of the stored second
+/// moments.
 void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second);
 
 /// Reads one moment of elements [at, at + values.size()) of the block.

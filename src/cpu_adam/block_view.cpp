@@ -43,15 +43,16 @@ void BlockView::with_v(std::size_t at, const Body& body) const {
   body(nullptr);
 }
 
-BlockView::BlockView(const AdamTile& tile, std::size_t index)
+BlockView::BlockView(const OptimizerTile& tile, std::size_t index)
     : format(tile.format),
+      optimizer(tile.optimizer),
       first(index * block_elements.value()),
       count(std::min(block_elements.value(), tile.elements.value() - first)) {
   const auto part = [&](auto span, DType dtype) {
     return span.subspan(size_of(dtype) * first, size_of(dtype) * count);
   };
-  state = tile.state.subspan(*block_bytes(format, block_elements) * index,
-                             *block_bytes(format, ElementCount(count)));
+  state = tile.state.subspan(*block_bytes(tile.layout(), block_elements) * index,
+                             *block_bytes(tile.layout(), ElementCount(count)));
   if (!tile.parameter.empty()) parameter = part(tile.parameter, tile.parameter_dtype);
   if (!tile.gradient.empty()) gradient = part(tile.gradient, tile.gradient_dtype);
 }
@@ -106,7 +107,7 @@ void BlockView::get_masters(std::size_t at, std::span<float> values) const {
   });
 }
 
-std::size_t block_count(const AdamTile& tile) {
+std::size_t block_count(const OptimizerTile& tile) {
   return ceil_divide(tile.elements.value(), block_elements.value());
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/optimizer_tile.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +11,13 @@ namespace penstock::cpu_adam::detail {
 /// The spans of block number `index` of a tile.
 struct BlockView {
   StateFormat format;
+  Optimizer optimizer;
   std::uint64_t first, count;  // elements, from the tile's start
   HostSpan state;
   ConstHostSpan gradient;  // gradient and parameter are empty if the tile's are
   HostSpan parameter;
 
-  BlockView(const AdamTile& tile, std::size_t index);
+  BlockView(const OptimizerTile& tile, std::size_t index);
 
   /// Set and read masters [at, at + values.size()) of the block. set_masters() also writes the parameter, in
   /// `parameter_dtype`, and keeps the values of the moments. In split formats NaNs lose their payload.
@@ -29,7 +30,7 @@ struct BlockView {
   [[nodiscard]] std::uint16_t* remainder() const;
 };
 
-[[nodiscard]] std::size_t block_count(const AdamTile& tile);
+[[nodiscard]] std::size_t block_count(const OptimizerTile& tile);
 
 /// Calls body(first, last) for disjoint ranges of [0, count): on `workers`, or on the calling thread if that is null.
 template <class Body>

@@ -18,8 +18,8 @@ Result<void> check_elements(const char* operation, const char* name, ConstHostSp
 
 }  // namespace
 
-Result<void> check_state(const char* operation, const AdamTile& tile) {
-  PENSTOCK_TRY_ASSIGN(const auto state_bytes, tile_bytes(tile.format, tile.elements));
+Result<void> check_state(const char* operation, const OptimizerTile& tile) {
+  PENSTOCK_TRY_ASSIGN(const auto state_bytes, tile_bytes(tile.layout(), tile.elements));
   if (tile.state.size() != state_bytes) {
     return Error::invalid_argument(operation).object("state").wanted(state_bytes).got(tile.state.size());
   }
@@ -37,7 +37,7 @@ Result<void> check_state(const char* operation, const AdamTile& tile) {
   return ok();
 }
 
-Result<void> check_tile(const char* operation, const AdamTile& tile) {
+Result<void> check_tile(const char* operation, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_state(operation, tile));
   if (const DType shared = shared_parameter_dtype(tile.format);
       shares_parameter(tile.format) && tile.parameter_dtype != shared) {
@@ -53,14 +53,15 @@ Result<void> check_tile(const char* operation, const AdamTile& tile) {
                               ByteRange::of(tile.state));
 }
 
-Result<void> check_gradient(const char* operation, const AdamTile& tile) {
+Result<void> check_gradient(const char* operation, const OptimizerTile& tile) {
   const ByteRange gradient = ByteRange::of(tile.gradient);
   PENSTOCK_TRY(check_elements(operation, "gradient", tile.gradient, tile.gradient_dtype, tile.elements));
   PENSTOCK_TRY(kernels::check_apart(operation, "gradient and state", gradient, ByteRange::of(tile.state)));
   return kernels::check_apart(operation, "gradient and parameter", gradient, ByteRange::of(tile.parameter));
 }
 
-Result<void> check_initial(const char* operation, ConstHostSpan initial, DType dtype, const AdamTile& tile) {
+Result<void> check_initial(const char* operation, ConstHostSpan initial, DType dtype,
+                           const OptimizerTile& tile) {
   const ByteRange range = ByteRange::of(initial);
   PENSTOCK_TRY(check_elements(operation, "initial", initial, dtype, tile.elements));
   PENSTOCK_TRY(kernels::check_apart(operation, "initial and state", range, ByteRange::of(tile.state)));

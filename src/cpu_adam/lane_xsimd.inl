@@ -26,6 +26,10 @@ struct WideLane {
   static F value_of(U bits) { return xsimd::bitwise_cast<F>(bits); }
   static F quotient(F a, F b) { return exact_quotient(a, b); }
   static F root(F x) { return exact_root(x); }
+  static F sign(F x) {
+    const F one = value_of((bits_of(x) & U(0x80000000u)) | bits_of(F(1.0f)));
+    return xsimd::select((x < F(0.0f)) | (x > F(0.0f)), one, x);
+  }
   static Most larger(Most most, U x) { return xsimd::max(most, x); }
 
   static F load(const float* from) { return F::load_unaligned(from); }

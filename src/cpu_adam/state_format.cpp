@@ -2,16 +2,62 @@
 
 #include "kernels/state_layout.hpp"
 
+#include <algorithm>
+#include <string>
+
 namespace penstock::cpu_adam {
 
-Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
-  if (!kernels::state_block_bytes(format, 0)) {
+namespace {
+
+constexpr std::array lion_states{StateKind::master, StateKind::first_moment};
+constexpr std::array adagrad_states{StateKind::master, StateKind::second_moment};
+
+unsigned moments_of(Optimizer optimizer) {
+  return static_cast<unsigned>(states_of(optimizer).size()) - 1;  // all but the master
+}
+
+Result<void> check_layout(TileLayout layout) {
+  if (states_of(layout.optimizer).empty()) {
+    return Error::invalid_argument("tile_bytes")
+        .object("optimizer")
+        .wanted("adam, lion or adagrad")
+        .got(static_cast<unsigned>(layout.optimizer));
+  }
+  if (!kernels::state_block_bytes(layout.format, 0)) {
     return Error::invalid_argument("tile_bytes")
         .object("format")
         .wanted("fp32, moments, split, split_bf16 or split_q8")
-        .got(static_cast<unsigned>(format));
+        .got(static_cast<unsigned>(layout.format));
   }
-  const auto bytes = kernels::state_tile_bytes(format, elements.value());
+  if (!kernels::state_block_bytes(layout.format, 0, moments_of(layout.optimizer))) {
+    return Error::unsupported("tile_bytes")
+        .object("format")
+        .reason("the optimizer " + std::string(to_string(layout.optimizer)) + " does not take it")
+        .wanted("fp32 or moments")
+        .got(std::string(to_string(layout.format)));
+  }
+  return ok();
+}
+
+}  // namespace
+
+std::span<const StateKind> states_of(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::adam: return all_states;
+    case Optimizer::lion: return lion_states;
+    case Optimizer::adagrad: return adagrad_states;
+  }
+  return {};
+}
+
+bool keeps(Optimizer optimizer, StateKind kind) {
+  const auto states = states_of(optimizer);
+  return std::find(states.begin(), states.end(), kind) != states.end();
+}
+
+Result<ByteCount> tile_bytes(TileLayout layout, ElementCount elements) {
+  PENSTOCK_TRY(check_layout(layout));
+  const auto bytes = kernels::state_tile_bytes(layout.format, elements.value(), moments_of(layout.optimizer));
   if (!bytes) {
     return Error::invalid_argument("tile_bytes")
         .object("elements")
@@ -21,7 +67,7 @@ Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements) {
   return ByteCount(*bytes);
 }
 
-Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
+Result<ByteCount> block_bytes(TileLayout layout, ElementCount elements) {
   if (elements > block_elements) {
     return Error::invalid_argument("block_bytes")
         .object("elements")
@@ -29,11 +75,11 @@ Result<ByteCount> block_bytes(StateFormat format, ElementCount elements) {
         .wanted(block_elements)
         .got(elements);
   }
-  return tile_bytes(format, elements);
+  return tile_bytes(layout, elements);
 }
 
-ElementCount default_tile_elements(StateFormat format) {
-  const auto block = block_bytes(format, block_elements);
+ElementCount default_tile_elements(TileLayout layout) {
+  const auto block = block_bytes(layout, block_elements);
   return block ? block_elements * (3_MiB / *block) : block_elements;
 }
 

@@ -1,4 +1,4 @@
-#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/optimizer_tile.hpp>
 
 #include "base/number_text.hpp"
 #include "cpu_adam/block_moments.hpp"
@@ -20,9 +20,15 @@ using detail::parallel_blocks;
 
 namespace {
 
-Result<void> check_count(const char* name, std::span<const float> values, const AdamTile& tile) {
-  if (ElementCount(values.size()) == tile.elements) return ok();
-  return Error::invalid_argument("restore_tile").object(name).wanted(tile.elements).got(values.size());
+/// `kind` holds a value for each element, or none if the tile's optimizer does not keep it.
+Result<void> check_count(StateKind kind, std::span<const float> values, const OptimizerTile& tile) {
+  const ElementCount wanted = keeps(tile.optimizer, kind) ? tile.elements : ElementCount();
+  if (ElementCount(values.size()) == wanted) return ok();
+  return Error::invalid_argument("restore_tile")
+      .object(std::string(to_string(kind)))
+      .reason("for the optimizer " + std::string(to_string(tile.optimizer)))
+      .wanted(wanted)
+      .got(values.size());
 }
 
 template <class Accepts>
@@ -36,10 +42,10 @@ Result<void> check_values(const char* name, std::span<const float> values, const
       .got(number_text(*bad));
 }
 
-Result<void> check_states(const AdamStates& states, const AdamTile& tile) {
-  PENSTOCK_TRY(check_count("master", states.master, tile));
-  PENSTOCK_TRY(check_count("first_moment", states.first_moment, tile));
-  PENSTOCK_TRY(check_count("second_moment", states.second_moment, tile));
+Result<void> check_states(const TileStates& states, const OptimizerTile& tile) {
+  PENSTOCK_TRY(check_count(StateKind::master, states.master, tile));
+  PENSTOCK_TRY(check_count(StateKind::first_moment, states.first_moment, tile));
+  PENSTOCK_TRY(check_count(StateKind::second_moment, states.second_moment, tile));
   PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
                             [](float value) { return std::isfinite(value); }));
   return check_values("second_moment", states.second_moment, "a finite number, 0 or more",
@@ -48,12 +54,12 @@ Result<void> check_states(const AdamStates& states, const AdamTile& tile) {
 
 }  // namespace
 
-Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const AdamTile& tile,
+Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const OptimizerTile& tile,
                              parallel::Workers* workers) {
   PENSTOCK_TRY(detail::check_tile("initialize_tile", tile));
   PENSTOCK_TRY(detail::check_initial("initialize_tile", initial, initial_dtype, tile));
 
-  AdamTile target = tile;
+  OptimizerTile target = tile;
   target.gradient = {};
   const ByteCount initial_size = size_of(initial_dtype);
   parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
@@ -72,27 +78,38 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const A
   return ok();
 }
 
-Result<void> restore_tile(const AdamStates& states, const AdamTile& tile, parallel::Workers* workers) {
+Result<void> restore_tile(const TileStates& states, const OptimizerTile& tile, parallel::Workers* workers) {
   PENSTOCK_TRY(detail::check_tile("restore_tile", tile));
   PENSTOCK_TRY(check_states(states, tile));
 
-  AdamTile target = tile;
+  OptimizerTile target = tile;
   target.gradient = {};
   parallel_blocks(workers, block_count(tile), [&](std::size_t first, std::size_t last) noexcept {
     const kernels::DefaultFloatingPointMode mode;
     for (std::size_t block = first; block < last; ++block) {
       const BlockView view(target, block);
       view.set_masters(0, states.master.subspan(view.first, view.count), tile.parameter_dtype);
-      detail::set_moments(view, states.first_moment.subspan(view.first, view.count),
-                          states.second_moment.subspan(view.first, view.count));
+      const auto part = [&](std::span<const float> moments) {
+        return moments.empty() ? moments : moments.subspan(view.first, view.count);
+      };
+      detail::set_moments(view, part(states.first_moment), part(states.second_moment));
     }
   });
   return ok();
 }
 
-Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount first, std::span<float> values) {
+Result<void> read_states(const OptimizerTile& tile, StateKind kind, ElementCount first,
+                         std::span<float> values) {
   if (to_string(kind) == "unknown") {
     return Error::invalid_argument("read_states").object("kind").wanted("an enumerator").got(unsigned(kind));
+  }
+  if (!states_of(tile.optimizer).empty() && !keeps(tile.optimizer, kind)) {
+    return Error::invalid_argument("read_states")
+        .object("kind")
+        .reason("the optimizer " + std::string(to_string(tile.optimizer)) + " does not keep it")
+        .wanted(keeps(tile.optimizer, StateKind::first_moment) ? "master or first_moment"
+                                                               : "master or second_moment")
+        .got(std::string(to_string(kind)));
   }
   const bool reads_parameter = kind == StateKind::master && shares_parameter(tile.format);
   PENSTOCK_TRY(reads_parameter ? detail::check_tile("read_states", tile)
@@ -105,7 +122,7 @@ Result<void> read_states(const AdamTile& tile, StateKind kind, ElementCount firs
         .got(std::to_string(values.size()) + " values from " + std::to_string(first.value()) + " on");
   }
   const kernels::DefaultFloatingPointMode mode;
-  AdamTile whole = tile;
+  OptimizerTile whole = tile;
   whole.gradient = {};
   if (!reads_parameter) whole.parameter = {};
   for (std::uint64_t at = first.value(); !values.empty();) {

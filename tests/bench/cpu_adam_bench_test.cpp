@@ -8,11 +8,12 @@ namespace {
 
 TEST(CpuAdamBench, MeasuresFormatsAndTailsAgainstFloorAndPasses) {
   const auto result = run_program(CPU_ADAM_PROGRAM, {"--elements", "20000", "--threads", "1", "--rounds", "2",
-                                                     "--format", "split_q8", "--tail"});
+                                                     "--format", "split_q8", "--tail", "--optimizers"});
 
   EXPECT_EQ(result.status, 0) << result.err;
-  for (const char* said : {"  floor  ", "  plain loop  ", " 28.00 ", "  split_q8  ", " 15.02 ",
-                           "  tail fp32  ", " 30.00 ", "  passes  ", " 50.00 ", " passes  "}) {
+  for (const char* said :
+       {"  floor  ", "  plain loop  ", " 28.00 ", "  split_q8  ", " 15.02 ", "  tail fp32  ", " 30.00 ",
+        "  passes  ", " 50.00 ", " passes  ", "  one-moment floor  ", "  lion  ", "  adagrad  ", " 20.00 "}) {
     EXPECT_NE(result.out.find(said), std::string::npos) << said << " in\n" << result.out;
   }
   EXPECT_EQ(run_program(CPU_ADAM_PROGRAM, {"--format", "fp8"}).status, 2);

@@ -156,7 +156,7 @@ WITHOUT_BAD_ARGUMENTS = {
     "DeviceSpan::DeviceSpan": "it keeps what it gets; the rows of other functions pass bad spans",
     "Error::wanted": ANY_VALUE, "Error::got": ANY_VALUE, "Error::at": ANY_VALUE, "Error::object": ANY_VALUE,
     "Error::reason": ANY_VALUE, "Error::where": ANY_VALUE, "Error::advice": ANY_VALUE, "Error::note": ANY_VALUE,
-    "StreamHandle::of": ANY_VALUE,
+    "StreamHandle::of": ANY_VALUE, "optimizer_of": ANY_VALUE,
     "BlockObserver::before_update": CALLED_BY_LIBRARY, "BlockObserver::after_update": CALLED_BY_LIBRARY,
 }
 

@@ -6,11 +6,38 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace penstock::cpu_adam {
 
 using kernels::StateFormat;
+
+/// The formula that updates a tile, see optimizers.hpp. The numbers are written to disk and are never reused.
+enum class Optimizer : std::uint8_t {
+  adam = 0,     ///< keeps both moments
+  lion = 1,     ///< keeps the first moment
+  adagrad = 2,  ///< keeps the second moment, a sum of squares
+};
+[[nodiscard]] constexpr std::string_view to_string(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::adam: return "adam";
+    case Optimizer::lion: return "lion";
+    case Optimizer::adagrad: return "adagrad";
+  }
+  return "unknown";
+}
+
+/// What a tile stores: the states of an optimizer in a format. Adam takes every format, the others fp32 and moments.
+struct TileLayout {
+  StateFormat format;
+  Optimizer optimizer;
+
+  /// A format alone is Adam's.
+  constexpr TileLayout(StateFormat of_format = StateFormat::fp32, Optimizer of_optimizer = Optimizer::adam)
+      : format(of_format), optimizer(of_optimizer) {}
+  [[nodiscard]] constexpr bool operator==(const TileLayout&) const = default;
+};
 
 /// A tile holds the optimizer state of consecutive elements of one shard. It is a sequence of blocks of
 /// block_elements elements; the last one may be shorter. A block of n elements stores its states side by side:
@@ -22,14 +49,15 @@ using kernels::StateFormat;
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
 /// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere;
 /// in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored
-/// v is a part of that code: to read v, clear it; to write v, keep it.
+/// v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that keeps one moment has
+/// that one alone: 8 bytes an element in fp32, 4 in moments.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.
 enum class StateKind : std::uint8_t {
   master,         ///< the fp32 value that the parameter is rounded from
   first_moment,   ///< m, the moving average of the gradient
-  second_moment,  ///< v, the moving average of its square; not negative
+  second_moment,  ///< v, the moving average of its square, or in Adagrad its sum; not negative
 };
 inline constexpr std::array all_states{StateKind::master, StateKind::first_moment, StateKind::second_moment};
 [[nodiscard]] constexpr std::string_view to_string(StateKind kind) {
@@ -41,15 +69,21 @@ inline constexpr std::array all_states{StateKind::master, StateKind::first_momen
   return "unknown";
 }
 
+/// The states that an optimizer keeps, in the order of all_states: master, and one moment or both. None, for an unknown
+/// optimizer.
+[[nodiscard]] std::span<const StateKind> states_of(Optimizer optimizer);
+[[nodiscard]] bool keeps(Optimizer optimizer, StateKind kind);
+
 /// Bytes of a block or a tile of `elements` elements; a block has at most block_elements.
 ///
-/// Errors: invalid_argument, for an unknown format, or when the bytes do not fit 64 bits.
-[[nodiscard]] Result<ByteCount> tile_bytes(StateFormat format, ElementCount elements);
-[[nodiscard]] Result<ByteCount> block_bytes(StateFormat format, ElementCount elements);
+/// Errors: invalid_argument, for an unknown format or optimizer, or when the bytes do not fit 64 bits. unsupported, for
+/// a format that the optimizer does not take; the error names the optimizer and its formats.
+[[nodiscard]] Result<ByteCount> tile_bytes(TileLayout layout, ElementCount elements);
+[[nodiscard]] Result<ByteCount> block_bytes(TileLayout layout, ElementCount elements);
 
 /// The default length of a tile: as many whole blocks as 3 MiB hold. Transfers of that length suit disks in every
-/// format, and a few tiles in flight fit in a last-level cache. One block, for an unknown format.
-[[nodiscard]] ElementCount default_tile_elements(StateFormat format);
+/// format, and a few tiles in flight fit in a last-level cache. One block, for a layout that does not exist.
+[[nodiscard]] ElementCount default_tile_elements(TileLayout layout);
 
 /// The alignment that the address of a tile must have.
 [[nodiscard]] Alignment state_alignment(StateFormat format);

@@ -1,100 +1,10 @@
-#include "unit/arguments/bad_arguments.hpp"
-
-#include <penstock/cpu_adam/adam.hpp>
+#include "unit/arguments/tile_bench.hpp"
 
 #include <memory>
 #include <span>
 
 namespace penstock::test {
 namespace {
-
-using namespace cpu_adam;
-
-constexpr std::uint64_t count = 300;
-
-/// A tile of `count` elements in format fp32, and values for them.
-struct TileBench {
-  alignas(64) std::array<std::byte, 12 * count> state{};
-  alignas(64) std::array<std::byte, 2 * count> gradient{}, parameter{};
-  std::vector<float> values = std::vector<float>(count, 1.0f);
-
-  [[nodiscard]] AdamTile tile() {
-    return {.state = HostSpan(std::span(state)),
-            .gradient = ConstHostSpan(gradient.data(), ByteCount(gradient.size())),
-            .parameter = HostSpan(std::span(parameter)),
-            .elements = ElementCount(count)};
-  }
-  [[nodiscard]] ConstHostSpan initial() const {
-    return ConstHostSpan(reinterpret_cast<const std::byte*>(values.data()), ByteCount(4 * count));
-  }
-  [[nodiscard]] AdamStates states() const { return {values, values, values}; }
-  /// That a refused call has written nothing.
-  [[nodiscard]] std::string untouched() const {
-    const auto zero = [](std::byte byte) { return byte == std::byte{}; };
-    for (const std::span<const std::byte> bytes : {std::span<const std::byte>(state), {parameter}}) {
-      for (const std::byte byte : bytes) {
-        if (!zero(byte)) return "a refused call wrote";
-      }
-    }
-    return "";
-  }
-};
-
-struct WrongTile {
-  const char* argument;
-  const char* value;
-  void (*change)(AdamTile& tile);
-};
-
-/// Wrong for every function that takes a tile.
-constexpr std::array wrong_tiles = {
-    WrongTile{"tile.state", "null", [](AdamTile& t) { t.state = HostSpan(nullptr, t.state.size()); }},
-    WrongTile{"tile.state", "empty", [](AdamTile& t) { t.state = {}; }},
-    WrongTile{"tile.state", "shorter", [](AdamTile& t) { t.state = t.state.subspan(0_B, 3596_B); }},
-    WrongTile{"tile.state", "misaligned",
-              [](AdamTile& t) { t.state = HostSpan(t.state.data() + 1, t.state.size()); }},
-    WrongTile{"tile.elements", "0", [](AdamTile& t) { t.elements = {}; }},
-    WrongTile{"tile.elements", "one too many", [](AdamTile& t) { t.elements = ElementCount(count + 1); }},
-    WrongTile{"tile.elements", "2^63",
-              [](AdamTile& t) { t.elements = ElementCount(std::uint64_t{1} << 63); }},
-    WrongTile{"tile.elements", "the most", [](AdamTile& t) { t.elements = ElementCount(most); }},
-    WrongTile{"tile.format", "unknown", [](AdamTile& t) { t.format = unknown<StateFormat>; }},
-    WrongTile{"tile.format", "moments, with a bf16 parameter",
-              [](AdamTile& t) { t.format = StateFormat::moments; }},
-};
-/// Wrong for functions that write the parameter.
-constexpr std::array wrong_parameters = {
-    WrongTile{"tile.parameter", "null",
-              [](AdamTile& t) { t.parameter = HostSpan(nullptr, t.parameter.size()); }},
-    WrongTile{"tile.parameter", "empty", [](AdamTile& t) { t.parameter = {}; }},
-    WrongTile{"tile.parameter", "the state",
-              [](AdamTile& t) { t.parameter = t.state.subspan(0_B, t.parameter.size()); }},
-    WrongTile{"tile.parameter_dtype", "unknown", [](AdamTile& t) { t.parameter_dtype = unknown<DType>; }},
-    WrongTile{"tile.parameter_dtype", "fp32, of bf16 bytes",
-              [](AdamTile& t) { t.parameter_dtype = DType::fp32; }},
-};
-/// Wrong for steps.
-constexpr std::array wrong_gradients = {
-    WrongTile{"tile.gradient", "null",
-              [](AdamTile& t) { t.gradient = ConstHostSpan(nullptr, t.gradient.size()); }},
-    WrongTile{"tile.gradient", "empty", [](AdamTile& t) { t.gradient = {}; }},
-    WrongTile{"tile.gradient", "the state",
-              [](AdamTile& t) { t.gradient = t.state.subspan(0_B, t.gradient.size()); }},
-    WrongTile{"tile.gradient_dtype", "unknown", [](AdamTile& t) { t.gradient_dtype = unknown<DType>; }},
-};
-
-/// One row for each wrong tile; `call` returns the result for a tile.
-template <class Call>
-void add_tiles(BadArguments& bad, const char* function, std::span<const WrongTile> tiles, const Call& call) {
-  for (const WrongTile& wrong : tiles) {
-    bad(function, wrong.argument, wrong.value, [&wrong, call] {
-      TileBench bench;
-      AdamTile tile = bench.tile();
-      wrong.change(tile);
-      return all({fails(call(bench, tile)), bench.untouched()});
-    });
-  }
-}
 
 Result<AdamOutcome> step_in_segments(const AdamConfig& config, std::uint64_t step, float factor,
                                      const AdamTile& tile, const AdamExecution& execution = {}) {

@@ -42,6 +42,7 @@ class BadArguments {
 void add_base_rows(BadArguments& bad);
 void add_compute_rows(BadArguments& bad);
 void add_adam_rows(BadArguments& bad);
+void add_optimizer_rows(BadArguments& bad);
 void add_device_adam_rows(BadArguments& bad);
 void add_cuda_device_adam_rows(BadArguments& bad);  ///< of CUDA device 0
 void add_device_rows(BadArguments& bad);
