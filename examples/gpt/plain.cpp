@@ -113,6 +113,13 @@ int run(TrainingArguments arguments) {
   for (const std::string& note : config->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   arguments.take(*config);
   if (auto model = arguments.model.validate(); !model) return fail(model.error(), "cannot start");
+  if (config->optimizer.type != penstock::cpu_adam::Optimizer::adam) {
+    return fail(penstock::Error(penstock::ErrorCode::invalid_config, "gpt_plain")
+                    .object("optimizer.type")
+                    .wanted("Adam or AdamW, which the device updates by")
+                    .got(std::string(to_string(config->optimizer.type))),
+                "cannot start");
+  }
   if (auto valid = arguments.training.validate(); !valid) return fail(valid.error(), "cannot start");
   if (auto fits = check_host_memory(arguments, *config); !fits) return fail(fits.error(), "cannot start");
   auto text = Text::load(arguments.text, arguments.model.context);

@@ -67,6 +67,27 @@ void check_optimizer(const Draft& draft, Violations& violations) {
   }
 }
 
+/// What only Adam has.
+void check_other_optimizer(const Config& config, Violations& violations) {
+  const cpu_adam::Optimizer type = config.optimizer.type;
+  if (type == cpu_adam::Optimizer::adam) return;
+  const std::string name(to_string(type));
+  const auto refuse = [&](std::string_view key, std::string message) {
+    violations.push_back({{key, "optimizer.type"}, std::move(message)});
+  };
+  if (cpu_adam::states_of(type).empty())
+    return refuse("optimizer.type", "OptimizerConfig::type is no Optimizer");
+  if (config.penstock.state_format != cpu_adam::StateFormat::fp32) {
+    refuse("penstock.state_format",
+           name + " takes fp32 only, got " + std::string(to_string(config.penstock.state_format)));
+  }
+  const std::string by_cpu = "the CPU alone updates by " + name + "; ";
+  if (config.cpu_update_ratio != 1.0f)
+    refuse("zero_optimization.offload_optimizer.ratio", by_cpu + "leave it out");
+  if (config.penstock.update_split == UpdateSplit::automatic)
+    refuse("penstock.update_split", by_cpu + "leave it out");
+}
+
 void check_scheduler(const Config& config, Violations& violations) {
   const auto* const cycle = std::get_if<OneCycle>(&config.scheduler);
   if (cycle == nullptr || cycle->cycle_first_step_size > 0) return;
@@ -150,6 +171,7 @@ std::vector<Violation> check(const Config& config) {
   check_stage(config, violations);
   check_precision(config, violations);
   check_optimizer(draft, violations);
+  check_other_optimizer(config, violations);
   check_scheduler(config, violations);
   check_offload(config, violations);
   check_update(config, violations);

@@ -11,7 +11,16 @@ namespace penstock::zero::config {
 namespace {
 
 constexpr std::uint64_t batch_max = 0xffffffff;
-constexpr const char* adam = "Adam";
+constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad";
+
+const char* name_of(cpu_adam::Optimizer optimizer) {
+  switch (optimizer) {
+    case cpu_adam::Optimizer::adam: return adam;
+    case cpu_adam::Optimizer::lion: return lion;
+    case cpu_adam::Optimizer::adagrad: return adagrad;
+  }
+  return "unknown";
+}
 
 constexpr std::string_view batch_keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                            "gradient_accumulation_steps"};
@@ -103,10 +112,31 @@ void apply_precision(Draft& draft, Reader& reader) {
   apply_communication_dtype(draft, reader);
 }
 
+/// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
+void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
+  using cpu_adam::Optimizer;
+  const auto given = [&](std::string_view key) { return reader.was_given(key); };
+  constexpr std::string_view lr = "optimizer.params.lr", betas = "optimizer.params.betas",
+                             eps = "optimizer.params.eps";
+  if (optimizer.type == Optimizer::lion && !given(betas)) optimizer.betas = {0.9, 0.99};
+  if (optimizer.type == Optimizer::adagrad && !given(lr)) optimizer.learning_rate = 1e-2;
+  if (optimizer.type == Optimizer::adagrad && !given(eps)) optimizer.epsilon = 1e-10;
+  if (optimizer.type == Optimizer::adam) return;
+  for (const std::string_view key :
+       {optimizer.type == Optimizer::lion ? eps : betas, std::string_view("optimizer.params.bias_correction"),
+        std::string_view("optimizer.params.adam_w_mode")}) {
+    if (given(key)) reader.note(key, "has no effect: it is Adam's");
+  }
+}
+
 void apply_optimizer(Draft& draft, Reader& reader) {
   if (!draft.optimizer_type && !reader.has_problem("optimizer.type")) {
     reader.note("optimizer", "no type is given: AdamW is used here");
   }
+  OptimizerConfig& optimizer = draft.config.optimizer;
+  if (draft.optimizer_type == lion) optimizer.type = cpu_adam::Optimizer::lion;
+  if (draft.optimizer_type == adagrad) optimizer.type = cpu_adam::Optimizer::adagrad;
+  apply_other_optimizer(optimizer, reader);
   const bool decoupled = draft.optimizer_type != adam || draft.adam_w_mode;
   draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
 }
@@ -206,7 +236,7 @@ Draft draft_of(const Config& config) {
               .static_loss_scale = config.dtype == DType::fp16 ? config.loss_scale : 0.0f,
               .communication_dtype = config.dtype,
               .grad_accum_dtype = config.grad_accum_dtype,
-              .optimizer_type = adam,
+              .optimizer_type = name_of(config.optimizer.type),
               .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
               .scheduler = scheduler_draft_of(config.scheduler),
               .aio_queue_depth = config.aio_queue_depth,

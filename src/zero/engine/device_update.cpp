@@ -59,7 +59,8 @@ class DeviceUpdate::Hop final : public TileHop {
     const cpu_adam::DeviceAdamTile tile = on_device();
     PENSTOCK_TRY_ASSIGN(const auto copied_in, copy_in(tile));
     if (copied_in) PENSTOCK_TRY(context_.update_stream->wait(*copied_in));
-    PENSTOCK_TRY(update_.adam_->step(context_.update_stream->handle(), step_.configs[flat_.layout->group],
+    PENSTOCK_TRY(update_.adam_->step(context_.update_stream->handle(),
+                                     std::get<cpu_adam::AdamConfig>(step_.configs[flat_.layout->group]),
                                      step_.number, step_.gradient_factor, tile));
     PENSTOCK_TRY_ASSIGN(const auto updated, context_.events.record(*context_.update_stream));
     PENSTOCK_TRY(context_.copy_out->wait(*updated));
@@ -143,7 +144,7 @@ class DeviceUpdate::Hop final : public TileHop {
   const OffloadedOptimizer& optimizer_;
   const FlatState& flat_;
   const TileState& tile_;
-  const cpu_adam::AdamTile host_;
+  const cpu_adam::OptimizerTile host_;
   const OffloadedOptimizer::Step& step_;
   tiers::StreamProgress::Point end_;
   bool end_is_known_ = false;  // end_ is after everything that uses the leases

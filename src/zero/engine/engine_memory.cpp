@@ -167,7 +167,7 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
 
 Result<void> EngineState::add_tile(TileState& tile) {
   const Config& config = options_.config;
-  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+  const cpu_adam::TileLayout format = tile_layout(config);
   const ByteCount size = *cpu_adam::tile_bytes(format, tile.range.count);
   if (options_.plan.tiles_on_device) {
     tile.kept = keep(size, tiers::Purpose::optimizer_tile);

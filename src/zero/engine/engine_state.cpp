@@ -22,7 +22,7 @@ EngineState::EngineState(Options options)
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
-                  .format = tile_format(options_.config.penstock.state_format, options_.config.dtype),
+                  .layout = tile_layout(options_.config),
                   .tiles_ahead = options_.plan.tiles_ahead,
                   .tiles_ahead_next_flats = options_.plan.tiles_ahead_next_flats,
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,

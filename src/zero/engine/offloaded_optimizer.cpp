@@ -12,8 +12,8 @@ namespace penstock::zero {
 
 using cpu_adam::all_states;
 
-cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
-                                            ConstHostSpan gradient) const {
+cpu_adam::OptimizerTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
+                                                 ConstHostSpan gradient) const {
   const auto part = [&](auto span, DType dtype) {
     const ByteCount element = size_of(dtype);
     return span.subspan(element * tile.range.begin.value(), element * tile.range.count.value());
@@ -24,8 +24,9 @@ cpu_adam::AdamTile OffloadedOptimizer::view(const TileState& tile, HostSpan stat
           .elements = tile.range.count,
           .gradient_dtype = options_.gradient_dtype,
           .parameter_dtype = options_.parameter_dtype,
-          .format = options_.format,
-          .first_element = tile.first_element};
+          .format = options_.layout.format,
+          .first_element = tile.first_element,
+          .optimizer = options_.layout.optimizer};
 }
 
 Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
@@ -55,17 +56,18 @@ Result<HostView> OffloadedOptimizer::host_view(const TileState& tile, swap::Acce
   return HostView::of(*options_.runtime, device, tile.tensor, tile.kept, device.state_piece(), access);
 }
 
-Result<cpu_adam::AdamTile> OffloadedOptimizer::piece_of(const TileState& tile, ElementCount first,
-                                                        HostView& state, HostView* shard) const {
+Result<cpu_adam::OptimizerTile> OffloadedOptimizer::piece_of(const TileState& tile, ElementCount first,
+                                                             HostView& state, HostView* shard) const {
   const ElementCount count = std::min(options_.device->piece_elements(), tile.range.count - first);
   const ByteCount parameter = size_of(options_.parameter_dtype);
-  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(options_.format, first));
-  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(options_.format, count));
-  cpu_adam::AdamTile piece{.elements = count,
-                           .gradient_dtype = options_.gradient_dtype,
-                           .parameter_dtype = options_.parameter_dtype,
-                           .format = options_.format,
-                           .first_element = tile.first_element + first.value()};
+  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(options_.layout, first));
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(options_.layout, count));
+  cpu_adam::OptimizerTile piece{.elements = count,
+                                .gradient_dtype = options_.gradient_dtype,
+                                .parameter_dtype = options_.parameter_dtype,
+                                .format = options_.layout.format,
+                                .first_element = tile.first_element + first.value(),
+                                .optimizer = options_.layout.optimizer};
   PENSTOCK_TRY_ASSIGN(piece.state, state.piece(before, bytes));
   if (shard != nullptr) {
     PENSTOCK_TRY_ASSIGN(piece.parameter, shard->piece(parameter * (tile.range.begin + first).value(),
@@ -101,6 +103,7 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
     PENSTOCK_TRY_ASSIGN(const auto piece, piece_of(tile, first, state, &shard));
     const ElementCount begin = flat.layout->shard * rank + tile.range.begin + first;
     for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
+      if (!cpu_adam::keeps(options_.layout.optimizer, all_states[kind])) continue;
       states[kind].assign(piece.elements.value(), 0.0f);
       PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, states[kind]));
     }
@@ -153,11 +156,11 @@ Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileSt
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
   PENSTOCK_TRY_ASSIGN(
       const auto outcome,
-      cpu_adam::adam_step(step.configs[flat.layout->group], step.number, step.gradient_factor,
-                          view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()),
-                          {.workers = options_.workers,
-                           .observer = has_checksums(tile) ? &seal : nullptr,
-                           .nontemporal_parameter = !options_.shards_on_disk}));
+      cpu_adam::optimizer_step(step.configs[flat.layout->group], step.number, step.gradient_factor,
+                               view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()),
+                               {.workers = options_.workers,
+                                .observer = has_checksums(tile) ? &seal : nullptr,
+                                .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
   return ok();
@@ -220,11 +223,11 @@ Result<void> OffloadedOptimizer::visit_states(std::span<FlatState> flats,
 
 /// Of one piece, which begins at element `begin` of the tile.
 Result<void> OffloadedOptimizer::visit_blocks(const FlatState& flat, const TileState& tile,
-                                              ElementCount begin, const cpu_adam::AdamTile& piece,
+                                              ElementCount begin, const cpu_adam::OptimizerTile& piece,
                                               std::span<const cpu_adam::StateKind> kinds,
                                               const StateVisitor& visit) const {
   PENSTOCK_TRY_ASSIGN(const ByteCount block_bytes,
-                      cpu_adam::block_bytes(options_.format, cpu_adam::block_elements));
+                      cpu_adam::block_bytes(options_.layout, cpu_adam::block_elements));
   const tiers::BlockTable* const blocks = has_checksums(tile) ? &internals().blocks(tile.tensor) : nullptr;
   std::vector<float> values;
   for (ElementCount first; first < piece.elements; first += cpu_adam::block_elements) {
@@ -236,6 +239,7 @@ Result<void> OffloadedOptimizer::visit_blocks(const FlatState& flat, const TileS
     }
     values.resize(std::min(cpu_adam::block_elements, piece.elements - first).value());
     for (const cpu_adam::StateKind kind : kinds) {
+      if (!cpu_adam::keeps(options_.layout.optimizer, kind)) continue;
       PENSTOCK_TRY(cpu_adam::read_states(piece, kind, first, values));
       PENSTOCK_TRY(visit(flat, kind, tile.range.begin + begin + first, values));
     }

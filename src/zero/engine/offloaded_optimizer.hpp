@@ -2,7 +2,7 @@
 
 #include "zero/engine/flat_state.hpp"
 
-#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/zero/config/config.hpp>
 #include "swap/runtime_internals.hpp"
@@ -31,7 +31,7 @@ class OffloadedOptimizer {
     parallel::Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
-    cpu_adam::StateFormat format = cpu_adam::StateFormat::fp32;
+    cpu_adam::TileLayout layout;
     std::uint32_t tiles_ahead = 4;             ///< maximum number of tiles read ahead within a flat
     std::uint32_t tiles_ahead_next_flats = 4;  ///< the same if some of them belong to later flats
     std::uint32_t tile_stores_max = 4;         ///< maximum number of tiles being written during an update
@@ -52,8 +52,8 @@ class OffloadedOptimizer {
   struct Step {
     std::uint64_t number = 0;  ///< the step number of the tiles after the update
     float gradient_factor = 1;
-    std::vector<cpu_adam::AdamConfig> configs;  ///< by group
-    std::vector<bool> updates;                  ///< by flat: whether it has a gradient; set by UpdateSweep
+    std::vector<cpu_adam::Hyperparameters> configs;  ///< by group
+    std::vector<bool> updates;  ///< by flat: whether it has a gradient; set by UpdateSweep
   };
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
@@ -75,8 +75,8 @@ class OffloadedOptimizer {
   /// The error of a tile with a master or a second moment that is not finite in `block`.
   [[nodiscard]] Error non_finite(const TileState& tile, std::uint64_t block) const;
   /// The tile with its parts of the flat's shard and gradient.
-  [[nodiscard]] cpu_adam::AdamTile view(const TileState& tile, HostSpan state, HostSpan shard,
-                                        ConstHostSpan gradient) const;
+  [[nodiscard]] cpu_adam::OptimizerTile view(const TileState& tile, HostSpan state, HostSpan shard,
+                                             ConstHostSpan gradient) const;
   /// Records that the flat, which has no gradient, is of step `step` too.
   void advance(FlatState& flat, std::uint64_t step) const;
   /// Records that the flat's parameters are of step `step`.
@@ -88,7 +88,7 @@ class OffloadedOptimizer {
   /// corrupted.
   [[nodiscard]] Result<void> check_same_step(const FlatState& flat) const;
   /// Whether an update reads the parameters: they are a part of the masters.
-  [[nodiscard]] bool reads_parameters() const { return cpu_adam::shares_parameter(options_.format); }
+  [[nodiscard]] bool reads_parameters() const { return cpu_adam::shares_parameter(options_.layout.format); }
   [[nodiscard]] const Options& options() const { return options_; }
 
   /// Calls `visit` with each of `kinds` of each block of each tile, in order; of a frozen flat with the masters, which
@@ -104,14 +104,14 @@ class OffloadedOptimizer {
   [[nodiscard]] Result<HostView> host_view(const TileState& tile, swap::Access access) const;
   /// The elements of a tile from `first` on that one piece holds, without a gradient; without parameters if `shard` is
   /// null.
-  [[nodiscard]] Result<cpu_adam::AdamTile> piece_of(const TileState& tile, ElementCount first,
-                                                    HostView& state, HostView* shard) const;
+  [[nodiscard]] Result<cpu_adam::OptimizerTile> piece_of(const TileState& tile, ElementCount first,
+                                                         HostView& state, HostView* shard) const;
   Result<void> restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
                              const StateSource& source);
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostView& shard);
   Result<void> visit_blocks(const FlatState& flat, const TileState& tile, ElementCount begin,
-                            const cpu_adam::AdamTile& piece, std::span<const cpu_adam::StateKind> kinds,
+                            const cpu_adam::OptimizerTile& piece, std::span<const cpu_adam::StateKind> kinds,
                             const StateVisitor& visit) const;
   [[nodiscard]] std::uint64_t step_of(const TileState& tile) const;
 

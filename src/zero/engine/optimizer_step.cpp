@@ -97,7 +97,7 @@ void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
                                 .gradient_factor = gradient_factor(divisor(), clip_factor)};
   for (const OptimizerGroup& group : groups_) {
-    step.configs.push_back(adam_config(context_.config.optimizer, group, now));
+    step.configs.push_back(hyperparameters(context_.config.optimizer, group, now));
   }
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <penstock/cpu_adam/adam.hpp>
+#include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/optimizer_group.hpp>
 
@@ -31,7 +31,7 @@ struct GradientNorm {
 [[nodiscard]] std::string reason_to_skip(double divisor, const GradientNorm& gradients);
 
 /// The hyperparameters of an optimizer group in a step with the rate and the betas `now`.
-[[nodiscard]] cpu_adam::AdamConfig adam_config(const OptimizerConfig& optimizer, const OptimizerGroup& group,
-                                               const LearningRate& now);
+[[nodiscard]] cpu_adam::Hyperparameters hyperparameters(const OptimizerConfig& optimizer,
+                                                        const OptimizerGroup& group, const LearningRate& now);
 
 }  // namespace penstock::zero

@@ -22,6 +22,7 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"StepOptions::learning_rate, scheduler or optimizer.params.lr"},
     {"scheduler or optimizer.params.betas[0]"},
     {"scheduler or optimizer.params.betas[1]"},
+    {"optimizer.type", true},
     {"optimizer.params.eps"},
     {"optimizer.params.weight_decay"},
     {"optimizer.params.adam_w_mode"},
@@ -84,13 +85,25 @@ std::uint64_t layout_hash(const ModelLayout& model) {
 
 StepSettings step_settings(const Config& config, const StepGiven& step) {
   const OptimizerConfig& optimizer = config.optimizer;
-  return {{static_cast<double>(step.number), static_cast<double>(step.micro_batches),
-           hash_of(step.units_without_gradient), step.learning_rate.rate, step.learning_rate.betas[0],
-           step.learning_rate.betas[1], optimizer.epsilon, optimizer.weight_decay,
-           static_cast<double>(optimizer.decay_mode), optimizer.bias_correction ? 1.0 : 0.0,
-           config.gradient_clipping, static_cast<double>(config.gradient_allreduce_op), step.loss_scale,
-           static_cast<double>(config.penstock.state_format), static_cast<double>(config.dtype),
-           static_cast<double>(config.grad_accum_dtype), hash_of(step.groups), as_double(step.layout_hash),
+  return {{static_cast<double>(step.number),
+           static_cast<double>(step.micro_batches),
+           hash_of(step.units_without_gradient),
+           step.learning_rate.rate,
+           step.learning_rate.betas[0],
+           step.learning_rate.betas[1],
+           static_cast<double>(optimizer.type),
+           optimizer.epsilon,
+           optimizer.weight_decay,
+           static_cast<double>(optimizer.decay_mode),
+           optimizer.bias_correction ? 1.0 : 0.0,
+           config.gradient_clipping,
+           static_cast<double>(config.gradient_allreduce_op),
+           step.loss_scale,
+           static_cast<double>(config.penstock.state_format),
+           static_cast<double>(config.dtype),
+           static_cast<double>(config.grad_accum_dtype),
+           hash_of(step.groups),
+           as_double(step.layout_hash),
            as_double(step.collectives_hash)}};
 }
 

@@ -315,6 +315,16 @@ void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
   }
 }
 
+/// Only Adam has a kernel for the device.
+Result<void> check_optimizer_place(const MemoryPlan& plan, const Config& config) {
+  if (config.optimizer.type == cpu_adam::Optimizer::adam || !plan.tiles_on_device) return ok();
+  return Error::unsupported("plan_memory")
+      .reason("the device has no kernel for the optimizer, whose states would be kept there")
+      .object("optimizer.type")
+      .got(std::string(to_string(config.optimizer.type)))
+      .advice("set zero_optimization.offload_optimizer.device to cpu or nvme, or use Adam");
+}
+
 /// The first flats whose shards have at most Config::max_in_cpu elements together.
 std::uint32_t flats_in_host(const Config& config, const ShardLayout& shards) {
   ElementCount left = config.max_in_cpu.value_or(ElementCount());
@@ -350,6 +360,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
     plan.shards_on_device = plan.tiles_on_device && config.offload_param.device == OffloadDevice::none;
     plan_collectives(plan, config, shards, ranks);
   }
+  PENSTOCK_TRY(check_optimizer_place(plan, config));
   plan.tile_elements = tile_elements(config, plan.tiles_on_device);
   PENSTOCK_TRY_ASSIGN(const RankBytes all, RankBytes::of(plan, config, shards));
   plan_device_kept(plan, all);

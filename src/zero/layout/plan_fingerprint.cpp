@@ -16,6 +16,7 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       static_cast<std::uint64_t>(config.offload_param.device),
                                       static_cast<std::uint64_t>(config.offload_optimizer.device),
                                       static_cast<std::uint64_t>(config.penstock.state_format),
+                                      static_cast<std::uint64_t>(config.optimizer.type),
                                       config.penstock.tile().value(),
                                       config.penstock.tiles_in_flight,
                                       static_cast<std::uint64_t>(config.penstock.update_split),

@@ -7,7 +7,7 @@
 namespace penstock::zero {
 
 Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
-  const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+  const cpu_adam::TileLayout format = tile_layout(config);
   PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, range.count));
   return round_up(bytes, extent_alignment);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <penstock/cpu_adam/state_format.hpp>
+#include <penstock/zero/config/config.hpp>
 #include "zero/layout/shard_layout.hpp"
 
 #include <algorithm>
@@ -13,6 +14,11 @@ namespace penstock::zero {
                                                           DType parameters) {
   using cpu_adam::StateFormat;
   return configured == StateFormat::fp32 && parameters == DType::fp32 ? StateFormat::moments : configured;
+}
+
+/// What the tiles of a configuration store.
+[[nodiscard]] inline cpu_adam::TileLayout tile_layout(const Config& config) {
+  return {tile_format(config.penstock.state_format, config.dtype), config.optimizer.type};
 }
 
 /// A range of elements of a flat's shard.

@@ -23,7 +23,7 @@ struct UpdateSlot {
   /// Of tiles of at most `elements` elements. Errors: those of cpu_adam::tile_bytes().
   [[nodiscard]] static Result<UpdateSlot> of(const MemoryPlan& plan, const Config& config,
                                              ElementCount elements) {
-    const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+    const cpu_adam::TileLayout format = tile_layout(config);
     PENSTOCK_TRY_ASSIGN(const ByteCount state, cpu_adam::tile_bytes(format, elements));
     const auto passing = [&](bool is_kept, ByteCount bytes) {
       return is_kept ? ByteCount() : round_up(bytes, alignment);
@@ -56,7 +56,7 @@ struct HostPiece {
     const bool has_tiles = !longest.is_zero();
     HostPiece piece{.elements = has_tiles ? std::min(elements_max, longest) : elements_max};
     if (!plan.tiles_on_device) return piece;
-    const cpu_adam::StateFormat format = tile_format(config.penstock.state_format, config.dtype);
+    const cpu_adam::TileLayout format = tile_layout(config);
     PENSTOCK_TRY_ASSIGN(const ByteCount state,
                         cpu_adam::tile_bytes(format, has_tiles ? piece.elements : ElementCount()));
     const ByteCount parameter = size_of(config.dtype) * piece.elements.value();

@@ -34,15 +34,17 @@ struct OffloadConfig {
   bool pin_memory = true;
 };
 
-/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed.
+/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. Lion and Adagrad are updated by the CPU
+/// only, and their states are kept in format fp32. See cpu_adam/optimizers.hpp for the formulas.
 struct OptimizerConfig {
+  cpu_adam::Optimizer type = cpu_adam::Optimizer::adam;
   cpu_adam::AdamDecay decay_mode =
       cpu_adam::AdamDecay::decoupled;  ///< `none` is refused; set weight_decay to 0 instead
   double learning_rate = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  bool bias_correction = true;
+  std::array<double, 2> betas = {0.9, 0.999};  ///< not of Adagrad
+  double epsilon = 1e-8;                       ///< not of Lion
+  double weight_decay = 0;                     ///< of Lion decoupled, of Adagrad added to the gradient
+  bool bias_correction = true;                 ///< of Adam
 };
 
 /// The names that the configuration file uses.

@@ -224,7 +224,7 @@ class Engine {
   /// read_states(), which returns it.
   using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                std::uint64_t first, std::span<const float> values)>;
-  /// Reads the masters and moments of this rank's shards, tile by tile; of frozen parameters their values, as masters.
+  /// Reads the masters and the moments that the optimizer keeps of this rank's shards, tile by tile; of frozen parameters their values, as masters.
   /// All ranks together pass each value of each parameter once. The states belong to step completed_steps(), also in
   /// the middle of the next one. Not collective.
   Result<void> read_states(const StateSink& sink);

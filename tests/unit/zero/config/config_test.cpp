@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <penstock/zero/layout/memory_plan.hpp>
 
 namespace penstock::zero {
 namespace {
@@ -209,7 +210,57 @@ TEST(Config, TakesAdamForAdamWUnlessAdamWModeIsOff) {
   EXPECT_TRUE(decoupled(R"({"type": "Adam"})"));
   EXPECT_FALSE(decoupled(R"({"type": "ADAM", "params": {"adam_w_mode": false}})"));
   EXPECT_TRUE(decoupled(R"({"type": "AdamW", "params": {"adam_w_mode": false}})"));
-  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"type": "Lion"}})"), "only Adam"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"type": "Muon"}})"), "only Adam"));
+}
+
+TEST(Config, TakesLionAndAdagradWithTheirOwnDefaults) {
+  const auto optimizer = [](std::string_view text) {
+    return read("{\"train_batch_size\": 8, \"optimizer\": " + std::string(text) + "}")->optimizer;
+  };
+  const OptimizerConfig lion = optimizer(R"({"type": "lion"})");
+  EXPECT_EQ(lion.type, cpu_adam::Optimizer::lion);
+  EXPECT_EQ(lion.betas, (std::array{0.9, 0.99}));
+  EXPECT_EQ(lion.learning_rate, 1e-3);
+  const OptimizerConfig adagrad = optimizer(R"({"type": "Adagrad", "params": {"weight_decay": 0.5}})");
+  EXPECT_EQ(adagrad.type, cpu_adam::Optimizer::adagrad);
+  EXPECT_EQ(adagrad.learning_rate, 1e-2);
+  EXPECT_EQ(adagrad.epsilon, 1e-10);
+  EXPECT_EQ(adagrad.weight_decay, 0.5);
+  EXPECT_EQ(optimizer(R"({"type": "Lion", "params": {"betas": [0.5, 0.75]}})").betas,
+            (std::array{0.5, 0.75}));
+  EXPECT_EQ(optimizer(R"({"type": "Adagrad", "params": {"lr": 3, "eps": 4}})").learning_rate, 3);
+
+  const auto noted =
+      read(R"({"train_batch_size": 8, "optimizer": {"type": "Lion", "params": {"eps": 1e-6}}})");
+  EXPECT_TRUE(std::any_of(noted->notes.begin(), noted->notes.end(), [](const std::string& note) {
+    return note.starts_with("optimizer.params.eps") && contains(note, "it is Adam's");
+  }));
+  const auto again = Config::from_text(noted->to_json(), "again", 1);
+  EXPECT_EQ(again->optimizer.type, cpu_adam::Optimizer::lion);
+}
+
+TEST(Config, RefusesWhatOnlyAdamHasWithOtherOptimizers) {
+  const auto of_lion = [](const std::string& keys) {
+    return refusal(R"({"train_batch_size": 8, "bf16": {"enabled": true}, "optimizer": {"type": "Lion"}, )" +
+                   keys + "}");
+  };
+  EXPECT_TRUE(
+      contains(of_lion(R"("penstock": {"state_format": "split"})"), "lion takes fp32 only, got split"));
+  EXPECT_TRUE(contains(of_lion(R"("penstock": {"update_split": "automatic"})"), "penstock.update_split"));
+  EXPECT_TRUE(contains(of_lion(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
+                       "ratio": 0.5}})"),
+                       "offload_optimizer.ratio"));
+
+  Config config;
+  config.optimizer.type = cpu_adam::Optimizer::adagrad;
+  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(100), 0}}}}};
+  const auto on_device = plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate);
+  ASSERT_FALSE(on_device);
+  EXPECT_EQ(on_device.error().code(), ErrorCode::unsupported);
+  EXPECT_TRUE(contains(on_device.error().message(), "offload_optimizer.device"))
+      << on_device.error().message();
+  config.offload_optimizer.device = OffloadDevice::cpu;
+  EXPECT_TRUE(plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate));
 }
 
 TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {

@@ -20,6 +20,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <variant>
 
 namespace penstock::zero {
 namespace {
@@ -161,7 +162,10 @@ std::string observe_runtime(const Config& config) {
 std::string observe_step(const Config& config) {
   std::ostringstream text;
   for (const OptimizerGroup& group : {OptimizerGroup{}, OptimizerGroup{.weight_decay = 0}}) {
-    const auto adam = adam_config(config.optimizer, group, config.learning_rate_of(1));
+    const auto configured = hyperparameters(config.optimizer, group, config.learning_rate_of(1));
+    text << configured.index() << ' ';
+    if (!std::holds_alternative<cpu_adam::AdamConfig>(configured)) continue;
+    const auto& adam = std::get<cpu_adam::AdamConfig>(configured);
     text << adam.learning_rate << ' ' << adam.beta1 << ' ' << adam.beta2 << ' ' << adam.epsilon << ' '
          << adam.weight_decay << ' ' << static_cast<int>(adam.decay_mode) << ' ' << adam.bias_correction
          << ' ';

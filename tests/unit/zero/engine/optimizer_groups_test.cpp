@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,19 @@ class TwoGroups {
     gradient_ *= 3;
     PENSTOCK_TRY(engine().reduce(std::move(gradients), *stream_));
     return engine().step();
+  }
+
+  /// The states that are read.
+  std::set<cpu_adam::StateKind> kinds() {
+    std::set<cpu_adam::StateKind> all;
+    engine()
+        .read_states([&](ParameterId, cpu_adam::StateKind kind, std::uint64_t,
+                         std::span<const float>) -> Result<void> {
+          all.insert(kind);
+          return ok();
+        })
+        .value();
+    return all;
   }
 
   /// A master weight of each parameter, by its index.
@@ -146,6 +161,28 @@ TEST(OptimizerGroups, AreLeftAsTheyWereByARefusal) {
     EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument) << refused.error().message();
   }
   EXPECT_EQ(run.engine().groups()[1].weight_decay, 0.5);
+}
+
+TEST(OptimizerGroups, OfLionAndAdagradFollowTheirFormulas) {
+  Config config = usual();  // the gradient of the first step is 0.25
+  config.optimizer.type = cpu_adam::Optimizer::lion;
+  TwoGroups lion(config, {{}, {.learning_rate_factor = 2, .weight_decay = 0}});
+  lion.step().value();
+  EXPECT_FLOAT_EQ(lion.masters().at(0), 1 - 0.01f * (1 + 0.1f));
+  EXPECT_FLOAT_EQ(lion.masters().at(1), 1 - 0.02f);
+  const auto kinds = lion.kinds();
+  EXPECT_EQ(kinds, (std::set{cpu_adam::StateKind::master, cpu_adam::StateKind::first_moment}));
+
+  config.optimizer.type = cpu_adam::Optimizer::adagrad;
+  config.optimizer.epsilon = 0.25;
+  TwoGroups adagrad(config, {{}, {.weight_decay = 0}});
+  adagrad.step().value();
+  EXPECT_FLOAT_EQ(adagrad.masters().at(0), 1 - 0.01f * 0.35f / (0.35f + 0.25f));
+  EXPECT_FLOAT_EQ(adagrad.masters().at(1), 1 - 0.01f * 0.25f / (0.25f + 0.25f));
+  adagrad.step().value();  // with a gradient of 0.75
+  const float root = std::sqrt(0.25f * 0.25f + 0.75f * 0.75f);
+  EXPECT_FLOAT_EQ(adagrad.masters().at(1), 1 - 0.01f * 0.5f - 0.01f * 0.75f / (root + 0.25f));
+  EXPECT_EQ(adagrad.kinds(), (std::set{cpu_adam::StateKind::master, cpu_adam::StateKind::second_moment}));
 }
 
 TEST(OptimizerGroups, KeepWhetherTheyAreFrozen) {

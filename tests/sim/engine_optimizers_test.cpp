@@ -1,0 +1,104 @@
+// Lion and Adagrad in the engine: equal bits in every tier, and states that are saved and restored.
+#include "kit/cluster.hpp"
+
+#include <gtest/gtest.h>
+#include <array>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using cpu_adam::Optimizer;
+using cpu_adam::StateKind;
+using penstock::test::SeededRandom;
+
+constexpr std::array devices = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme};
+
+RunOptions random_run(Optimizer optimizer, std::uint64_t seed) {
+  SeededRandom random(seed);
+  RunOptions options{.ranks = static_cast<std::uint32_t>(1 + random.below(3)),
+                     .micro_batches = static_cast<std::uint32_t>(1 + random.below(2)),
+                     .model = random_model(random),
+                     .seed = seed};
+  options.config.optimizer.type = optimizer;
+  if (random.below(2) == 0) options.config.dtype = options.config.grad_accum_dtype = DType::fp32;
+  return options;
+}
+
+class EngineOptimizers : public testing::TestWithParam<Optimizer> {};
+
+TEST_P(EngineOptimizers, GiveTheSameBitsInEveryTier) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    RunOptions options = random_run(GetParam(), seed);
+    const RunResult expected = train(options);
+    ASSERT_FALSE(expected.error) << expected.error->message();
+    RunOptions adam = options;
+    adam.config.optimizer.type = Optimizer::adam;
+    EXPECT_NE(train(adam).digest, expected.digest);
+    for (const OffloadDevice of_parameters : devices) {
+      for (const OffloadDevice of_optimizer : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::string(to_string(of_parameters)) + ", " +
+                     std::string(to_string(of_optimizer)));
+        options.config.offload_param.device = of_parameters;
+        options.config.offload_optimizer.device = of_optimizer;
+        options.device_memory = seed % 2 == 0 ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate;
+        options.config.penstock.host_budget = smallest_host_budget(options);
+
+        const RunResult result = train(options);
+
+        ASSERT_FALSE(result.error) << result.error->message();
+        EXPECT_EQ(result.digest, expected.digest);
+        EXPECT_EQ(result.parameters, expected.parameters);
+        EXPECT_EQ(result.above_prediction, std::vector<std::string>{});
+      }
+    }
+  }
+}
+
+TEST_P(EngineOptimizers, ContinueFromStatesThatWereSaved) {
+  std::map<std::tuple<std::uint32_t, std::uint32_t, StateKind, std::uint64_t>, float> saved;
+  std::mutex mutex;
+  RunOptions whole = random_run(GetParam(), 3);
+  whole.config.offload_optimizer.device = OffloadDevice::nvme;
+  whole.steps = 4;
+  const RunResult expected = train(whole);
+  ASSERT_FALSE(expected.error) << expected.error->message();
+  RunOptions first = whole;
+  first.steps = 2;
+  first.after_steps = [&](Engine& engine) {
+    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t begin,
+                                  std::span<const float> values) -> Result<void> {
+      const std::scoped_lock lock(mutex);
+      EXPECT_TRUE(cpu_adam::keeps(GetParam(), kind));
+      for (std::size_t i = 0; i < values.size(); ++i) saved[{id.unit, id.index, kind, begin + i}] = values[i];
+      return ok();
+    });
+  };
+  ASSERT_FALSE(train(first).error);
+
+  RunOptions rest = whole;
+  rest.first_step = 2;
+  rest.restore = [&](Engine& engine) {
+    return engine.restore(
+        2, [&](ParameterId id, StateKind kind, std::uint64_t begin, std::span<float> values) -> Result<void> {
+          const std::scoped_lock lock(mutex);
+          for (std::size_t i = 0; i < values.size(); ++i)
+            values[i] = saved.at({id.unit, id.index, kind, begin + i});
+          return ok();
+        });
+  };
+  const RunResult result = train(rest);
+
+  ASSERT_FALSE(result.error) << result.error->message();
+  EXPECT_EQ(result.digest, expected.digest);
+  EXPECT_EQ(result.parameters, expected.parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, EngineOptimizers, testing::Values(Optimizer::lion, Optimizer::adagrad),
+                         [](const auto& of) { return std::string(to_string(of.param)); });
+
+}  // namespace
+}  // namespace penstock::zero::test
