@@ -4,12 +4,13 @@
 
 namespace penstock::zero::config {
 
-Error to_error(const char* operation, const std::string& name, std::vector<Problem> problems) {
+Error to_error(const char* operation, const std::string& name, std::vector<Problem> problems,
+               const std::string& what) {
   // Problems without a line come last.
   std::stable_sort(problems.begin(), problems.end(),
                    [](const Problem& a, const Problem& b) { return a.line - 1 < b.line - 1; });
   Error error = Error::invalid_config(operation).object(name).reason(
-      "the configuration cannot be used: " + std::to_string(problems.size()) +
+      what + " cannot be used: " + std::to_string(problems.size()) +
       (problems.size() == 1 ? " error" : " errors"));
   for (const Problem& problem : problems) {
     std::string place = problem.path;

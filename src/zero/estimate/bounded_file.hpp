@@ -1,0 +1,34 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace penstock::zero::estimate {
+
+/// A regular file of which parts at the beginning are read. A pipe or a device could have no end, or never answer.
+class BoundedFile {
+ public:
+  /// Errors: not_found, permission and others of the system; invalid_argument, for what is no regular file.
+  [[nodiscard]] static Result<BoundedFile> open(const char* operation, const std::filesystem::path& path);
+
+  [[nodiscard]] ByteCount size() const { return size_; }
+  /// The next `count` bytes. Errors: truncated, with the wanted and the actual number; io.
+  [[nodiscard]] Result<std::string> read(ByteCount count);
+
+ private:
+  BoundedFile() = default;
+  const char* operation_ = "";
+  std::filesystem::path path_;
+  std::ifstream stream_;
+  ByteCount size_;
+};
+
+/// The whole text of a file. Errors: as BoundedFile; invalid_config, for more than 16 MiB, calling it a `what`.
+[[nodiscard]] Result<std::string> read_text_file(const char* operation, const std::filesystem::path& path,
+                                                 const char* what);
+
+}  // namespace penstock::zero::estimate

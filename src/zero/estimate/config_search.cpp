@@ -1,0 +1,187 @@
+#include "zero/estimate/config_search.hpp"
+
+#include "zero/config/hjson.hpp"
+#include "zero/config/json_text.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace penstock::zero::estimate {
+
+namespace {
+
+using cpu_adam::StateFormat;
+using Link = PlanEstimate::Link;
+
+std::vector<StateFormat> formats_of(const SearchOptions& options) {
+  std::vector<StateFormat> formats = {StateFormat::fp32};
+  if (options.base.dtype != DType::bf16) return formats;
+  formats.push_back(StateFormat::split);
+  if (options.lossy) formats.insert(formats.end(), {StateFormat::split_bf16, StateFormat::split_q8});
+  return formats;
+}
+
+std::vector<std::uint32_t> stages_of(const Config& base) {
+  std::vector<std::uint32_t> stages;
+  if (base.cpu_update_ratio == 1.0f) stages.push_back(2);
+  if (base.gradient_allreduce_op == AllreduceOp::mean) stages.push_back(3);
+  return stages;
+}
+
+std::vector<OffloadDevice> parameter_devices(std::uint32_t stage, OffloadDevice optimizer) {
+  using enum OffloadDevice;
+  if (stage != 3) return {none};
+  if (optimizer == none) return {none, cpu, nvme};
+  return {cpu, nvme};
+}
+
+std::vector<Config> configs_of(const SearchOptions& options) {
+  using enum OffloadDevice;
+  std::vector<Config> configs;
+  for (const std::uint32_t stage : stages_of(options.base)) {
+    for (const OffloadDevice optimizer : {none, cpu, nvme}) {
+      for (const OffloadDevice parameters : parameter_devices(stage, optimizer)) {
+        for (const StateFormat format : formats_of(options)) {
+          Config& config = configs.emplace_back(options.base);
+          config.stage = stage;
+          config.offload_optimizer.device = optimizer;
+          config.offload_param.device = parameters;
+          config.penstock.state_format = format;
+          if (optimizer != nvme) config.offload_optimizer.nvme_paths.clear();
+          if (parameters != nvme) config.offload_param.nvme_paths.clear();
+        }
+      }
+    }
+  }
+  return configs;
+}
+
+void take_cost(Candidate& candidate, const PlanEstimate& estimate) {
+  candidate.nvme = estimate.moved(Link::nvme);
+  candidate.device = estimate.moved(Link::device);
+}
+
+Result<Candidate> try_config(Config config, const SearchOptions& options, const ModelLayout& layout) {
+  config.penstock.host_budget = config.penstock.device_budget = {};
+  PENSTOCK_TRY_ASSIGN(const PlanEstimate unlimited, estimate_plan(config, layout, options.run));
+  config.penstock.host_budget = options.host_budget;
+  config.penstock.device_budget = options.device_budget;
+  Candidate candidate{.config = std::move(config),
+                      .host_need = unlimited.plan.host_minimum * options.run.ranks_per_node,
+                      .device_need = unlimited.plan.device_minimum};
+  take_cost(candidate, unlimited);
+  auto limited = estimate_plan(candidate.config, layout, options.run);
+  if (limited) {
+    take_cost(candidate, *limited);
+    candidate.chosen = std::move(*limited);
+  } else if (limited.error().code() != ErrorCode::budget_too_small) {
+    return std::move(limited).error();
+  }
+  return candidate;
+}
+
+/// Removes the members of `json` that are the same in `defaults`.
+void remove_defaults(Json::Value& json, const Json::Value& defaults) {
+  for (const std::string& name : json.getMemberNames()) {
+    if (!defaults.isMember(name)) continue;
+    Json::Value& member = json[name];
+    if (member.isObject() && defaults[name].isObject()) {
+      remove_defaults(member, defaults[name]);
+      if (member.empty()) json.removeMember(name);
+    } else if (member == defaults[name]) {
+      json.removeMember(name);
+    }
+  }
+}
+
+Json::Value parsed(const std::string& json) {
+  std::vector<config::Problem> none;
+  return config::parse_hjson(json, none);
+}
+
+/// Whether the text means this configuration.
+bool means(const std::string& text, const Config& config) {
+  const std::uint32_t per_rank = config.micro_batch_size * config.gradient_accumulation_steps;
+  const auto read = Config::from_text(text, "the configuration", config.train_batch_size / per_rank);
+  return read && read->to_json() == config.to_json() &&
+         read->penstock.tile_elements == config.penstock.tile_elements;
+}
+
+}  // namespace
+
+std::string Candidate::name() const {
+  std::string text = "stage " + std::to_string(config.stage);
+  if (config.shards_parameters())
+    text.append(", offload_param ").append(to_string(config.offload_param.device));
+  text.append(", offload_optimizer ").append(to_string(config.offload_optimizer.device));
+  return text.append(", state_format ").append(to_string(config.penstock.state_format));
+}
+
+Result<ConfigSearch> ConfigSearch::run(const SearchOptions& options, const ModelLayout& layout) {
+  ConfigSearch search;
+  for (Config& config : configs_of(options)) {
+    PENSTOCK_TRY_ASSIGN(Candidate candidate, try_config(std::move(config), options, layout));
+    search.candidates.push_back(std::move(candidate));
+  }
+  if (search.candidates.empty()) {
+    return Error::invalid_argument("ConfigSearch::run")
+        .reason("no stage supports both offload_optimizer.ratio and gradient_allreduce_op sum")
+        .advice("leave out one of them");
+  }
+  std::stable_sort(search.candidates.begin(), search.candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return std::tie(a.nvme, a.device) < std::tie(b.nvme, b.device);
+                   });
+  for (std::size_t i = 0; i < search.candidates.size() && !search.best; ++i) {
+    if (search.candidates[i].chosen) search.best = i;
+  }
+  return search;
+}
+
+Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
+  const auto given = [](ByteCount budget) { return budget.is_zero() ? "any" : to_exact_string(budget); };
+  const auto fits = [](ByteCount need, ByteCount budget) { return budget.is_zero() || need <= budget; };
+  const auto any = [](const Candidate&) { return true; };
+  const auto in_host = [&](const Candidate& one) { return fits(one.host_need, options.host_budget); };
+  const auto in_device = [&](const Candidate& one) { return fits(one.device_need, options.device_budget); };
+
+  Error error(ErrorCode::budget_too_small, "penstock estimate");
+  const auto note_least = [&](const char* tier, ByteCount Candidate::*need, const char* of, auto&& among) {
+    const Candidate* least = nullptr;
+    for (const Candidate& one : candidates) {
+      if (among(one) && (least == nullptr || one.*need < least->*need)) least = &one;
+    }
+    if (least == nullptr) return;
+    error = std::move(error).note(std::string(tier) + " at least " + to_exact_string(least->*need) + of +
+                                  ": " + least->name());
+  };
+  note_least("host   ", &Candidate::host_need, " a node", any);
+  note_least("device ", &Candidate::device_need, " a rank", any);
+  note_least("host   ", &Candidate::host_need, " a node within the device's budget", in_device);
+  note_least("device ", &Candidate::device_need, " a rank within the host's budget", in_host);
+  return std::move(error)
+      .reason("no configuration fits")
+      .object("--budget-host " + given(options.host_budget) + ", --budget-device " +
+              given(options.device_budget))
+      .advice(options.lossy ? "raise a budget, use smaller units or tiles, or more ranks"
+                            : "raise a budget, use smaller units or tiles, more ranks, or --lossy");
+}
+
+std::string to_short_json(const Config& config) {
+  Json::Value json = parsed(config.to_json());
+  const Json::Value defaults = parsed(Config{}.to_json());
+  // These follow from others. A tile size that is given would be that of tiles on the device too.
+  json.removeMember("train_batch_size");
+  json.removeMember("communication_data_type");
+  if (!config.penstock.tile_elements) json["penstock"].removeMember("tile_elements");
+  const Json::Value all = json;
+  remove_defaults(json, defaults);
+  // The batch must be given, and the default of this type follows from another key.
+  for (const char* name : {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "data_types"}) {
+    if (all.isMember(name)) json[name] = all[name];
+  }
+  const std::string text = config::write_json(json);
+  return means(text, config) ? text : config::write_json(all);
+}
+
+}  // namespace penstock::zero::estimate

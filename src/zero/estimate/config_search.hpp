@@ -1,0 +1,51 @@
+#pragma once
+
+#include "zero/estimate/plan_estimate.hpp"
+
+namespace penstock::zero::estimate {
+
+/// What a configuration may use.
+struct SearchOptions {
+  /// Gives dtype, batch sizes, optimizer, tile sizes, and all else that the search does not choose. Both offload blocks
+  /// name the directories that may be used.
+  Config base;
+  RunShape run;
+  ByteCount host_budget;    ///< of all ranks of a node; 0: any
+  ByteCount device_budget;  ///< of each rank; 0: any
+  bool lossy = false;       ///< also state formats that round the moments
+};
+
+/// One configuration that was tried.
+struct Candidate {
+  Config config;
+  ByteCount nvme, device;              ///< moved per rank and step: its cost
+  ByteCount host_need, device_need;    ///< the smallest budgets: of a node, and of a rank
+  std::optional<PlanEstimate> chosen;  ///< empty, if it does not fit
+
+  /// "stage 3, offload_param cpu, offload_optimizer nvme, state_format split".
+  [[nodiscard]] std::string name() const;
+};
+
+/// The candidates in the order of their cost: bytes that move between disk and memory in a step, then those between
+/// host memory and device, then the order in which they are tried: stage 2 (all parameters on the device) before stage
+/// 3; within a stage none, cpu, nvme for offload_optimizer and then for offload_param; state formats fp32, split, and
+/// if `lossy` split_bf16 and split_q8. offload_param none is tried only with offload_optimizer none, since it is cpu
+/// with the others. Left out is what the base cannot have: stage 2 with a ratio of the update, stage 3 with
+/// gradient_allreduce_op sum, and split formats without bf16.
+struct ConfigSearch {
+  std::vector<Candidate> candidates;
+  std::optional<std::size_t> best;  ///< the first that fits
+
+  /// Errors: those of plan_memory() other than budget_too_small; invalid_argument, if no candidate is left.
+  [[nodiscard]] static Result<ConfigSearch> run(const SearchOptions& options, const ModelLayout& layout);
+
+  /// budget_too_small, with the smallest needs of all candidates, and of those that the other budget permits.
+  /// Precondition: !best.
+  [[nodiscard]] Error nothing_fits(const SearchOptions& options) const;
+};
+
+/// The keys of a configuration that differ from the defaults, as JSON that Config::from_text() reads for any number of
+/// ranks: without train_batch_size.
+[[nodiscard]] std::string to_short_json(const Config& config);
+
+}  // namespace penstock::zero::estimate

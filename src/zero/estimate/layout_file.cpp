@@ -1,0 +1,261 @@
+#include "zero/estimate/layout_file.hpp"
+
+#include "zero/config/config_error.hpp"
+#include "zero/config/hjson.hpp"
+#include "zero/config/nearest.hpp"
+#include "zero/config/value.hpp"
+#include "zero/estimate/bounded_file.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace penstock::zero::estimate {
+
+namespace {
+
+using config::Problem;
+
+constexpr const char* operation = "LayoutFile::parse";
+constexpr std::string_view what = "the layout";
+/// With so many, the rest of the file is not looked at.
+constexpr std::size_t problems_max = 20;
+
+/// Reads a parsed file and collects its problems. A value that cannot be used is replaced by one that can.
+class LayoutReader {
+ public:
+  LayoutReader(const config::LineIndex& lines, std::vector<Problem>& problems)
+      : lines_(lines), problems_(problems) {}
+
+  ModelLayout read(const Json::Value& root) {
+    ModelLayout layout;
+    if (!is_object(root, "", {"units", "checkpoints"})) return layout;
+    const Json::Value& units = root["units"];
+    if (!units.isArray() || units.empty()) {
+      report(units.isNull() ? root : units, "units", "wanted a list of at least one unit");
+      return layout;
+    }
+    for (Json::ArrayIndex i = 0; i < units.size() && !is_full(); ++i) {
+      read_unit(units[i], "units[" + std::to_string(i) + "]", layout);
+    }
+    for (const Shared& shared : shared_) resolve(shared, layout);
+    if (root.isMember("checkpoints")) read_checkpoints(root["checkpoints"], layout);
+    layout.groups.resize(group_max_ + 1);
+    return layout;
+  }
+
+ private:
+  /// A parameter that a unit uses too; its owner may come later.
+  struct Shared {
+    std::uint32_t unit;
+    const Json::Value* json;
+    std::string path;
+  };
+
+  [[nodiscard]] bool is_full() const { return problems_.size() >= problems_max; }
+
+  void report(const Json::Value& json, const std::string& path, std::string text) {
+    if (is_full()) return;
+    problems_.push_back(
+        {.path = path, .line = lines_.line_of(json.getOffsetStart()), .text = std::move(text)});
+  }
+
+  /// Whether the value is an object; reports the keys that are not `known`.
+  bool is_object(const Json::Value& json, const std::string& path,
+                 std::initializer_list<std::string_view> known) {
+    if (!json.isObject()) return report(json, path, "wanted an object"), false;
+    for (const std::string& name : json.getMemberNames()) {
+      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+      const std::vector<std::string_view> names(known);
+      const std::string_view nearest = config::nearest_spelling(name, names);
+      report(json[name], config::printable(path.empty() ? name : path + "." + name),
+             nearest.empty() ? "unknown key" : "unknown key; did you mean \"" + std::string(nearest) + "\"?");
+    }
+    return true;
+  }
+
+  std::optional<std::string> read_name(const Json::Value& object, const std::string& path,
+                                       const char* key = "name") {
+    const Json::Value& json = object[key];
+    if (json.isString() && !json.asString().empty()) return config::printable(json.asString());
+    report(json.isNull() ? object : json, path + "." + key, "wanted a name that is not empty");
+    return std::nullopt;
+  }
+
+  /// A whole number; `least`, if it cannot be used.
+  std::uint64_t read_count(const Json::Value& json, const std::string& path, std::uint64_t least,
+                           std::uint64_t most) {
+    if (json.isUInt64() && json.asUInt64() >= least && json.asUInt64() <= most) return json.asUInt64();
+    report(json, path, "wanted a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    return least;
+  }
+
+  ElementCount read_shape(const Json::Value& json, const std::string& path) {
+    constexpr std::uint64_t most = ModelLayout::unit_elements_max.value();
+    std::uint64_t count = 1;
+    if (!json.isArray() || json.empty()) {
+      report(json, path, "wanted a list of at least one dimension");
+      return ElementCount(1);
+    }
+    for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
+      const std::uint64_t length = read_count(json[i], path + "[" + std::to_string(i) + "]", 1, most);
+      if (length > most / count) {
+        report(json, path, "wanted at most " + std::to_string(most) + " elements");
+        return ElementCount(1);
+      }
+      count *= length;
+    }
+    return ElementCount(count);
+  }
+
+  std::optional<ParameterLayout> read_parameter(const Json::Value& json, const std::string& path) {
+    if (!is_object(json, path, {"name", "count", "shape", "group"})) return std::nullopt;
+    ParameterLayout parameter{.count = ElementCount(1)};
+    parameter.name = read_name(json, path).value_or("");
+    if (json.isMember("count") == json.isMember("shape")) {
+      report(json, path, "wanted either \"count\" or \"shape\"");
+    } else if (json.isMember("shape")) {
+      parameter.count = read_shape(json["shape"], path + ".shape");
+    } else {
+      parameter.count =
+          ElementCount(read_count(json["count"], path + ".count", 1, ModelLayout::unit_elements_max.value()));
+    }
+    if (json.isMember("group")) {
+      parameter.group = static_cast<std::uint32_t>(
+          read_count(json["group"], path + ".group", 0, LayoutFile::groups_max - 1));
+      group_max_ = std::max(group_max_, parameter.group);
+    }
+    return parameter;
+  }
+
+  std::vector<ParameterLayout> read_parameters(const Json::Value& json, const std::string& path) {
+    std::vector<ParameterLayout> parameters;
+    if (json.isNull()) return parameters;
+    if (!json.isArray()) return report(json, path, "wanted a list of parameters"), parameters;
+    std::map<std::string, bool> names;
+    for (Json::ArrayIndex i = 0; i < json.size() && !is_full(); ++i) {
+      const std::string of_parameter = path + "[" + std::to_string(i) + "]";
+      const auto parameter = read_parameter(json[i], of_parameter);
+      if (!parameter) continue;
+      if (!parameter->name.empty() && !names.emplace(parameter->name, true).second) {
+        report(json[i], of_parameter + ".name", "the unit has another parameter of this name");
+      }
+      parameters.push_back(*parameter);
+    }
+    return parameters;
+  }
+
+  void read_unit(const Json::Value& json, const std::string& path, ModelLayout& layout) {
+    if (!is_object(json, path, {"name", "repeat", "parameters", "shared"})) return;
+    const auto name = read_name(json, path);
+    const bool repeats = json.isMember("repeat");
+    const std::uint64_t count =
+        repeats ? read_count(json["repeat"], path + ".repeat", 1, LayoutFile::parameters_max) : 1;
+    const auto parameters = read_parameters(json["parameters"], path + ".parameters");
+    const Json::Value& shared = json["shared"];
+    if (!shared.isNull() && !shared.isArray())
+      report(shared, path + ".shared", "wanted a list of parameters");
+    if (parameters.empty() && shared.empty()) report(json, path, "wanted at least one parameter");
+    total_ += count * (parameters.size() + shared.size() + 1);
+    if (total_ > LayoutFile::parameters_max) {
+      report(json, path,
+             "wanted at most " + std::to_string(LayoutFile::parameters_max) + " units and parameters in all");
+    }
+    if (!name || !problems_.empty()) return;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto number = static_cast<std::uint32_t>(layout.units.size());
+      UnitLayout unit{.name = repeats ? *name + "." + std::to_string(i) : *name, .parameters = parameters};
+      if (!units_.emplace(unit.name, number).second) {
+        return report(json, path + ".name", "another unit has the name \"" + unit.name + "\"");
+      }
+      layout.units.push_back(std::move(unit));
+      for (Json::ArrayIndex k = 0; k < shared.size(); ++k) {
+        shared_.push_back({number, &shared[k], path + ".shared[" + std::to_string(k) + "]"});
+      }
+    }
+  }
+
+  void resolve(const Shared& shared, ModelLayout& layout) {
+    if (is_full() || !is_object(*shared.json, shared.path, {"unit", "parameter"})) return;
+    const auto unit = read_name(*shared.json, shared.path, "unit");
+    const auto parameter = read_name(*shared.json, shared.path, "parameter");
+    if (!unit || !parameter) return;
+    const auto owner = units_.find(*unit);
+    if (owner == units_.end()) {
+      std::vector<std::string_view> names;
+      for (const auto& [name, number] : units_) names.push_back(name);
+      return report(*shared.json, shared.path + ".unit", "no unit has this name" + hint(*unit, names));
+    }
+    const auto& owned = layout.units[owner->second].parameters;
+    std::vector<std::string_view> names;
+    for (std::uint32_t i = 0; i < owned.size(); ++i) {
+      if (owned[i].name == *parameter) return layout.units[shared.unit].shared.push_back({owner->second, i});
+      names.push_back(owned[i].name);
+    }
+    report(*shared.json, shared.path + ".parameter",
+           "unit \"" + *unit + "\" has no parameter of this name" + hint(*parameter, names));
+  }
+
+  static std::string hint(const std::string& name, const std::vector<std::string_view>& names) {
+    const std::string_view nearest = config::nearest_spelling(name, names);
+    return nearest.empty() ? "" : "; did you mean \"" + std::string(nearest) + "\"?";
+  }
+
+  void read_checkpoints(const Json::Value& json, ModelLayout& layout) {
+    if (!is_object(json, "checkpoints", {"count", "size", "leased_max", "reads"})) return;
+    CheckpointLayout& checkpoints = layout.checkpoints;
+    checkpoints.count = static_cast<std::uint32_t>(
+        read_count(json["count"], "checkpoints.count", 1, ModelLayout::checkpoints_max));
+    checkpoints.size = read_size(json["size"]);
+    for (const auto& [key, to] :
+         {std::pair("leased_max", &checkpoints.leased_max), {"reads", &checkpoints.reads}}) {
+      if (!json.isMember(key)) continue;
+      *to = static_cast<std::uint32_t>(read_count(json[key], std::string("checkpoints.") + key, 1, 65536));
+    }
+  }
+
+  ByteCount read_size(const Json::Value& json) {
+    if (!json.isString()) {
+      return ByteCount(read_count(json, "checkpoints.size", 1, ModelLayout::checkpoint_bytes_max.value()));
+    }
+    const auto bytes = config::parse_bytes(json.asString());
+    if (!bytes) report(json, "checkpoints.size", bytes.error());
+    return ByteCount(bytes.value_or(1));
+  }
+
+  const config::LineIndex& lines_;
+  std::vector<Problem>& problems_;
+  std::vector<Shared> shared_;
+  std::map<std::string, std::uint32_t> units_;
+  std::uint64_t total_ = 0;
+  std::uint32_t group_max_ = 0;
+};
+
+}  // namespace
+
+Result<ModelLayout> LayoutFile::parse(std::string_view text, const std::string& name) {
+  const auto refuse = [&](std::vector<Problem> problems) {
+    return config::to_error(operation, name, std::move(problems), std::string(what));
+  };
+  if (const auto nul = text.find('\0'); nul != text.npos) {
+    return refuse({{.text = "byte " + std::to_string(nul) + " is NUL: it is no text"}});
+  }
+  std::vector<Problem> problems;
+  const Json::Value root = config::parse_hjson(text, problems);
+  if (problems.empty() && !root.isObject()) problems.push_back({.text = "wanted an object with \"units\""});
+  if (!problems.empty()) return refuse(std::move(problems));
+  const config::LineIndex lines(text);
+  ModelLayout layout = LayoutReader(lines, problems).read(root);
+  if (!problems.empty()) return refuse(std::move(problems));
+  PENSTOCK_TRY(layout.validate());
+  return layout;
+}
+
+Result<ModelLayout> LayoutFile::read(const std::filesystem::path& file) {
+  PENSTOCK_TRY_ASSIGN(const std::string text, read_text_file(operation, file, "a layout"));
+  return parse(text, file.string());
+}
+
+}  // namespace penstock::zero::estimate

@@ -1,0 +1,68 @@
+#include "zero/estimate/named_model.hpp"
+
+#include "zero/config/json_text.hpp"
+#include "zero/config/nearest.hpp"
+#include "zero/estimate/checkpoint_files.hpp"
+#include "zero/estimate/layout_file.hpp"
+#include "zero/estimate/model_presets.hpp"
+#include "zero/estimate/tensor_units.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace penstock::zero::estimate {
+
+namespace {
+
+Error neither(const std::string& argument) {
+  const auto names = preset_names();
+  const std::string_view nearest = config::nearest_spelling(argument, names);
+  std::string advice = "penstock estimate --presets lists the names";
+  if (!nearest.empty()) advice = "did you mean " + std::string(nearest) + "? " + advice;
+  return Error::invalid_argument("penstock estimate")
+      .reason("the model is neither a preset nor a file")
+      .object("--model")
+      .wanted("the name of a preset, a .safetensors file, its index, or a layout file")
+      .got(config::printable(argument))
+      .advice(advice);
+}
+
+}  // namespace
+
+Result<NamedModel> NamedModel::load(const std::string& argument) {
+  NamedModel model{.name = argument};
+  if (const ModelShape* shape = find_preset(argument)) {
+    model.name = shape->name;
+    model.source = "preset";
+    model.layout = layout_of(*shape);
+    return model;
+  }
+  std::error_code error;
+  if (argument.find('\0') != argument.npos || !std::filesystem::exists(argument, error))
+    return neither(argument);
+  if (!is_checkpoint(argument)) {
+    model.source = "layout file";
+    PENSTOCK_TRY_ASSIGN(model.layout, LayoutFile::read(argument));
+    return model;
+  }
+  model.source = "safetensors header";
+  PENSTOCK_TRY_ASSIGN(const auto tensors, read_checkpoint_headers(argument));
+  PENSTOCK_TRY_ASSIGN(model.layout, units_of_tensors(tensors, model.notes));
+  return model;
+}
+
+ElementCount NamedModel::largest_module() const {
+  ElementCount largest;
+  for (const UnitLayout& unit : layout.units) {
+    std::map<std::string_view, ElementCount> modules;
+    for (const ParameterLayout& parameter : unit.parameters) {
+      const std::string_view whole = parameter.name;
+      ElementCount& count = modules[whole.substr(0, std::min(whole.rfind('.'), whole.size()))];
+      count += parameter.count;
+      largest = std::max(largest, count);
+    }
+  }
+  return largest;
+}
+
+}  // namespace penstock::zero::estimate

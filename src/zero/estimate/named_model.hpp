@@ -1,0 +1,29 @@
+#pragma once
+
+#include <penstock/base/result.hpp>
+#include <penstock/zero/layout/model_layout.hpp>
+
+#include <string>
+#include <vector>
+
+namespace penstock::zero::estimate {
+
+/// A model for an estimate.
+struct NamedModel {
+  std::string name;    ///< of the preset or of the file
+  std::string source;  ///< "preset", "safetensors header" or "layout file"
+  ModelLayout layout;
+  std::vector<std::string> notes;  ///< what was assumed of it
+
+  /// Loads the model that an argument means: the preset of that name; else a .safetensors file, an index of such files,
+  /// a directory with one of them, or else a layout file.
+  ///
+  /// Errors: not_found, for neither a preset nor a file, with the nearest name; those of the readers.
+  [[nodiscard]] static Result<NamedModel> load(const std::string& argument);
+
+  /// Parameters of the largest module, which DeepSpeed's estimator calls the largest layer: of those whose names differ
+  /// in the last part only, such as "model.layers.3.mlp.up_proj.weight" and ".bias".
+  [[nodiscard]] ElementCount largest_module() const;
+};
+
+}  // namespace penstock::zero::estimate

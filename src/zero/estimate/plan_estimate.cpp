@@ -1,0 +1,270 @@
+#include "zero/estimate/plan_estimate.hpp"
+
+#include "tiers/memory/numa.hpp"
+#include "zero/layout/device_plan.hpp"
+#include "zero/layout/padded.hpp"
+#include "zero/layout/shard_layout.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace penstock::zero::estimate {
+
+namespace {
+
+using tiers::Tier;
+using Line = PlanEstimate::Line;
+using Link = PlanEstimate::Link;
+
+/// HostArena allocates whole pages of this size.
+constexpr ByteCount arena_page = 2_MiB;
+
+/// Collects the lines of one tier.
+class Lines {
+ public:
+  Lines(std::vector<Line>& lines, Tier tier) : lines_(lines), tier_(tier) {}
+  void allocated(std::string_view what, ByteCount bytes) { add(what, true, bytes); }
+  void at_most(std::string_view what, ByteCount bytes) { add(what, false, bytes); }
+
+ private:
+  void add(std::string_view what, bool allocated, ByteCount bytes) {
+    if (!bytes.is_zero()) lines_.push_back({tier_, what, allocated, bytes});
+  }
+  std::vector<Line>& lines_;
+  Tier tier_;
+};
+
+/// The bytes of all shards of a rank, in the type of parameters.
+ByteCount shard_bytes(const ShardLayout& shards, DType dtype) {
+  ByteCount bytes;
+  for (const FlatLayout& flat : shards.flats()) bytes += padded(flat.shard, dtype);
+  return bytes;
+}
+
+void add_device_lines(PlanEstimate& estimate, const Config& config, const ShardLayout& shards) {
+  const MemoryPlan& plan = estimate.plan;
+  const ResidencyLimits limits = limits_of(plan, config, shards);
+  const auto bytes_of = [&](ElementCount elements, ByteCount most) {
+    return elements >= ModelLayout::model_elements_max
+               ? most
+               : std::min(size_of(config.dtype) * elements.value(), most);
+  };
+  Lines lines(estimate.lines, Tier::device);
+  lines.allocated("pool of gathered units and full gradients", plan.device_flats());
+  lines.at_most("gathered units", plan.device_gathered);
+  lines.at_most("gathered ahead of their use", bytes_of(limits.prefetch, plan.device_gathered));
+  lines.at_most("full gradients", plan.device_gradients);
+  lines.at_most("in the bucket of a reduction", bytes_of(limits.reduce_bucket, plan.device_gradients));
+  lines.allocated("optimizer states", plan.device_tiles);
+  lines.allocated("slots of the device's update", plan.update.device_bytes());
+  lines.allocated("parameter shards", plan.device_shards);
+  lines.allocated("accumulated gradients", plan.device_accumulators);
+  lines.allocated("sums of squares", plan.device_partials);
+  lines.allocated("slots of an exact reduction", plan.device_collectives);
+  lines.allocated("checkpoints", plan.checkpoints.device_bytes());
+}
+
+void add_host_lines(PlanEstimate& estimate) {
+  const MemoryPlan& plan = estimate.plan;
+  Lines lines(estimate.lines, Tier::host);
+  lines.allocated("arena", plan.host_budget);
+  lines.at_most("parameter shards", plan.host_shards);
+  lines.at_most("accumulated gradients", plan.host_gradients);
+  lines.at_most("incoming gradients", plan.host_incoming);
+  lines.at_most("optimizer tiles", plan.host_tiles);
+  lines.at_most("staging for what moves", plan.host_staging);
+  lines.at_most("results of the device", plan.host_results);
+  lines.at_most("checkpoints", plan.host_checkpoints);
+}
+
+void add_disk_lines(PlanEstimate& estimate) {
+  const MemoryPlan& plan = estimate.plan;
+  Lines lines(estimate.lines, Tier::nvme);
+  lines.allocated("parameter shards", plan.disk_shards);
+  lines.allocated("accumulated gradients", plan.disk_gradients);
+  lines.allocated("optimizer tiles", plan.disk_tiles);
+  lines.allocated("checkpoints", plan.disk_checkpoints);
+}
+
+/// Collects what moves over one link.
+class Moves {
+ public:
+  Moves(PlanEstimate& estimate, Link link) : estimate_(estimate), link_(link) {}
+  void add(std::string_view what, ByteCount in, ByteCount out) {
+    if (!in.is_zero() || !out.is_zero()) estimate_.traffic.push_back({link_, what, in, out});
+  }
+
+ private:
+  PlanEstimate& estimate_;
+  Link link_;
+};
+
+void add_disk_traffic(PlanEstimate& estimate) {
+  const MemoryPlan& plan = estimate.plan;
+  const std::uint64_t times = estimate.micro_batches;
+  Moves moves(estimate, Link::nvme);
+  moves.add("parameter shards", plan.shard_reads_max * times + plan.update_shard_reads_max,
+            plan.shard_writes);
+  moves.add("accumulated gradients", plan.gradient_reads_max * times, plan.gradient_writes_max * times);
+  moves.add("optimizer tiles", plan.tile_reads + plan.tile_rereads_max, plan.tile_writes);
+  moves.add("checkpoints", plan.checkpoint_reads_max * times, plan.checkpoint_writes_max * times);
+}
+
+/// What crosses between host memory and a device with memory of its own.
+void add_device_traffic(PlanEstimate& estimate, const Config& config, const ModelLayout& layout,
+                        ByteCount shards) {
+  if (estimate.run.device_memory == tiers::DeviceMemory::host) return;
+  const MemoryPlan& plan = estimate.plan;
+  const std::uint64_t times = estimate.micro_batches;
+  Moves moves(estimate, Link::device);
+  // At stage 3 a unit is gathered for the forward and for the backward, else once a step.
+  const std::uint64_t gathers = config.shards_parameters() ? 2 * times : 1;
+  if (!plan.shards_on_device) {
+    moves.add("parameter shards", shards * gathers, plan.tiles_on_device ? shards : ByteCount());
+  }
+  if (!plan.tiles_on_device) {
+    moves.add("reduced gradients", {}, shards * times);
+    const ByteCount tiles = plan.update.slot * plan.update.tiles_on_device;
+    moves.add("tiles that the device updates", tiles, tiles);
+  }
+  if (plan.checkpoints.leave_device()) {
+    const ByteCount all = plan.checkpoints.size * plan.checkpoints.count * times;
+    moves.add("checkpoints", all * layout.checkpoints.reads, all);
+  }
+}
+
+/// The directories that each rank of a node uses, by index.
+std::vector<std::vector<std::size_t>> paths_of_ranks(const Config& config, const RunShape& run,
+                                                     std::size_t directories) {
+  std::vector<std::size_t> all(directories);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<std::vector<std::size_t>> paths(run.ranks_per_node, all);
+  const auto& given = config.penstock.path_nodes;
+  const auto& rank_nodes = config.penstock.rank_nodes;
+  if (given.size() != directories || rank_nodes.size() != run.ranks_per_node) return paths;
+  const std::vector<std::optional<std::uint32_t>> nodes(given.begin(), given.end());
+  for (std::size_t rank = 0; rank < paths.size(); ++rank) {
+    paths[rank] = tiers::paths_of_node(nodes, rank_nodes[rank]);
+  }
+  return paths;
+}
+
+ByteCount part_of(ByteCount bytes, double share) {
+  return ByteCount(static_cast<std::uint64_t>(std::llround(static_cast<double>(bytes.value()) * share)));
+}
+
+/// Divides the swap files and the traffic of a node's ranks among the directories, by their weights.
+void add_paths(PlanEstimate& estimate, const Config& config) {
+  const auto& directories = config.swap_directories();
+  if (estimate.plan.swap_bytes.is_zero() || directories.empty()) return;
+  std::vector<double> weights = config.penstock.path_weights;
+  estimate.shares_are_given = directories.size() == 1 || weights.size() == directories.size();
+  if (weights.size() != directories.size()) weights.assign(directories.size(), 1.0);
+  for (const auto& directory : directories) estimate.paths.push_back({.directory = directory});
+  const auto of_ranks = paths_of_ranks(config, estimate.run, directories.size());
+  for (const auto& paths : of_ranks) {
+    double sum = 0;
+    for (const std::size_t path : paths) sum += weights[path];
+    for (const std::size_t path : paths) {
+      estimate.paths[path].share += weights[path] / sum / static_cast<double>(of_ranks.size());
+    }
+  }
+  const ByteCount read = estimate.read_per_node(), written = estimate.written_per_node();
+  for (PlanEstimate::Path& path : estimate.paths) {
+    path.swap_bytes = part_of(estimate.per_node(Tier::nvme), path.share);
+    path.read = part_of(read, path.share);
+    path.written = part_of(written, path.share);
+  }
+}
+
+void add_locked_memory(PlanEstimate& estimate, const Config& config) {
+  const ByteCount arena(round_up(estimate.plan.host_budget.value(), arena_page.value()));
+  if (config.pins_host_memory()) estimate.pinned = arena;
+  const bool registers = config.penstock.io_engine == tiers::EngineChoice::automatic ||
+                         config.penstock.io_engine == tiers::EngineChoice::io_uring;
+  if (!registers || estimate.paths.empty()) return;
+  for (const auto& paths : paths_of_ranks(config, estimate.run, estimate.paths.size())) {
+    estimate.registered += arena * paths.size();
+  }
+}
+
+ByteCount sum_of(const PlanEstimate& estimate, ByteCount PlanEstimate::Traffic::*which) {
+  ByteCount total;
+  for (const PlanEstimate::Traffic& moved : estimate.traffic) {
+    if (moved.link == Link::nvme) total += moved.*which * estimate.run.ranks_per_node;
+  }
+  return total;
+}
+
+}  // namespace
+
+ByteCount PlanEstimate::per_rank(Tier tier) const {
+  ByteCount total;
+  for (const Line& line : lines) {
+    if (line.tier == tier && line.allocated) total += line.per_rank;
+  }
+  return total;
+}
+
+ByteCount PlanEstimate::moved(Link link) const {
+  ByteCount total;
+  for (const Traffic& one : traffic) {
+    if (one.link == link) total += one.in + one.out;
+  }
+  return total;
+}
+
+ByteCount PlanEstimate::read_per_node() const {
+  return sum_of(*this, &Traffic::in);
+}
+
+ByteCount PlanEstimate::written_per_node() const {
+  return sum_of(*this, &Traffic::out);
+}
+
+Result<PlanEstimate> estimate_plan(const Config& config, const ModelLayout& layout, const RunShape& run) {
+  PlanEstimate estimate{.run = run};
+  PENSTOCK_TRY_ASSIGN(estimate.plan,
+                      plan_memory(config, layout, run.ranks(), run.ranks_per_node, run.device_memory));
+  const ShardLayout shards(layout, run.ranks());
+  estimate.parameters = layout.element_count();
+  estimate.micro_batches = config.gradient_accumulation_steps;
+  add_device_lines(estimate, config, shards);
+  add_host_lines(estimate);
+  add_disk_lines(estimate);
+  add_disk_traffic(estimate);
+  add_device_traffic(estimate, config, layout, shard_bytes(shards, config.dtype));
+  add_paths(estimate, config);
+  add_locked_memory(estimate, config);
+  return estimate;
+}
+
+std::optional<std::uint64_t> steps_to_endurance(double endurance_bytes, ByteCount written) {
+  if (written.is_zero()) return std::nullopt;
+  const double steps = endurance_bytes / static_cast<double>(written.value());
+  return steps < 0x1p63 ? static_cast<std::uint64_t>(steps) : std::uint64_t{1} << 63;
+}
+
+Result<DeepSpeedComparison> compare_deepspeed(const Config& config, const NamedModel& model,
+                                              const RunShape& run) {
+  DeepSpeedComparison comparison{.stage = config.shards_parameters() ? 3u : 2u};
+  const DeepSpeedEstimateOptions options{.total_params = model.layout.element_count(),
+                                         .largest_layer_params = model.largest_module(),
+                                         .gpus_per_node = run.ranks_per_node,
+                                         .nodes = run.nodes};
+  PENSTOCK_TRY_ASSIGN(const auto rows, deepspeed_estimate(comparison.stage, options));
+  const bool optimizer = config.offload_optimizer.device != OffloadDevice::none;
+  // DeepSpeed offloads parameters only where it offloads the optimizer.
+  const bool parameters = optimizer && config.offload_param.device != OffloadDevice::none;
+  const auto device = [](bool offloads) { return offloads ? OffloadDevice::cpu : OffloadDevice::none; };
+  for (const DeepSpeedEstimateRow& row : rows) {
+    const bool is_nearest =
+        row.offload_optimizer == device(optimizer) &&
+        (comparison.stage == 2 || (row.zero_init && row.offload_param == device(parameters)));
+    if (is_nearest) return comparison.row = row, comparison;
+  }
+  return comparison;
+}
+
+}  // namespace penstock::zero::estimate

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "zero/estimate/safetensors_header.hpp"
+
+#include <penstock/zero/layout/model_layout.hpp>
+
+namespace penstock::zero::estimate {
+
+/// Divides the tensors of a checkpoint into units, by their names:
+/// - a layer is what begins alike up to its first number: `model.layers.17.`, `transformer.h.3.`, `h.3.`. What follows,
+///   such as the number of an expert, divides nothing. Layers are in the order of their numbers; several stacks of
+///   layers follow each other, encoders first;
+/// - the others are one unit before the layers, if they are embeddings, and one after them;
+/// - without a matrix for the head, the head uses that of the embedding of tokens.
+/// Tensors of at most one dimension are of group 1, without weight decay. Masks, positions and packed integers are no
+/// parameters and are left out, with a note.
+///
+/// Errors: invalid_argument, if no parameter is left.
+[[nodiscard]] Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,
+                                                   std::vector<std::string>& notes);
+
+}  // namespace penstock::zero::estimate

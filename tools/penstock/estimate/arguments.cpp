@@ -1,0 +1,224 @@
+#include "estimate/arguments.hpp"
+
+#include "zero/config/value.hpp"
+
+#include <charconv>
+#include <iterator>
+#include <limits>
+
+namespace penstock::tool {
+
+namespace {
+
+constexpr const char* operation = "penstock estimate";
+const auto tiers_of_offload = CLI::IsMember({"none", "cpu", "nvme"});
+/// Options of which a configuration has keys, and which a search chooses.
+constexpr const char* of_config[] = {"--offload-param", "--offload-optimizer", "--dtype", "--micro-batches",
+                                     "--state-format"};
+constexpr const char* of_search_choice[] = {"--offload-param", "--offload-optimizer", "--state-format"};
+
+void add_model_options(CLI::App& command, EstimateOptions& o) {
+  command
+      .add_option(
+          "--model", o.model,
+          "The model: a preset, a .safetensors file, its index, the directory of either, or a layout file")
+      ->type_name("NAME|FILE");
+  command.add_flag("--presets", o.presets, "List the presets, and end");
+  command.add_option("--params", o.params, "Instead of --model: parameters of the model")->type_name("N");
+  command
+      .add_option("--largest-layer", o.largest_layer,
+                  "With --params: parameters of its largest layer; required, except for DeepSpeed's stage 2")
+      ->type_name("N");
+}
+
+void add_run_options(CLI::App& command, EstimateOptions& o) {
+  command.add_option("--gpus", o.gpus_per_node, "GPUs per node, one rank each")
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command.add_option("--nodes", o.nodes, "Nodes")->check(CLI::Range(1u, 65535u))->capture_default_str();
+  command
+      .add_option("--offload-param", o.offload_param,
+                  "Tier of the parameter shards; none: the device if --offload-optimizer is none too, else "
+                  "host memory")
+      ->check(tiers_of_offload)
+      ->capture_default_str();
+  command
+      .add_option("--offload-optimizer", o.offload_optimizer,
+                  "Tier of the optimizer states; none: the device")
+      ->check(tiers_of_offload)
+      ->capture_default_str();
+  command.add_option("--dtype", o.dtype, "Type of parameters and gradients")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+      ->capture_default_str();
+  command.add_option("--micro-batches", o.micro_batches, "Micro-batches of a step")
+      ->check(CLI::Range(1u, 65535u))
+      ->capture_default_str();
+  command.add_option("--state-format", o.state_format, "Format of masters and moments")
+      ->check(CLI::IsMember({"fp32", "split", "split_bf16", "split_q8"}))
+      ->capture_default_str();
+  CLI::Option* config = command
+                            .add_option("--config", o.config,
+                                        "Read the five options above, and all else that matters, from a "
+                                        "ds_config.json")
+                            ->type_name("FILE");
+  for (const char* name : of_config) config->excludes(name);
+  command
+      .add_option("--path", o.paths, "With --model: directory of swap files; repeat it for several drives")
+      ->type_name("DIR");
+  command
+      .add_option("--device-memory", o.device_memory,
+                  "With --model: separate, as of a GPU, or host, for a run on the CPU")
+      ->check(CLI::IsMember({"separate", "host"}))
+      ->capture_default_str();
+}
+
+void add_output_options(CLI::App& command, EstimateOptions& o) {
+  command
+      .add_option("--drive-endurance", o.drive_endurance,
+                  "With --model: rated endurance of each drive in terabytes written (TBW)")
+      ->type_name("TB");
+  command.add_option("--format", o.format, "deepspeed: print only DeepSpeed's own table")
+      ->check(CLI::IsMember({"penstock", "deepspeed"}))
+      ->capture_default_str();
+  command.add_option("--stage", o.stage, "ZeRO stage of DeepSpeed's table")
+      ->check(CLI::IsMember({2u, 3u}))
+      ->capture_default_str();
+  command.add_option("--factor", o.factor, "DeepSpeed's additional_buffer_factor")->capture_default_str();
+  command.add_flag("--json", o.json, "Print JSON");
+}
+
+void add_search_options(CLI::App& command, EstimateOptions& o) {
+  for (const auto& [name, text, help] :
+       {std::tuple(
+            "--budget-host", &o.budget_host,
+            "With --model: print the cheapest configuration whose ranks need at most so much host memory of "
+            "a node, such as 64GiB"),
+        {"--budget-device", &o.budget_device,
+         "With --model: print the cheapest configuration that needs at most so much memory of each "
+         "device"}}) {
+    CLI::Option* option = command.add_option(name, *text, help)->type_name("BYTES");
+    for (const char* chosen : of_search_choice) option->excludes(chosen);
+    option->excludes("--drive-endurance");
+  }
+  command.add_flag("--lossy", o.lossy, "With a budget: also state formats that round the moments");
+}
+
+/// Throws, if an option was given that does not apply.
+void refuse(const CLI::App& command, std::initializer_list<const char*> names, const std::string& where) {
+  for (const char* name : names) {
+    if (command.count(name) > 0) throw CLI::ExcludesError(name, where);
+  }
+}
+
+/// Directories for the swap files, if any are known.
+std::vector<std::filesystem::path> known_paths(const EstimateOptions& options, const zero::Config& config) {
+  if (!options.paths.empty()) return options.paths;
+  const auto& of_parameters = config.offload_param.nvme_paths;
+  return of_parameters.empty() ? config.offload_optimizer.nvme_paths : of_parameters;
+}
+
+Result<zero::Config> default_config(const EstimateOptions& options) {
+  zero::Config config;
+  const std::uint64_t batch = std::uint64_t{options.micro_batches} * run_of(options).ranks();
+  if (batch > std::numeric_limits<std::uint32_t>::max()) {
+    return Error::invalid_argument(operation)
+        .object("--gpus x --nodes x --micro-batches")
+        .wanted("a batch of at most 4294967295")
+        .got(batch);
+  }
+  config.train_batch_size = static_cast<std::uint32_t>(batch);
+  config.gradient_accumulation_steps = options.micro_batches;
+  config.stage = 3;
+  config.dtype = config.grad_accum_dtype = dtype_of(options.dtype);
+  config.offload_param.device = offload_device_of(options.offload_param);
+  config.offload_optimizer.device = offload_device_of(options.offload_optimizer);
+  config.penstock.state_format = state_format_of(options.state_format);
+  return config;
+}
+
+}  // namespace
+
+void add_estimate_options(CLI::App& command, EstimateOptions& options) {
+  add_model_options(command, options);
+  add_run_options(command, options);
+  add_output_options(command, options);
+  add_search_options(command, options);
+}
+
+void check_estimate_options(const CLI::App& command, const EstimateOptions& options) {
+  if (options.presets) return;
+  const bool by_layout = command.count("--model") > 0;
+  const bool by_sizes = command.count("--params") > 0;
+  if (!by_layout && !by_sizes) throw CLI::RequiredError("--model or --params");
+  if (by_layout) refuse(command, {"--params", "--largest-layer"}, "--model");
+  if (by_sizes) {
+    refuse(command,
+           {"--path", "--device-memory", "--drive-endurance", "--budget-host", "--budget-device", "--lossy"},
+           "--params: it needs --model");
+  }
+  if (options.format == "deepspeed") {
+    refuse(command, {"--drive-endurance", "--budget-host", "--budget-device"}, "--format deepspeed");
+  }
+  if (options.lossy && !options.searches())
+    throw CLI::RequiresError("--lossy", "--budget-host or --budget-device");
+  const bool needs_layer = by_sizes && (options.format == "penstock" || options.stage == 3);
+  if (needs_layer && command.count("--largest-layer") == 0) throw CLI::RequiredError("--largest-layer");
+}
+
+zero::OffloadDevice offload_device_of(const std::string& name) {
+  using enum zero::OffloadDevice;
+  return name == "cpu" ? cpu : name == "nvme" ? nvme : none;
+}
+
+DType dtype_of(const std::string& name) {
+  return name == "fp32" ? DType::fp32 : name == "fp16" ? DType::fp16 : DType::bf16;
+}
+
+cpu_adam::StateFormat state_format_of(const std::string& name) {
+  using enum cpu_adam::StateFormat;
+  return name == "split" ? split : name == "split_bf16" ? split_bf16 : name == "split_q8" ? split_q8 : fp32;
+}
+
+zero::estimate::RunShape run_of(const EstimateOptions& options) {
+  return {.ranks_per_node = options.gpus_per_node,
+          .nodes = options.nodes,
+          .device_memory =
+              options.device_memory == "host" ? tiers::DeviceMemory::host : tiers::DeviceMemory::separate};
+}
+
+std::filesystem::path placeholder_path() {
+  return "DIR";
+}
+
+Result<zero::Config> config_of(const EstimateOptions& options) {
+  PENSTOCK_TRY_ASSIGN(zero::Config config,
+                      !options.config ? default_config(options)
+                                      : zero::Config::from_file(*options.config, run_of(options).ranks()));
+  std::vector<std::filesystem::path> paths = known_paths(options, config);
+  if (paths.empty()) paths = {placeholder_path()};
+  config.offload_param.nvme_paths = config.offload_optimizer.nvme_paths = paths;
+  return config;
+}
+
+Result<ByteCount> parse_budget(const char* option, const std::string& text) {
+  const auto bytes = zero::config::parse_bytes(text);
+  if (bytes && *bytes > 0) return ByteCount(*bytes);
+  return Error::invalid_argument(operation)
+      .object(option)
+      .wanted("a number of bytes above 0, such as 64GiB")
+      .got(text);
+}
+
+Result<double> parse_endurance(const std::string& text) {
+  double terabytes = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, terabytes);
+  if (parsed.ec == std::errc() && parsed.ptr == end && terabytes > 0 && terabytes <= 1e9)
+    return terabytes * 1e12;
+  return Error::invalid_argument(operation)
+      .object("--drive-endurance")
+      .wanted("terabytes above 0, such as 600")
+      .got(text);
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,54 @@
+#include "estimate/model_report.hpp"
+
+#include "zero/config/json_text.hpp"
+
+#include <algorithm>
+
+namespace penstock::tool {
+
+namespace {
+
+using zero::estimate::NamedModel;
+using zero::estimate::PlanEstimate;
+
+/// Everything that is printed.
+Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) {
+  ModelReport report{.model = std::move(model)};
+  PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
+  PENSTOCK_TRY_ASSIGN(report.estimate,
+                      zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
+  PENSTOCK_TRY_ASSIGN(report.deepspeed,
+                      zero::estimate::compare_deepspeed(report.config, report.model, run_of(options)));
+  if (!options.drive_endurance) return report;
+  PENSTOCK_TRY_ASSIGN(report.endurance_bytes, parse_endurance(*options.drive_endurance));
+  return report;
+}
+
+ExitStatus deepspeed_of(const EstimateOptions& options, const NamedModel& model) {
+  zero::DeepSpeedEstimateOptions sizes{.total_params = model.layout.element_count(),
+                                       .largest_layer_params = model.largest_module(),
+                                       .gpus_per_node = options.gpus_per_node,
+                                       .nodes = options.nodes};
+  if (const auto taken = take_factor(options.factor, sizes); !taken) return fail(taken.error());
+  return print_deepspeed(options, sizes);
+}
+
+}  // namespace
+
+void print_notes(const NamedModel& model) {
+  for (const std::string& note : model.notes) fmt::print(stderr, "note: {}\n", note);
+}
+
+ExitStatus estimate_model(const EstimateOptions& options) {
+  auto model = NamedModel::load(*options.model);
+  if (!model) return fail(model.error());
+  print_notes(*model);
+  if (options.format == "deepspeed") return deepspeed_of(options, *model);
+  if (options.stage != 3) return fail(only_stage_3());
+  const auto report = report_of(options, std::move(*model));
+  if (!report) return fail(report.error());
+  options.json ? print_json(to_json(*report)) : print_report(*report);
+  return done;
+}
+
+}  // namespace penstock::tool

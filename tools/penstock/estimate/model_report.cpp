@@ -1,0 +1,223 @@
+#include "estimate/model_report.hpp"
+
+#include <algorithm>
+
+namespace penstock::tool {
+
+namespace {
+
+using tiers::Tier;
+using zero::estimate::PlanEstimate;
+using Link = PlanEstimate::Link;
+
+constexpr Tier all_tiers[] = {Tier::device, Tier::host, Tier::nvme};
+
+std::string_view to_string(Link link) {
+  return link == Link::nvme ? "nvme" : "device";
+}
+
+void print_head(const ModelReport& report) {
+  const zero::Config& config = report.config;
+  const auto& run = report.estimate.run;
+  const bool by_stage = config.shards_parameters();
+  fmt::print("{} ({}): {} parameters in {} units, the largest of {}\n", report.model.name,
+             report.model.source, to_string(report.estimate.parameters), report.model.layout.units.size(),
+             to_string(largest_unit(report.model.layout)));
+  fmt::print("{} x {} ranks, stage {}, {}, {}offload_optimizer {}, state_format {}, {} micro-batch{}\n\n",
+             run.nodes, run.ranks_per_node, config.stage, to_string(config.dtype),
+             by_stage ? fmt::format("offload_param {}, ", zero::to_string(config.offload_param.device)) : "",
+             zero::to_string(config.offload_optimizer.device), to_string(config.penstock.state_format),
+             report.estimate.micro_batches, report.estimate.micro_batches == 1 ? "" : "es");
+}
+
+void print_bytes(std::string_view tier, const std::string& what, ByteCount first, ByteCount second) {
+  fmt::print("{:<8}{:<46}{:>12}{:>12}\n", tier, what, to_string(first), to_string(second));
+}
+
+void print_tiers(const PlanEstimate& estimate) {
+  const std::uint64_t ranks = estimate.run.ranks_per_node;
+  fmt::print("{:<8}{:<46}{:>12}{:>12}\n", "tier", "what", "per rank", "per node");
+  for (const Tier tier : all_tiers) {
+    for (const PlanEstimate::Line& line : estimate.lines) {
+      if (line.tier != tier) continue;
+      const std::string what =
+          line.allocated ? std::string(line.what) : fmt::format("  at most: {}", line.what);
+      print_bytes(to_string(tier), what, line.per_rank, line.per_rank * ranks);
+    }
+    print_bytes(to_string(tier), "total", estimate.per_rank(tier), estimate.per_node(tier));
+  }
+  if (estimate.run.device_memory == tiers::DeviceMemory::host) {
+    fmt::print("the device is the CPU: a node needs {} of memory for both\n",
+               to_string(estimate.per_node(Tier::device) + estimate.per_node(Tier::host)));
+  }
+  fmt::print("bytes per parameter, of all nodes:");
+  for (const Tier tier : all_tiers) {
+    const auto bytes = static_cast<double>(estimate.per_node(tier).value()) * estimate.run.nodes;
+    fmt::print("{} {} {:.2f}", tier == Tier::device ? "" : ",", to_string(tier),
+               bytes / static_cast<double>(estimate.parameters.value()));
+  }
+  fmt::print("\n");
+}
+
+void print_traffic(const PlanEstimate& estimate) {
+  if (estimate.traffic.empty()) return fmt::print("\na step moves nothing to or from disks and devices\n");
+  const std::uint64_t ranks = estimate.run.ranks_per_node;
+  fmt::print("\na step moves, at most, per node\n{:<8}{:<46}{:>12}{:>12}\n", "link", "what", "in", "out");
+  for (const PlanEstimate::Traffic& moved : estimate.traffic) {
+    print_bytes(to_string(moved.link), std::string(moved.what), moved.in * ranks, moved.out * ranks);
+  }
+  fmt::print("in: read from a disk, or copied to a device; out: the reverse\n");
+}
+
+void print_paths(const ModelReport& report) {
+  const PlanEstimate& estimate = report.estimate;
+  if (estimate.paths.empty()) return;
+  fmt::print("\n{:<20}{:>8}{:>14}{:>16}{:>16}", "path, of a node", "share", "swap files", "read a step",
+             "written a step");
+  fmt::print("{}\n", report.endurance_bytes ? fmt::format("{:>32}", "steps to the rated endurance") : "");
+  for (const PlanEstimate::Path& path : estimate.paths) {
+    fmt::print("{:<20}{:>6.1f} %{:>14}{:>16}{:>16}", path.directory.string(), 100 * path.share,
+               to_string(path.swap_bytes), to_string(path.read), to_string(path.written));
+    if (report.endurance_bytes) {
+      const auto steps = zero::estimate::steps_to_endurance(*report.endurance_bytes, path.written);
+      fmt::print("{:>32}", steps ? to_string(ElementCount(*steps)) : "nothing is written");
+    }
+    fmt::print("\n");
+  }
+  if (!estimate.shares_are_given)
+    fmt::print("equal shares are assumed; a run measures its drives, see path_weights\n");
+}
+
+void print_locked(const PlanEstimate& estimate) {
+  fmt::print("\n");
+  if (estimate.pinned.is_zero()) {
+    fmt::print("host memory is not pinned\n");
+  } else {
+    fmt::print("pinned: {} of each rank; RLIMIT_MEMLOCK (ulimit -l) must allow that for a process\n",
+               to_string(estimate.pinned));
+  }
+  if (estimate.registered.is_zero()) return;
+  fmt::print("io_uring registers {} for the user of a node's ranks, if RLIMIT_MEMLOCK allows that too\n",
+             to_string(estimate.registered));
+}
+
+std::string to_text(zero::WideByteCount bytes) {
+  if (bytes > ~std::uint64_t{0}) return zero::to_decimal(bytes) + " B";
+  return to_string(ByteCount(static_cast<std::uint64_t>(bytes)));
+}
+
+void print_deepspeed_rows(const ModelReport& report) {
+  const auto& [stage, row] = report.deepspeed;
+  std::string options = fmt::format("offload_optimizer={}", zero::to_string(row.offload_optimizer));
+  if (stage == 3) {
+    options = fmt::format("offload_param={}, {}, zero_init=1", zero::to_string(row.offload_param), options);
+  }
+  fmt::print("\nDeepSpeed's estimator for this model, stage {}, {}\n", stage, options);
+  fmt::print("  CPU, per node  {:>12}  here {:>12} of host memory and {} of NVMe\n", to_text(row.cpu_bytes),
+             to_string(report.estimate.per_node(Tier::host)),
+             to_string(report.estimate.per_node(Tier::nvme)));
+  fmt::print("  GPU, each      {:>12}  here {:>12}\n", to_text(row.gpu_bytes),
+             to_string(report.estimate.per_rank(Tier::device)));
+  fmt::print(
+      "  it leaves out NVMe, buckets, pools, gathered units beside the largest, accumulated gradients, and\n"
+      "  what pinning adds\n");
+}
+
+Json::Value lines_of(const PlanEstimate& estimate) {
+  Json::Value lines(Json::arrayValue);
+  for (const PlanEstimate::Line& line : estimate.lines) {
+    Json::Value& row = lines.append(Json::objectValue);
+    row["tier"] = json_string(to_string(line.tier));
+    row["what"] = json_string(line.what);
+    row["allocated"] = line.allocated;
+    row["per_rank_bytes"] = json_number(line.per_rank);
+    row["per_node_bytes"] = json_number(line.per_rank * estimate.run.ranks_per_node);
+  }
+  return lines;
+}
+
+Json::Value traffic_of(const PlanEstimate& estimate) {
+  Json::Value traffic(Json::arrayValue);
+  for (const PlanEstimate::Traffic& moved : estimate.traffic) {
+    Json::Value& row = traffic.append(Json::objectValue);
+    row["link"] = json_string(to_string(moved.link));
+    row["what"] = json_string(moved.what);
+    row["in_per_rank_bytes"] = json_number(moved.in);
+    row["out_per_rank_bytes"] = json_number(moved.out);
+  }
+  return traffic;
+}
+
+Json::Value paths_of(const ModelReport& report) {
+  Json::Value paths(Json::arrayValue);
+  for (const PlanEstimate::Path& path : report.estimate.paths) {
+    Json::Value& row = paths.append(Json::objectValue);
+    row["directory"] = path.directory.string();
+    row["share"] = path.share;
+    row["swap_bytes"] = json_number(path.swap_bytes);
+    row["read_per_step_bytes"] = json_number(path.read);
+    row["written_per_step_bytes"] = json_number(path.written);
+    if (!report.endurance_bytes) continue;
+    const auto steps = zero::estimate::steps_to_endurance(*report.endurance_bytes, path.written);
+    row["steps_to_endurance"] = steps ? Json::Value(Json::UInt64(*steps)) : Json::Value();
+  }
+  return paths;
+}
+
+}  // namespace
+
+ElementCount largest_unit(const zero::ModelLayout& layout) {
+  ElementCount largest;
+  for (std::uint32_t unit = 0; unit < layout.units.size(); ++unit) {
+    ElementCount count;
+    for (const zero::ParameterId id : layout.parameters_of(unit)) count += layout.parameter(id).count;
+    largest = std::max(largest, count);
+  }
+  return largest;
+}
+
+void print_report(const ModelReport& report) {
+  print_head(report);
+  print_tiers(report.estimate);
+  print_traffic(report.estimate);
+  print_paths(report);
+  print_locked(report.estimate);
+  print_deepspeed_rows(report);
+  fmt::print("activations and the trainer's own memory are not counted\n");
+}
+
+Json::Value to_json(const ModelReport& report) {
+  const PlanEstimate& estimate = report.estimate;
+  Json::Value json;
+  json["model"] = report.model.name;
+  json["source"] = report.model.source;
+  json["parameters"] = Json::UInt64(estimate.parameters.value());
+  json["units"] = Json::UInt64(report.model.layout.units.size());
+  json["largest_unit"] = Json::UInt64(largest_unit(report.model.layout).value());
+  json["ranks_per_node"] = estimate.run.ranks_per_node;
+  json["nodes"] = estimate.run.nodes;
+  json["lines"] = lines_of(estimate);
+  for (const Tier tier : all_tiers) {
+    const std::string name(to_string(tier));
+    json["per_rank_bytes"][name] = json_number(estimate.per_rank(tier));
+    json["per_node_bytes"][name] = json_number(estimate.per_node(tier));
+  }
+  json["minimum_bytes"]["host_per_node"] =
+      json_number(estimate.plan.host_minimum * estimate.run.ranks_per_node);
+  json["minimum_bytes"]["device_per_rank"] = json_number(estimate.plan.device_minimum);
+  json["traffic_per_step"] = traffic_of(estimate);
+  json["nvme_read_per_step_per_node_bytes"] = json_number(estimate.read_per_node());
+  json["nvme_written_per_step_per_node_bytes"] = json_number(estimate.written_per_node());
+  json["paths"] = paths_of(report);
+  json["pinned_per_rank_bytes"] = json_number(estimate.pinned);
+  json["registered_per_node_bytes"] = json_number(estimate.registered);
+  const auto& [stage, row] = report.deepspeed;
+  json["deepspeed"]["stage"] = stage;
+  json["deepspeed"]["offload_param"] = json_string(zero::to_string(row.offload_param));
+  json["deepspeed"]["offload_optimizer"] = json_string(zero::to_string(row.offload_optimizer));
+  json["deepspeed"]["cpu_per_node_bytes"] = json_number(row.cpu_bytes);
+  json["deepspeed"]["gpu_bytes"] = json_number(row.gpu_bytes);
+  return json;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "estimate/arguments.hpp"
+
+#include <optional>
+
+namespace penstock::tool {
+
+/// What `penstock estimate --model` prints.
+struct ModelReport {
+  zero::estimate::NamedModel model;
+  zero::Config config;
+  zero::estimate::PlanEstimate estimate;
+  zero::estimate::DeepSpeedComparison deepspeed;
+  std::optional<double> endurance_bytes;  ///< of each drive
+};
+
+/// Prints the table to standard output.
+void print_report(const ModelReport& report);
+/// The same figures; docs/estimate.md describes the members.
+[[nodiscard]] Json::Value to_json(const ModelReport& report);
+/// What was assumed of the model, to standard error.
+void print_notes(const zero::estimate::NamedModel& model);
+
+/// Elements of the largest unit, with those that it shares.
+[[nodiscard]] ElementCount largest_unit(const zero::ModelLayout& layout);
+
+}  // namespace penstock::tool
