@@ -190,7 +190,10 @@ void note_unused_limits(const Config& config, Reader& reader) {
   };
   note("zero_optimization.offload_param.max_in_cpu", config.offload_param.device == OffloadDevice::nvme,
        "offload_param.device is not nvme");
-  note("zero_optimization.max_reuse_distance", config.penstock.release == Release::reuse_distance,
+  // to_json() writes the default too.
+  note("zero_optimization.max_reuse_distance",
+       config.penstock.release == Release::reuse_distance ||
+           config.max_reuse_distance == Config().max_reuse_distance,
        "penstock.release is planned, which keeps parameters while there is room");
 }
 

@@ -25,6 +25,7 @@ struct RunEstimateOptions {
   OffloadDevice offload_param = OffloadDevice::nvme;
   OffloadDevice offload_optimizer = OffloadDevice::nvme;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
+  cpu_adam::Optimizer optimizer = cpu_adam::Optimizer::adam;
   std::optional<ElementCount> tile_elements;  ///< none: the state format's default
   std::uint32_t tiles_in_flight = 4;
   float cpu_update_ratio = 1;  ///< part of the offloaded states that the CPU updates

@@ -69,6 +69,7 @@ Config config_of(const RunEstimateOptions& options) {
   config.cpu_update_ratio = options.cpu_update_ratio;
   config.offload_optimizer.device = options.offload_optimizer;
   config.penstock.state_format = options.state_format;
+  config.optimizer.type = options.optimizer;
   config.penstock.tile_elements = options.tile_elements;
   config.penstock.update_split = options.update_split;
   return config;
@@ -78,13 +79,13 @@ ElementCount rest_of(ElementCount elements, ElementCount part) {
   return elements - part * (elements / part);
 }
 
-Result<ByteCount> padded_tile(cpu_adam::StateFormat format, ElementCount elements) {
+Result<ByteCount> padded_tile(cpu_adam::TileLayout format, ElementCount elements) {
   PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, elements));
   return round_up(bytes, extent_alignment);
 }
 
 /// Of elements that are cut into tiles of `tile` elements.
-Result<ByteCount> padded_tiles(cpu_adam::StateFormat format, ElementCount elements, ElementCount tile) {
+Result<ByteCount> padded_tiles(cpu_adam::TileLayout format, ElementCount elements, ElementCount tile) {
   PENSTOCK_TRY_ASSIGN(const ByteCount whole, padded_tile(format, tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tile(format, rest_of(elements, tile)));
   return whole * (elements / tile) + rest;
@@ -149,7 +150,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ElementCount longest_tile = std::min(tile_elements(config, on_device), unit_shard);
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
-  const cpu_adam::StateFormat format = tile_format(options.state_format, options.dtype);
+  const cpu_adam::TileLayout format(tile_format(options.state_format, options.dtype), options.optimizer);
   PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(format, longest_tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount unit_states, padded_tiles(format, unit_shard, longest_tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tiles(format, rest_of(shard, unit_shard), longest_tile));
@@ -185,7 +186,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
         {Purpose::parameter_shard,
-         parameters * (2 * options.micro_batches + (cpu_adam::shares_parameter(format) ? 1 : 0)),
+         parameters * (2 * options.micro_batches + (cpu_adam::shares_parameter(format.format) ? 1 : 0)),
          parameters});
   }
   if (optimizer_tier == Tier::nvme) {

@@ -60,6 +60,7 @@ Result<void> take_config(const EstimateOptions& options, zero::RunEstimateOption
   run.offload_param = config.offload_param.device;
   run.offload_optimizer = config.offload_optimizer.device;
   run.state_format = config.penstock.state_format;
+  run.optimizer = config.optimizer.type;
   run.tile_elements = config.penstock.tile_elements;
   run.tiles_in_flight = config.penstock.tiles_in_flight;
   run.cpu_update_ratio = config.cpu_update_ratio;

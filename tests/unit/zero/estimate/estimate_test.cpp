@@ -109,6 +109,18 @@ TEST(RunEstimate, MovesNothingWhenNothingIsOnDisk) {
   EXPECT_EQ(estimate.per_rank(Tier::host), 2_MiB + 12_MiB + 2_MiB + 2 * 128_KiB + 4_KiB);
 }
 
+TEST(RunEstimate, CountsOneMomentOfLionAndAdagrad) {
+  for (const auto optimizer : {cpu_adam::Optimizer::lion, cpu_adam::Optimizer::adagrad}) {
+    const auto estimate = estimate_run({.parameters = ElementCount(1 << 20),
+                                        .largest_unit = ElementCount(1 << 16),
+                                        .offload_param = OffloadDevice::none,
+                                        .offload_optimizer = OffloadDevice::cpu,
+                                        .optimizer = optimizer})
+                              .value();
+    EXPECT_EQ(estimate.per_rank(Tier::host), 2_MiB + 8_MiB + 2_MiB + 2 * 128_KiB + 4_KiB);
+  }
+}
+
 TEST(RunEstimate, AccumulatesInTheTypeAskedForAndReadsParametersEachMicroBatch) {
   const auto estimate = estimate_run({.parameters = ElementCount(1 << 20),
                                       .largest_unit = ElementCount(1 << 20),
