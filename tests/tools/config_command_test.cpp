@@ -157,6 +157,7 @@ TEST(ConfigKeys, ListsEveryKeyWithAllItsFields) {
   EXPECT_EQ(pin["status"], "supported");
   EXPECT_EQ(pin["read_by"], "runtime");
   EXPECT_NE(pin["help"].asString().find("pinned"), std::string::npos);
+  EXPECT_EQ(pin["bytes"], "pinned: the host budget; false: 32 MiB");
   EXPECT_EQ(keys["aio.use_gds"]["status"], "only the default");
   EXPECT_EQ(keys["aio.single_submit"]["status"], "no effect");
   EXPECT_EQ(keys["zero_optimization.prefetch_bucket_size"]["aliases"][0],

@@ -88,6 +88,7 @@ void print_list(const std::vector<zero::ConfigKey>& keys) {
     row["status"] = key.status;
     row["read_by"] = key.read_by;
     row["help"] = key.help;
+    row["bytes"] = key.bytes;
   }
   print_json(list);
 }

@@ -87,12 +87,13 @@ void print_config_page(const std::vector<zero::ConfigKey>& keys) {
   for (const Difference& one : differences)
     fmt::print("| {} | {} | {} |\n", one.where, one.in_deepspeed, one.here);
   fmt::print(
-      "\n## Keys\n\n| Key | Values | Default | Status | Read by | Note |\n|---|---|---|---|---|---|\n");
+      "\n## Keys\n\n| Key | Values | Default | Status | Read by | Note | Effect in bytes |\n"
+      "|---|---|---|---|---|---|---|\n");
   for (const zero::ConfigKey& key : keys) {
     std::string names = code(key.path);
     for (const std::string& alias : key.aliases) names += ", also " + code(alias);
-    fmt::print("| {} | {} | {} | {} | {} | {} |\n", names, key.takes, key.default_value, key.status,
-               key.read_by, key.help);
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", names, key.takes, key.default_value, key.status,
+               key.read_by, key.help, key.bytes);
   }
 }
 

@@ -52,7 +52,8 @@ std::vector<ConfigKey> config_keys() {
     ConfigKey& row = keys.emplace_back(ConfigKey{.path = std::string(key.path),
                                                  .status = std::string(to_string(key.status)),
                                                  .read_by = std::string(to_string(key.read_by)),
-                                                 .help = std::string(key.help)});
+                                                 .help = std::string(key.help),
+                                                 .bytes = std::string(key.bytes)});
     for (const config::Alias& alias : config::aliases()) {
       if (alias.stands_for == key.path) row.aliases.emplace_back(alias.path);
     }

@@ -82,6 +82,7 @@ struct Key {
   Kind kind = Kind::block;
   Status status = Status::supported;
   std::string_view help = {};      ///< for the user: its meaning; for no_effect and removed, the reason
+  std::string_view bytes = {};     ///< for the user: its effect on memory, disk or traffic; empty: none
   std::string_view fallback = {};  ///< only_default: DeepSpeed's default, as JSON
   std::string_view choices =
       {};                 ///< text: "none|cpu|nvme", any string if empty; feature: its members in DeepSpeed

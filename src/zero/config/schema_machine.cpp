@@ -21,6 +21,7 @@ constexpr Key keys[] = {
     {.path = "aio.block_size",
      .kind = count,
      .help = "bytes of the longest request",
+     .bytes = "in flight on a path: this times queue_depth",
      .least = 4096,
      .multiple_of = 4096,
      .field = field<&Draft::config, &Config::aio_block_size>,
@@ -28,6 +29,7 @@ constexpr Key keys[] = {
     {.path = "aio.queue_depth",
      .kind = count,
      .help = "requests of that length in flight on a path",
+     .bytes = "in flight on a path: this times block_size",
      .least = 1,
      .most = 4096,
      .unset = "16 MiB of requests",
@@ -50,6 +52,7 @@ constexpr Key keys[] = {
     {.path = "penstock.host_budget",
      .kind = bytes,
      .help = "host memory of all ranks of the machine; 0: chosen by the plan",
+     .bytes = "host: so much for all ranks of the machine",
      .field = own<&PenstockConfig::host_budget>,
      .read_by = plan},
     {.path = "penstock.device_budget",
@@ -57,11 +60,13 @@ constexpr Key keys[] = {
      .help =
          "device memory of each rank; on the CPU, leased shards of a single rank count too; 0: the smallest "
          "that the plan allows",
+     .bytes = "device: so much",
      .field = own<&PenstockConfig::device_budget>,
      .read_by = plan},
     {.path = "penstock.tile_elements",
      .kind = count,
      .help = "elements of an optimizer tile",
+     .bytes = "host, with states on nvme: 2 (tiles_in_flight + those updated at a time) tiles",
      .least = tile_multiple,
      .most = uint32_max,
      .multiple_of = tile_multiple,
@@ -71,6 +76,7 @@ constexpr Key keys[] = {
     {.path = "penstock.tiles_in_flight",
      .kind = count,
      .help = "maximum number of tiles read ahead, and of tiles being written",
+     .bytes = "host, with states on nvme: 2 (this + those updated at a time) tiles",
      .least = 1,
      .most = 4096,
      .unset = "4",
@@ -113,11 +119,13 @@ constexpr Key keys[] = {
      .kind = count,
      .help = "maximum number of elements of a unit, beyond which a trainer cuts matrices into row blocks; 0: "
              "no limit",
+     .bytes = "device: bounds units, of which the budget has room for two and for their gradients",
      .field = own<&PenstockConfig::unit_elements_max>,
      .read_by = plan},
     {.path = "penstock.eviction",
      .kind = text,
      .help = "policy that chooses the host copy to evict when memory is needed",
+     .bytes = "none; what is read from nvme",
      .choices = "lru|planned",
      .field = own<&PenstockConfig::eviction>,
      .read_by = runtime},
@@ -127,6 +135,7 @@ constexpr Key keys[] = {
          "when the device drops gathered parameters that are not in use, at stage 3. planned: when their "
          "memory is needed, first those whose next use is furthest away; reuse_distance: also once that is "
          "zero_optimization.max_reuse_distance away, as in DeepSpeed",
+     .bytes = "device: less is held with reuse_distance; more is gathered and read",
      .choices = "planned|reuse_distance",
      .field = own<&PenstockConfig::release>,
      .read_by = engine},
@@ -145,6 +154,7 @@ constexpr Key keys[] = {
     {.path = "penstock.state_format",
      .kind = text,
      .help = "format of masters and moments; split formats support bf16 only",
+     .bytes = "for each parameter: fp32 12 B (8 with fp32 parameters), split 10, split_bf16 6, split_q8 4.51",
      .choices = "fp32|split|split_bf16|split_q8",
      .field = own<&PenstockConfig::state_format>,
      .read_by = plan},
@@ -152,6 +162,7 @@ constexpr Key keys[] = {
      .kind = text,
      .help = "who updates a tile: the CPU or the device as offload_optimizer.ratio says, or the one that is "
              "free first",
+     .bytes = "device, automatic: as for a ratio below 1",
      .choices = "ratio|automatic",
      .field = own<&PenstockConfig::update_split>,
      .read_by = plan},
@@ -160,6 +171,7 @@ constexpr Key keys[] = {
      .help =
          "how gradients are averaged: exact gives the same bits on every transport, and takes more of the "
          "device's memory under NCCL; native is NCCL's ncclAvg",
+     .bytes = "device, exact over NCCL: a slot of the largest flat from each peer",
      .choices = "exact|native",
      .unset = "native over NCCL, else exact",
      .field = own<&PenstockConfig::reduction>,

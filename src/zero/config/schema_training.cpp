@@ -49,6 +49,7 @@ constexpr Key keys[] = {
      .kind = count,
      .help = "micro-batches of a step for which begin_step() gives no other number; the trainer divides the "
              "loss by it",
+     .bytes = "each micro-batch reads shards on nvme twice",
      .least = 1,
      .most = count_max,
      .nullable = true,
@@ -67,6 +68,7 @@ constexpr Key keys[] = {
     {.path = "bf16.enabled",
      .kind = flag,
      .help = "parameters and gradients are bf16; if neither bf16 nor fp16 is enabled, fp32",
+     .bytes = "2 B instead of 4 for each element of parameters and gradients",
      .field = field<&Draft::bf16>,
      .read_by = plan},
     {.path = "bf16.immediate_grad_update",
@@ -81,6 +83,7 @@ constexpr Key keys[] = {
     {.path = "fp16.enabled",
      .kind = flag,
      .help = "parameters and gradients are fp16",
+     .bytes = "2 B instead of 4 for each element of parameters and gradients",
      .field = field<&Draft::fp16>,
      .read_by = plan},
     {.path = "fp16.loss_scale",
@@ -128,6 +131,7 @@ constexpr Key keys[] = {
     {.path = "data_types.grad_accum_dtype",
      .kind = text,
      .help = "type of gradients that are summed over micro-batches: fp32, or the type of the parameters",
+     .bytes = "2 or 4 B for each parameter of a rank, where the states are",
      .choices = "fp32|fp16|bf16",
      .nullable = true,
      .unset = "that of the parameters",
@@ -139,6 +143,7 @@ constexpr Key keys[] = {
      .help = "fp32: sums are computed in fp32 and rounded once, as by penstock.reduction \"exact\"; else the "
              "type of "
              "the parameters",
+     .bytes = "as penstock.reduction",
      .choices = "fp32|fp16|bf16",
      .any_case = true,
      .nullable = true,
@@ -153,6 +158,7 @@ constexpr Key keys[] = {
      .help = "AdamW: decoupled weight decay, adam_w_mode is ignored. Lion and Adagrad: the CPU updates all "
              "tiles, "
              "in penstock.state_format fp32",
+     .bytes = "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8",
      .choices = "Adam|AdamW|Lion|Adagrad",
      .any_case = true,
      .more_choices = true,

@@ -26,6 +26,7 @@ constexpr Key keys[] = {
      .help = "3: parameters are gathered for their use only; 0 to 2: the device has room for all of them. "
              "Optimizer "
              "states and gradients are divided among the ranks at every stage, and all give the same bits",
+     .bytes = "device: below 3 all parameters, at 3 those of the two largest neighbouring units",
      .most = 3,
      .field = field<&Draft::config, &Config::stage>,
      .read_by = plan},
@@ -43,6 +44,7 @@ constexpr Key keys[] = {
      .help =
          "elements of the gradients that one collective reduces, unless a single one has more; a collective "
          "with 2^24 elements takes no others",
+     .bytes = "device: full gradients of at most twice so many elements, as far as there is room",
      .least = 1,
      .field = field<&Draft::config, &Config::reduce_bucket_size>,
      .read_by = engine},
@@ -62,6 +64,7 @@ constexpr Key keys[] = {
      .kind = flag,
      .help = "whether gradients are reduced while the next ones are computed, which takes more memory of the "
              "device; false: before their memory is given out",
+     .bytes = "device: the full gradients of one unit more",
      .nullable = true,
      .unset = "true at stage 3, else false",
      .field = field<&Draft::config, &Config::overlap_comm>,
@@ -70,12 +73,14 @@ constexpr Key keys[] = {
      .kind = count,
      .help = "elements of an optimizer tile at most, rounded down to a multiple of 16384, where "
              "penstock.tile_elements is not given",
+     .bytes = "as penstock.tile_elements",
      .unset = "no smaller than a tile",
      .field = field<&Draft::sub_group_size>,
      .read_by = plan},
     {.path = "zero_optimization.prefetch_bucket_size",
      .kind = count,
      .help = "parameters are gathered ahead of their use while fewer elements are",
+     .bytes = "device: of its budget; no more than that",
      .field = field<&Draft::config, &Config::prefetch_bucket_size>,
      .read_by = engine},
     {.path = "zero_optimization.param_persistence_threshold",
@@ -83,11 +88,13 @@ constexpr Key keys[] = {
      .help =
          "at stage 3: the parameters that a unit has in one optimizer group are dropped last if each has at "
          "most so many elements; the default of penstock.device_budget has room for them",
+     .bytes = "device: its default budget grows by these parameters; less is gathered and read",
      .field = field<&Draft::config, &Config::param_persistence_threshold>,
      .read_by = plan},
     {.path = "zero_optimization.model_persistence_threshold",
      .kind = count,
      .help = "elements of all such parameters together, at most",
+     .bytes = "device: bounds what the key before adds",
      .field = field<&Draft::config, &Config::model_persistence_threshold>,
      .read_by = plan},
     {.path = "zero_optimization.max_live_parameters",
@@ -97,12 +104,15 @@ constexpr Key keys[] = {
              "gathered again, even where memory is free, while DeepSpeed only throttles its prefetch; a "
              "model of more "
              "elements for which penstock.device_budget has room needs a larger number",
+     .bytes = "device: gathered parameters of at most so many elements beside those in use; more is gathered "
+              "and read",
      .field = field<&Draft::config, &Config::max_live_parameters>,
      .read_by = engine},
     {.path = "zero_optimization.max_reuse_distance",
      .kind = count,
      .help = "with penstock.release \"reuse_distance\": parameters are dropped after their use if the units "
              "before the next one that needs them have as many elements",
+     .bytes = "device: less is held; more is gathered and read",
      .field = field<&Draft::config, &Config::max_reuse_distance>,
      .read_by = engine},
     {.path = "zero_optimization.module_granularity_threshold",
@@ -235,6 +245,8 @@ constexpr Key keys[] = {
      .help = "where the parameter shards are kept: nvme; cpu: host memory; none: host memory, or the "
              "device's if it keeps "
              "the optimizer's states",
+     .bytes = "2 or 4 B for each parameter of a rank: on disk, where they are read twice a micro-batch and "
+              "written once a step, or in memory",
      .choices = "none|cpu|nvme",
      .field = param<&OffloadConfig::device>,
      .read_by = plan},
@@ -248,6 +260,7 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_param.pin_memory",
      .kind = flag,
      .help = pinned,
+     .bytes = "pinned: the host budget; false: 32 MiB",
      .field = param<&OffloadConfig::pin_memory>,
      .read_by = runtime},
     {.path = "zero_optimization.offload_param.buffer_count",
@@ -263,6 +276,7 @@ constexpr Key keys[] = {
      .help =
          "with device nvme: elements of a rank's parameter shards that are kept in host memory instead, the "
          "first ones in the model's order",
+     .bytes = "host instead of disk: 2 or 4 B for each of these elements",
      .unset = "0; copies of what is on nvme take the room that penstock.host_budget leaves",
      .field = field<&Draft::config, &Config::max_in_cpu>,
      .read_by = plan},
@@ -273,6 +287,8 @@ constexpr Key keys[] = {
      .help = "where the masters and moments are kept: nvme; cpu: host memory; none: the device's memory, "
              "which a CPU shares "
              "with the host",
+     .bytes = "the bytes of penstock.state_format for each parameter of a rank: on disk, where they are read "
+              "and written once a step, or in memory",
      .choices = "none|cpu|nvme",
      .field = optimizer<&OffloadConfig::device>,
      .read_by = plan},
@@ -286,11 +302,13 @@ constexpr Key keys[] = {
     {.path = "zero_optimization.offload_optimizer.pin_memory",
      .kind = flag,
      .help = pinned,
+     .bytes = "pinned: the host budget; false: 32 MiB",
      .field = optimizer<&OffloadConfig::pin_memory>,
      .read_by = runtime},
     {.path = "zero_optimization.offload_optimizer.buffer_count",
      .kind = count,
      .help = "penstock.tiles_in_flight, where that is not given",
+     .bytes = "as penstock.tiles_in_flight",
      .most = 4096,
      .unset = "4",
      .field = field<&Draft::buffer_count>,
@@ -317,6 +335,7 @@ constexpr Key keys[] = {
      .help = "part of the masters and moments that the CPU updates; the others pass through the device; of "
              "those that are "
              "kept there, none",
+     .bytes = "device, below 1: up to 4 tiles with their gradients and parameters",
      .most = 1,
      .field = field<&Draft::config, &Config::cpu_update_ratio>,
      .read_by = plan},

@@ -218,6 +218,7 @@ struct ConfigKey {
   std::string status;   ///< "supported", "deprecated", "no effect", "only the default", "removed"
   std::string read_by;  ///< the part of the program that acts on it: "memory plan", "trainer"
   std::string help;     ///< its meaning, or why it has no effect or was removed
+  std::string bytes;    ///< its effect on memory, disk or traffic; empty: none
 };
 
 /// Every key that is known, in the order of the documentation.

@@ -22,6 +22,7 @@ TEST(ConfigTable, HasCompleteRows) {
     const bool keeps = key.status == Status::supported || key.status == Status::deprecated;
     EXPECT_TRUE(!explains || !key.help.empty()) << key.path;
     EXPECT_TRUE(!keeps || key.field) << key.path;
+    EXPECT_TRUE(key.read_by != Consumer::plan || !key.bytes.empty()) << key.path << ": what does it cost?";
     EXPECT_EQ(key.read_by != Consumer::none, key.status == Status::supported) << key.path;
     if (key.status == Status::no_effect || key.status == Status::removed) {
       EXPECT_FALSE(key.field) << key.path;
