@@ -170,11 +170,11 @@ TEST(OneMoment, TheCallersFloatingPointModeChangesNothingAndComesBack) {
   const unsigned saved = _mm_getcsr();
   const unsigned hostile = 0x1f80u | 0x8040u | 0x6000u;  // flush to zero, subnormals are zero, round to zero
   for (const Optimizer optimizer : {Optimizer::lion, Optimizer::adagrad}) {
-    // A rate, a decay and an epsilon whose products are inexact or subnormal.
+    // The product of rate and decay is rounded up, and large enough to be seen in the masters.
     const Hyperparameters config =
         optimizer == Optimizer::lion
-            ? Hyperparameters(LionConfig{.learning_rate = 3e-4f, .weight_decay = 0.1f})
-            : Hyperparameters(AdagradConfig{.epsilon = 1e-40f});
+            ? Hyperparameters(LionConfig{.learning_rate = 0.37f, .weight_decay = 0.9f})
+            : Hyperparameters(AdagradConfig{});
     OneMomentTile memory({optimizer, StateFormat::fp32, DType::fp32, DType::fp16}, count);
     run(memory, values, config, {});
     const auto wanted = memory.bytes();
