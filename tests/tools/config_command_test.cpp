@@ -23,7 +23,7 @@ TEST(ConfigCheck, PrintsTheEffectiveConfigurationAndWhatHasNoEffect) {
   EXPECT_EQ(result.json()["train_micro_batch_size_per_gpu"].asInt(), 2);
   EXPECT_EQ(result.json()["zero_optimization"]["stage"].asInt(), 3);
   EXPECT_NE(result.out.find("0.9,"), std::string::npos) << "betas are printed as they are written";
-  EXPECT_NE(result.err.find("note: zero_optimization.stage3_max_reuse_distance, line 8: no effect here"),
+  EXPECT_NE(result.err.find("note: zero_optimization.stage3_max_reuse_distance, line 8: has no effect"),
             std::string::npos)
       << result.err;
 }

@@ -1,7 +1,7 @@
 """The folder that make_bundle.py makes: programs, their shared libraries, and what they read.
 
     bin/             test programs and tools, stripped
-    lib/             their shared libraries, without those of glibc, libstdc++ and CUDA
+    lib/             their shared libraries, without those of glibc, libstdc++ and CUDA; large ones compressed (NAME.z)
     data/            a configuration and a text for the example
     manifest.json    the commit, and the names of all of these
 """
@@ -11,6 +11,10 @@ import os
 import pathlib
 import site
 import sys
+import tempfile
+import zlib
+
+PACKED = ".z"
 
 # Every machine with a C++ program has these; they must not be mixed with those of another machine.
 SYSTEM_LIBRARIES = {
@@ -62,6 +66,7 @@ class Bundle:
             self.cuda_libraries = manifest["cuda_libraries"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             sys.exit(f"error: {folder} is no bundle: {error}\n  try     scripts/gpu --bundle, which makes one")
+        self.unpacked = None
 
     def program(self, name):
         return self.folder / "bin" / name
@@ -69,9 +74,18 @@ class Bundle:
     def data(self, name):
         return self.folder / "data" / name
 
+    def unpack(self):
+        """The folder with the libraries that are compressed in the bundle. It exists as long as this object."""
+        if self.unpacked is None:
+            self.unpacked = tempfile.TemporaryDirectory(prefix="penstock-libraries-")
+            for packed in (self.folder / "lib").glob(f"*{PACKED}"):
+                library = pathlib.Path(self.unpacked.name) / packed.name.removesuffix(PACKED)
+                library.write_bytes(zlib.decompress(packed.read_bytes()))
+        return self.unpacked.name
+
     def environment(self):
         """Of the bundle's programs: their libraries are found before all others."""
-        folders = [str(self.folder / "lib")]
+        folders = [self.unpack(), str(self.folder / "lib")]
         folders += {str(folder) for folder in map(find_cuda_library, [*self.cuda_libraries, NCCL]) if folder}
         folders += [one for one in [os.environ.get("LD_LIBRARY_PATH")] if one]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}

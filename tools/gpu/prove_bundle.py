@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 
 from bundle import SYSTEM_LIBRARIES, Bundle, find_cuda_library
 
@@ -44,6 +45,8 @@ def copy_system(bundle, root):
         copy(program, root)
         for library in libraries_of(program):
             copy(library, root)
+    for library in libraries_of(zlib.__file__) if hasattr(zlib, "__file__") else []:
+        copy(library, root)
     for name in [*bundle.tests, *bundle.tools]:
         for library in libraries_of(bundle.program(name)):
             if pathlib.Path(library).name in SYSTEM_LIBRARIES:

@@ -17,8 +17,8 @@ struct ResidencyLimits {
   /// Flats whose parameters all have at most so many elements are dropped last, while they have at most
   /// `model_persistence` elements together.
   ElementCount param_persistence, model_persistence;
-  /// A gathered flat is dropped unless a unit needs it before the next ones have used so many elements. None: flats stay
-  /// while there is room.
+  /// A gathered flat is dropped unless a unit needs it before the next ones have used so many elements. None: flats
+  /// stay while there is room.
   std::optional<ElementCount> reuse_distance;
   bool whole =
       false;  ///< what is gathered stays until the parameters change: stages 0 to 2. There is room for it

@@ -34,8 +34,8 @@ struct OffloadConfig {
   bool pin_memory = true;
 };
 
-/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. Lion and Adagrad are updated by the CPU
-/// only, and their states are kept in format fp32. See cpu_adam/optimizers.hpp for the formulas.
+/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. The CPU alone updates by Lion and
+/// Adagrad, whose states are kept in format fp32. See cpu_adam/optimizers.hpp for the formulas.
 struct OptimizerConfig {
   cpu_adam::Optimizer type = cpu_adam::Optimizer::adam;
   cpu_adam::AdamDecay decay_mode =

@@ -224,9 +224,9 @@ class Engine {
   /// read_states(), which returns it.
   using StateSink = std::function<Result<void>(ParameterId parameter, cpu_adam::StateKind kind,
                                                std::uint64_t first, std::span<const float> values)>;
-  /// Reads the masters and the moments that the optimizer keeps of this rank's shards, tile by tile; of frozen parameters their values, as masters.
-  /// All ranks together pass each value of each parameter once. The states belong to step completed_steps(), also in
-  /// the middle of the next one. Not collective.
+  /// Reads the masters and the moments that the optimizer keeps of this rank's shards, tile by tile; of frozen
+  /// parameters their values, as masters. All ranks together pass each value of each parameter once. The states belong
+  /// to step completed_steps(), also in the middle of the next one. Not collective.
   Result<void> read_states(const StateSink& sink);
   /// Writes values [first, first + values.size()) of one state of `parameter`, at most 262144 of them, into `values`,
   /// which contains zeros. An error ends restore().
