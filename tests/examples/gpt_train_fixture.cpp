@@ -22,7 +22,7 @@ std::string GptTrain::arguments(const std::string& change, const std::string& ke
       << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
     ")"
-      << key << R"(": {"stage": 3,
+      << key << R"(": {"stage": 3, "param_persistence_threshold": 0,
       "offload_param": {"device": "nvme", "nvme_path": ")"
       << swap() << R"("},
       "offload_optimizer": {"device": ")"
