@@ -55,8 +55,9 @@ def resolve_libraries(session, program):
     output = session.run(["env", "LD_TRACE_LOADED_OBJECTS=1", program], 30).out
     found = dict(re.findall(r"^\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", output, re.M))
     for name, path in found.items():
-        # lib/ of the bundle, wherever a program's RUNPATH leads
-        inside = pathlib.Path(path).parent.resolve() == session.bundle.folder / "lib"
+        # lib/ of the bundle or what was unpacked from it, wherever a program's RUNPATH leads
+        inside = pathlib.Path(path).parent.resolve() in (session.bundle.folder / "lib",
+                                                         pathlib.Path(session.bundle.unpack()).resolve())
         if path == "not found":
             session.fail(f"{program.name} needs {name}, which is not found")
         elif name in session.bundle.libraries and not inside:
