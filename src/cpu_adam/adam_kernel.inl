@@ -131,8 +131,8 @@ class Loop {
   [[gnu::always_inline]] inline void update_master(const State& state, unsigned long i,
                                                    typename Lane::F ratio, kernels::Largest<Lane>& largest) {
     if constexpr (requires { state.prefetch_master(i); }) state.prefetch_master(i + ahead);
-    const auto p =
-        kernels::updated_master<Lane>(decay_, operands<Lane>(), state.template load_master<Lane>(i), ratio);
+    const auto p = kernels::updated_master<Lane>(Rule::decay_of_master(decay_), operands<Lane>(),
+                                                 state.template load_master<Lane>(i), ratio);
     state.template store_master<Lane>(i, p, largest);
   }
   template <class Lane>

@@ -10,11 +10,6 @@ namespace penstock::cpu_adam {
 
 namespace {
 
-/// The decay mode for a weight decay of zero is `none`, see AdamDecay.
-AdamDecay used_mode(AdamDecay mode, float weight_decay) {
-  return weight_decay == 0.0f ? AdamDecay::none : mode;
-}
-
 Result<kernels::AdamCoefficients> coefficients(const AdamConfig& config, std::uint64_t step,
                                                float gradient_factor) {
   return adam_coefficients(config, step, gradient_factor);
@@ -36,9 +31,10 @@ Result<kernels::AdamCoefficients> coefficients(const LionConfig& config, std::ui
   c.one_minus_beta1 = static_cast<float>(1.0 - double{config.beta1});
   c.beta2 = config.beta2;
   c.one_minus_beta2 = static_cast<float>(1.0 - double{config.beta2});
-  c.decay = static_cast<float>(-double{config.learning_rate} * config.weight_decay);
+  // Without a decay +0, not -0: so that the product has the sign of the master, and a master of -0 keeps its own.
+  if (config.weight_decay > 0)
+    c.decay = static_cast<float>(-double{config.learning_rate} * config.weight_decay);
   c.step_factor = -config.learning_rate;
-  c.decay_mode = used_mode(AdamDecay::decoupled, config.weight_decay);
   return c;
 }
 
@@ -56,7 +52,6 @@ Result<kernels::AdamCoefficients> coefficients(const AdagradConfig& config, std:
   c.epsilon = std::max(config.epsilon, epsilon_min);
   c.decay = config.weight_decay;
   c.step_factor = -config.learning_rate;
-  c.decay_mode = used_mode(AdamDecay::l2, config.weight_decay);
   return c;
 }
 

@@ -3,19 +3,14 @@
 //            m, the numerator, and v, whose root the denominator contains. (In another type than Adam's updated
 //            moments, GCC 12 copies them, and the split formats are 7 % slower in cache.)
 //   root, ratio
-//            the long-latency operations: the change of the master before it is multiplied by the learning rate is
-//            ratio(m, root(v))
-
-/// The master where the formula uses it for L2 decay. Elsewhere it is not loaded yet.
-template <class Lane, class State>
-[[gnu::always_inline]] inline typename Lane::F l2_master(const State& state, unsigned long i,
-                                                         kernels::AdamDecay decay) {
-  typename Lane::F p(0.0f);
-  if (decay == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
-  return p;
-}
+//            the change of the master before it is multiplied by the learning rate is ratio(m, root(v))
+//   decay_of_master
+//            the decay mode for updated_master(). A constant for optimizers without modes
 
 struct AdamRule {
+  [[gnu::always_inline]] static inline kernels::AdamDecay decay_of_master(kernels::AdamDecay decay) {
+    return decay;
+  }
   template <class Lane, class State, class Gradient>
   [[gnu::always_inline]] static inline Moments<typename Lane::F> advance(
       const State& state, unsigned long i, kernels::AdamDecay decay,
@@ -23,7 +18,8 @@ struct AdamRule {
       kernels::Largest<Lane>& largest) {
     // Before load_master(): it also prepares the ties of split formats.
     const auto decayed = state.template load_decayed<Lane>(i, operands);
-    const auto p = l2_master<Lane>(state, i, decay);
+    typename Lane::F p(0.0f);
+    if (decay == kernels::AdamDecay::l2) p = state.template load_master<Lane>(i);
     const auto moments =
         kernels::updated_moments<Lane>(decay, operands, Lane::load(gradient + i), p, decayed);
     state.template store_moments<Lane>(i, moments, largest);
@@ -41,16 +37,18 @@ struct AdamRule {
   }
 };
 
-/// Has no long-latency operation.
+/// Decays always: without modes the code is three quarters as long, and a decay of 0 does not change a bit of finite
+/// masters. Has no long-latency operation, but in cache the pipelined loop is 1.2 times as fast as a plain one.
 struct LionRule {
+  [[gnu::always_inline]] static inline kernels::AdamDecay decay_of_master(kernels::AdamDecay) {
+    return kernels::AdamDecay::decoupled;
+  }
   template <class Lane, class State, class Gradient>
   [[gnu::always_inline]] static inline Moments<typename Lane::F> advance(
-      const State& state, unsigned long i, kernels::AdamDecay decay,
-      const kernels::AdamOperands<Lane>& operands, const Gradient* gradient,
-      kernels::Largest<Lane>& largest) {
+      const State& state, unsigned long i, kernels::AdamDecay, const kernels::AdamOperands<Lane>& operands,
+      const Gradient* gradient, kernels::Largest<Lane>& largest) {
     const auto m = state.template load_moment<Lane>(i);
-    const auto p = l2_master<Lane>(state, i, decay);
-    const auto g = kernels::used_gradient<Lane>(decay, operands, Lane::load(gradient + i), p);
+    const auto g = Lane::load(gradient + i) * operands.gradient_factor;
     const auto moment = kernels::lion_moment<Lane>(operands, g, m);
     largest.add(moment.m);
     state.template store_moment<Lane>(i, moment.m);
@@ -67,15 +65,19 @@ struct LionRule {
   }
 };
 
+/// Decays the gradient always, as Lion the master.
 struct AdagradRule {
+  [[gnu::always_inline]] static inline kernels::AdamDecay decay_of_master(kernels::AdamDecay) {
+    return kernels::AdamDecay::none;
+  }
   template <class Lane, class State, class Gradient>
   [[gnu::always_inline]] static inline Moments<typename Lane::F> advance(
-      const State& state, unsigned long i, kernels::AdamDecay decay,
-      const kernels::AdamOperands<Lane>& operands, const Gradient* gradient,
-      kernels::Largest<Lane>& largest) {
+      const State& state, unsigned long i, kernels::AdamDecay, const kernels::AdamOperands<Lane>& operands,
+      const Gradient* gradient, kernels::Largest<Lane>& largest) {
     const auto old = state.template load_moment<Lane>(i);
-    const auto p = l2_master<Lane>(state, i, decay);
-    const auto g = kernels::used_gradient<Lane>(decay, operands, Lane::load(gradient + i), p);
+    const auto p = state.template load_master<Lane>(i);
+    const auto g =
+        kernels::used_gradient<Lane>(kernels::AdamDecay::l2, operands, Lane::load(gradient + i), p);
     const auto sum = kernels::adagrad_sum(g, old);
     largest.add_positive(sum);
     state.template store_moment<Lane>(i, sum);
