@@ -3,7 +3,6 @@
 #include <penstock/tiers/device/host_device.hpp>
 
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -68,7 +67,7 @@ Result<void> Rank::finish() {
     PENSTOCK_TRY_ASSIGN(const bool completed, communicator_->poll());
     if (completed) return ok();
     std::unique_lock lock(mutex_);
-    woken_.wait_for(lock, std::chrono::microseconds(50), [this] { return is_woken_; });
+    woken_.wait_for(lock, communicator_->poll_interval(), [this] { return is_woken_; });
     is_woken_ = false;
   }
 }

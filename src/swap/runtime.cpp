@@ -68,8 +68,8 @@ Runtime::~Runtime() {
     std::unique_lock lock(state_->mutex);
     state_->residency.stop();
     state_->closing = true;
-    state_->changed.notify_all();
-    state_->changed.wait(lock, [this] { return state_->waiting == 0; });
+    state_->waiters.notify();
+    state_->waiters.wait(lock, [this] { return state_->waiting == 0; });
   }
   // Ignores failed stores: a caller that needs their errors calls flush() before.
   RuntimeInternals(*this).wait_ignoring_stores([this] { return state_->transfers.active() == 0; });
@@ -117,16 +117,15 @@ Result<TensorId> Runtime::add(tiers::TensorDescription description, bool on_disk
 
 Result<void> Runtime::remove(TensorId tensor) {
   RuntimeState& s = *state_;
-  {
-    std::unique_lock lock(s.mutex);
-    PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
-    s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
-    s.drive_until(lock, [&] { return s.residency.idle(tensor); });
-    s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
-    (void)s.residency.remove(tensor);
-    s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
-  }
-  state_->wake();
+  std::unique_lock lock(s.mutex);
+  PENSTOCK_TRY(s.check_unused("Runtime::remove", tensor));
+  s.residency.forget(tensor);  // cancels a prefetch, which could start during the wait
+  const auto is_idle = [&] { return s.residency.idle(tensor); };
+  while (!is_idle()) s.drive_until(lock, is_idle);  // a move may start before this thread has the lock again
+  s.residency.forget(tensor);  // again: a store may have failed or been queued during the wait
+  (void)s.residency.remove(tensor);
+  s.advance();  // grants requests that waited for the memory of `tensor` or for its store error to be cleared
+  s.wake(std::move(lock));
   return ok();
 }
 
@@ -167,11 +166,11 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
     return outcome || state->closing || (failed = state->residency.take_store_error());
   });
   --state->waiting;
-  if (state->closing) state->changed.notify_all();  // ~Runtime waits for this
+  if (state->closing) state->waiters.notify();  // ~Runtime waits for this
   if (!outcome) {
     // Before the lock is released, because the request could be granted then.
     state->residency.cancel(id, tensor, access);
-    if (failed) return state->report_store_error(lock, std::move(failed)).error();
+    if (failed) return state->report_store_error(std::move(lock), std::move(failed)).error();
     return Error(ErrorCode::failed_state, "Runtime::acquire").reason("the runtime was destroyed");
   }
   if (!*outcome) return outcome->error();
@@ -181,8 +180,7 @@ Result<Lease> Runtime::acquire(TensorId tensor, Access access, Use use) {
   }
   state->owned.push_back({tensor, access, self});
   const HostSpan payload = state->moves.payload(tensor);
-  lock.unlock();
-  state->wake();
+  state->wake(std::move(lock));
   return Lease(state, tensor, access, payload, self);
 }
 
@@ -192,23 +190,19 @@ void Runtime::end_round() {
 }
 
 Result<void> Runtime::prefetch(TensorId tensor) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    PENSTOCK_TRY(state_->check_known("Runtime::prefetch", tensor));
-    state_->residency.prefetch(tensor);
-  }
-  state_->wake();
+  std::unique_lock lock(state_->mutex);
+  PENSTOCK_TRY(state_->check_known("Runtime::prefetch", tensor));
+  state_->residency.prefetch(tensor);
+  state_->wake(std::move(lock));
   return ok();
 }
 
 Result<void> Runtime::discard(TensorId tensor) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    PENSTOCK_TRY(state_->check_unused("Runtime::discard", tensor));
-    state_->residency.discard(tensor);
-    state_->advance();
-  }
-  state_->wake();
+  std::unique_lock lock(state_->mutex);
+  PENSTOCK_TRY(state_->check_unused("Runtime::discard", tensor));
+  state_->residency.discard(tensor);
+  state_->advance();
+  state_->wake(std::move(lock));
   return ok();
 }
 
@@ -241,7 +235,7 @@ std::vector<std::string> Runtime::take_messages() {
 
 Result<void> Runtime::check_stores() {
   std::unique_lock lock(state_->mutex);
-  return state_->report_store_error(lock, state_->residency.take_store_error());
+  return state_->report_store_error(std::move(lock), state_->residency.take_store_error());
 }
 
 bool Runtime::poll() {

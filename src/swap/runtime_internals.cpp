@@ -28,12 +28,10 @@ tiers::BlockTable& RuntimeInternals::blocks(TensorId tensor) const {
 }
 
 void RuntimeInternals::start(Move move) const {
-  {
-    const std::lock_guard lock(state_.mutex);
-    state_.transfers.announce();
-    state_.starting.push_back(std::move(move));
-  }
-  wake();
+  std::unique_lock lock(state_.mutex);
+  state_.transfers.announce();
+  state_.starting.push_back(std::move(move));
+  state_.wake(std::move(lock));
 }
 
 std::size_t RuntimeInternals::stores_pending() const {
@@ -56,7 +54,7 @@ Result<void> RuntimeInternals::wait_until(const std::function<bool()>& done) con
   std::optional<Error> failed;
   state_.drive_until(lock,
                      [&] { return done() || (failed = state_.residency.take_store_error()).has_value(); });
-  return state_.report_store_error(lock, std::move(failed));
+  return state_.report_store_error(std::move(lock), std::move(failed));
 }
 
 void RuntimeInternals::wait_ignoring_stores(const std::function<bool()>& done) const {

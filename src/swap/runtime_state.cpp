@@ -62,12 +62,11 @@ Result<void> RuntimeState::start_threads() {
 }
 
 /// Returns the error to the caller; the stores are queued again.
-Result<void> RuntimeState::report_store_error(std::unique_lock<std::mutex>& lock,
+Result<void> RuntimeState::report_store_error(std::unique_lock<std::mutex> lock,
                                               std::optional<Error> store_error) {
   if (!store_error) return ok();
   advance();
-  lock.unlock();
-  wake();
+  wake(std::move(lock));
   return *store_error;
 }
 
@@ -88,11 +87,12 @@ Result<void> RuntimeState::check_unused(const char* operation, tiers::TensorId t
 }
 
 void RuntimeState::wake() noexcept {
-  if (options.idle_handler != nullptr) return;
-  {
-    const std::lock_guard lock(mutex);
-    woken = true;
-  }
+  if (options.idle_handler == nullptr) wake(std::unique_lock(mutex));
+}
+
+void RuntimeState::wake(std::unique_lock<std::mutex> lock) noexcept {
+  woken = true;
+  lock.unlock();
   mover_wake.notify_one();
 }
 
@@ -116,7 +116,7 @@ bool RuntimeState::poll() {
     moves.take_moves(starts);
     // A hop may wait for an outcome, and was polled before.
     moved |= !starts.empty() || residency.outcome_count() != outcomes;
-    if (moved) changed.notify_all();
+    if (moved) waiters.notify();
   }
   for (Move& move : starts) transfers.start(std::move(move));
   starts.clear();
@@ -132,7 +132,7 @@ void RuntimeState::run_mover() {
     std::unique_lock lock(mutex);
     const auto is_woken = [this] { return woken || stopping; };
     // Another thread's advance() may have granted a request. A poll that only the interval has caused changes nothing.
-    if (was_woken) changed.notify_all();
+    if (was_woken) waiters.notify();
     if (interval == forever) {
       mover_wake.wait(lock, is_woken);
     } else {

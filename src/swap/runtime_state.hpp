@@ -5,6 +5,7 @@
 #include "swap/residency/host_residency.hpp"
 #include "swap/transfer/host_moves.hpp"
 #include "swap/transfer/transfer_engine.hpp"
+#include "swap/waiters.hpp"
 #include "tiers/memory/host_arena.hpp"
 #include "tiers/store/tensor_store.hpp"
 
@@ -36,6 +37,8 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     while (transfers.active() <= transfers.blocked() && residency.fail_starved_request()) residency.advance();
   }
   void wake() noexcept;
+  /// The same for a caller that has the lock, which it releases.
+  void wake(std::unique_lock<std::mutex> lock) noexcept;
   /// Errors: invalid_argument, for a tensor that was not added or was removed. With the lock held.
   [[nodiscard]] Result<void> check_known(const char* operation, tiers::TensorId tensor) const;
   /// Errors: invalid_argument, also for a tensor with a lease or a pending request. With the lock held.
@@ -54,7 +57,7 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   void run_mover();
   template <class Done>
   void drive_until(std::unique_lock<std::mutex>& lock, const Done& done);
-  Result<void> report_store_error(std::unique_lock<std::mutex>& lock, std::optional<Error> store_error);
+  Result<void> report_store_error(std::unique_lock<std::mutex> lock, std::optional<Error> store_error);
   /// Changes the residency, advances it and wakes the mover.
   template <class Change>
   void change(const Change& change);
@@ -73,7 +76,8 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
   HostResidency residency;
 
   mutable std::mutex mutex;
-  std::condition_variable changed, mover_wake;
+  Waiters waiters;
+  std::condition_variable mover_wake;
   std::vector<Move> starting;  // from callers, not yet started by the mover
   struct OwnedLease {
     tiers::TensorId tensor;
@@ -93,16 +97,14 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
 
 template <class Change>
 void RuntimeState::change(const Change& change) {
-  {
-    const std::lock_guard lock(mutex);
-    if (stopping) return;
-    change();
-    advance();
-  }
-  wake();
+  std::unique_lock lock(mutex);
+  if (stopping) return;
+  change();
+  advance();
+  wake(std::move(lock));
 }
 
-/// Evaluates `done` with the lock held.
+/// Evaluates `done` with the lock held, in this thread or in the mover, until it was true: see Waiters::wait().
 template <class Done>
 void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& done) {
   if (done()) return;
@@ -112,7 +114,7 @@ void RuntimeState::drive_until(std::unique_lock<std::mutex>& lock, const Done& d
     advance();
     woken = true;
     mover_wake.notify_one();
-    changed.wait(lock, done);
+    waiters.wait(lock, done);
   } else {
     while (!done()) {
       lock.unlock();

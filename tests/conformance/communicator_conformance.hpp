@@ -49,7 +49,7 @@ struct Factory {
   HostSpan (*bytes)(DeviceSpan memory);
   bool joins_together = false;     ///< a rank's join returns when all ranks join
   bool streams_run_alone = false;  ///< they cannot be made to wait
-  bool wakes = true;               ///< else a rank that runs a collective is polled all the time
+  bool wakes = true;               ///< else Communicator::poll_interval() is short
   /// The rank of this process, if the others are processes that run the suite too.
   std::optional<std::uint32_t> (*own_rank)() = []() -> std::optional<std::uint32_t> { return std::nullopt; };
   /// Waits until all processes are here.

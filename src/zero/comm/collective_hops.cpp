@@ -43,7 +43,7 @@ class GatherHop final : public CollectiveHop {
   }
   TimePoint poll_interval() const override {
     const TimePoint copied = shard_.held() ? context_.copied_in.next_query() : forever;
-    return phase_ == Phase::gather ? std::min(copied, peer_poll_interval) : copied;
+    return phase_ == Phase::gather ? std::min(copied, communicator_.poll_interval()) : copied;
   }
 
  private:
@@ -137,7 +137,9 @@ class ReduceScatterHop final : public CollectiveHop {
   ReduceScatterHop(const CollectiveContext& context, std::shared_ptr<GradientBucket> bucket)
       : CollectiveHop(context, kind_of(context.reduction), bucket->signature), bucket_(std::move(bucket)) {}
   bool is_blocked() const override { return !bucket_->started && !is_head(); }
-  TimePoint poll_interval() const override { return bucket_->started ? peer_poll_interval : forever; }
+  TimePoint poll_interval() const override {
+    return bucket_->started ? communicator_.poll_interval() : forever;
+  }
 
  private:
   [[nodiscard]] std::string flats() const override { return bucket_->names; }
@@ -185,7 +187,7 @@ class ImmediateHop final : public CollectiveHop {
                Start start_collective)
       : CollectiveHop(context, kind, signature), start_collective_(std::move(start_collective)) {}
   bool is_blocked() const override { return !is_head(); }
-  TimePoint poll_interval() const override { return started_ ? peer_poll_interval : forever; }
+  TimePoint poll_interval() const override { return started_ ? communicator_.poll_interval() : forever; }
 
  private:
   Result<HopState> advance() override {

@@ -69,9 +69,6 @@ class CollectiveHop : public OrderedHop {
   }
 
  protected:
-  /// Hop::poll_interval() while the collective runs: not every communicator wakes the mover when a peer arrives.
-  static constexpr TimePoint peer_poll_interval = std::chrono::microseconds(50);
-
   [[nodiscard]] bool is_head() const { return order_.is_head(number_); }
   [[nodiscard]] bool continues_after_failure() const override { return completed_; }
   /// Call when this hop's collective is complete: the next one may start.

@@ -134,6 +134,8 @@ class InProcessTransport final : public Transport {
     return state;
   }
 
+  TimePoint poll_interval() const override { return long_interval; }  // the peers wake this rank
+
   DeviceTensor slice(std::size_t f, std::uint32_t r) const override { return slot(r, f, rank_); }
 
   Result<void> release_slices() override {

@@ -2,9 +2,11 @@
 
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
+#include <penstock/base/time.hpp>
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,7 +63,7 @@ enum class TransferState : std::uint8_t {
 /// Moves bytes between ranks, one transfer at a time, without arithmetic but that of native_mean; TransportCommunicator
 /// does the sums of the `exact` reduction.
 ///
-/// Thread rules as for Communicator, which forwards start, poll, abort, interrupt, retire and set_wake.
+/// Thread rules as for Communicator, which forwards start, poll, poll_interval, abort, interrupt, retire and set_wake.
 class Transport {
  public:
   Transport() = default;
@@ -84,6 +86,8 @@ class Transport {
   /// Errors: peer_failed, deadline_exceeded, invalid_argument for transfers that differ between ranks; those of the
   /// stream.
   [[nodiscard]] virtual Result<TransferState> poll() = 0;
+  /// As Communicator::poll_interval(): short_interval while it waits for what wakes no thread, else long_interval.
+  [[nodiscard]] virtual TimePoint poll_interval() const { return short_interval; }
   /// Rank r's slice of flats[f] of the readable all_to_all.
   [[nodiscard]] virtual DeviceTensor slice(std::size_t f, std::uint32_t r) const = 0;
   /// Call after all work that reads the slices was enqueued.
@@ -93,6 +97,10 @@ class Transport {
   virtual void interrupt(const Error& cause) noexcept = 0;
   virtual Result<void> start_recovery(tiers::Stream& stream) = 0;
   virtual void retire(tiers::Stream& stream) noexcept = 0;
+
+ protected:
+  static constexpr TimePoint short_interval = std::chrono::microseconds(50);
+  static constexpr TimePoint long_interval = std::chrono::milliseconds(5);
 };
 
 }  // namespace penstock::zero

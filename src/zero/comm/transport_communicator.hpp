@@ -34,6 +34,7 @@ class TransportCommunicator final : public Communicator {
   Result<void> start_exchange(ConstHostSpan mine, HostSpan all,
                               const CollectiveSignature& signature) override;
   Result<bool> poll() override;
+  TimePoint poll_interval() const override { return transport_->poll_interval(); }
   void abort(const Error& error) noexcept override { transport_->abort(error); }
   void interrupt(const Error& cause) noexcept override { transport_->interrupt(cause); }
   Result<void> start_recovery(tiers::Stream& stream) override { return transport_->start_recovery(stream); }

@@ -3,9 +3,11 @@
 #include <penstock/base/compute.hpp>
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
+#include <penstock/base/time.hpp>
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/reduction.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,7 +45,8 @@ struct CollectiveSignature {
 /// An implementation may have its own progress thread. The next start or poll() returns an error of that thread;
 /// abort() sets a flag that the thread checks.
 ///
-/// One thread at a time calls start, poll and retire; any thread may call abort and interrupt. Only retire may block.
+/// One thread at a time calls start, poll, poll_interval and retire; any thread may call abort and interrupt. Only retire
+/// may block.
 class Communicator {
  public:
   Communicator() = default;
@@ -96,6 +99,9 @@ class Communicator {
   /// collective in the time that the group allows; invalid_argument, when ranks have started collectives of different
   /// kind, size or signature; both are named.
   [[nodiscard]] virtual Result<bool> poll() = 0;
+  /// After which time poll() is to be called again although nothing has called the wake function: what the collective
+  /// waits for may wake no thread, as a stream, and poll() compares the time with the deadline. Called as poll() is.
+  [[nodiscard]] virtual TimePoint poll_interval() const { return std::chrono::microseconds(50); }
 
   /// This rank leaves the group with `error`; from now on every collective of its peers fails.
   virtual void abort(const Error& error) noexcept = 0;

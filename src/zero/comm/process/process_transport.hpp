@@ -37,6 +37,9 @@ class ProcessTransport final : public Transport {
   void set_wake(std::function<void()> wake) override;
   Result<void> start(const Transfer& transfer) override;
   Result<TransferState> poll() override;
+  TimePoint poll_interval() const override {
+    return phase_ == Phase::stream ? short_interval : long_interval;
+  }
   DeviceTensor slice(std::size_t f, std::uint32_t r) const override { return slot(f, r); }
   Result<void> release_slices() override;
   void abort(const Error& error) noexcept override { control_->fail(error); }
