@@ -23,8 +23,9 @@ enum class Purpose : std::uint8_t {
   optimizer_tile,   ///< master and moments
   scratch,          ///< partial sums, reduction buffers
   checkpoint,       ///< activations that a trainer keeps from forward to backward
+  staging,          ///< host copies of tensors on disk, and gradients on their way from the device to their shard
 };
-inline constexpr std::size_t purpose_count = 7;
+inline constexpr std::size_t purpose_count = 8;
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) {
   constexpr std::array<std::string_view, tier_count> names = {"device", "host", "nvme"};
@@ -34,7 +35,7 @@ inline constexpr std::size_t purpose_count = 7;
 [[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
   constexpr std::array<std::string_view, purpose_count> names = {
       "parameter shards", "gathered flats", "full gradients", "gradient shards",
-      "optimizer tiles",  "scratch",        "checkpoints"};
+      "optimizer tiles",  "scratch",        "checkpoints",    "staging"};
   const auto index = static_cast<std::size_t>(purpose);
   return index < names.size() ? names[index] : "unknown";
 }

@@ -198,7 +198,8 @@ std::optional<tiers::Reservation> HostResidency::reserve_free(TensorId tensor) {
   const auto& description = store_.description(tensor);
   const auto end = description.retain && !description.transient ? tiers::RangeAllocator::End::low
                                                                 : tiers::RangeAllocator::End::high;
-  return budget_.reserve(padded_size(tensor), description.purpose, end);
+  const bool is_copy = description.extent.has_value();
+  return budget_.reserve(padded_size(tensor), is_copy ? tiers::Purpose::staging : description.purpose, end);
 }
 
 /// The same, with eviction. None when the request must wait.

@@ -141,7 +141,7 @@ Result<void> EngineState::add_gradients(FlatState& flat) {
   if (options_.plan.shares_memory) return ok();
   return add(flat.incoming_gradient, layout, whole,
              {.name = layout.name + " incoming gradient",
-              .purpose = tiers::Purpose::scratch,
+              .purpose = tiers::Purpose::staging,
               .size = bytes(options_.config.dtype),
               .transient = true},
              false);
@@ -199,7 +199,8 @@ void EngineState::predict() {
   ledger.predict(Tier::device, Purpose::checkpoint, plan.checkpoints.device_bytes());
   ledger.predict(Tier::host, Purpose::checkpoint, plan.host_checkpoints);
   ledger.predict(Tier::nvme, Purpose::checkpoint, plan.disk_checkpoints);
-  ledger.predict(Tier::host, Purpose::scratch, plan.host_incoming);
+  ledger.predict(Tier::host, Purpose::scratch, plan.host_results);
+  ledger.predict(Tier::host, Purpose::staging, plan.host_staging());
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
   ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);

@@ -68,14 +68,12 @@ void add_device_lines(PlanEstimate& estimate, const Config& config, const ShardL
 void add_host_lines(PlanEstimate& estimate) {
   const MemoryPlan& plan = estimate.plan;
   Lines lines(estimate.lines, Tier::host);
-  lines.allocated("arena", plan.host_budget);
-  lines.at_most("parameter shards", plan.host_shards);
-  lines.at_most("accumulated gradients", plan.host_gradients);
-  lines.at_most("incoming gradients", plan.host_incoming);
-  lines.at_most("optimizer tiles", plan.host_tiles);
-  lines.at_most("staging for what moves", plan.host_staging);
-  lines.at_most("results of the device", plan.host_results);
-  lines.at_most("checkpoints", plan.host_checkpoints);
+  lines.allocated("parameter shards", plan.host_shards);
+  lines.allocated("accumulated gradients", plan.host_gradients);
+  lines.allocated("optimizer tiles", plan.host_tiles);
+  lines.allocated("checkpoints", plan.host_checkpoints);
+  lines.allocated("results of the device", plan.host_results);
+  lines.allocated("staging, and copies of what is on disk", plan.host_staging());
 }
 
 void add_disk_lines(PlanEstimate& estimate) {

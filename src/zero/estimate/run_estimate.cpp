@@ -181,7 +181,12 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
                     .shard = parameter_tier == Tier::nvme ? unit_parameters : ByteCount(),
                     .gradient = streams && !on_device ? unit_gradient : ByteCount(),
                     .incoming = on_device ? ByteCount() : unit_parameters});
-  hold(Tier::host, Purpose::scratch, staging + host_results(plan, partials_bytes(shard)));
+  const ByteCount ring =
+      optimizer_tier == Tier::nvme
+          ? tile * std::min(tile_ring(options.tiles_in_flight, plan.update.tiles()), plan.tiles)
+          : ByteCount();
+  hold(Tier::host, Purpose::staging, staging + ring);
+  hold(Tier::host, Purpose::scratch, host_results(plan, partials_bytes(shard)));
   hold(Tier::device, Purpose::scratch, round_up(partials_bytes(unit_shard), extent_alignment));
   if (parameter_tier == Tier::nvme) {
     estimate.traffic.push_back(
@@ -190,7 +195,6 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
          parameters});
   }
   if (optimizer_tier == Tier::nvme) {
-    hold(Tier::host, Purpose::optimizer_tile, tile * tile_ring(options.tiles_in_flight, plan.update.tiles()));
     estimate.traffic.push_back({Purpose::optimizer_tile, states, states});
   }
   if (!on_device) hold(optimizer_tier, Purpose::optimizer_tile, states);

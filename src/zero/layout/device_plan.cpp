@@ -42,14 +42,22 @@ ByteCount smallest_budget(const MemoryPlan& plan, const Config& config, const Sh
   return flats;
 }
 
-/// Sets the upper bounds of what gathered flats and full gradients hold. A flat is gathered once, and one gradient of
-/// it is open. The rehearsal bounds neither: a trainer may use units in another order, twice, or several at a time, and
-/// what one purpose leaves free the other may take.
-void bound_flats(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+/// Sets what gathered flats and full gradients hold at most, in the planned order and in every order. A flat is
+/// gathered once, and one gradient of it is open. The rehearsal bounds neither: a trainer may use units in another
+/// order, twice, or several at a time, and what one purpose leaves free the other may take.
+Result<void> predict_flats(MemoryPlan& plan, const Config& config, const ShardLayout& shards) {
+  const InPlace in_place = in_place_of(plan, config);
   const UnitNeeds needs = unit_needs(shards, config.dtype, {});
-  plan.device_gathered =
-      in_place_of(plan, config).parameters ? ByteCount() : std::min(needs.all_flats, plan.device_flats());
-  plan.device_gradients = std::min(needs.all_gradients, plan.device_flats());
+  plan.device_gathered_max =
+      in_place.parameters ? ByteCount() : std::min(needs.all_flats, plan.device_flats());
+  plan.device_gradients_max = std::min(needs.all_gradients, plan.device_flats());
+  PENSTOCK_TRY_ASSIGN(
+      const FlatPeaks peaks,
+      rehearse_peaks(shards, config.dtype, in_place, limits_of(plan, config, shards),
+                     config.gradient_accumulation_steps, plan.device_flats(), plan.host_leases));
+  plan.device_gathered = peaks.gathered;
+  plan.device_gradients = peaks.gradients;
+  return ok();
 }
 
 /// How a run may fit into a smaller device budget.
@@ -183,8 +191,7 @@ Result<void> plan_device(MemoryPlan& plan, const Config& config, const ShardLayo
         ByteCount(left.value() / extent_alignment.bytes() * extent_alignment.bytes()), plan.device_budget);
     use_larger(rest);
   }
-  bound_flats(plan, config, shards);
-  return ok();
+  return predict_flats(plan, config, shards);
 }
 
 }  // namespace penstock::zero

@@ -122,7 +122,8 @@ HostNeed host_need_with(const MemoryPlan& plan, const Config& config, const Rank
   need.resident += rank.shards - rank.disk_shards;
   if (need.tiles_on_disk) {
     need.streamed.tile = rank.largest_tile;
-    need.ring = rank.largest_tile * tile_ring(config.penstock.tiles_in_flight, plan.update.tiles());
+    need.ring = rank.largest_tile *
+                std::min(tile_ring(config.penstock.tiles_in_flight, plan.update.tiles()), rank.tile_count);
   } else {
     need.resident += rank.tiles;
   }
@@ -156,14 +157,14 @@ HostNeed host_need(MemoryPlan& plan, const Config& config, const RankBytes& rank
   return host_need_with(plan, config, rank, leases.minimum);
 }
 
-/// Sets host_staging, host_minimum and host_budget. The budget is this rank's part of the configured one. If none is
-/// configured, it is the sum of staging, tile ring, resident tensors and all gradients.
+/// Sets host_staging_min, host_minimum and host_budget. The budget is this rank's part of the configured one. If none
+/// is configured, it is the sum of staging, tile ring, resident tensors and all gradients.
 Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const RankBytes& rank,
                               const HostNeed& need) {
-  plan.host_staging = host_staging(need.streamed);
+  plan.host_staging_min = host_staging(need.streamed);
   plan.host_minimum = need.minimum(rank);
   const ByteCount everything =
-      plan.host_staging + need.ring + need.checkpoints + need.resident + rank.gradients;
+      plan.host_staging_min + need.ring + need.checkpoints + need.resident + rank.gradients;
   const ByteCount given = config.penstock.host_budget;
   const ByteCount budget = given.is_zero() ? everything : given_host_budget(plan, config);
   plan.host_budget = ByteCount(budget.value() / extent_alignment.bytes() * extent_alignment.bytes());
@@ -173,8 +174,8 @@ Result<void> plan_host_budget(MemoryPlan& plan, const Config& config, const Rank
       .where("penstock.host_budget")
       .wanted("at least " + to_exact_string(plan.host_minimum * plan.local_ranks))
       .got(given)
-      .note("needed  staging " + to_string(plan.host_staging) + " and resident " +
-            to_string(plan.host_minimum - plan.host_staging) + " for each of " +
+      .note("needed  staging " + to_string(plan.host_staging_min) + " and resident " +
+            to_string(plan.host_minimum - plan.host_staging_min) + " for each of " +
             std::to_string(plan.local_ranks) + " ranks")
       .advice("raise the budget, use smaller tiles or units, or offload more to nvme");
 }
@@ -270,18 +271,16 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   return bytes;
 }
 
-/// Sets upper bounds of the bytes in each tier. Host copies of tensors on disk count too: they stay in memory while
-/// there is room.
+/// Sets the bytes that are kept in host memory and on disk.
 void predict_held(MemoryPlan& plan, const RankBytes& rank, const HostNeed& need) {
-  plan.host_tiles = need.tiles_on_disk ? rank.largest_tile * plan.tiles_in_host + need.ring : rank.tiles;
-  plan.host_shards = rank.shards;
-  plan.host_gradients = rank.gradients;
+  plan.host_tiles = rank.tiles - plan.disk_tiles;
+  plan.host_shards = rank.shards - rank.disk_shards;
   plan.disk_shards = rank.disk_shards;
   plan.disk_frozen_shards = rank.disk_frozen_shards;
-  plan.disk_gradients = plan.gradients_on_disk ? rank.gradients : ByteCount();
+  (plan.gradients_on_disk ? plan.disk_gradients : plan.host_gradients) = rank.gradients;
   const MemoryPlan::Checkpoints& checkpoints = plan.checkpoints;
   if (checkpoints.leave_device()) {
-    plan.host_checkpoints = checkpoints.size * checkpoints.count;
+    plan.host_checkpoints = checkpoints.size * checkpoints.in_host;
     plan.disk_checkpoints = checkpoints.size * (checkpoints.count - checkpoints.in_host);
   }
   plan.swap_tensor_max =
@@ -302,17 +301,6 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.checkpoint_writes_max = plan.disk_checkpoints;
   const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
   plan.update_shard_reads_max = reads ? plan.shard_writes : ByteCount();
-}
-
-/// Limits the host figures to the host budget.
-void bound_by_budget(MemoryPlan& plan, const RankBytes& rank) {
-  // A device is not kept from the next unit by workers that are late: each flat's incoming gradient may wait for them.
-  plan.host_incoming = plan.shares_memory || plan.tiles_on_device ? ByteCount() : rank.trained_shards;
-  plan.host_incoming += plan.host_results;
-  for (ByteCount* bound : {&plan.host_tiles, &plan.host_shards, &plan.host_gradients, &plan.host_checkpoints,
-                           &plan.host_incoming}) {
-    *bound = std::min(*bound, plan.host_budget);
-  }
 }
 
 /// Only Adam has a kernel for the device.
@@ -379,7 +367,6 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   predict_traffic(plan, config, rank);
   plan.checkpoint_reads_max = plan.disk_checkpoints * model.checkpoints.reads;
   PENSTOCK_TRY(plan_device(plan, config, shards, model));
-  bound_by_budget(plan, rank);
   return plan;
 }
 

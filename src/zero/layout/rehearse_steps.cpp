@@ -11,7 +11,7 @@
 namespace penstock::zero {
 
 namespace {
-// Steps of more micro-batches are rehearsed only when the caller asks for them.
+// Decisions repeat earlier. Of steps of more micro-batches, only the memory that they need is rehearsed.
 constexpr std::uint32_t rehearsed_micro_batches_max = 16;
 
 class NoEffects final : public FlatResidency::Effects {
@@ -46,17 +46,25 @@ struct Rehearsal {
   bool gradients = true;        // whether full gradients are opened
 };
 
-/// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
-Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t count, std::uint32_t expected) {
+/// The budgets of a rehearsal, and the residency that decides about them.
+struct Rehearsed {
+  /// Steps of `expected` micro-batches.
+  Rehearsed(const Rehearsal& with, std::uint32_t expected)
+      : device(tiers::Tier::device, with.device, ledger),
+        leases(tiers::Tier::host, with.gathered_in_place, ledger, extent_alignment,
+               tiers::MemoryBudget::Ranges::counted),
+        residency(with.shards, with.dtype, with.in_place, with.limits,
+                  {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
+                  unit_order(with.shards.unit_count(), expected)) {}
+
+  tiers::Ledger ledger;
+  tiers::MemoryBudget device, leases;
+  FlatResidency residency;
+};
+
+Result<void> rehearse_micro_batches(const Rehearsal& with, std::uint32_t count, FlatResidency& residency) {
   NoEffects none(/*may_drop=*/!with.limits.whole);
-  tiers::Ledger unused;
-  tiers::MemoryBudget device(tiers::Tier::device, with.device, unused);
-  tiers::MemoryBudget leases(tiers::Tier::host, with.gathered_in_place, unused, extent_alignment,
-                             tiers::MemoryBudget::Ranges::counted);
   const std::size_t units = with.shards.unit_count();
-  FlatResidency residency(with.shards, with.dtype, with.in_place, with.limits,
-                          {.gathered = with.in_place.parameters ? leases : device, .gradients = device},
-                          unit_order(units, expected));
   for (std::uint64_t i = 0; i < std::uint64_t{count} * 2 * units; ++i) {
     const std::uint32_t unit = unit_at(i, units);
     PENSTOCK_TRY(residency.acquire(unit, none));
@@ -68,7 +76,14 @@ Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t coun
     for (const std::uint32_t flat : with.shards.trained_by(unit)) (void)residency.close_gradient(flat);
     PENSTOCK_TRY(residency.reduce_buckets(none));
   }
-  return residency.places();
+  return ok();
+}
+
+/// Rehearses the first `count` micro-batches of a step of `expected`. Returns where everything is after them.
+Result<FlatResidency::Places> rehearse(const Rehearsal& with, std::uint32_t count, std::uint32_t expected) {
+  Rehearsed rehearsed(with, expected);
+  PENSTOCK_TRY(rehearse_micro_batches(with, count, rehearsed.residency));
+  return rehearsed.residency.places();
 }
 
 /// Rehearses steps of more and more micro-batches until decisions repeat, and of `micro_batches` at least. A
@@ -108,6 +123,32 @@ Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_
                                   .device = {},
                                   .gradients = false},
                                  1);
+}
+
+Result<FlatPeaks> rehearse_peaks(const ShardLayout& shards, DType dtype, InPlace in_place,
+                                 const ResidencyLimits& limits, std::uint32_t micro_batches, ByteCount budget,
+                                 ByteCount leases) {
+  using tiers::Purpose;
+  const Rehearsal with{.shards = shards,
+                       .dtype = dtype,
+                       .in_place = in_place,
+                       .limits = limits,
+                       .gathered_in_place = leases,
+                       .device = budget};
+  const std::uint32_t count = std::min(micro_batches, rehearsed_micro_batches_max);
+  Rehearsed rehearsed(with, count);
+  FlatResidency& residency = rehearsed.residency;
+  NoEffects none(/*may_drop=*/true);
+  // What frozen flats keep from the first step is there from the start of the second.
+  for (int step = 0; step < 2; ++step) {
+    PENSTOCK_TRY(residency.begin_step(unit_order(shards.unit_count(), count), none));
+    PENSTOCK_TRY(rehearse_micro_batches(with, count, residency));
+    PENSTOCK_TRY(residency.finish_gradients(none));
+    PENSTOCK_TRY(residency.drop_for_update("rehearse_peaks", none));
+    residency.end_step();
+  }
+  const auto peak = [&](Purpose purpose) { return rehearsed.ledger.line(tiers::Tier::device, purpose).peak; };
+  return FlatPeaks{.gathered = peak(Purpose::gathered_flat), .gradients = peak(Purpose::full_gradient)};
 }
 
 }  // namespace penstock::zero

@@ -17,4 +17,14 @@ namespace penstock::zero {
 [[nodiscard]] Result<void> rehearse_leases(const ShardLayout& shards, DType dtype, InPlace in_place,
                                            const ResidencyLimits& limits, ByteCount budget);
 
+/// The most that is held at a time, on the device.
+struct FlatPeaks {
+  ByteCount gathered, gradients;
+};
+/// The peaks of a run whose steps have `micro_batches`, in budgets in which rehearse_steps() and rehearse_leases()
+/// succeed. Errors: budget_too_small.
+[[nodiscard]] Result<FlatPeaks> rehearse_peaks(const ShardLayout& shards, DType dtype, InPlace in_place,
+                                               const ResidencyLimits& limits, std::uint32_t micro_batches,
+                                               ByteCount budget, ByteCount leases);
+
 }  // namespace penstock::zero

@@ -73,10 +73,12 @@ struct MemoryPlan {
     [[nodiscard]] ByteCount device_bytes() const { return size * device_slots; }
   } checkpoints;
 
-  // Upper bounds by purpose, for every order of use, and however many units are used at a time. Copies stay in memory
-  // while there is room, so that the bounds may add up to more than the budget; what is held at one time does not
-  // exceed it.
-  ByteCount device_gathered, device_gradients;  ///< all flats, if device_flats() has room for them
+  /// The most that is held of gathered flats and full gradients while units are used in the planned order: forward,
+  /// then backward, one at a time.
+  ByteCount device_gathered, device_gradients;
+  /// The same for every order of use, and however many units are used at a time: all flats, if device_flats() has room
+  /// for them. The bounds may add up to more; what is held at one time does not exceed device_flats().
+  ByteCount device_gathered_max, device_gradients_max;
   ByteCount device_tiles, device_shards,
       device_accumulators;    ///< what is kept there; accumulators of gradients
   ByteCount device_partials;  ///< for the sums of the squares of one flat's gradient, if device_squares
@@ -84,16 +86,15 @@ struct MemoryPlan {
   /// For the peers' slots of an exact reduction, beside the engine's memory: see Communicator::scratch(). Ranks of one
   /// process do not use it.
   ByteCount device_collectives;
-  ByteCount host_shards, host_gradients, host_tiles;
+  ByteCount host_shards, host_gradients, host_tiles;  ///< what stays there; the rest of it is host_staging()
   /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
   ByteCount host_results;
   ByteCount host_piece;  ///< for the calls that set and read states: a piece of what is kept on the device
-  ByteCount host_checkpoints;
-  ByteCount host_incoming;  ///< reduced gradients, copied to host memory to be added to the gradient shards
-  ByteCount
-      host_staging;  ///< memory with which tensors can move between tiers when all other memory is leased
-  /// If shares_memory: what the shards of leased units may take. Part of host_staging if shards are on disk, so that
-  /// the units that a trainer may hold at a time are limited; else enough for all units.
+  ByteCount host_checkpoints;  ///< of those that never go to disk
+  /// Memory with which tensors can move between tiers when all other memory is leased: the least of host_staging().
+  ByteCount host_staging_min;
+  /// If shares_memory: what the shards of leased units may take. Part of host_staging_min if shards are on disk, so
+  /// that the units that a trainer may hold at a time are limited; else enough for all units.
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
@@ -113,6 +114,11 @@ struct MemoryPlan {
   /// Upper bounds of one micro-batch in which each checkpoint is written once and read CheckpointLayout::reads times.
   ByteCount checkpoint_reads_max, checkpoint_writes_max;
 
+  /// The part of host_budget for copies of what is on disk, which stay while there is room, and for reduced gradients on
+  /// their way to their shards.
+  [[nodiscard]] ByteCount host_staging() const {
+    return host_budget - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
+  }
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }

@@ -131,13 +131,18 @@ std::string observe_plan(const Config& config) {
   // A model of which the smallest device budget does not hold everything.
   if (const auto deep = plan_memory(config, test::deep_model(), ranks, ranks))
     text << deep->device_budget.value() << ' ';
-  for (const ByteCount bytes :
-       {plan->host_budget,  plan->host_minimum,     plan->device_budget,        plan->device_minimum,
-        plan->swap_bytes,   plan->swap_tensor_max,  plan->device_gathered,      plan->device_gradients,
-        plan->host_shards,  plan->host_gradients,   plan->host_tiles,           plan->host_incoming,
-        plan->host_staging, plan->disk_shards,      plan->disk_gradients,       plan->disk_tiles,
-        plan->tile_reads,   plan->tile_writes,      plan->shard_reads_max,      plan->update_shard_reads_max,
-        plan->shard_writes, plan->tile_rereads_max, plan->update.device_bytes()}) {
+  for (const ByteCount bytes : {plan->host_budget,          plan->host_minimum,
+                                plan->device_budget,        plan->device_minimum,
+                                plan->swap_bytes,           plan->swap_tensor_max,
+                                plan->device_gathered,      plan->device_gradients,
+                                plan->host_shards,          plan->host_gradients,
+                                plan->host_tiles,           plan->host_staging(),
+                                plan->host_staging_min,     plan->disk_shards,
+                                plan->disk_gradients,       plan->disk_tiles,
+                                plan->tile_reads,           plan->tile_writes,
+                                plan->shard_reads_max,      plan->update_shard_reads_max,
+                                plan->shard_writes,         plan->tile_rereads_max,
+                                plan->update.device_bytes()}) {
     text << bytes.value() << ' ';
   }
   text << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '

@@ -87,9 +87,9 @@ TEST(RunEstimate, CountsEachPurposeInItsTier) {
   EXPECT_EQ(line(Tier::device, Purpose::gathered_flat), 2_MiB);
   EXPECT_EQ(line(Tier::device, Purpose::full_gradient), 2_MiB);
   EXPECT_EQ(line(Tier::host, Purpose::gradient_shard), 2_MiB);
-  EXPECT_EQ(line(Tier::host, Purpose::optimizer_tile), 10 * 192_KiB);
-  EXPECT_EQ(line(Tier::host, Purpose::scratch),
-            128_KiB + 128_KiB + 3 * 192_KiB + 4_KiB);  // and sums of squares
+  EXPECT_EQ(line(Tier::host, Purpose::staging),
+            128_KiB + 128_KiB + 3 * 192_KiB + 10 * 192_KiB);  // and the tiles in flight
+  EXPECT_EQ(line(Tier::host, Purpose::scratch), 4_KiB);       // sums of squares
   EXPECT_EQ(line(Tier::nvme, Purpose::parameter_shard), 2_MiB);
   EXPECT_EQ(line(Tier::nvme, Purpose::optimizer_tile), 12_MiB);
   EXPECT_EQ(estimate.per_node(Tier::nvme), 4 * 14_MiB);
