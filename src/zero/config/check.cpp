@@ -37,7 +37,7 @@ void check_precision(const Config& config, Violations& violations) {
                               "; enable fp16, or leave it out"});
   }
   const cpu_adam::StateFormat format = config.penstock.state_format;
-  if (cpu_adam::shares_parameter(format) && config.dtype != cpu_adam::shared_parameter_dtype(format)) {
+  if (!cpu_adam::takes_parameter(format, config.dtype)) {
     violations.push_back({{"penstock.state_format", "bf16.enabled", "fp16.enabled"},
                           std::string(to_string(format)) +
                               " takes bf16 parameters, which are the upper halves of the masters, got " +
