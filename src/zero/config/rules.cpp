@@ -230,7 +230,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
 }
 
 Draft draft_of(const Config& config) {
-  Draft draft{.config = config,
+  return Draft{.config = config,
               .train_batch_size = config.train_batch_size,
               .micro_batch_size = config.micro_batch_size,
               .gradient_accumulation_steps = config.gradient_accumulation_steps,
@@ -244,8 +244,6 @@ Draft draft_of(const Config& config) {
               .scheduler = scheduler_draft_of(config.scheduler),
               .aio_queue_depth = config.aio_queue_depth,
               .tiles_in_flight = config.penstock.tiles_in_flight};
-  draft.config.penstock.tile_elements = config.penstock.tile();
-  return draft;
 }
 
 }  // namespace penstock::zero::config

@@ -103,8 +103,7 @@ Json::Value parsed(const std::string& json) {
 bool means(const std::string& text, const Config& config) {
   const std::uint32_t per_rank = config.micro_batch_size * config.gradient_accumulation_steps;
   const auto read = Config::from_text(text, "the configuration", config.train_batch_size / per_rank);
-  return read && read->to_json() == config.to_json() &&
-         read->penstock.tile_elements == config.penstock.tile_elements;
+  return read && read->to_json() == config.to_json();
 }
 
 }  // namespace
@@ -170,10 +169,9 @@ Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
 std::string to_short_json(const Config& config) {
   Json::Value json = parsed(config.to_json());
   const Json::Value defaults = parsed(Config{}.to_json());
-  // These follow from others. A tile size that is given would be that of tiles on the device too.
+  // These follow from others.
   json.removeMember("train_batch_size");
   json.removeMember("communication_data_type");
-  if (!config.penstock.tile_elements) json["penstock"].removeMember("tile_elements");
   const Json::Value all = json;
   remove_defaults(json, defaults);
   // The batch must be given, and the default of this type follows from another key.
