@@ -62,6 +62,12 @@ const char* const scenarios[] = {
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"loss_scale": 64},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu", "pin_memory": false, "nvme_path": "/no/a"}}})",
+    // Masters in 16 bits.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/no/a"}}})",
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})",
     // States on the device, where tiles are longer by default.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 2}})",
@@ -143,9 +149,10 @@ std::string observe_plan(const Config& config) {
         plan->shard_writes, plan->tile_rereads_max, plan->update.device_bytes()}) {
     text << bytes.value() << ' ';
   }
-  text << plan->tile_elements.value() << ' ' << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '
-       << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk << plan->gradients_on_disk << ' '
-       << to_string(plan->update.split) << ' ' << plan->update.tiles_on_device << ' ' << plan->update.flats;
+  text << plan->tile_elements.value() << ' ' << plan->tiles << ' ' << plan->tiles_in_host << ' '
+       << plan->tiles_ahead << ' ' << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk
+       << plan->gradients_on_disk << ' ' << to_string(plan->update.split) << ' '
+       << plan->update.tiles_on_device << ' ' << plan->update.flats;
   return text.str();
 }
 
