@@ -20,17 +20,17 @@ struct OptimizerTile {
   HostSpan state;  ///< tile_bytes(layout(), elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
   /// Format fp32: the master, rounded to nearest; written only. Split formats: the same in bf16, read and written; the
-  /// state has the remainder, so that both together give the master. Ties are rounded to even, but in split_q8 away from
-  /// zero. Formats moments and moments_bf16: read and written; it is the master, which a step rounds stochastically if
-  /// it has 16 bits.
+  /// state has the remainder, so that both together give the master. Ties are rounded to even, but in split_q8 away
+  /// from zero. Formats moments and moments_bf16: read and written; it is the master, which a step rounds
+  /// stochastically if it has 16 bits.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
   /// The number that identifies the tile's first element; element i has the number first_element + i. Each element of
-  /// the model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of moments and
-  /// of 16-bit masters. Dividing a tile at a block boundary does not change the result.
+  /// the model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of moments
+  /// and of 16-bit masters. Dividing a tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
   Optimizer optimizer = Optimizer::adam;
 

@@ -49,10 +49,10 @@ struct TileLayout {
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m in 9 bits and the upper 7 bits of v n × 2 B][lower 4 bits of v ⌈n / 2⌉ × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// kernels/state_codes.hpp defines the codes. In `moments` and `moments_bf16` the master is the parameter, which is stored
-/// elsewhere; in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored
-/// v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that keeps one moment has
-/// that one alone: 8 bytes an element in fp32, 4 in moments.
+/// kernels/state_codes.hpp defines the codes. In `moments` and `moments_bf16` the master is the parameter, which is
+/// stored elsewhere; in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign
+/// bit of the stored v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that
+/// keeps one moment has that one alone: 8 bytes an element in fp32, 4 in moments.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.

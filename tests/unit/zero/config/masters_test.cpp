@@ -1,6 +1,6 @@
 // *_master_weights_and_grads and bf16_optimizer_states: what they mean, and what they go with. The refusals marked with
-// a D are assertions of DeepSpeed 0.19.8, in DeepSpeedConfig or in ZeROOptimizer._configure_master_weights(); the others
-// are of keys that contradict each other here.
+// a D are assertions in DeepSpeed's source, of DeepSpeedConfig or of ZeROOptimizer._configure_master_weights(); the
+// others are of keys that contradict each other here.
 
 #include "config_text.hpp"
 
