@@ -12,6 +12,8 @@ inline const std::map<std::string, cpu_adam::StateFormat> state_formats = {
     {"fp32", cpu_adam::StateFormat::fp32},
     {"split", cpu_adam::StateFormat::split},
     {"split_bf16", cpu_adam::StateFormat::split_bf16},
-    {"split_q8", cpu_adam::StateFormat::split_q8}};
+    {"split_q8", cpu_adam::StateFormat::split_q8},
+    {"moments", cpu_adam::StateFormat::moments},
+    {"moments_bf16", cpu_adam::StateFormat::moments_bf16}};
 
 }  // namespace penstock::bench

@@ -76,7 +76,10 @@ void with_format(const DeviceAdamTile& tile, Body&& body) {
     case StateFormat::fp32:
       return with_device_elements(tile.parameter,
                                   [&]<class Parameter>(Parameter*) { body(Fp32Format<Parameter>()); });
-    case StateFormat::moments: return body(MomentsFormat());
+    case StateFormat::moments:
+      return with_device_elements(tile.parameter,
+                                  [&]<class Parameter>(Parameter*) { body(MomentsFormat<Parameter>()); });
+    case StateFormat::moments_bf16: return body(MomentsBf16Format());
     case StateFormat::split: return body(SplitFormat());
     case StateFormat::split_bf16: return body(SplitBf16Format());
     case StateFormat::split_q8: return body(SplitQ8Format());
@@ -87,20 +90,17 @@ Result<void> check_format(const char* operation, const DeviceAdamTile& tile) {
   if (!state_block_bytes(tile.format, 0)) {
     return Error::invalid_argument(operation)
         .object("format")
-        .wanted("fp32, moments, split, split_bf16 or split_q8")
+        .wanted("fp32, moments, moments_bf16, split, split_bf16 or split_q8")
         .got(static_cast<unsigned>(tile.format));
   }
-  if (const DType shared = tile.format == StateFormat::moments ? DType::fp32 : DType::bf16;
-      tile.format != StateFormat::fp32 && tile.parameter.dtype != shared) {
+  if (!takes_parameter(tile.format, tile.parameter.dtype)) {
     return Error::invalid_argument(operation)
         .object("parameter")
         .reason("it is a part of the master in state format " + std::string(to_string(tile.format)))
-        .wanted(std::string(to_string(shared)))
+        .wanted("bf16")
         .got(std::string(to_string(tile.parameter.dtype)));
   }
-  const bool rounds_stochastically =
-      tile.format == StateFormat::split_bf16 || tile.format == StateFormat::split_q8;
-  if (rounds_stochastically && tile.step == 0) {
+  if (rounds_stochastically(tile.format, tile.parameter.dtype) && tile.step == 0) {
     return Error::invalid_argument(operation)
         .object("step")
         .reason("it seeds the rounding in state format " + std::string(to_string(tile.format)))
@@ -162,9 +162,11 @@ Result<void> load_cuda_adam(int device) {
   PENSTOCK_TRY(use_device(operation, device));
   KernelLoader load;
   with_each_element([&]<class Gradient>(Gradient*) {
-    with_each_element(
-        [&]<class Parameter>(Parameter*) { load(adam_kernel<Gradient, Fp32Format<Parameter>>); });
-    load(adam_kernel<Gradient, MomentsFormat>);
+    with_each_element([&]<class Parameter>(Parameter*) {
+      load(adam_kernel<Gradient, Fp32Format<Parameter>>);
+      load(adam_kernel<Gradient, MomentsFormat<Parameter>>);
+    });
+    load(adam_kernel<Gradient, MomentsBf16Format>);
     load(adam_kernel<Gradient, SplitFormat>);
     load(adam_kernel<Gradient, SplitBf16Format>);
     load(adam_kernel<Gradient, SplitQ8Format>);

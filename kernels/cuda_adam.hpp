@@ -19,14 +19,14 @@ namespace penstock::kernels {
 struct DeviceAdamTile {
   DeviceSpan state;  ///< the bytes of the format and of the gradient's number of elements
   DeviceTensor gradient;
-  /// As many elements as the gradient. Format fp32: written only. Format moments: the master, in fp32. Split formats:
-  /// the upper half of the master, in bf16. Read and written in both.
+  /// As many elements as the gradient. Format fp32: written only. Formats moments and moments_bf16: the master. Split
+  /// formats: the upper half of the master, in bf16. Read and written in both.
   DeviceTensor parameter;
   /// An aligned uint64, written: the first block that holds a master or second moment that is not finite, or all ones
   /// if there is none.
   DeviceSpan first_non_finite_block;
   StateFormat format = StateFormat::fp32;
-  /// The seed of the stochastic rounding of split_bf16 and split_q8, which other formats ignore: the number of the
+  /// The seed of stochastic rounding, which formats without it ignore: the number of the
   /// step, from 1, and of the tile's first element in the model, as AdamTile::first_element.
   std::uint64_t step = 0, first_element = 0;
 };

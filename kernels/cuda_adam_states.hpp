@@ -94,8 +94,55 @@ struct Fp32States {
   }
 };
 
+/// m and v, in fp32 or bf16; the parameter is the master, in 16 bits. What has 16 bits is rounded stochastically.
+template <StateFormat the_format, class Moment, class Parameter>
+struct NarrowMasterFormat {
+  static constexpr StateFormat format = the_format;
+  static constexpr unsigned group = group_of<Moment>, narrow_group = 1;
+  using Scales = NoScales;
+
+  template <class Slots>
+  struct State {
+    Array<Parameter, Slots> p;
+    Array<Moment, Slots> m, v;
+    U32 seed, begin;
+
+    __device__ State(const TileOperands& tile, const Run& run, const Scales&)
+        : p(run.parameter_of<Parameter>(tile)),
+          m(run.states_of<Moment>(tile, format)),
+          v(m.from + run.length),
+          seed(run.seed_of(tile)),
+          begin(run.begin) {}
+    __device__ void load(const Slots& slots) { p.load(slots), m.load(slots), v.load(slots); }
+    __device__ void store(const Slots& slots) const { p.store(slots), m.store(slots), v.store(slots); }
+
+    __device__ void update(const Slots& slots, unsigned k, AdamDecay decay, const Coefficients& coefficients,
+                           float gradient, Largest<ScalarLane>& largest) {
+      const U32 random = random_of<ScalarLane>(seed, begin + slots.element(k));
+      float master = widen(p.at[k]), new_m = widen(m.at[k]), new_v = widen(v.at[k]);
+      adam_update<ScalarLane>(decay, coefficients, gradient, master, new_m, new_v);
+      const U32 word = NarrowMaster<Parameter>::template rounded<ScalarLane>(master, random);
+      p.at[k] = {static_cast<U16>(word)};
+      put(m.at[k], new_m, random), put(v.at[k], new_v, random);
+      largest.add_positive_upper_words(finiteness_of<Parameter>(word));
+      largest.add_positive(widen(v.at[k]));
+    }
+
+   private:
+    __device__ static void put(float& to, float moment, U32) { to = moment; }
+    __device__ static void put(Bf16& to, float moment, U32 random) {
+      to = {static_cast<U16>(dithered(bits_of(moment), random) >> 16)};
+    }
+  };
+};
+
+template <class Parameter>
+struct MomentsFormat : NarrowMasterFormat<StateFormat::moments, float, Parameter> {};
+struct MomentsBf16Format : NarrowMasterFormat<StateFormat::moments_bf16, Bf16, Bf16> {};
+
 /// m and v in fp32; the parameter, in fp32, is the master.
-struct MomentsFormat {
+template <>
+struct MomentsFormat<float> {
   static constexpr StateFormat format = StateFormat::moments;
   static constexpr unsigned group = group_of<float>, narrow_group = 1;
   using Scales = NoScales;

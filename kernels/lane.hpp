@@ -5,12 +5,12 @@
 // all elements. F and Operand support + and *; U and Mask support + >> and &. Static members:
 //   size                 number of elements
 //   quotient, root       division and square root of F, correctly rounded (IEEE 754)
-//   sign                 1 or -1 with the sign of F; F itself where it is a zero or NaN. Not in PairLane
+//   sign                 1 or -1 with the sign of F; F itself where it is a zero or NaN
 //   bits_of, value_of    F as U and back
 //   Most, larger         the running maximum: starts as Most(0u); larger(Most, U) is the maximum of both
 //   load, store          float, Bf16 or Fp16 in memory as F
 //   store_nontemporal    the same as a non-temporal store, for data that is not read soon
-// A Lane for formats narrower than fp32 also defines W (16-bit unsigned), with + - << >> & |, and:
+// A Lane for formats narrower than fp32 also defines | of U, and W (16-bit unsigned), with + - << >> & |, and:
 //   multiples<step>      {0, step, 2 step, …} as U
 //   larger_upper         larger() for numbers given by their upper halves, as W
 //   load_words, store_words
@@ -22,6 +22,7 @@
 //                        4-bit integers in memory as W, by the number of the first; two in a byte, the one of the even
 //                        number in its lower half. A lane of several elements begins at an even number
 //   excess, smaller      of two W: max(a - b, 0), min(a, b)
+//   smaller, larger      of U and Mask: min; of two U: max
 //   any_equal            whether any element of a W is a given number
 // No standard headers, for the reason given in element.hpp.
 

@@ -79,6 +79,57 @@ PENSTOCK_ELEMENT U dithered(U bits, U random) {
   return bits + (random >> 16);
 }
 
+// ---- Masters in 16 bits ----
+// Of moments and moments_bf16, whose parameter is the master. It is rounded stochastically with the lower half of the
+// element's random number; its moments use the upper half.
+
+template <class Parameter>
+struct NarrowMaster;
+
+template <>
+struct NarrowMaster<Bf16> {
+  static constexpr U16 infinity = 0x7f80;
+
+  /// The words of a result of arithmetic, whose NaNs are quiet. These are cut to at most 0x7fff0000 without the sign,
+  /// so that rounding cannot carry into it.
+  template <class Lane>
+  PENSTOCK_ELEMENT static typename Lane::W rounded(typename Lane::F master, typename Lane::U random) {
+    using Mask = typename Lane::Mask;
+    const auto bits = Lane::bits_of(master);
+    const auto magnitude = Lane::smaller(bits & Mask(0x7fffffffu), Mask(0x7fff0000u));
+    return Lane::upper_words((magnitude + (random & Mask(0xffffu))) | (bits & Mask(sign_bit)));
+  }
+};
+
+template <>
+struct NarrowMaster<Fp16> {
+  static constexpr U16 infinity = 0x7c00;
+
+  /// Adds 13 random bits to a fixed-point number of the distance between fp16 numbers with 13 bits below it: the bits
+  /// of a normal number, and of subnormals |x| + 2^-14, which has that form. Each of the two is the larger one where it
+  /// counts. The sum's own rounding shifts the expected value of subnormals by at most 2^-14 of the distance.
+  template <class Lane>
+  PENSTOCK_ELEMENT static typename Lane::W rounded(typename Lane::F master, typename Lane::U random) {
+    using Mask = typename Lane::Mask;
+    using Operand = typename Lane::Operand;
+    constexpr U32 exponent_one = 1u << 23, rebias = (127 - 15) << 23;
+    const auto bits = Lane::bits_of(master), magnitude = bits & Mask(0x7fffffffu);
+    const auto subnormal =
+        Lane::bits_of(Lane::value_of(magnitude) + Operand(0x1p-14f)) + Mask(0u - exponent_one);
+    const auto fixed = Lane::larger(magnitude, subnormal) + Mask(0u - rebias);
+    const auto rounded = Lane::smaller((fixed + (random & Mask(0x1fffu))) >> 13, Mask(infinity));
+    const auto quiet = ((magnitude + Mask(0x7fffffu)) >> 22) & Mask(0x200u);  // of a NaN
+    return Lane::lower_words((rounded | quiet) | ((bits & Mask(sign_bit)) >> 16));
+  }
+};
+
+/// What Largest::add_positive_upper_words() takes of stored masters: at least the upper half of not_finite where one is
+/// not finite.
+template <class Parameter, class W>
+PENSTOCK_ELEMENT W finiteness_of(W master) {
+  return (master & W(U16{0x7fff})) + W(U16{NarrowMaster<Bf16>::infinity - NarrowMaster<Parameter>::infinity});
+}
+
 // ---- Moments of split_q8 ----
 // The two moments of an element are 20 bits: a word and a nibble.
 //   word    bit 15: sign of m; bits 14 to 7: code of the magnitude of m; bits 6 to 0: the upper bits of the code of v

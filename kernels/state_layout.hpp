@@ -2,6 +2,7 @@
 
 #include "kernels/state_codes.hpp"
 
+#include <penstock/base/dtype.hpp>
 #include <penstock/base/units.hpp>
 #include <penstock/kernels/variants.hpp>
 
@@ -22,6 +23,7 @@ inline constexpr unsigned adam_moments = 2;
   switch (format) {
     case StateFormat::fp32: return 4 * (1 + moments) * n;
     case StateFormat::moments: return 4 * moments * n;
+    case StateFormat::moments_bf16: return 4 * n;
     case StateFormat::split: return 10 * n;
     case StateFormat::split_bf16: return 6 * n;
     case StateFormat::split_q8: return 4 * n + (n + 1) / 2 + 2 * ((n + q8_run - 1) / q8_run);
@@ -41,6 +43,21 @@ inline constexpr unsigned adam_moments = 2;
     return std::nullopt;
   }
   return bytes;
+}
+
+/// Whether parameters of a tile in this format can be of this dtype.
+[[nodiscard]] constexpr bool takes_parameter(StateFormat format, DType dtype) {
+  return format == StateFormat::fp32 || format == StateFormat::moments || dtype == DType::bf16;
+}
+
+/// Whether the format rounds stochastically, so that the number of the step changes what a step stores.
+[[nodiscard]] constexpr bool rounds_stochastically(StateFormat format, DType parameter) {
+  switch (format) {
+    case StateFormat::fp32:
+    case StateFormat::split: return false;
+    case StateFormat::moments: return parameter != DType::fp32;
+    default: return true;
+  }
 }
 
 /// The alignment that the address of a tile must have: that of its widest number.

@@ -58,6 +58,7 @@ std::string_view to_string(StateFormat format) {
     case StateFormat::split_bf16: return "split_bf16";
     case StateFormat::split_q8: return "split_q8";
     case StateFormat::moments: return "moments";
+    case StateFormat::moments_bf16: return "moments_bf16";
   }
   return "unknown";
 }

@@ -35,7 +35,7 @@ struct FormatKernels {
 /// Indexed [optimizer][state format] by the numbers of Optimizer and StateFormat. Without kernels where an optimizer
 /// does not support a format.
 struct Kernels {
-  FormatKernels of[3][5];
+  FormatKernels of[3][6];
 };
 
 extern const Kernels adam_kernels_scalar;

@@ -202,22 +202,27 @@ constexpr FormatKernels fp32_kernels = {
      {update<Rule, Fp16, Fp32State<Stored, float>>, update<Rule, Fp16, Fp32State<Stored, Bf16>>,
       update<Rule, Fp16, Fp32State<Stored, Fp16>>}}};
 template <class Rule, class Stored>
-constexpr FormatKernels moments_kernels = {{{update<Rule, float, MomentsState<Stored>>, nullptr, nullptr},
-                                            {update<Rule, Bf16, MomentsState<Stored>>, nullptr, nullptr},
-                                            {update<Rule, Fp16, MomentsState<Stored>>, nullptr, nullptr}}};
+constexpr FormatKernels moments_kernels = {
+    {{update<Rule, float, MomentsState<Stored, float>>, update<Rule, float, MomentsState<Stored, Bf16>>,
+      update<Rule, float, MomentsState<Stored, Fp16>>},
+     {update<Rule, Bf16, MomentsState<Stored, float>>, update<Rule, Bf16, MomentsState<Stored, Bf16>>,
+      update<Rule, Bf16, MomentsState<Stored, Fp16>>},
+     {update<Rule, Fp16, MomentsState<Stored, float>>, update<Rule, Fp16, MomentsState<Stored, Bf16>>,
+      update<Rule, Fp16, MomentsState<Stored, Fp16>>}}};
+/// Of a format that takes bf16 parameters alone.
 template <class State>
-constexpr FormatKernels split_kernels = {{{nullptr, update<AdamRule, float, State>, nullptr},
-                                          {nullptr, update<AdamRule, Bf16, State>, nullptr},
-                                          {nullptr, update<AdamRule, Fp16, State>, nullptr}}};
+constexpr FormatKernels bf16_kernels = {{{nullptr, update<AdamRule, float, State>, nullptr},
+                                         {nullptr, update<AdamRule, Bf16, State>, nullptr},
+                                         {nullptr, update<AdamRule, Fp16, State>, nullptr}}};
 constexpr FormatKernels q8_kernels = {{{nullptr, update_q8<float>, nullptr},
                                        {nullptr, update_q8<Bf16>, nullptr},
                                        {nullptr, update_q8<Fp16>, nullptr}}};
 constexpr FormatKernels no_kernels = {};
 
 constexpr Kernels all_kernels = {
-    {{fp32_kernels<AdamRule, Fp32Moments>, split_kernels<SplitState>, split_kernels<SplitBf16State>,
-      q8_kernels, moments_kernels<AdamRule, Fp32Moments>},
+    {{fp32_kernels<AdamRule, Fp32Moments>, bf16_kernels<SplitState>, bf16_kernels<SplitBf16State>, q8_kernels,
+      moments_kernels<AdamRule, Fp32Moments>, bf16_kernels<MomentsState<Bf16Moments, Bf16>>},
      {fp32_kernels<LionRule, Fp32Moment>, no_kernels, no_kernels, no_kernels,
-      moments_kernels<LionRule, Fp32Moment>},
+      moments_kernels<LionRule, Fp32Moment>, no_kernels},
      {fp32_kernels<AdagradRule, Fp32Moment>, no_kernels, no_kernels, no_kernels,
-      moments_kernels<AdagradRule, Fp32Moment>}}};
+      moments_kernels<AdagradRule, Fp32Moment>, no_kernels}}};

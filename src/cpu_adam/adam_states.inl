@@ -5,7 +5,7 @@
 /// m and v in fp32.
 class Fp32Moments {
  public:
-  Fp32Moments(float* m, unsigned long count) : m_(m), v_(m + count) {}
+  Fp32Moments(void* state, const Block& block) : m_(static_cast<float*>(state)), v_(m_ + block.count) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
@@ -24,10 +24,37 @@ class Fp32Moments {
   float *m_, *v_;
 };
 
+/// m and v in bf16, rounded stochastically.
+class Bf16Moments {
+ public:
+  Bf16Moments(void* state, const Block& block)
+      : m_(static_cast<U16*>(state)), v_(m_ + block.count), seed_(block.seed) {}
+
+  template <class Lane>
+  [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
+      unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
+    return kernels::decayed<Lane>(operands, Lane::value_of(Lane::upper(Lane::load_words(m_ + i))),
+                                  Lane::value_of(Lane::upper(Lane::load_words(v_ + i))));
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
+                                                   kernels::Largest<Lane>& largest) const {
+    const auto random = kernels::random_of<Lane>(seed_, i);
+    const auto v = Lane::upper_words(kernels::dithered(Lane::bits_of(x.v), random));
+    Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered(Lane::bits_of(x.m), random)));
+    Lane::store_words(v_ + i, v);
+    largest.add_positive_upper_words(v);
+  }
+
+ private:
+  U16 *m_, *v_;
+  U32 seed_;
+};
+
 /// The moment of an optimizer that keeps one, in fp32.
 class Fp32Moment {
  public:
-  Fp32Moment(float* moment, unsigned long) : moment_(moment) {}
+  Fp32Moment(void* state, const Block&) : moment_(static_cast<float*>(state)) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load_moment(unsigned long i) const {
@@ -42,15 +69,38 @@ class Fp32Moment {
   float* moment_;
 };
 
-/// The moments alone, Fp32Moments or Fp32Moment; the parameter, in fp32, is the master.
-template <class StoredMoments>
-class MomentsState : public StoredMoments {
+/// Masters that are the parameters; 16-bit ones are rounded stochastically.
+template <class Parameter>
+class OwnMasters {
+ public:
+  using Lane = PairLane;
+
+  explicit OwnMasters(const Block& block)
+      : master_(static_cast<Parameter*>(block.parameter)), seed_(block.seed) {}
+
+  template <class Lane>
+  [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
+    return Lane::load(master_ + i);
+  }
+  template <class Lane>
+  [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
+                                                  kernels::Largest<Lane>& largest) const {
+    const auto words =
+        kernels::NarrowMaster<Parameter>::template rounded<Lane>(p, kernels::random_of<Lane>(seed_, i));
+    Lane::store_words(&master_[i].bits, words);
+    largest.add_positive_upper_words(kernels::finiteness_of<Parameter>(words));
+  }
+
+ private:
+  Parameter* master_;
+  U32 seed_;
+};
+template <>
+class OwnMasters<float> {
  public:
   using Lane = WideLane;
 
-  explicit MomentsState(const Block& block)
-      : StoredMoments(static_cast<float*>(block.state), block.count),
-        master_(static_cast<float*>(block.parameter)) {}
+  explicit OwnMasters(const Block& block) : master_(static_cast<float*>(block.parameter)) {}
 
   template <class Lane>
   [[gnu::always_inline]] inline typename Lane::F load_master(unsigned long i) const {
@@ -67,6 +117,14 @@ class MomentsState : public StoredMoments {
   float* master_;
 };
 
+/// The moments alone: Fp32Moments, Bf16Moments or Fp32Moment.
+template <class StoredMoments, class Parameter>
+class MomentsState : public StoredMoments, public OwnMasters<Parameter> {
+ public:
+  explicit MomentsState(const Block& block)
+      : StoredMoments(block.state, block), OwnMasters<Parameter>(block) {}
+};
+
 /// Master and moments, Fp32Moments or Fp32Moment, in fp32; the parameter is derived.
 template <class StoredMoments, class Parameter>
 class Fp32State : public StoredMoments {
@@ -74,7 +132,7 @@ class Fp32State : public StoredMoments {
   using Lane = WideLane;
 
   explicit Fp32State(const Block& block)
-      : StoredMoments(static_cast<float*>(block.state) + block.count, block.count),
+      : StoredMoments(static_cast<float*>(block.state) + block.count, block),
         master_(static_cast<float*>(block.state)),
         parameter_(static_cast<Parameter*>(block.parameter)),
         nontemporal_(block.nontemporal_parameter) {}
@@ -156,7 +214,7 @@ class SplitState : private Fp32Moments {
   using Lane = PairLane;
 
   explicit SplitState(const Block& block)
-      : Fp32Moments(static_cast<float*>(block.state), block.count),
+      : Fp32Moments(block.state, block),
         remainder_(reinterpret_cast<U16*>(static_cast<float*>(block.state) + 2 * block.count)),
         master_(block.parameter, remainder_),
         signs_(static_cast<float*>(block.state) + block.count),
@@ -194,19 +252,17 @@ class SplitState : private Fp32Moments {
 };
 
 /// Remainder of the master; m and v in bf16, rounded stochastically.
-class SplitBf16State {
+class SplitBf16State : private Bf16Moments {
  public:
   using Lane = PairLane;
 
   explicit SplitBf16State(const Block& block)
-      : m_(static_cast<U16*>(block.state)),
-        v_(m_ + block.count),
-        remainder_(v_ + block.count),
+      : Bf16Moments(block.state, block),
+        remainder_(static_cast<U16*>(block.state) + 2 * block.count),
         master_(block.parameter, remainder_),
-        signs_(v_),
+        signs_(static_cast<U16*>(block.state) + block.count),
         ties_(static_cast<U16*>(block.parameter), remainder_, signs_),
-        count_(block.count),
-        seed_(block.seed) {}
+        count_(block.count) {}
 
   void finish(bool finite) const {
     if (!finite) master_.keep_nans(count_, signs_);
@@ -220,8 +276,7 @@ class SplitBf16State {
   [[gnu::always_inline]] inline Moments<typename Lane::F> load_decayed(
       unsigned long i, const kernels::AdamOperands<Lane>& operands) const {
     ties_.round_up<Lane>(i);
-    return kernels::decayed<Lane>(operands, Lane::value_of(Lane::upper(Lane::load_words(m_ + i))),
-                                  Lane::value_of(Lane::upper(Lane::load_words(v_ + i))));
+    return Bf16Moments::load_decayed<Lane>(i, operands);
   }
   template <class Lane>
   [[gnu::always_inline]] inline void store_master(unsigned long i, typename Lane::F p,
@@ -229,21 +284,12 @@ class SplitBf16State {
     if (master_.store<Lane>(i, p, largest)) [[unlikely]]
       ties_.round_to_even<Lane>(i);
   }
-  template <class Lane>
-  [[gnu::always_inline]] inline void store_moments(unsigned long i, const Moments<typename Lane::F>& x,
-                                                   kernels::Largest<Lane>& largest) const {
-    const auto random = kernels::random_of<Lane>(seed_, i);
-    const auto v = Lane::upper_words(kernels::dithered(Lane::bits_of(x.v), random));
-    Lane::store_words(m_ + i, Lane::upper_words(kernels::dithered(Lane::bits_of(x.m), random)));
-    Lane::store_words(v_ + i, v);
-    largest.add_positive_upper_words(v);
-  }
+  using Bf16Moments::store_moments;
 
  private:
-  U16 *m_, *v_, *remainder_;
+  U16* remainder_;
   SplitMasters master_;
   Bf16Signs signs_;
   Ties<Bf16Signs> ties_;
   unsigned long count_;
-  U32 seed_;
 };

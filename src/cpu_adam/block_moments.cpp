@@ -82,9 +82,14 @@ void set_q8(const BlockView& block, std::span<const float> first, std::span<cons
   }
 }
 
+/// Whether moments are stored in bf16; else, if not in codes, in fp32.
+bool is_half(StateFormat format) {
+  return format == StateFormat::split_bf16 || format == StateFormat::moments_bf16;
+}
+
 /// Reads a moment in fp32 or bf16.
 void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::span<float> values) {
-  if (block.format != StateFormat::split_bf16) {
+  if (!is_half(block.format)) {
     std::copy_n(wide_moments(block, moment) + at, values.size(), values.begin());
     return;
   }
@@ -98,7 +103,7 @@ void get_plain(const BlockView& block, std::size_t moment, std::size_t at, std::
 
 void set_moments(const BlockView& block, std::span<const float> first, std::span<const float> second) {
   if (block.format == StateFormat::split_q8) return set_q8(block, first, second);
-  const bool wide = block.format != StateFormat::split_bf16;
+  const bool wide = !is_half(block.format);
   for (std::size_t i = 0; i < first.size(); ++i) {
     if (wide) {
       wide_moments(block, 0)[i] = first[i];
@@ -112,7 +117,8 @@ void set_moments(const BlockView& block, std::span<const float> first, std::span
       v = block.format == StateFormat::split ? with_sign(second[i], v) : second[i];
     } else {
       std::uint16_t& v = half_moments(block, 1)[i];
-      v = with_sign(static_cast<std::uint16_t>(nearest_half(second[i])), v);
+      const auto rounded = static_cast<std::uint16_t>(nearest_half(second[i]));
+      v = block.format == StateFormat::split_bf16 ? with_sign(rounded, v) : rounded;
     }
   }
 }

@@ -46,6 +46,7 @@ void BlockView::with_v(std::size_t at, const Body& body) const {
 BlockView::BlockView(const OptimizerTile& tile, std::size_t index)
     : format(tile.format),
       optimizer(tile.optimizer),
+      parameter_dtype(tile.parameter_dtype),
       first(index * block_elements.value()),
       count(std::min(block_elements.value(), tile.elements.value() - first)) {
   const auto part = [&](auto span, DType dtype) {
@@ -53,8 +54,12 @@ BlockView::BlockView(const OptimizerTile& tile, std::size_t index)
   };
   state = tile.state.subspan(*block_bytes(tile.layout(), block_elements) * index,
                              *block_bytes(tile.layout(), ElementCount(count)));
-  if (!tile.parameter.empty()) parameter = part(tile.parameter, tile.parameter_dtype);
+  if (!tile.parameter.empty()) parameter = part(tile.parameter, parameter_dtype);
   if (!tile.gradient.empty()) gradient = part(tile.gradient, tile.gradient_dtype);
+}
+
+bool BlockView::has_remainder() const {
+  return format == StateFormat::split || format == StateFormat::split_bf16 || format == StateFormat::split_q8;
 }
 
 std::uint16_t* BlockView::remainder() const {
@@ -64,16 +69,15 @@ std::uint16_t* BlockView::remainder() const {
   return reinterpret_cast<std::uint16_t*>(state.data() + moments * count);
 }
 
-void BlockView::set_masters(std::size_t at, std::span<const float> values, DType parameter_dtype) const {
-  if (format == StateFormat::fp32) {
-    std::copy(values.begin(), values.end(), state.as<float>().data() + at);
-    const ByteCount size = size_of(parameter_dtype);
-    return convert(ConstHostSpan(values), DType::fp32, parameter.subspan(size * at, size * values.size()),
-                   parameter_dtype);
-  }
-  if (format == StateFormat::moments) {
-    std::copy(values.begin(), values.end(), parameter.as<float>().data() + at);
-    return;
+HostSpan BlockView::parameters(std::size_t at, std::size_t some) const {
+  const ByteCount size = size_of(parameter_dtype);
+  return parameter.subspan(size * at, size * some);
+}
+
+void BlockView::set_masters(std::size_t at, std::span<const float> values) const {
+  if (!has_remainder()) {
+    if (format == StateFormat::fp32) std::copy(values.begin(), values.end(), state.as<float>().data() + at);
+    return convert(ConstHostSpan(values), DType::fp32, parameters(at, values.size()), parameter_dtype);
   }
   std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests = remainder() + at;
   with_v(at, [&](auto v) {
@@ -91,10 +95,12 @@ void BlockView::set_masters(std::size_t at, std::span<const float> values, DType
 }
 
 void BlockView::get_masters(std::size_t at, std::span<float> values) const {
-  if (format == StateFormat::fp32 || format == StateFormat::moments) {
-    const HostSpan masters = format == StateFormat::fp32 ? state : parameter;
-    std::copy_n(masters.as<float>().data() + at, values.size(), values.begin());
+  if (format == StateFormat::fp32) {
+    std::copy_n(state.as<float>().data() + at, values.size(), values.begin());
     return;
+  }
+  if (!has_remainder()) {
+    return convert(parameters(at, values.size()), parameter_dtype, HostSpan(values), DType::fp32);
   }
   const std::uint16_t *const uppers = parameter.as<std::uint16_t>().data() + at, *const rests =
                                                                                      remainder() + at;

@@ -12,6 +12,7 @@ namespace penstock::cpu_adam::detail {
 struct BlockView {
   StateFormat format;
   Optimizer optimizer;
+  DType parameter_dtype;
   std::uint64_t first, count;  // elements, from the tile's start
   HostSpan state;
   ConstHostSpan gradient;  // gradient and parameter are empty if the tile's are
@@ -19,14 +20,16 @@ struct BlockView {
 
   BlockView(const OptimizerTile& tile, std::size_t index);
 
-  /// Set and read masters [at, at + values.size()) of the block. set_masters() also writes the parameter, in
-  /// `parameter_dtype`, and keeps the values of the moments. In split formats NaNs lose their payload.
-  void set_masters(std::size_t at, std::span<const float> values, DType parameter_dtype) const;
+  /// Set and read masters [at, at + values.size()) of the block. set_masters() also writes the parameter, and keeps the
+  /// values of the moments. 16-bit masters are rounded to nearest. In split formats NaNs lose their payload.
+  void set_masters(std::size_t at, std::span<const float> values) const;
   void get_masters(std::size_t at, std::span<float> values) const;
 
  private:
+  [[nodiscard]] HostSpan parameters(std::size_t at, std::size_t some) const;
   template <class Body>
   void with_v(std::size_t at, const Body& body) const;
+  [[nodiscard]] bool has_remainder() const;
   [[nodiscard]] std::uint16_t* remainder() const;
 };
 

@@ -39,13 +39,12 @@ Result<void> check_state(const char* operation, const OptimizerTile& tile) {
 
 Result<void> check_tile(const char* operation, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_state(operation, tile));
-  if (const DType shared = shared_parameter_dtype(tile.format);
-      shares_parameter(tile.format) && tile.parameter_dtype != shared) {
+  if (!takes_parameter(tile.format, tile.parameter_dtype)) {
     return Error::invalid_argument(operation)
         .object("parameter_dtype")
         .reason("the parameter is a part of the master in state format " +
                 std::string(to_string(tile.format)))
-        .wanted(std::string(to_string(shared)))
+        .wanted("bf16")
         .got(std::string(to_string(tile.parameter_dtype)));
   }
   PENSTOCK_TRY(check_elements(operation, "parameter", tile.parameter, tile.parameter_dtype, tile.elements));

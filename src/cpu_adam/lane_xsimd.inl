@@ -69,6 +69,7 @@ struct Pair {
   friend Pair operator+(Pair a, Half b) { return {a.even + b, a.odd + b}; }
   friend Pair operator*(Pair a, Half b) { return {a.even * b, a.odd * b}; }
   friend Pair operator&(Pair a, Half b) { return {a.even & b, a.odd & b}; }
+  friend Pair operator|(Pair a, Pair b) { return {a.even | b.even, a.odd | b.odd}; }
   friend Pair operator+(Pair a, Pair b) { return {a.even + b.even, a.odd + b.odd}; }
   friend Pair operator*(Pair a, Pair b) { return {a.even * b.even, a.odd * b.odd}; }
   friend Pair operator>>(Pair a, int bits) { return {a.even >> bits, a.odd >> bits}; }
@@ -93,6 +94,7 @@ struct PairLane {
   static F value_of(U bits) { return {WideLane::value_of(bits.even), WideLane::value_of(bits.odd)}; }
   static F quotient(F a, F b) { return {exact_quotient(a.even, b.even), exact_quotient(a.odd, b.odd)}; }
   static F root(F x) { return {exact_root(x.even), exact_root(x.odd)}; }
+  static F sign(F x) { return {WideLane::sign(x.even), WideLane::sign(x.odd)}; }
   static Most larger(Most most, U x) {
     most.whole = xsimd::max(most.whole, xsimd::max(x.even, x.odd));
     return most;
@@ -135,6 +137,8 @@ struct PairLane {
   static void store_nibbles(kernels::U8* to, unsigned long i, W x) { nibbles_to(to + i / 2, x); }
   static W excess(W a, W b) { return xsimd::ssub(a, b); }
   static W smaller(W a, W b) { return xsimd::min(a, b); }
+  static U smaller(U a, Mask b) { return {xsimd::min(a.even, b), xsimd::min(a.odd, b)}; }
+  static U larger(U a, U b) { return {xsimd::max(a.even, b.even), xsimd::max(a.odd, b.odd)}; }
   static bool any_equal(W a, kernels::U16 b) { return xsimd::any(a == W(b)); }
 
  private:

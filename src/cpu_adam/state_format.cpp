@@ -26,7 +26,7 @@ Result<void> check_layout(TileLayout layout) {
   if (!kernels::state_block_bytes(layout.format, 0)) {
     return Error::invalid_argument("tile_bytes")
         .object("format")
-        .wanted("fp32, moments, split, split_bf16 or split_q8")
+        .wanted("fp32, moments, moments_bf16, split, split_bf16 or split_q8")
         .got(static_cast<unsigned>(layout.format));
   }
   if (!kernels::state_block_bytes(layout.format, 0, moments_of(layout.optimizer))) {
@@ -81,6 +81,10 @@ Result<ByteCount> block_bytes(TileLayout layout, ElementCount elements) {
 ElementCount default_tile_elements(TileLayout layout) {
   const auto block = block_bytes(layout, block_elements);
   return block ? block_elements * (3_MiB / *block) : block_elements;
+}
+
+bool takes_parameter(StateFormat format, DType dtype) {
+  return kernels::takes_parameter(format, dtype);
 }
 
 Alignment state_alignment(StateFormat format) {

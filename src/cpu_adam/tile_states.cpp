@@ -71,7 +71,7 @@ Result<void> initialize_tile(ConstHostSpan initial, DType initial_dtype, const O
         const auto some = std::span(values).first(std::min<std::uint64_t>(values.size(), view.count - at));
         detail::convert(initial.subspan(initial_size * (view.first + at), initial_size * some.size()),
                         initial_dtype, HostSpan(some), DType::fp32);
-        view.set_masters(at, some, tile.parameter_dtype);
+        view.set_masters(at, some);
       }
     }
   });
@@ -88,7 +88,7 @@ Result<void> restore_tile(const TileStates& states, const OptimizerTile& tile, p
     const kernels::DefaultFloatingPointMode mode;
     for (std::size_t block = first; block < last; ++block) {
       const BlockView view(target, block);
-      view.set_masters(0, states.master.subspan(view.first, view.count), tile.parameter_dtype);
+      view.set_masters(0, states.master.subspan(view.first, view.count));
       const auto part = [&](std::span<const float> moments) {
         return moments.empty() ? moments : moments.subspan(view.first, view.count);
       };

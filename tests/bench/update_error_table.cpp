@@ -9,14 +9,15 @@ namespace penstock::test {
 namespace {
 
 TEST(UpdateErrorTable, OfAllFormatsAndSeries) {
-  constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
-                                     StateFormat::split_q8};
+  constexpr TileKind kinds[] = {{StateFormat::fp32},     {StateFormat::split}, {StateFormat::split_bf16},
+                                {StateFormat::split_q8}, narrow_kinds[0],      narrow_kinds[1],
+                                narrow_kinds[2]};
   std::printf("| gradients |");
-  for (const StateFormat format : formats) std::printf(" `%s` |", std::string(to_string(format)).c_str());
+  for (const TileKind& kind : kinds) std::printf(" `%s` |", kind.name().c_str());
   std::printf("\n");
   for (const GradientSeries& series : all_series()) {
     std::printf("| %s |", series.name.c_str());
-    for (const UpdateError& error : update_errors(series, formats, 4096, 5000)) {
+    for (const UpdateError& error : update_errors(series, kinds, 4096, 5000)) {
       std::printf(" %.2f, %+.2f |", 100 * error.rms, 100 * error.travel_bias);
     }
     std::printf("\n");

@@ -281,6 +281,22 @@ std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units) {
   return order;
 }
 
+std::string RunFormat::name() const {
+  return std::string(to_string(format)) + "_" + std::string(to_string(parameters));
+}
+
+bool RunFormat::must_be_offloaded() const {
+  return format == cpu_adam::StateFormat::moments && parameters != DType::fp32;
+}
+
+void RunFormat::set(Config& config) const {
+  using cpu_adam::StateFormat;
+  config.dtype = config.grad_accum_dtype = parameters;
+  config.penstock.state_format = parameters == DType::fp32 ? StateFormat::fp32 : format;
+  if (must_be_offloaded() && config.offload_optimizer.device == OffloadDevice::none)
+    config.offload_optimizer.device = OffloadDevice::cpu;
+}
+
 Config RunOptions::default_config() {
   Config config;
   config.stage = 3;

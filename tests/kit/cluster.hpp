@@ -31,6 +31,23 @@ namespace penstock::zero::test {
 /// RunOptions::order_of_use.
 [[nodiscard]] std::vector<std::uint32_t> random_order(std::uint64_t seed, std::size_t units);
 
+/// What the tiles of a run store.
+struct RunFormat {
+  cpu_adam::StateFormat format;
+  DType parameters = DType::bf16;
+
+  [[nodiscard]] std::string name() const;
+  /// Whether the parameters are the masters and the moments fp32. Such states are not kept on the device, unless the
+  /// parameters are fp32.
+  [[nodiscard]] bool must_be_offloaded() const;
+  /// Offloads the states to host memory if they must be and are not.
+  void set(Config& config) const;
+};
+/// The formats whose masters are 16-bit parameters.
+inline constexpr RunFormat narrow_formats[] = {{cpu_adam::StateFormat::moments, DType::bf16},
+                                               {cpu_adam::StateFormat::moments, DType::fp16},
+                                               {cpu_adam::StateFormat::moments_bf16, DType::bf16}};
+
 /// A device other than a HostDevice, and how the test's trainer works on it.
 struct TestAccelerator {
   std::function<Result<Accelerator>(std::uint32_t rank, ByteCount memory)> make;

@@ -1,4 +1,5 @@
 #include "kit/trainer.hpp"
+#include "kernels/element.hpp"
 #include "kernels/host_compute.hpp"
 #include "swap/runtime_internals.hpp"
 
@@ -26,16 +27,18 @@ std::uint16_t narrow(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Element `i` of a tensor in fp32 or bf16.
+/// Element `i` of a tensor.
 float get(const Elements& tensor, std::size_t i) {
-  return tensor.dtype == DType::fp32 ? tensor.bytes.as<float>()[i]
-                                     : widen(tensor.bytes.as<std::uint16_t>()[i]);
+  if (tensor.dtype == DType::fp32) return tensor.bytes.as<float>()[i];
+  const std::uint16_t bits = tensor.bytes.as<std::uint16_t>()[i];
+  return tensor.dtype == DType::fp16 ? kernels::widen(kernels::Fp16{bits}) : widen(bits);
 }
 void put(const Elements& tensor, std::size_t i, float value) {
   if (tensor.dtype == DType::fp32) {
     tensor.bytes.as<float>()[i] = value;
   } else {
-    tensor.bytes.as<std::uint16_t>()[i] = narrow(value);
+    tensor.bytes.as<std::uint16_t>()[i] =
+        tensor.dtype == DType::fp16 ? kernels::narrow<kernels::Fp16>(value).bits : narrow(value);
   }
 }
 

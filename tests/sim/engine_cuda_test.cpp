@@ -126,16 +126,18 @@ void update_on_device(Config& config, bool all) {
 TEST_P(EngineOnCudaRanks, UpdatesTilesWithTheBitsOfTheCpuInEveryOrderOfTheStreams) {
   std::uint64_t seed = 300;
   using enum cpu_adam::StateFormat;
-  for (const auto format : {fp32, split, split_bf16, split_q8}) {
+  for (const RunFormat format :
+       {RunFormat{fp32}, RunFormat{split}, RunFormat{split_bf16}, RunFormat{split_q8}, narrow_formats[0],
+        narrow_formats[1], narrow_formats[2]}) {
     for (const Offload offload : {Offload{cpu, cpu}, {nvme, nvme}}) {
       RunOptions options = run_options(GetParam(), offload);
-      options.config.penstock.state_format = format;
+      format.set(options.config);
       options.config.penstock.host_budget = smallest_host_budget(options);
       const RunResult by_cpu = train(options);
       ASSERT_FALSE(by_cpu.error) << by_cpu.error->message();
       options.accelerator = cuda();
       for (const bool all : {true, false}) {
-        SCOPED_TRACE("seed " + std::to_string(++seed));
+        SCOPED_TRACE("seed " + std::to_string(++seed) + ", " + format.name());
         fake_cuda::restart({.seed = seed});
         update_on_device(options.config, all);
         options.config.penstock.host_budget = smallest_host_budget(options);

@@ -11,6 +11,8 @@ namespace penstock::zero {
 namespace {
 
 using cpu_adam::StateFormat;
+using test::narrow_formats;
+using test::RunFormat;
 using test::RunOptions;
 using test::RunResult;
 using test::smallest_host_budget;
@@ -38,21 +40,16 @@ ModelLayout model_of_long_units() {
   return model;
 }
 
-/// `moments` stands for fp32 parameters.
-RunOptions with(StateFormat format, Share share) {
+RunOptions with(const RunFormat& format, Share share) {
   RunOptions options{.model = model_of_long_units(), .device_memory = tiers::DeviceMemory::separate};
   options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::cpu;
-  if (format == StateFormat::moments) {
-    options.config.dtype = options.config.grad_accum_dtype = DType::fp32;
-  } else {
-    options.config.penstock.state_format = format;
-  }
+  format.set(options.config);
   set(options, share);
   return options;
 }
 
 /// With the smallest host budget that the plan allows, plus `more`.
-RunOptions on_disk(StateFormat format, Share share, ByteCount more = {}, bool parameters_too = true) {
+RunOptions on_disk(const RunFormat& format, Share share, ByteCount more = {}, bool parameters_too = true) {
   RunOptions options = with(format, share);
   options.config.offload_optimizer.device = OffloadDevice::nvme;
   if (parameters_too) options.config.offload_param.device = OffloadDevice::nvme;
@@ -60,7 +57,7 @@ RunOptions on_disk(StateFormat format, Share share, ByteCount more = {}, bool pa
   return options;
 }
 
-class DeviceUpdates : public testing::TestWithParam<StateFormat> {};
+class DeviceUpdates : public testing::TestWithParam<RunFormat> {};
 
 TEST_P(DeviceUpdates, GiveTheBitsOfTheCpu) {
   for (const std::uint32_t ranks : {1u, 2u, 3u}) {
@@ -116,7 +113,7 @@ TEST_P(DeviceUpdates, DetectALostWrite) {
 }
 
 /// A run whose tiles and gradients are kept on the device.
-RunOptions kept_on_device(StateFormat format, OffloadDevice parameters) {
+RunOptions kept_on_device(const RunFormat& format, OffloadDevice parameters) {
   RunOptions options = with(format, Share::none);
   options.config.offload_param.device = parameters;
   options.config.offload_optimizer.device = OffloadDevice::none;
@@ -139,7 +136,9 @@ TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {
   for (const std::uint32_t ranks : {1u, 3u}) {
     for (const std::uint32_t micro_batches : {1u, 2u}) {
       for (const DType accumulated : {DType::fp32, DType::bf16}) {
-        if (GetParam() == StateFormat::moments && accumulated == DType::bf16) continue;
+        const bool is_master =
+            GetParam().format == StateFormat::moments || GetParam().format == StateFormat::moments_bf16;
+        if (is_master && accumulated != GetParam().parameters) continue;
         const auto run = [&](RunOptions options) {
           options.ranks = ranks;
           options.micro_batches = micro_batches;
@@ -152,6 +151,7 @@ TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {
         const RunResult expected = run(cpu);
         ASSERT_FALSE(expected.error) << expected.error->message();
         expect_same(run(with(GetParam(), Share::none)), expected);
+        if (GetParam().must_be_offloaded()) continue;
         for (const OffloadDevice tier : parameter_tiers) {
           expect_same(run(kept_on_device(GetParam(), tier)), expected);
         }
@@ -161,6 +161,7 @@ TEST_P(DeviceUpdates, GiveTheBitsAndTheNormOfTheCpuWhereTilesAreKept) {
 }
 
 TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrderWhereTilesAreKept) {
+  if (GetParam().must_be_offloaded()) return;
   const std::string reference = train(with(GetParam(), Share::none)).digest;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     RunOptions options = kept_on_device(GetParam(), parameter_tiers[seed % 3]);
@@ -174,14 +175,17 @@ TEST_P(DeviceUpdates, GiveTheSameBitsInEverySimulatedOrderWhereTilesAreKept) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceUpdates,
-                         testing::Values(StateFormat::fp32, StateFormat::moments, StateFormat::split,
-                                         StateFormat::split_bf16, StateFormat::split_q8),
-                         [](const auto& one) { return std::string(to_string(one.param)); });
+                         testing::Values(RunFormat{StateFormat::fp32},
+                                         RunFormat{StateFormat::moments, DType::fp32},
+                                         RunFormat{StateFormat::split}, RunFormat{StateFormat::split_bf16},
+                                         RunFormat{StateFormat::split_q8}, narrow_formats[0],
+                                         narrow_formats[1], narrow_formats[2]),
+                         [](const auto& one) { return one.param.name(); });
 
 TEST(DeviceUpdate, ReportsHowMuchEachProcessorHasUpdated) {
   std::uint64_t elements = 0;
   for (const Share share : {Share::none, Share::all, Share::half, Share::automatic}) {
-    RunOptions options = with(StateFormat::fp32, share);
+    RunOptions options = with({StateFormat::fp32}, share);
     options.seed = 1;
 
     const RunResult result = train(options);
@@ -203,10 +207,27 @@ TEST(DeviceUpdate, ReportsHowMuchEachProcessorHasUpdated) {
   EXPECT_GE(elements * 2, 4u * 70'200u);
 }
 
+// Weight decay alone takes a master of 4 to -400,000, and the others to -50,000.
+TEST(DeviceUpdate, FailsWhereAnFp16MasterOverflows) {
+  for (const Share share : {Share::none, Share::all}) {
+    RunOptions options = with({StateFormat::moments, DType::fp16}, share);
+    options.initial = [](ParameterId, std::uint64_t element) { return element == 17 ? 4.0f : 0.5f; };
+    options.config.optimizer.learning_rate = 1e3f;
+    options.config.optimizer.weight_decay = 100;
+
+    const RunResult result = train(options);
+
+    ASSERT_TRUE(result.error);
+    EXPECT_EQ(result.error->code(), ErrorCode::non_finite) << result.error->message();
+    EXPECT_NE(result.error->message().find("optimizer tile 0, block 0"), std::string::npos)
+        << result.error->message();
+  }
+}
+
 // Weight decay alone multiplies masters of 4 by 1e38.
 TEST(DeviceUpdate, FailsWhereAMasterBecomesNonFinite) {
   for (const Share share : {Share::none, Share::all}) {
-    RunOptions options = with(StateFormat::fp32, share);
+    RunOptions options = with({StateFormat::fp32}, share);
     options.initial = [](ParameterId, std::uint64_t element) { return element == 17 ? 4.0f : 0.5f; };
     options.config.optimizer.learning_rate = 1e20f;
     options.config.optimizer.weight_decay = 1e18f;
@@ -236,7 +257,7 @@ TEST(DeviceUpdate, UpdatesTwoFlatsInTheSmallestBudgetForThemWhereGradientsAreOnD
   std::uint32_t trained = 0;
   for (std::uint64_t seed = 24; seed < 34; ++seed) {
     penstock::test::SeededRandom random(seed);
-    RunOptions options = with(StateFormat::split_q8, seed % 2 == 0 ? Share::all : Share::half);
+    RunOptions options = with({StateFormat::split_q8}, seed % 2 == 0 ? Share::all : Share::half);
     options.ranks = 1;
     options.micro_batches = 1 + seed % 2;
     options.steps = 2;
@@ -266,7 +287,7 @@ TEST(DeviceUpdate, UpdatesTwoFlatsInTheSmallestBudgetForThemWhereGradientsAreOnD
 
 // Lanes of the device and the CPU read and record the steps of tiles that workers update. ThreadSanitizer sees it.
 TEST(DeviceUpdate, GivesTheBitsOfTheCpuWithThreads) {
-  RunOptions options = with(StateFormat::fp32, Share::none);
+  RunOptions options = with({StateFormat::fp32}, Share::none);
   options.ranks = 1;
   const std::string reference = train(options).digest;
   options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::nvme;

@@ -14,15 +14,18 @@
 namespace penstock::zero {
 namespace {
 
+using cpu_adam::StateFormat;
 using test::initial_value;
+using test::narrow_formats;
+using test::RunFormat;
 using test::RunOptions;
 using test::RunResult;
 using test::train;
 
 /// A run of a model whose parameter shards do not all fit in the smallest host budget.
-RunOptions with(cpu_adam::StateFormat format) {
+RunOptions with(const RunFormat& format) {
   RunOptions options{.model = test::deep_model()};
-  options.config.penstock.state_format = format;
+  format.set(options.config);
   return options;
 }
 
@@ -32,7 +35,7 @@ MemoryPlan plan_of(Config config, const ModelLayout& model) {
 }
 
 /// The same on disks, with the smallest host budget that its plan allows plus `more`.
-RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optimizer_too = true) {
+RunOptions on_disk(const RunFormat& format, ByteCount more = {}, bool optimizer_too = true) {
   RunOptions options = with(format);
   options.config.offload_param.device = OffloadDevice::nvme;
   options.config.offload_optimizer.device = optimizer_too ? OffloadDevice::nvme : OffloadDevice::cpu;
@@ -40,7 +43,7 @@ RunOptions on_disk(cpu_adam::StateFormat format, ByteCount more = {}, bool optim
   return options;
 }
 
-class EngineStateFormats : public testing::TestWithParam<cpu_adam::StateFormat> {};
+class EngineStateFormats : public testing::TestWithParam<RunFormat> {};
 
 TEST_P(EngineStateFormats, GiveTheSameBitsInEveryTierAndForEveryTileSize) {
   const RunResult in_memory = train(with(GetParam()));
@@ -109,7 +112,8 @@ TEST_P(EngineStateFormats, RefuseToJoinHalvesOfDifferentSteps) {
 }
 
 TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
-  const RunResult exact = train(with(cpu_adam::StateFormat::fp32)), mine = train(with(GetParam()));
+  const RunResult exact = train(with({StateFormat::fp32, GetParam().parameters})),
+                  mine = train(with(GetParam()));
   ASSERT_FALSE(mine.error) << mine.error->message();
   double moved = 0, apart = 0;
   for (std::size_t unit = 0; unit < exact.parameters.size(); ++unit) {
@@ -123,28 +127,34 @@ TEST_P(EngineStateFormats, StayNearWhatFp32Computes) {
   // less.
   EXPECT_LT(apart, 0.02);
   EXPECT_GT(moved, 0.02);
-  EXPECT_EQ(mine.digest == exact.digest, GetParam() == cpu_adam::StateFormat::split);
+  EXPECT_EQ(mine.digest == exact.digest, GetParam().format == StateFormat::split);
 }
 
 TEST_P(EngineStateFormats, ArePlannedByTheirOwnBytes) {
-  const RunOptions fp32 = on_disk(cpu_adam::StateFormat::fp32), mine = on_disk(GetParam());
+  const RunOptions fp32 = on_disk({StateFormat::fp32}), mine = on_disk(GetParam());
   const MemoryPlan wide = plan_of(fp32.config, fp32.model), plan = plan_of(mine.config, mine.model);
 
-  const double bytes = GetParam() == cpu_adam::StateFormat::split        ? 10
-                       : GetParam() == cpu_adam::StateFormat::split_bf16 ? 6
-                                                                         : 4.51;
+  const auto bytes = [](StateFormat format) {
+    switch (format) {
+      case StateFormat::split: return 10.0;
+      case StateFormat::split_bf16: return 6.0;
+      case StateFormat::moments: return 8.0;
+      case StateFormat::moments_bf16: return 4.0;
+      default: return 4.51;
+    }
+  };
   EXPECT_NEAR(static_cast<double>(plan.disk_tiles.value()) / static_cast<double>(wide.disk_tiles.value()),
-              bytes / 12,
+              bytes(GetParam().format) / 12,
               0.05);  // tiles are padded to blocks of the file system
   EXPECT_EQ(wide.update_shard_reads_max, 0_B);
   EXPECT_EQ(plan.update_shard_reads_max, plan.disk_shards);
-  EXPECT_LT(train(on_disk(GetParam())).bytes_written,
-            train(on_disk(cpu_adam::StateFormat::fp32)).bytes_written);
+  EXPECT_LT(train(on_disk(GetParam())).bytes_written, train(on_disk({StateFormat::fp32})).bytes_written);
 }
 
 TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
+  if (GetParam().format == StateFormat::moments) return;  // takes all
   RunOptions options = with(GetParam());
-  options.config.dtype = DType::fp16;
+  options.config.dtype = options.config.grad_accum_dtype = DType::fp16;
 
   const auto plan = plan_memory(options.config, options.model, 2, 2);
 
@@ -154,7 +164,7 @@ TEST_P(EngineStateFormats, AreRefusedWithParametersThatCannotBeHalves) {
       << plan.error().message();
 }
 
-class EngineEpsilon : public testing::TestWithParam<cpu_adam::StateFormat> {};
+class EngineEpsilon : public testing::TestWithParam<RunFormat> {};
 
 // The padding of a shard has no gradients and therefore no moments.
 TEST_P(EngineEpsilon, OfZeroTrains) {
@@ -181,14 +191,16 @@ TEST_P(EngineEpsilon, OfZeroTrains) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EngineEpsilon,
-                         testing::Values(cpu_adam::StateFormat::fp32, cpu_adam::StateFormat::split,
-                                         cpu_adam::StateFormat::split_bf16, cpu_adam::StateFormat::split_q8),
-                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+                         testing::Values(RunFormat{StateFormat::fp32}, RunFormat{StateFormat::split},
+                                         RunFormat{StateFormat::split_bf16}, RunFormat{StateFormat::split_q8},
+                                         narrow_formats[0], narrow_formats[1], narrow_formats[2]),
+                         [](const auto& tested) { return tested.param.name(); });
 
-INSTANTIATE_TEST_SUITE_P(Split, EngineStateFormats,
-                         testing::Values(cpu_adam::StateFormat::split, cpu_adam::StateFormat::split_bf16,
-                                         cpu_adam::StateFormat::split_q8),
-                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Sharing, EngineStateFormats,
+                         testing::Values(RunFormat{StateFormat::split}, RunFormat{StateFormat::split_bf16},
+                                         RunFormat{StateFormat::split_q8}, narrow_formats[0],
+                                         narrow_formats[1], narrow_formats[2]),
+                         [](const auto& tested) { return tested.param.name(); });
 
 using Initial = std::function<float(ParameterId, std::uint64_t)>;
 
@@ -204,8 +216,8 @@ float tie(ParameterId parameter, std::uint64_t element) {
 // Gradients depend on the parameters, so that one parameter that is rounded differently changes the masters.
 TEST(EngineStateFormat, SplitGivesTheBitsOfFp32InAWholeRun) {
   for (const Initial& initial : {Initial(), Initial(fp16_value), Initial(tie)}) {
-    RunOptions fp32 = with(cpu_adam::StateFormat::fp32), split = with(cpu_adam::StateFormat::split),
-               disk = on_disk(cpu_adam::StateFormat::split);
+    RunOptions fp32 = with({StateFormat::fp32}), split = with({StateFormat::split}),
+               disk = on_disk({StateFormat::split});
     std::vector<RunResult> results;
     for (RunOptions* options : {&fp32, &split, &disk}) {
       options->initial = initial;

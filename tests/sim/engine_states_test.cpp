@@ -61,11 +61,11 @@ class SavedStates {
   std::uint64_t written_ = 0;
 };
 
-class EngineStates : public testing::TestWithParam<StateFormat> {
+class EngineStates : public testing::TestWithParam<RunFormat> {
  protected:
   [[nodiscard]] static RunOptions run(std::uint32_t ranks, std::uint64_t seed = 5) {
     RunOptions options{.ranks = ranks, .seed = seed};
-    options.config.penstock.state_format = GetParam();
+    GetParam().set(options.config);
     options.config.offload_optimizer.device = OffloadDevice::nvme;
     options.config.offload_param.device = OffloadDevice::nvme;
     return options;
@@ -134,6 +134,7 @@ TEST_P(EngineStates, ContinueARunWhereTheyAreKeptOnTheDevice) {
     options.config.offload_param.device = options.config.offload_optimizer.device = OffloadDevice::none;
     return options;
   };
+  if (GetParam().must_be_offloaded()) return;
   for (const bool to_device : {true, false}) {
     RunOptions whole = run(2), first = to_device ? run(2) : kept(), second = to_device ? kept() : run(2);
     whole.steps = second.steps = 4;
@@ -173,16 +174,17 @@ TEST_P(EngineStates, AreRestoredOnAnotherNumberOfRanks) {
     ASSERT_FALSE(restored.error) << restored.error->message();
     EXPECT_EQ(restored.digest, expected.digest) << ranks;
     EXPECT_EQ(restored.parameters, expected.parameters) << ranks;
-    if (GetParam() != StateFormat::split_q8) {  // other elements share a scale there
+    if (GetParam().format != StateFormat::split_q8) {  // other elements share a scale there
       EXPECT_TRUE(again == saved) << ranks;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, EngineStates,
-                         testing::Values(StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
-                                         StateFormat::split_q8),
-                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+                         testing::Values(RunFormat{StateFormat::fp32}, RunFormat{StateFormat::split},
+                                         RunFormat{StateFormat::split_bf16}, RunFormat{StateFormat::split_q8},
+                                         narrow_formats[0], narrow_formats[1], narrow_formats[2]),
+                         [](const auto& tested) { return tested.param.name(); });
 
 TEST(EngineRestore, AnErrorOfTheSourceIsReturnedAndTheCallCanBeRepeated) {
   RunOptions options{.ranks = 1, .steps = 1, .seed = 3};

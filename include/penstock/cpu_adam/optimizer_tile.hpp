@@ -19,17 +19,18 @@ namespace penstock::cpu_adam {
 struct OptimizerTile {
   HostSpan state;  ///< tile_bytes(layout(), elements), in blocks; see state_format.hpp
   ConstHostSpan gradient;
-  /// The master, rounded to nearest. Ties are rounded to even, but in split_q8 away from zero. Format fp32: written
-  /// only. Format moments: read and written, in fp32; it is the master. Split formats: read and written, in bf16; the
-  /// state has the remainder, so that both together give the master.
+  /// Format fp32: the master, rounded to nearest; written only. Split formats: the same in bf16, read and written; the
+  /// state has the remainder, so that both together give the master. Ties are rounded to even, but in split_q8 away
+  /// from zero. Formats moments and moments_bf16: read and written; it is the master, which a step rounds
+  /// stochastically if it has 16 bits.
   HostSpan parameter;
   ElementCount elements;
   DType gradient_dtype = DType::bf16;
   DType parameter_dtype = DType::bf16;
   StateFormat format = StateFormat::fp32;
   /// The number that identifies the tile's first element; element i has the number first_element + i. Each element of
-  /// the model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of
-  /// split_bf16 and split_q8. Dividing a tile at a block boundary does not change the result.
+  /// the model has a number of its own, also across ranks. With the step it seeds the stochastic rounding of moments
+  /// and of 16-bit masters. Dividing a tile at a block boundary does not change the result.
   std::uint64_t first_element = 0;
   Optimizer optimizer = Optimizer::adam;
 
@@ -83,8 +84,8 @@ struct TileStates {
 };
 /// Fills a tile with `states` and writes the parameter; tile.gradient is ignored. States that read_states() returned
 /// for a tile of this format are restored exactly: read_states() returns them again, and every later step has the
-/// same result (the encoded bytes of a split_q8 tile may differ). A moment that the format cannot represent is
-/// rounded to nearest.
+/// same result (the encoded bytes of a split_q8 tile may differ). A moment, or a 16-bit master, that the format cannot
+/// represent is rounded to nearest; one that becomes infinite is reported by the next step.
 ///
 /// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
 /// does not hold tile.elements values (none, of a state that the optimizer does not keep), a moment that is not finite

@@ -43,14 +43,16 @@ struct TileLayout {
 /// block_elements elements; the last one may be shorter. A block of n elements stores its states side by side:
 ///   fp32        [master n × 4 B][m n × 4 B][v n × 4 B]
 ///   moments     [m n × 4 B][v n × 4 B]
+///   moments_bf16
+///               [m n × 2 B][v n × 2 B]
 ///   split       [m n × 4 B][v n × 4 B][remainder n × 2 B]
 ///   split_bf16  [m n × 2 B][v n × 2 B][remainder n × 2 B]
 ///   split_q8    [remainder n × 2 B][m in 9 bits and the upper 7 bits of v n × 2 B][lower 4 bits of v ⌈n / 2⌉ × 1 B]
 ///               [scale of m ⌈n / 256⌉ × 1 B][scale of v ⌈n / 256⌉ × 1 B]
-/// kernels/state_codes.hpp defines the codes. In `moments` the master is the fp32 parameter, which is stored elsewhere;
-/// in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign bit of the stored
-/// v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that keeps one moment has
-/// that one alone: 8 bytes an element in fp32, 4 in moments.
+/// kernels/state_codes.hpp defines the codes. In `moments` and `moments_bf16` the master is the parameter, which is
+/// stored elsewhere; in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign
+/// bit of the stored v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that
+/// keeps one moment has that one alone: 8 bytes an element in fp32, 4 in moments.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.
@@ -87,14 +89,12 @@ inline constexpr std::array all_states{StateKind::master, StateKind::first_momen
 
 /// The alignment that the address of a tile must have.
 [[nodiscard]] Alignment state_alignment(StateFormat format);
-/// Whether the parameter is a part of the master, so that the update reads it: all of it in `moments`, the upper half
-/// in the split formats.
+/// Whether the parameter is a part of the master, so that the update reads it: all of it in `moments` and
+/// `moments_bf16`, the upper half in the split formats.
 [[nodiscard]] constexpr bool shares_parameter(StateFormat format) {
   return format != StateFormat::fp32;
 }
-/// The dtype that the parameter must have if the format shares it.
-[[nodiscard]] constexpr DType shared_parameter_dtype(StateFormat format) {
-  return format == StateFormat::moments ? DType::fp32 : DType::bf16;
-}
+/// Whether parameters can have this dtype. `fp32` and `moments` take every dtype, the other formats bf16 alone.
+[[nodiscard]] bool takes_parameter(StateFormat format, DType dtype);
 
 }  // namespace penstock::cpu_adam

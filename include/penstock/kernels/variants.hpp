@@ -9,11 +9,12 @@ namespace penstock::kernels {
 
 /// How a tile stores master weights and moments. The numbers are written to disk and are never reused.
 enum class StateFormat : std::uint8_t {
-  fp32 = 0,        ///< master, m, v in fp32: 12 bytes a parameter, the reference
-  split = 1,       ///< remainder of the bf16 master, m, v in fp32: 10
-  split_bf16 = 2,  ///< remainder, m, v in bf16: 6
-  split_q8 = 3,    ///< remainder, m in 9 bits, v in 11, with a scale of each for 256 parameters: 4.51
-  moments = 4,     ///< m, v in fp32; the parameter, in fp32, is the master: 8
+  fp32 = 0,          ///< master, m, v in fp32: 12 bytes a parameter, the reference
+  split = 1,         ///< remainder of the bf16 master, m, v in fp32: 10
+  split_bf16 = 2,    ///< remainder, m, v in bf16: 6
+  split_q8 = 3,      ///< remainder, m in 9 bits, v in 11, with a scale of each for 256 parameters: 4.51
+  moments = 4,       ///< m, v in fp32; the parameter is the master: 8
+  moments_bf16 = 5,  ///< m, v in bf16; the parameter, in bf16, is the master: 4
 };
 
 [[nodiscard]] std::string_view to_string(StateFormat format);

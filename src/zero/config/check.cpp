@@ -37,7 +37,7 @@ void check_precision(const Config& config, Violations& violations) {
                               "; enable fp16, or leave it out"});
   }
   const cpu_adam::StateFormat format = config.penstock.state_format;
-  if (cpu_adam::shares_parameter(format) && config.dtype != cpu_adam::shared_parameter_dtype(format)) {
+  if (!cpu_adam::takes_parameter(format, config.dtype)) {
     violations.push_back({{"penstock.state_format", "bf16.enabled", "fp16.enabled"},
                           std::string(to_string(format)) +
                               " takes bf16 parameters, which are the upper halves of the masters, got " +
@@ -67,6 +67,30 @@ void check_optimizer(const Draft& draft, Violations& violations) {
   }
 }
 
+/// What DeepSpeed requires of 16-bit masters. Without an offload it keeps bf16 moments only.
+void check_masters(const Config& config, Violations& violations) {
+  if (!has_16_bit_masters(config)) return;
+  const std::string_view key = config.dtype == DType::bf16 ? "bf16.bf16_master_weights_and_grads"
+                                                           : "fp16.fp16_master_weights_and_grads";
+  const auto refuse = [&](std::string_view other, std::string message) {
+    violations.push_back({{key, other}, std::move(message)});
+  };
+  if (config.grad_accum_dtype != config.dtype) {
+    refuse("data_types.grad_accum_dtype",
+           "gradients are accumulated in " + std::string(to_string(config.dtype)) +
+               ", which data_types.grad_accum_dtype " + std::string(to_string(config.grad_accum_dtype)) +
+               " contradicts; leave out one of them");
+  }
+  if (config.stage == 0) refuse("zero_optimization.stage", "needs zero_optimization.stage 1, 2 or 3, got 0");
+  if (config.offload_optimizer.device == OffloadDevice::none &&
+      config.penstock.state_format == cpu_adam::StateFormat::moments) {
+    refuse("zero_optimization.offload_optimizer.device",
+           config.dtype == DType::bf16
+               ? "needs zero_optimization.offload_optimizer.device cpu or nvme, or bf16.bf16_optimizer_states"
+               : "needs zero_optimization.offload_optimizer.device cpu or nvme");
+  }
+}
+
 /// What only Adam has.
 void check_other_optimizer(const Config& config, Violations& violations) {
   const cpu_adam::Optimizer type = config.optimizer.type;
@@ -77,9 +101,12 @@ void check_other_optimizer(const Config& config, Violations& violations) {
   };
   if (cpu_adam::states_of(type).empty())
     return refuse("optimizer.type", "OptimizerConfig::type is no Optimizer");
-  if (config.penstock.state_format != cpu_adam::StateFormat::fp32) {
-    refuse("penstock.state_format",
-           name + " takes fp32 only, got " + std::string(to_string(config.penstock.state_format)));
+  const cpu_adam::StateFormat format = config.penstock.state_format;
+  if (has_16_bit_masters(config)) {
+    if (format != cpu_adam::StateFormat::moments)
+      refuse("bf16.bf16_optimizer_states", name + " keeps its moment in fp32; leave it out");
+  } else if (format != cpu_adam::StateFormat::fp32) {
+    refuse("penstock.state_format", name + " takes fp32 only, got " + std::string(to_string(format)));
   }
   const std::string by_cpu = "the CPU alone updates by " + name + "; ";
   if (config.cpu_update_ratio != 1.0f)
@@ -170,6 +197,7 @@ std::vector<Violation> check(const Config& config) {
   check_values(draft, violations);
   check_stage(config, violations);
   check_precision(config, violations);
+  check_masters(config, violations);
   check_optimizer(draft, violations);
   check_other_optimizer(config, violations);
   check_scheduler(config, violations);

@@ -112,6 +112,35 @@ void apply_precision(Draft& draft, Reader& reader) {
   apply_communication_dtype(draft, reader);
 }
 
+/// The rules of DeepSpeed's keys; its other ones are in check().
+void apply_masters(Draft& draft, Reader& reader) {
+  constexpr std::string_view bf16 = "bf16.bf16_master_weights_and_grads",
+                             fp16 = "fp16.fp16_master_weights_and_grads",
+                             states = "bf16.bf16_optimizer_states",
+                             fp32_states = "optimizer.params.fp32_optimizer_states";
+  const auto check = [&](std::string_view key, bool enabled, const char* enabling) {
+    if (!enabled) reader.report(key, std::string("needs ") + enabling);
+    if (!draft.state_format) return;
+    reader.report(key, "the parameters are the masters, which penstock.state_format \"" +
+                           std::string(to_string(*draft.state_format)) +
+                           "\" contradicts; leave out one of them");
+  };
+  if (draft.bf16_masters) check(bf16, draft.bf16, "bf16.enabled");
+  if (draft.fp16_masters) check(fp16, draft.fp16, "fp16.enabled");
+  if (draft.bf16_states && !draft.bf16_masters)
+    reader.report(states, "needs bf16.bf16_master_weights_and_grads");
+  if (!draft.fp32_states && !draft.bf16_states)
+    reader.report(fp32_states, "false needs bf16.bf16_optimizer_states, which alone it describes");
+  if (draft.fp32_states && draft.bf16_states && reader.was_given(fp32_states))
+    reader.report(fp32_states,
+                  "true contradicts bf16.bf16_optimizer_states; leave it out, or set it to false");
+
+  using enum cpu_adam::StateFormat;
+  const cpu_adam::StateFormat of_parameters = draft.bf16_states ? moments_bf16 : moments;
+  const bool masters = (draft.bf16_masters && draft.bf16) || (draft.fp16_masters && draft.fp16);
+  draft.config.penstock.state_format = masters ? of_parameters : draft.state_format.value_or(fp32);
+}
+
 /// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
 void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   using cpu_adam::Optimizer;
@@ -213,6 +242,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   Config& config = draft.config;
   apply_batch_sizes(draft, reader, world_size);
   apply_precision(draft, reader);
+  apply_masters(draft, reader);
   apply_optimizer(draft, reader);
   apply_scheduler(draft, reader);
   apply_tiles(draft, reader);
@@ -229,23 +259,36 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));
 }
 
+bool has_16_bit_masters(const Config& config) {
+  using cpu_adam::StateFormat;
+  const StateFormat format = config.penstock.state_format;
+  return config.dtype == DType::bf16 ? format == StateFormat::moments || format == StateFormat::moments_bf16
+                                     : config.dtype == DType::fp16 && format == StateFormat::moments;
+}
+
 Draft draft_of(const Config& config) {
-  Draft draft{.config = config,
-              .train_batch_size = config.train_batch_size,
-              .micro_batch_size = config.micro_batch_size,
-              .gradient_accumulation_steps = config.gradient_accumulation_steps,
-              .bf16 = config.dtype == DType::bf16,
-              .fp16 = config.dtype == DType::fp16,
-              .static_loss_scale = config.dtype == DType::fp16 ? config.loss_scale : 0.0f,
-              .communication_dtype = config.dtype,
-              .grad_accum_dtype = config.grad_accum_dtype,
-              .optimizer_type = name_of(config.optimizer.type),
-              .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
-              .scheduler = scheduler_draft_of(config.scheduler),
-              .aio_queue_depth = config.aio_queue_depth,
-              .tiles_in_flight = config.penstock.tiles_in_flight};
-  draft.config.penstock.tile_elements = config.penstock.tile();
-  return draft;
+  const cpu_adam::StateFormat format = config.penstock.state_format;
+  const bool masters = has_16_bit_masters(config),
+             bf16_states = masters && format == cpu_adam::StateFormat::moments_bf16;
+  return {.config = config,
+          .train_batch_size = config.train_batch_size,
+          .micro_batch_size = config.micro_batch_size,
+          .gradient_accumulation_steps = config.gradient_accumulation_steps,
+          .bf16 = config.dtype == DType::bf16,
+          .fp16 = config.dtype == DType::fp16,
+          .static_loss_scale = config.dtype == DType::fp16 ? config.loss_scale : 0.0f,
+          .communication_dtype = config.dtype,
+          .grad_accum_dtype = config.grad_accum_dtype,
+          .optimizer_type = name_of(config.optimizer.type),
+          .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
+          .bf16_masters = masters && config.dtype == DType::bf16,
+          .fp16_masters = masters && config.dtype == DType::fp16,
+          .bf16_states = bf16_states,
+          .fp32_states = !bf16_states,
+          .state_format = masters ? std::optional<cpu_adam::StateFormat>() : format,
+          .scheduler = scheduler_draft_of(config.scheduler),
+          .aio_queue_depth = config.aio_queue_depth,
+          .tiles_in_flight = config.penstock.tiles_in_flight};
 }
 
 }  // namespace penstock::zero::config

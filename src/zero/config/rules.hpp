@@ -9,6 +9,9 @@ namespace penstock::zero::config {
 /// a file can contain. check() reports errors that a configuration made in code can contain too.
 void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size);
 
+/// Whether the parameters are the masters by one of the keys *_master_weights_and_grads, and not because they are fp32.
+[[nodiscard]] bool has_16_bit_masters(const Config& config);
+
 /// The draft from which apply_rules() would make this configuration.
 [[nodiscard]] Draft draft_of(const Config& config);
 

@@ -69,6 +69,9 @@ struct Draft {
   std::optional<DType> communication_dtype, grad_accum_dtype;
   std::optional<std::string> optimizer_type;
   bool adam_w_mode = true;
+  bool bf16_masters = false, fp16_masters = false;    ///< *_master_weights_and_grads
+  bool bf16_states = false, fp32_states = true;       ///< *_optimizer_states
+  std::optional<cpu_adam::StateFormat> state_format;  ///< empty where the keys above determine it
   SchedulerDraft scheduler;
   std::optional<std::uint32_t> aio_queue_depth;
   std::optional<std::uint64_t> sub_group_size, buffer_count;

@@ -17,6 +17,13 @@ constexpr std::string_view no_prescaling =
 constexpr std::string_view no_checkpoint = "concerns DeepSpeed's checkpoints only";
 constexpr std::string_view no_recomputation =
     "the trainer recomputes its activations; ModelLayout::checkpoints stores them";
+constexpr std::string_view masters_help =
+    "the parameters are the masters: there is no fp32 copy, and gradients are accumulated in their type. "
+    "Needs stage 1 or above and offload_optimizer. A step rounds masters stochastically; DeepSpeed rounds "
+    "them to nearest, so that a weight stops where its updates are smaller than half the distance to the "
+    "next number";
+constexpr std::string_view masters_bytes =
+    "states: 8 B for each parameter of a rank instead of 12, of Lion and Adagrad 4 instead of 8";
 constexpr std::string_view no_client_optimizer = "there is no other optimizer";
 
 template <auto member>
@@ -76,8 +83,19 @@ constexpr Key keys[] = {
      .status = no_effect,
      .help = "gradients are always accumulated as they are reduced"},
     {.path = "bf16.check_grad_overflow", .kind = flag, .status = only_default, .fallback = "true"},
-    {.path = "bf16.bf16_master_weights_and_grads", .kind = flag, .status = only_default, .fallback = "false"},
-    {.path = "bf16.bf16_optimizer_states", .kind = flag, .status = only_default, .fallback = "false"},
+    {.path = "bf16.bf16_master_weights_and_grads",
+     .kind = flag,
+     .help = masters_help,
+     .bytes = masters_bytes,
+     .field = field<&Draft::bf16_masters>,
+     .read_by = plan},
+    {.path = "bf16.bf16_optimizer_states",
+     .kind = flag,
+     .help = "moments are bf16 too, rounded stochastically; needs bf16_master_weights_and_grads, which then "
+             "does not need offload_optimizer",
+     .bytes = "states: 4 B for each parameter of a rank",
+     .field = field<&Draft::bf16_states>,
+     .read_by = plan},
 
     {.path = "fp16", .kind = block},
     {.path = "fp16.enabled",
@@ -125,7 +143,12 @@ constexpr Key keys[] = {
      .field = dynamic<&DynamicLossScale::min_loss_scale>,
      .read_by = step},
     {.path = "fp16.auto_cast", .kind = flag, .status = no_effect, .help = "the trainer casts its inputs"},
-    {.path = "fp16.fp16_master_weights_and_grads", .kind = flag, .status = only_default, .fallback = "false"},
+    {.path = "fp16.fp16_master_weights_and_grads",
+     .kind = flag,
+     .help = masters_help,
+     .bytes = masters_bytes,
+     .field = field<&Draft::fp16_masters>,
+     .read_by = plan},
 
     {.path = "data_types", .kind = block},
     {.path = "data_types.grad_accum_dtype",
@@ -157,7 +180,7 @@ constexpr Key keys[] = {
      .kind = text,
      .help = "AdamW: decoupled weight decay, adam_w_mode is ignored. Lion and Adagrad: the CPU updates all "
              "tiles, "
-             "in penstock.state_format fp32",
+             "in penstock.state_format fp32 or with 16-bit masters",
      .bytes = "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8",
      .choices = "Adam|AdamW|Lion|Adagrad",
      .any_case = true,
@@ -211,7 +234,9 @@ constexpr Key keys[] = {
     {.path = "optimizer.params.fp32_optimizer_states",
      .kind = flag,
      .status = only_default,
-     .fallback = "true"},
+     .help = "false with bf16.bf16_optimizer_states, and only with it",
+     .fallback = "true",
+     .field = field<&Draft::fp32_states>},
     {.path = "optimizer.params.max_grad_norm",
      .status = removed,
      .help = "DeepSpeed refuses it too; set gradient_clipping at the top level"},

@@ -30,7 +30,7 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"gradient_clipping"},
     {"gradient_allreduce_op", true},
     {"the loss scale, of fp16.loss_scale and the steps that overflowed"},
-    {"penstock.state_format", true},
+    {"penstock.state_format, *_master_weights_and_grads or bf16_optimizer_states", true},
     {"the data type of parameters and gradients", true},
     {"data_types.grad_accum_dtype", true},
     {"the model layout's optimizer groups", true},

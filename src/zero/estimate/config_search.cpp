@@ -2,6 +2,7 @@
 
 #include "zero/config/hjson.hpp"
 #include "zero/config/json_text.hpp"
+#include "zero/config/rules.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -14,6 +15,7 @@ using cpu_adam::StateFormat;
 using Link = PlanEstimate::Link;
 
 std::vector<StateFormat> formats_of(const SearchOptions& options) {
+  if (config::has_16_bit_masters(options.base)) return {options.base.penstock.state_format};
   std::vector<StateFormat> formats = {StateFormat::fp32};
   if (options.base.dtype != DType::bf16) return formats;
   formats.push_back(StateFormat::split);
@@ -28,6 +30,14 @@ std::vector<std::uint32_t> stages_of(const Config& base) {
   return stages;
 }
 
+/// 16-bit masters with fp32 moments must be offloaded.
+std::vector<OffloadDevice> optimizer_devices(const Config& base) {
+  using enum OffloadDevice;
+  if (config::has_16_bit_masters(base) && base.penstock.state_format == StateFormat::moments)
+    return {cpu, nvme};
+  return {none, cpu, nvme};
+}
+
 std::vector<OffloadDevice> parameter_devices(std::uint32_t stage, OffloadDevice optimizer) {
   using enum OffloadDevice;
   if (stage != 3) return {none};
@@ -39,7 +49,7 @@ std::vector<Config> configs_of(const SearchOptions& options) {
   using enum OffloadDevice;
   std::vector<Config> configs;
   for (const std::uint32_t stage : stages_of(options.base)) {
-    for (const OffloadDevice optimizer : {none, cpu, nvme}) {
+    for (const OffloadDevice optimizer : optimizer_devices(options.base)) {
       for (const OffloadDevice parameters : parameter_devices(stage, optimizer)) {
         for (const StateFormat format : formats_of(options)) {
           Config& config = configs.emplace_back(options.base);
@@ -103,8 +113,7 @@ Json::Value parsed(const std::string& json) {
 bool means(const std::string& text, const Config& config) {
   const std::uint32_t per_rank = config.micro_batch_size * config.gradient_accumulation_steps;
   const auto read = Config::from_text(text, "the configuration", config.train_batch_size / per_rank);
-  return read && read->to_json() == config.to_json() &&
-         read->penstock.tile_elements == config.penstock.tile_elements;
+  return read && read->to_json() == config.to_json();
 }
 
 }  // namespace
@@ -170,10 +179,9 @@ Error ConfigSearch::nothing_fits(const SearchOptions& options) const {
 std::string to_short_json(const Config& config) {
   Json::Value json = parsed(config.to_json());
   const Json::Value defaults = parsed(Config{}.to_json());
-  // These follow from others. A tile size that is given would be that of tiles on the device too.
+  // These follow from others.
   json.removeMember("train_batch_size");
   json.removeMember("communication_data_type");
-  if (!config.penstock.tile_elements) json["penstock"].removeMember("tile_elements");
   const Json::Value all = json;
   remove_defaults(json, defaults);
   // The batch must be given, and the default of this type follows from another key.

@@ -50,11 +50,9 @@ Result<void> check(const RunEstimateOptions& o) {
   if (!(o.cpu_update_ratio >= 0 && o.cpu_update_ratio <= 1)) {
     return refuse("cpu_update_ratio").wanted("from 0 to 1").got(number_text(o.cpu_update_ratio));
   }
-  if (const auto format = tile_format(o.state_format, o.dtype);
-      cpu_adam::shares_parameter(format) && o.dtype != cpu_adam::shared_parameter_dtype(format)) {
+  if (const auto format = tile_format(o.state_format, o.dtype); !cpu_adam::takes_parameter(format, o.dtype)) {
     return refuse("dtype")
-        .wanted(std::string(to_string(cpu_adam::shared_parameter_dtype(format))) + ", for state format " +
-                std::string(to_string(o.state_format)))
+        .wanted("bf16, for state format " + std::string(to_string(o.state_format)))
         .got(std::string(to_string(o.dtype)));
   }
   return ok();

@@ -173,8 +173,10 @@ void add_format_rows(BadArguments& bad) {
     (void)shares_parameter(none);
     return harmless();
   });
-  bad("shared_parameter_dtype", "format", "unknown",
-      [] { return expect(shared_parameter_dtype(none) == DType::bf16, "not bf16"); });
+  bad("takes_parameter", "format", "unknown", [] {
+    (void)takes_parameter(none, DType::bf16);
+    return harmless();
+  });
   bad("to_string", "kind", "unknown",
       [] { return expect(!to_string(unknown<StateKind>).empty(), "no text"); });
 }

@@ -60,7 +60,7 @@ void add_rows(BadArguments& bad, MakeAccelerator make) {
   with("tile.first_non_finite_block", "in the state",
        [](TileBench& b) { b.tile.first_non_finite_block = b.memory.subspan(8_B, 8_B); });
   with("tile.format", "unknown", [](TileBench& b) { b.tile.format = unknown<StateFormat>; });
-  with("tile.format", "moments, with a bf16 parameter",
+  with("tile.format", "moments, with the bytes of fp32",
        [](TileBench& b) { b.tile.format = StateFormat::moments; });
   bad(function, "step", "0", [make] { return refused(TileBench(make).step({}, 0), "step"); });
   for (const float value : {nan, infinity}) {

@@ -73,7 +73,7 @@ inline constexpr std::array wrong_tiles = {
     WrongTile{"tile.elements", "the most", [](OptimizerTile& t) { t.elements = ElementCount(most); }},
     WrongTile{"tile.format", "unknown", [](OptimizerTile& t) { t.format = unknown<StateFormat>; }},
     WrongTile{"tile.optimizer", "unknown", [](OptimizerTile& t) { t.optimizer = unknown<Optimizer>; }},
-    WrongTile{"tile.format", "moments, with a bf16 parameter",
+    WrongTile{"tile.format", "moments, with the bytes of fp32",
               [](OptimizerTile& t) { t.format = StateFormat::moments; }},
 };
 /// Wrong for functions that write the parameter.

@@ -23,24 +23,19 @@ constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
 constexpr DType dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 constexpr AdamDecay decays[] = {AdamDecay::none, AdamDecay::l2, AdamDecay::decoupled};
 
-/// A state format with a dtype of the parameter.
-struct Variant {
-  StateFormat format;
-  DType parameter;
-};
+using Variant = TileKind;
 constexpr Variant variants[] = {{StateFormat::fp32, DType::fp32},    {StateFormat::fp32, DType::bf16},
                                 {StateFormat::fp32, DType::fp16},    {StateFormat::moments, DType::fp32},
-                                {StateFormat::split, DType::bf16},   {StateFormat::split_bf16, DType::bf16},
-                                {StateFormat::split_q8, DType::bf16}};
+                                {StateFormat::moments, DType::bf16}, {StateFormat::moments, DType::fp16},
+                                {StateFormat::moments_bf16},         {StateFormat::split},
+                                {StateFormat::split_bf16},           {StateFormat::split_q8}};
 
-std::string name_of(const Variant& variant) {
-  return std::string(to_string(variant.format)) + "_" + std::string(to_string(variant.parameter));
-}
 std::string format_in_cuda(const Variant& variant) {
   const std::string space = "penstock::kernels::";
   switch (variant.format) {
     case StateFormat::fp32: return space + "Fp32Format<" + cuda_type(variant.parameter) + ">";
-    case StateFormat::moments: return space + "MomentsFormat";
+    case StateFormat::moments: return space + "MomentsFormat<" + cuda_type(variant.parameter) + ">";
+    case StateFormat::moments_bf16: return space + "MomentsBf16Format";
     case StateFormat::split: return space + "SplitFormat";
     case StateFormat::split_bf16: return space + "SplitBf16Format";
     case StateFormat::split_q8: break;
@@ -169,7 +164,7 @@ TileValues values_of(std::size_t count) {
 /// Steps on the CPU and on the GPU, with gradients that change their signs.
 void expect_same_bits(const Variant& variant, DType gradient, AdamDecay decay, std::size_t count,
                       const Shifts& shifts = {}) {
-  SCOPED_TRACE(name_of(variant) + ", gradient " + std::string(to_string(gradient)) + ", decay " +
+  SCOPED_TRACE(variant.name() + ", gradient " + std::string(to_string(gradient)) + ", decay " +
                std::to_string(int(decay)) + ", " + std::to_string(count) + " elements, shifts " +
                std::to_string(shifts.state) + " " + std::to_string(shifts.gradient) + " " +
                std::to_string(shifts.parameter));
@@ -325,7 +320,7 @@ TEST(AdamPtxQ8, BoundsRunsOfCoarseCodesAsTheCpuDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, AdamPtx, testing::ValuesIn(variants),
-                         [](const auto& tested) { return name_of(tested.param); });
+                         [](const auto& tested) { return tested.param.name(); });
 
 // A warp's access to 16-bit elements beside fp32 ones is to 256 bytes, 8 of each thread: its neighbours in memory are
 // those of its fp32 accesses, which are of 16 bytes each.
@@ -344,6 +339,9 @@ TEST(AdamPtxAccesses, AreOf16BytesInAlignedTiles) {
   EXPECT_EQ(accesses(fp32_alone, DType::fp32), (Accesses{{16, (4 + 4) * 2 * threads}}));
   EXPECT_EQ(accesses(fp32, DType::bf16), (Accesses{{16, (3 + 3) * 2 * threads}, {8, (1 + 1) * 2 * threads}}));
   EXPECT_EQ(accesses(moments, DType::bf16), (Accesses{{16, (3 + 3) * 2 * threads}, {8, 2 * threads}}));
+  EXPECT_EQ(accesses(narrow_kinds[0], DType::bf16),
+            (Accesses{{16, (2 + 2) * 2 * threads}, {8, (2 + 1) * 2 * threads}}));
+  EXPECT_EQ(accesses(narrow_kinds[2], DType::bf16), (Accesses{{16, (4 + 3) * threads}}));
   EXPECT_EQ(accesses(split, DType::bf16),
             (Accesses{{16, (2 + 2) * 2 * threads}, {8, (3 + 2) * 2 * threads}}));
   EXPECT_EQ(accesses(split_bf16, DType::bf16), (Accesses{{16, (5 + 4) * threads}}));
@@ -352,7 +350,7 @@ TEST(AdamPtxAccesses, AreOf16BytesInAlignedTiles) {
   EXPECT_EQ(accesses(split_q8, DType::bf16),
             (Accesses{{16, (4 + 3) * threads}, {4, (1 + 1) * threads}, {1, 2 * threads + 2 * threads / 32}}));
   for (const Variant& variant : {fp32, moments, split, split_bf16, split_q8}) {
-    EXPECT_LE(accesses(variant, DType::bf16, {.gradient = 1}).rbegin()->first, 4u) << name_of(variant);
+    EXPECT_LE(accesses(variant, DType::bf16, {.gradient = 1}).rbegin()->first, 4u) << variant.name();
   }
 }
 

@@ -15,8 +15,9 @@ using namespace cpu_adam;
 namespace {
 
 constexpr std::size_t count = 40'000, run = 256;
-constexpr StateFormat all_formats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
-                                       StateFormat::split_q8};
+constexpr StateFormat all_formats[] = {StateFormat::fp32,       StateFormat::split,
+                                       StateFormat::split_bf16, StateFormat::split_q8,
+                                       StateFormat::moments,    StateFormat::moments_bf16};
 
 /// Segments that end within a vector, beyond a block's end and at one; and a segment of a single element.
 std::vector<AdamSegment> segments() {

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 namespace penstock::test {
@@ -17,15 +18,22 @@ using namespace cpu_adam;
 /// A tile of any format, read in double by its documented layout, independently of the kernels.
 class FormatTile {
  public:
+  /// Where nothing else is said, parameters are in bf16, but in format moments in fp32.
   FormatTile(StateFormat format, std::size_t count, DType gradient_dtype = DType::fp32,
-             std::uint64_t first_element = 0)
+             std::uint64_t first_element = 0, std::optional<DType> parameter_dtype = {})
       : format_(format),
         count_(count),
         gradient_dtype_(gradient_dtype),
+        parameter_dtype_(
+            parameter_dtype.value_or(format == StateFormat::moments ? DType::fp32 : DType::bf16)),
         first_element_(first_element),
         state_(round_up(tile_bytes(format, ElementCount(count)).value(), Alignment(4))),
         gradient_(size_of(gradient_dtype) * count),
-        parameter_(size_of(shared_parameter_dtype(format)) * count) {}
+        parameter_(size_of(parameter_dtype_) * count) {}
+
+  FormatTile(const TileKind& kind, std::size_t count, DType gradient_dtype = DType::fp32,
+             std::uint64_t first_element = 0)
+      : FormatTile(kind.format, count, gradient_dtype, first_element, kind.parameter) {}
 
   [[nodiscard]] AdamTile tile() const { return cut(0, count_); }
   /// Elements [first, first + count), `first` at a block's start.
@@ -37,7 +45,7 @@ class FormatTile {
             .parameter = parameter_.span().subspan(parameter_size() * first, parameter_size() * count),
             .elements = ElementCount(count),
             .gradient_dtype = gradient_dtype_,
-            .parameter_dtype = shared_parameter_dtype(format_),
+            .parameter_dtype = parameter_dtype_,
             .format = format_,
             .first_element = first_element_ + first};
   }
@@ -55,7 +63,7 @@ class FormatTile {
   [[nodiscard]] float master(std::size_t i) const {
     const auto [block, at, n] = place(i);
     if (format_ == StateFormat::fp32) return get(DType::fp32, block + 4 * at);
-    if (format_ == StateFormat::moments) return parameter(i);
+    if (format_ == StateFormat::moments || format_ == StateFormat::moments_bf16) return parameter(i);
     const std::size_t begin = format_ == StateFormat::split        ? 8 * n
                               : format_ == StateFormat::split_bf16 ? 4 * n
                                                                    : 0;
@@ -67,14 +75,14 @@ class FormatTile {
     return std::bit_cast<float>(tie_down ? bits + 0x10000 : bits);
   }
   [[nodiscard]] float parameter(std::size_t i) const {
-    return get(shared_parameter_dtype(format_), parameter_.span().data() + parameter_size().value() * i);
+    return get(parameter_dtype_, parameter_.span().data() + parameter_size().value() * i);
   }
   [[nodiscard]] double m(std::size_t i) const { return moment(i, 0); }
   [[nodiscard]] double v(std::size_t i) const { return std::abs(moment(i, 1)); }
   [[nodiscard]] bool stored_v_is_negative(std::size_t i) const { return std::signbit(moment(i, 1)); }
   /// The distance between the codes around moment number `which` (0: m, 1: v) of magnitude `value`.
   [[nodiscard]] double spacing(std::size_t i, std::size_t which, double value) const {
-    if (format_ == StateFormat::split_bf16) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
+    if (format_ != StateFormat::split_q8) return std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
     const int exponent = std::max(value > 0 ? std::ilogb(value) : -127, lowest_exponent(i, which));
     const bool fine = exponent >= scale(i, which) - 127 + (which == 0 ? 16 : 32);
     return std::ldexp(1.0, exponent - (which == 0 ? (fine ? 5 : 3) : (fine ? 7 : 4)));
@@ -101,7 +109,7 @@ class FormatTile {
   }
 
  private:
-  [[nodiscard]] ByteCount parameter_size() const { return size_of(shared_parameter_dtype(format_)); }
+  [[nodiscard]] ByteCount parameter_size() const { return size_of(parameter_dtype_); }
   struct Place {
     const std::byte* block;
     std::size_t at, n;
@@ -122,6 +130,7 @@ class FormatTile {
       case StateFormat::fp32: return get(DType::fp32, block + 4 * ((1 + which) * n + at));
       case StateFormat::moments:
       case StateFormat::split: return get(DType::fp32, block + 4 * (which * n + at));
+      case StateFormat::moments_bf16:
       case StateFormat::split_bf16: return get(DType::bf16, block + 2 * (which * n + at));
       default: break;
     }
@@ -151,7 +160,7 @@ class FormatTile {
 
   StateFormat format_;
   std::size_t count_;
-  DType gradient_dtype_;
+  DType gradient_dtype_, parameter_dtype_;
   std::uint64_t first_element_;
   GuardedBytes state_, gradient_, parameter_;
 };

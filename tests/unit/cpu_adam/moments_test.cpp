@@ -45,14 +45,14 @@ TEST_P(Moments, GiveTheBitsOfFp32InWholeRuns) {
 INSTANTIATE_TEST_SUITE_P(Gradients, Moments, testing::Values(DType::fp32, DType::bf16, DType::fp16),
                          [](const auto& dtype) { return std::string(to_string(dtype.param)); });
 
-TEST(MomentsTile, TakesFp32ParametersAlone) {
-  FormatTile tile(StateFormat::moments, 64);
-  AdamTile bf16 = tile.tile();
-  bf16.parameter_dtype = DType::bf16;
-  const auto refused = adam_step({}, 1, 1.0f, bf16);
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
-  EXPECT_NE(refused.error().message().find("parameter_dtype"), std::string::npos);
+TEST(MomentsTile, TakesBf16ParametersAloneWithMomentsInBf16) {
+  for (const DType other : {DType::fp32, DType::fp16}) {
+    FormatTile tile(TileKind{StateFormat::moments_bf16, other}, 64);
+    const auto refused = adam_step({}, 1, 1.0f, tile.tile());
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message().find("parameter_dtype"), std::string::npos);
+  }
 }
 
 TEST(MomentsTile, ReportsAMasterThatBecomesInfinite) {

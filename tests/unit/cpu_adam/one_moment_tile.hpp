@@ -20,6 +20,8 @@ struct OneMomentKind {
   DType gradient, parameter;
 
   friend std::ostream& operator<<(std::ostream& out, const OneMomentKind& kind) { return out << kind.name(); }
+  /// Of the stored master: in format moments it is the parameter.
+  [[nodiscard]] DType master() const { return format == StateFormat::fp32 ? DType::fp32 : parameter; }
   [[nodiscard]] std::string name() const {
     const auto text = [](std::string_view view) { return std::string(view); };
     return text(to_string(optimizer)) + "_" + text(to_string(format)) + "_" + text(to_string(gradient)) +
@@ -33,8 +35,8 @@ inline std::vector<OneMomentKind> one_moment_kinds() {
     for (const DType gradient : {DType::fp32, DType::bf16, DType::fp16}) {
       for (const DType parameter : {DType::fp32, DType::bf16, DType::fp16}) {
         kinds.push_back({optimizer, StateFormat::fp32, gradient, parameter});
+        kinds.push_back({optimizer, StateFormat::moments, gradient, parameter});
       }
-      kinds.push_back({optimizer, StateFormat::moments, gradient, DType::fp32});
     }
   }
   return kinds;
@@ -64,19 +66,20 @@ class OneMomentTile {
             .gradient_dtype = kind_.gradient,
             .parameter_dtype = kind_.parameter,
             .format = kind_.format,
+            .first_element = first,
             .optimizer = kind_.optimizer};
   }
 
   /// Masters, gradients, and the moment that the optimizer keeps.
   void set(const TileValues& values) {
     for (std::size_t i = 0; i < count_; ++i) {
-      put(DType::fp32, master_at(i), values.master[i]);
+      put(kind_.master(), master_at(i), rounded_to(kind_.master(), values.master[i]));
       put(DType::fp32, moment_at(i), kind_.optimizer == Optimizer::lion ? values.m[i] : values.v[i]);
       put(kind_.gradient, gradient_at(i), rounded_to(kind_.gradient, values.gradient[i]));
     }
   }
 
-  [[nodiscard]] float master(std::size_t i) const { return get(DType::fp32, master_at(i)); }
+  [[nodiscard]] float master(std::size_t i) const { return get(kind_.master(), master_at(i)); }
   [[nodiscard]] float moment(std::size_t i) const { return get(DType::fp32, moment_at(i)); }
   [[nodiscard]] float gradient(std::size_t i) const { return get(kind_.gradient, gradient_at(i)); }
   [[nodiscard]] float parameter(std::size_t i) const { return get(kind_.parameter, parameter_at(i)); }

@@ -34,9 +34,10 @@ TileValues mixed_values(std::size_t count) {
   return values;
 }
 
-class SplitFormats : public testing::TestWithParam<StateFormat> {};
+/// The formats whose masters contain the parameter.
+class SharingFormats : public testing::TestWithParam<TileKind> {};
 
-TEST_P(SplitFormats, GiveTheSameBitsOnEveryInstructionSetForEverySizeAndDtype) {
+TEST_P(SharingFormats, GiveTheSameBitsOnEveryInstructionSetForEverySizeAndDtype) {
   for (const std::size_t count :
        std::initializer_list<std::size_t>{0, 1, 7, 63, 64, 65, 255, 256, 257, 4099, 16383, 16384, 16385}) {
     const TileValues values = mixed_values(count);
@@ -52,7 +53,7 @@ TEST_P(SplitFormats, GiveTheSameBitsOnEveryInstructionSetForEverySizeAndDtype) {
   }
 }
 
-TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndTileSize) {
+TEST_P(SharingFormats, GiveTheSameBitsForEveryThreadCountAndTileSize) {
   constexpr std::size_t count = 5 * 16384 + 77;
   const TileValues values = mixed_values(count);
   FormatTile tile(GetParam(), count, DType::bf16, 99);
@@ -74,29 +75,7 @@ TEST_P(SplitFormats, GiveTheSameBitsForEveryThreadCountAndTileSize) {
   EXPECT_EQ(tile.bytes(), wanted);
 }
 
-TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
-  for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 255, 16384, 40001}) {
-    const TileValues values = random_values(count, count);
-    FormatTile tile(GetParam(), count);
-    tile.initialize(values.master);
-
-    std::vector<float> read(count);
-    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(0), read).has_value());
-    EXPECT_EQ(read, values.master);
-    for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(tile.master(i), values.master[i]);
-      ASSERT_EQ(tile.m(i), 0.0);
-      ASSERT_LE(tile.v(i), 0x1p-123);  // split_q8 has no zero
-    }
-    if (count < 20000) continue;
-    std::vector<float> part(20000);
-    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(16000), part).has_value());
-    EXPECT_TRUE(std::equal(part.begin(), part.end(), values.master.begin() + 16000));
-    EXPECT_FALSE(read_states(tile.tile(), StateKind::master, ElementCount(20002), part).has_value());
-  }
-}
-
-TEST_P(SplitFormats, NameTheFirstBlockThatIsNoLongerFinite) {
+TEST_P(SharingFormats, NameTheFirstBlockThatIsNoLongerFinite) {
   constexpr std::size_t count = 3 * 16384 + 3;
   constexpr float infinity = std::numeric_limits<float>::infinity();
   // Of a huge gradient only the second moment overflows.
@@ -116,6 +95,36 @@ TEST_P(SplitFormats, NameTheFirstBlockThatIsNoLongerFinite) {
             << to_string(isa) << " " << gradient << " " << master << " at " << at;
       }
     }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, SharingFormats,
+                         testing::Values(TileKind{StateFormat::split}, TileKind{StateFormat::split_bf16},
+                                         TileKind{StateFormat::split_q8}, narrow_kinds[0], narrow_kinds[1],
+                                         narrow_kinds[2]),
+                         [](const auto& tested) { return tested.param.name(); });
+
+class SplitFormats : public testing::TestWithParam<StateFormat> {};
+
+TEST_P(SplitFormats, StartFromTheGivenMastersAndGiveThemBack) {
+  for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 255, 16384, 40001}) {
+    const TileValues values = random_values(count, count);
+    FormatTile tile(GetParam(), count);
+    tile.initialize(values.master);
+
+    std::vector<float> read(count);
+    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(0), read).has_value());
+    EXPECT_EQ(read, values.master);
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(tile.master(i), values.master[i]);
+      ASSERT_EQ(tile.m(i), 0.0);
+      ASSERT_LE(tile.v(i), 0x1p-123);  // split_q8 has no zero
+    }
+    if (count < 20000) continue;
+    std::vector<float> part(20000);
+    ASSERT_TRUE(read_states(tile.tile(), StateKind::master, ElementCount(16000), part).has_value());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), values.master.begin() + 16000));
+    EXPECT_FALSE(read_states(tile.tile(), StateKind::master, ElementCount(20002), part).has_value());
   }
 }
 
@@ -201,7 +210,9 @@ TEST_P(LossyFormats, LetTheSecondMomentFollowItsMeanAtBeta2Of0999) {
   compare(0.02);  // after as many steps without any gradient: 0.135 of what it was
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, LossyFormats, testing::Values(StateFormat::split_bf16, StateFormat::split_q8),
+INSTANTIATE_TEST_SUITE_P(Every, LossyFormats,
+                         testing::Values(StateFormat::split_bf16, StateFormat::split_q8,
+                                         StateFormat::moments_bf16),
                          [](const auto& tested) { return std::string(to_string(tested.param)); });
 
 TEST(StateFormat, SizesTilesAndBlocks) {
@@ -215,10 +226,12 @@ TEST(StateFormat, SizesTilesAndBlocks) {
   };
   EXPECT_EQ(bytes(StateFormat::split, 20000), 200'000u);
   EXPECT_EQ(bytes(StateFormat::split_bf16, 20000), 120'000u);
+  EXPECT_EQ(bytes(StateFormat::moments, 20000), 160'000u);
+  EXPECT_EQ(bytes(StateFormat::moments_bf16, 20000), 80'000u);
   EXPECT_EQ(bytes(StateFormat::split_q8, 16384), 65'536u + 8192 + 128);
   EXPECT_EQ(bytes(StateFormat::split_q8, 16384 + 257), 65'536u + 8192 + 128 + 4 * 257 + 129 + 4);
   EXPECT_EQ(bytes(StateFormat::split_q8, 0), 0u);
-  EXPECT_FALSE(tile_bytes(static_cast<StateFormat>(7), ElementCount(1)).has_value());
+  EXPECT_FALSE(tile_bytes(static_cast<StateFormat>(6), ElementCount(1)).has_value());
   EXPECT_EQ(default_tile_elements(StateFormat::fp32), ElementCount(262'144));
   EXPECT_EQ(default_tile_elements(StateFormat::split_bf16), ElementCount(524'288));
 }
@@ -228,6 +241,8 @@ TEST(StateFormat, AlignsATileToItsWidestState) {
   EXPECT_EQ(state_alignment(StateFormat::split), Alignment(4));
   EXPECT_EQ(state_alignment(StateFormat::split_bf16), Alignment(2));
   EXPECT_EQ(state_alignment(StateFormat::split_q8), Alignment(2));
+  EXPECT_EQ(state_alignment(StateFormat::moments), Alignment(4));
+  EXPECT_EQ(state_alignment(StateFormat::moments_bf16), Alignment(2));
 }
 
 }  // namespace

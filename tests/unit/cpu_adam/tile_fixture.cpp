@@ -20,11 +20,16 @@ const Layout& layout_of(DType dtype) {
 
 }  // namespace
 
+double spacing_of(DType dtype, double value) {
+  const Layout& layout = layout_of(dtype);
+  const int exponent = value == 0 ? layout.exponent_min : std::max(std::ilogb(value), layout.exponent_min);
+  return std::ldexp(1.0, exponent - layout.mantissa_bits);
+}
+
 float rounded_to(DType dtype, double value) {
   if (dtype == DType::fp32 || !std::isfinite(value) || value == 0.0) return static_cast<float>(value);
   const Layout& layout = layout_of(dtype);
-  const int exponent = std::max(std::ilogb(value), layout.exponent_min);
-  const double unit = std::ldexp(1.0, exponent - layout.mantissa_bits);
+  const double unit = spacing_of(dtype, value);
   const double rounded = std::nearbyint(value / unit) * unit;  // the default mode: ties to even
   if (std::abs(rounded) >= std::ldexp(1.0, layout.exponent_max + 1)) {
     return std::copysign(std::numeric_limits<float>::infinity(), static_cast<float>(value));

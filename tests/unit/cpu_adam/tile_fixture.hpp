@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 namespace penstock::test {
@@ -37,6 +38,22 @@ inline TileValues random_values(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
+/// A state format and what its parameters are.
+struct TileKind {
+  StateFormat format;
+  DType parameter = DType::bf16;
+
+  [[nodiscard]] std::string name() const {
+    return std::string(to_string(format)) + "_" + std::string(to_string(parameter));
+  }
+  /// The master that a tile is given `master` as.
+  [[nodiscard]] float stored(float master) const;
+};
+/// The kinds whose 16-bit parameters are the masters.
+inline constexpr TileKind narrow_kinds[] = {{StateFormat::moments, DType::bf16},
+                                            {StateFormat::moments, DType::fp16},
+                                            {StateFormat::moments_bf16, DType::bf16}};
+
 /// A master halfway between two bf16 numbers: every other one of which is rounded down, half of them negative.
 inline float tie(std::size_t number) {
   const float magnitude = static_cast<float>(2 * (number % 128) + 1 + 256) * 0x1p-8f;
@@ -45,9 +62,16 @@ inline float tie(std::size_t number) {
 
 /// 16-bit formats as the tests write them, independently of the library: through double and std::ldexp.
 [[nodiscard]] float rounded_to(DType dtype, double value);
+/// The distance between the numbers of a 16-bit dtype around `value`.
+[[nodiscard]] double spacing_of(DType dtype, double value);
 /// Stores `value`, which the dtype represents.
 void put(DType dtype, std::byte* at, float value);
 [[nodiscard]] float get(DType dtype, const std::byte* at);
+
+inline float TileKind::stored(float master) const {
+  const bool is_parameter = format == StateFormat::moments || format == StateFormat::moments_bf16;
+  return is_parameter ? rounded_to(parameter, master) : master;
+}
 
 /// A tile whose three spans end at inaccessible pages, or `slack` elements before.
 class TileMemory {

@@ -12,8 +12,14 @@ namespace penstock::test {
 using namespace cpu_adam;
 namespace {
 
-constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
-                                   StateFormat::split_q8, StateFormat::moments};
+constexpr TileKind kinds[] = {{StateFormat::fp32},
+                              {StateFormat::split},
+                              {StateFormat::split_bf16},
+                              {StateFormat::split_q8},
+                              {StateFormat::moments, DType::fp32},
+                              narrow_kinds[0],
+                              narrow_kinds[1],
+                              narrow_kinds[2]};
 constexpr AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f};
 
 struct States {
@@ -43,7 +49,7 @@ void train(FormatTile& tile, std::size_t count, std::uint64_t first_step, std::u
   }
 }
 
-class TileStates : public testing::TestWithParam<StateFormat> {};
+class TileStates : public testing::TestWithParam<TileKind> {};
 
 TEST_P(TileStates, AreRestoredSoThatLaterStepsGiveTheSameResult) {
   for (const std::size_t count : std::initializer_list<std::size_t>{0, 1, 255, 257, 16384, 40001}) {
@@ -86,12 +92,12 @@ TEST_P(TileStates, AreRestoredWhereEveryMasterIsHalfwayBetweenTwoParameters) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto upper = static_cast<std::uint32_t>(0x3f00 + i);
     states.master[i] = std::bit_cast<float>(upper << 16 | 0x8000u | (i % 2 == 0 ? 0x80000000u : 0u));
-    states.first_moment[i] = static_cast<float>(i) - 300;
+    states.first_moment[i] = i % 7 == 0 ? 0.0f : static_cast<float>(i) - 300;  // else fp16 masters overflow
     states.second_moment[i] = i % 7 == 0 ? -0.0f : static_cast<float>(i);
   }
   ASSERT_TRUE(restore_tile(states.view(), tile.tile()).has_value());
   const States read = states_of(tile, count);
-  EXPECT_EQ(read.master, states.master);
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(read.master[i], GetParam().stored(states.master[i])) << i;
   EXPECT_TRUE(
       std::all_of(read.second_moment.begin(), read.second_moment.end(), [](float v) { return v >= 0; }));
 
@@ -109,18 +115,18 @@ TEST_P(TileStates, OfAnotherFormatAreRoundedToTheNearestValue) {
   source.initialize(random_values(count, 1).master);
   train(source, count, 1, 2);
   const States states = states_of(source, count);
+  const StateFormat format = GetParam().format;
   ASSERT_TRUE(restore_tile(states.view(), tile.tile()).has_value());
   for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(tile.master(i), states.master[i]);
-    if (GetParam() == StateFormat::fp32 || GetParam() == StateFormat::moments ||
-        GetParam() == StateFormat::split) {
+    ASSERT_EQ(tile.master(i), GetParam().stored(states.master[i]));
+    if (format == StateFormat::fp32 || format == StateFormat::moments || format == StateFormat::split) {
       ASSERT_EQ(tile.m(i), states.first_moment[i]);
       ASSERT_EQ(tile.v(i), states.second_moment[i]);
       continue;
     }
     const double m = states.first_moment[i];
     double v = states.second_moment[i];
-    if (GetParam() == StateFormat::split_q8) v = std::max(v, std::ldexp(1.0, tile.lowest_exponent(i, 1)));
+    if (format == StateFormat::split_q8) v = std::max(v, std::ldexp(1.0, tile.lowest_exponent(i, 1)));
     ASSERT_LE(std::abs(tile.m(i) - m), 0.5 * tile.spacing(i, 0, std::abs(m))) << i;
     ASSERT_LE(std::abs(tile.v(i) - v), 0.5 * tile.spacing(i, 1, v)) << i;
   }
@@ -163,8 +169,8 @@ TEST_P(TileStates, ThatAreInvalidAreRefusedAndChangeNothing) {
   EXPECT_FALSE(read_states(tile.tile(), StateKind::first_moment, ElementCount(~0ull), values));
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, TileStates, testing::ValuesIn(formats),
-                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Every, TileStates, testing::ValuesIn(kinds),
+                         [](const auto& tested) { return tested.param.name(); });
 
 }  // namespace
 }  // namespace penstock::test

@@ -52,14 +52,14 @@ class Reference {
   std::vector<double> m_, v_, changes_;
 };
 
-/// A tile of some format.
+/// A tile of a kind with 16-bit parameters.
 class Trainee {
  public:
-  Trainee(StateFormat format, std::size_t elements)
-      : state_(tile_bytes(format, ElementCount(elements)).value().value() / sizeof(float) + 1),
+  Trainee(const TileKind& kind, std::size_t elements)
+      : state_(tile_bytes(kind.format, ElementCount(elements)).value().value() / sizeof(float) + 1),
         parameter_(elements),
         masters_(elements),
-        format_(format) {
+        kind_(kind) {
     EXPECT_TRUE(initialize_tile(ConstHostSpan(std::span(masters_)), DType::fp32, tile()).has_value());
   }
 
@@ -78,18 +78,19 @@ class Trainee {
  private:
   [[nodiscard]] AdamTile tile() {
     const ElementCount elements(masters_.size());
-    return {.state = HostSpan(std::span(state_)).subspan({}, tile_bytes(format_, elements).value()),
+    return {.state = HostSpan(std::span(state_)).subspan({}, tile_bytes(kind_.format, elements).value()),
             .gradient = {},
             .parameter = HostSpan(std::span(parameter_)),
             .elements = elements,
             .gradient_dtype = DType::fp32,
-            .format = format_};
+            .parameter_dtype = kind_.parameter,
+            .format = kind_.format};
   }
 
   std::vector<float> state_;
   std::vector<std::uint16_t> parameter_;
   std::vector<float> masters_, before_;
-  StateFormat format_;
+  TileKind kind_;
 };
 
 }  // namespace
@@ -131,14 +132,14 @@ std::vector<GradientSeries> all_series() {
           noise_beside_outliers(1e6f, "outlier 1e6")};
 }
 
-std::vector<UpdateError> update_errors(const GradientSeries& series, std::span<const StateFormat> formats,
+std::vector<UpdateError> update_errors(const GradientSeries& series, std::span<const TileKind> kinds,
                                        std::size_t elements, std::uint64_t steps) {
   Random random(1);
   Reference reference(elements);
   std::deque<Trainee> trainees;
-  for (const StateFormat format : formats) trainees.emplace_back(format, elements);
+  for (const TileKind& kind : kinds) trainees.emplace_back(kind, elements);
   std::vector<float> gradient(elements);
-  std::vector<double> travel(elements), square_errors(formats.size());
+  std::vector<double> travel(elements), square_errors(kinds.size());
   double squares = 0;
   for (std::uint64_t step = 1; step <= steps; ++step) {
     for (std::size_t i = 0; i < elements; ++i) gradient[i] = series.gradient(random, i, step);
@@ -149,14 +150,14 @@ std::vector<UpdateError> update_errors(const GradientSeries& series, std::span<c
       const double change = reference.changes()[i];
       travel[i] += change;
       squares += change * change;
-      for (std::size_t f = 0; f < formats.size(); ++f) {
+      for (std::size_t f = 0; f < kinds.size(); ++f) {
         square_errors[f] += std::pow(trainees[f].change(i) - change, 2);
       }
     }
   }
 
   std::vector<UpdateError> errors;
-  for (std::size_t f = 0; f < formats.size(); ++f) {
+  for (std::size_t f = 0; f < kinds.size(); ++f) {
     double along = 0, distance = 0;
     for (std::size_t i = 0; i < elements; ++i) {
       if (!series.is_counted(i)) continue;

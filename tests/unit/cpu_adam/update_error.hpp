@@ -1,5 +1,7 @@
 #pragma once
 
+#include "tile_fixture.hpp"
+
 #include <penstock/cpu_adam/adam.hpp>
 
 #include <cstdint>
@@ -39,9 +41,9 @@ struct UpdateError {
   double travel_bias;
 };
 
-/// The errors of each format.
+/// The errors of each kind of tile.
 [[nodiscard]] std::vector<UpdateError> update_errors(const GradientSeries& series,
-                                                     std::span<const StateFormat> formats,
-                                                     std::size_t elements, std::uint64_t steps);
+                                                     std::span<const TileKind> kinds, std::size_t elements,
+                                                     std::uint64_t steps);
 
 }  // namespace penstock::test

@@ -89,14 +89,17 @@ TEST_F(CudaKernels, GiveTheHostsBitsForEveryOperationSizeAndDtype) {
 
 using kernels::AdamDecay, kernels::StateFormat;
 
-constexpr StateFormat formats[] = {StateFormat::fp32, StateFormat::moments, StateFormat::split,
-                                   StateFormat::split_bf16, StateFormat::split_q8};
+/// Formats, each with a dtype that its parameters can have.
+constexpr std::pair<StateFormat, DType> formats[] = {
+    {StateFormat::fp32, DType::bf16},         {StateFormat::moments, DType::fp32},
+    {StateFormat::moments, DType::bf16},      {StateFormat::moments, DType::fp16},
+    {StateFormat::moments_bf16, DType::bf16}, {StateFormat::split, DType::bf16},
+    {StateFormat::split_bf16, DType::bf16},   {StateFormat::split_q8, DType::bf16}};
 
 TEST_F(CudaKernels, UpdateATileToTheBitsOfTheCpu) {
-  for (const StateFormat format : formats) {
+  for (const auto& [format, parameter_dtype] : formats) {
     for (const std::uint64_t count : sizes) {
       const AdamDecay mode = count % 2 == 0 ? AdamDecay::decoupled : AdamDecay::l2;
-      const DType parameter_dtype = cpu_adam::shared_parameter_dtype(format);
       const cpu_adam::AdamConfig config{.learning_rate = 1e-2f, .weight_decay = 0.1f, .decay_mode = mode};
       std::vector<std::byte> state_bytes(cpu_adam::tile_bytes(format, ElementCount(count)).value().value()),
           parameter_bytes(size_of(parameter_dtype).value() * count),
@@ -137,9 +140,8 @@ TEST(CudaAdam, RefusesWrongArgumentsByName) {
   const auto span = [](std::uint64_t address, std::uint64_t size) {
     return DeviceSpan(DeviceAddress(address), ByteCount(size));
   };
-  const auto tile = [&](StateFormat format) {
+  const auto tile = [&](StateFormat format, DType parameter = DType::bf16) {
     const std::uint64_t count = 100;
-    const DType parameter = cpu_adam::shared_parameter_dtype(format);
     return kernels::DeviceAdamTile{
         .state = span(0x10000, cpu_adam::tile_bytes(format, ElementCount(count)).value().value()),
         .gradient = {span(0x20000, 2 * count), DType::bf16},
@@ -161,29 +163,27 @@ TEST(CudaAdam, RefusesWrongArgumentsByName) {
   kernels::DeviceAdamTile wrong = tile(StateFormat::fp32);
   wrong.format = static_cast<StateFormat>(9);
   expect_refused(wrong, "format");
-  for (const StateFormat format : formats) {
+  for (const auto& [format, parameter] : formats) {
     SCOPED_TRACE(to_string(format));
     const std::uint64_t size = tile(format).state.size().value();
     for (const DeviceSpan state : {span(0x10000, size - 1), span(0x10000, size + 1), span(0, size),
                                    span(0x10001, size), span(0x2ff80, size), span(0x1ff80, size)}) {
-      wrong = tile(format);
+      wrong = tile(format, parameter);
       wrong.state = state;
       expect_refused(wrong, "state");
     }
-    wrong = tile(format);
+    wrong = tile(format, parameter);
     wrong.step = 0;
-    const bool rounds = format == StateFormat::split_bf16 || format == StateFormat::split_q8;
-    if (rounds) expect_refused(wrong, "step");
-    if (format != StateFormat::fp32) {
-      wrong = tile(format);
-      wrong.parameter = {span(0x30000, 200), DType::fp16};
-      expect_refused(wrong, "parameter");
-    }
-    wrong = tile(format);
+    const bool exact =
+        format == StateFormat::fp32 || format == StateFormat::split || parameter == DType::fp32;
+    if (!exact) expect_refused(wrong, "step");
+    if (format != StateFormat::fp32 && format != StateFormat::moments)
+      expect_refused(tile(format, DType::fp16), "parameter");
+    wrong = tile(format, parameter);
     wrong.parameter.bytes = span(0x30000, 4);
     expect_refused(wrong, "parameter");
     for (const DeviceSpan flag : {span(0, 8), span(0x40000, 4), span(0x40004, 8), span(0x10000, 8)}) {
-      wrong = tile(format);
+      wrong = tile(format, parameter);
       wrong.first_non_finite_block = flag;
       expect_refused(wrong, "first_non_finite_block");
     }

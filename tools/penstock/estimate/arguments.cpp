@@ -54,7 +54,7 @@ void add_run_options(CLI::App& command, EstimateOptions& o) {
       ->check(CLI::Range(1u, 65535u))
       ->capture_default_str();
   command.add_option("--state-format", o.state_format, "Format of masters and moments")
-      ->check(CLI::IsMember({"fp32", "split", "split_bf16", "split_q8"}))
+      ->check(CLI::IsMember({"fp32", "split", "split_bf16", "split_q8", "moments", "moments_bf16"}))
       ->capture_default_str();
   CLI::Option* config = command
                             .add_option("--config", o.config,
@@ -176,7 +176,10 @@ DType dtype_of(const std::string& name) {
 
 cpu_adam::StateFormat state_format_of(const std::string& name) {
   using enum cpu_adam::StateFormat;
-  return name == "split" ? split : name == "split_bf16" ? split_bf16 : name == "split_q8" ? split_q8 : fp32;
+  for (const cpu_adam::StateFormat format : {split, split_bf16, split_q8, moments, moments_bf16}) {
+    if (name == to_string(format)) return format;
+  }
+  return fp32;
 }
 
 zero::estimate::RunShape run_of(const EstimateOptions& options) {

@@ -35,7 +35,7 @@ struct OffloadConfig {
 };
 
 /// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. The CPU alone updates by Lion and
-/// Adagrad, whose states are kept in format fp32. See cpu_adam/optimizers.hpp for the formulas.
+/// Adagrad, whose states are kept in format fp32 or moments. See cpu_adam/optimizers.hpp for the formulas.
 struct OptimizerConfig {
   cpu_adam::Optimizer type = cpu_adam::Optimizer::adam;
   cpu_adam::AdamDecay decay_mode =
@@ -83,8 +83,10 @@ struct PenstockConfig {
   Release release = Release::planned;
   tiers::EngineChoice io_engine = tiers::EngineChoice::automatic;
   Integrity integrity = Integrity::checksum;
-  cpu_adam::StateFormat state_format =
-      cpu_adam::StateFormat::fp32;  ///< of masters and moments; split formats support bf16 only
+  /// Of masters and moments; split formats support bf16 only. In a file, `moments` is
+  /// bf16.bf16_master_weights_and_grads or fp16.fp16_master_weights_and_grads, and `moments_bf16` is
+  /// bf16.bf16_optimizer_states: the parameters, in 16 bits, are the masters.
+  cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
   UpdateSplit update_split = UpdateSplit::ratio;
   /// Of gradients; empty: native if the ranks' transport has one, else exact. A single rank has nothing to reduce.
   std::optional<Reduction> reduction;

@@ -34,15 +34,16 @@ constexpr std::uint32_t ranks = 2;
 
 /// Files in which every supported key matters in at least one.
 const char* const scenarios[] = {
-    // The optimizer alone on two disks, bf16.
-    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+    // The optimizer alone on two disks, bf16 masters.
+    R"({"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": ["/no/a", "/no/b"]}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}},
         "penstock": {"tile_elements": 16384, "path_weights": [1, 2], "path_nodes": [0, 1],
                      "rank_nodes": [0, 1], "threads": 1}})",
-    // The parameters alone on a disk, fp16, L2 decay.
+    // The parameters on a disk, the optimizer in host memory, fp16, L2 decay.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": true, "loss_scale": 64},
-        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"}},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"},
+                              "offload_optimizer": {"device": "cpu"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
     // A dynamic loss scale, and schedulers.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
@@ -145,9 +146,10 @@ std::string observe_plan(const Config& config) {
                                 plan->update.device_bytes()}) {
     text << bytes.value() << ' ';
   }
-  text << plan->tiles << ' ' << plan->tiles_in_host << ' ' << plan->tiles_ahead << ' '
-       << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk << plan->gradients_on_disk << ' '
-       << to_string(plan->update.split) << ' ' << plan->update.tiles_on_device << ' ' << plan->update.flats;
+  text << plan->tile_elements.value() << ' ' << plan->tiles << ' ' << plan->tiles_in_host << ' '
+       << plan->tiles_ahead << ' ' << plan->tiles_ahead_next_flats << ' ' << plan->shards_on_disk
+       << plan->gradients_on_disk << ' ' << to_string(plan->update.split) << ' '
+       << plan->update.tiles_on_device << ' ' << plan->update.flats;
   return text.str();
 }
 

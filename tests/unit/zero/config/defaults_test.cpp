@@ -2,6 +2,8 @@
 
 #include "kit/print.hpp"
 
+#include <penstock/zero/layout/memory_plan.hpp>
+
 #include <gtest/gtest.h>
 #include <tuple>
 
@@ -55,6 +57,37 @@ TEST(ConfigDefaults, MeansInCodeWhatTheSmallestFileMeans) {
     ASSERT_TRUE(smallest) << smallest.error().message();
     expect_equal(*smallest, expected);
     EXPECT_TRUE(expected.validate()) << expected.validate().error().message();
+  }
+}
+
+// A default that is written must not be read back as a value that was given: it would act like one.
+TEST(ConfigDefaults, AreReadBackFromTheirTextWithEveryMemberEqual) {
+  const std::string rest = R"("train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "cpu"}})";
+  for (
+      const std::string& text :
+      {std::string(R"({"train_micro_batch_size_per_gpu": 1})"), "{" + rest + "}",
+       R"({"bf16": {"enabled": true}, "penstock": {"state_format": "split", "tile_elements": 32768}, )" +
+           rest + "}",
+       R"({"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, )" + rest + "}",
+       R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}, )" + rest + "}",
+       R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}, )" +
+           rest + "}"}) {
+    const auto config = read(text);
+    ASSERT_TRUE(config) << config.error().message();
+
+    const auto again = read(config->to_json());
+
+    ASSERT_TRUE(again) << again.error().message();
+    expect_equal(*again, *config);
+    const auto plan = [](const Config& of) {
+      return plan_memory(of,
+                         {.units = {{.name = "layer", .parameters = {{"weight", ElementCount(1'000'000)}}}}},
+                         1, 1)
+          .value();
+    };
+    EXPECT_EQ(plan(*again).tile_elements, plan(*config).tile_elements);
+    EXPECT_EQ(plan(*again).fingerprint, plan(*config).fingerprint);
   }
 }
 

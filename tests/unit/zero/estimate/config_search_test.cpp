@@ -182,6 +182,24 @@ TEST(ConfigSearch, LeavesOutWhatTheConfigurationCannotHave) {
   EXPECT_EQ(ConfigSearch::run(neither, small_gpt2()).error().code(), ErrorCode::invalid_argument);
 }
 
+// The keys that make the parameters the masters are the user's choice, not a way to need less memory.
+TEST(ConfigSearch, KeepsTheMastersOfItsBase) {
+  using cpu_adam::StateFormat;
+  for (const StateFormat format : {StateFormat::moments, StateFormat::moments_bf16}) {
+    SearchOptions options = options_with({}, {});
+    options.lossy = true;
+    options.base.penstock.state_format = format;
+    const auto candidates = search(options).candidates;
+    EXPECT_EQ(candidates.size(), format == StateFormat::moments ? 6u : 10u);
+    for (const Candidate& candidate : candidates) {
+      EXPECT_EQ(candidate.config.penstock.state_format, format);
+      const auto read = Config::from_text(to_short_json(candidate.config), "text", 2);
+      ASSERT_TRUE(read) << read.error().message();
+      EXPECT_EQ(read->to_json(), candidate.config.to_json());
+    }
+  }
+}
+
 TEST(ConfigSearch, ReturnsTheErrorOfAConfigurationThatCannotBeUsed) {
   SearchOptions options = options_with({}, {});
   options.base.penstock.path_weights = {1, 2, 3};
