@@ -25,6 +25,10 @@ bool sums_operands(const ModelConfig& config) {
   });
 }
 
+std::uint64_t rank_of(const ModelConfig& config) {
+  return config.lora ? config.lora->rank : 0;
+}
+
 }  // namespace
 
 /// Consecutive ranges of a buffer, or their total size where there is no buffer yet.
@@ -72,7 +76,9 @@ struct Tensors {
             .norm2 = operand(width),
             .norm2_statistics = floats(2 * rows),
             .up = operand(4 * width),
-            .gelu = operand(4 * width)};
+            .gelu = operand(4 * width),
+            .qkv_adapted = operand(rank_of(config)),
+            .proj_adapted = operand(rank_of(config))};
   }
 };
 
@@ -120,6 +126,7 @@ void Activations::lay_out_shared(const ModelConfig& config, const Options& optio
                        options.operands};
   wide_gradient = take.operand(4 * width);
   projections = take.floats(rows * config.heads);
+  adapted_gradient = take.operand(rank_of(config));
   if (sums_operands(config)) summed_gradient = take.floats(rows * 4 * width);
 }
 

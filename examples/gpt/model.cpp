@@ -19,17 +19,25 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
   PENSTOCK_TRY(config.validate());
   const std::uint32_t head_width = config.width / config.heads;
-  const auto [most, multiple] = ops.limits();
-  if (head_width <= most && head_width % multiple == 0) return Model(config, ops);
-  return Error::invalid_argument("Model::create")
-      .object("width of a head (--width / --heads)")
-      .wanted("a multiple of " + std::to_string(multiple) + ", at most " + std::to_string(most) +
-              ", on this device")
-      .got(head_width);
+  const auto [most, multiple, rank_multiple] = ops.limits();
+  if (head_width > most || head_width % multiple != 0) {
+    return Error::invalid_argument("Model::create")
+        .object("width of a head (--width / --heads)")
+        .wanted("a multiple of " + std::to_string(multiple) + ", at most " + std::to_string(most) +
+                ", on this device")
+        .got(head_width);
+  }
+  if (config.lora && config.lora->rank % rank_multiple != 0) {
+    return Error::invalid_argument("Model::create")
+        .object("rank of the adapters (--lora)")
+        .wanted("a multiple of " + std::to_string(rank_multiple) + " on this device")
+        .got(config.lora->rank);
+  }
+  return Model(config, ops);
 }
 
-Result<void> Model::check(const char* operation, std::size_t unit,
-                          std::span<const DeviceTensor> weights) const {
+Result<void> Model::check(const char* operation, std::size_t unit, std::span<const DeviceTensor> tensors,
+                          Tensors are) const {
   if (unit >= description_.units().size()) {
     return Error::invalid_argument(operation)
         .object("unit")
@@ -37,22 +45,24 @@ Result<void> Model::check(const char* operation, std::size_t unit,
         .got(unit);
   }
   const UnitDescription& described = description_.units()[unit];
-  if (weights.size() != described.tensor_count()) {
+  if (tensors.size() != described.tensor_count()) {
     return Error::invalid_argument(operation)
         .object(described.name)
         .reason("number of tensors differs")
         .wanted(described.tensor_count())
-        .got(weights.size());
+        .got(tensors.size());
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t owned = described.parameters.size();
     const ParameterDescription& parameter =
         i < owned ? described.parameters[i] : description_.parameter(described.uses[i - owned]);
-    if (weights[i].count() != parameter.count) {
+    const bool empty = are == Tensors::gradients && parameter.frozen;
+    const penstock::ElementCount wanted = empty ? penstock::ElementCount() : parameter.count;
+    if (tensors[i].count() != wanted) {
       return Error::invalid_argument(operation)
           .object(described.name + "." + parameter.name)
-          .wanted(parameter.count)
-          .got(weights[i].count());
+          .wanted(wanted)
+          .got(tensors[i].count());
     }
   }
   return penstock::ok();
@@ -94,7 +104,7 @@ Result<void> Model::backward(StreamHandle stream, std::size_t unit, std::span<co
   PENSTOCK_TRY(check("Model::backward", unit, weights));
   std::vector<DeviceTensor> tensors;
   for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
-  PENSTOCK_TRY(check("Model::backward (gradients)", unit, tensors));
+  PENSTOCK_TRY(check("Model::backward (gradients)", unit, tensors, Tensors::gradients));
 
   if (unit == 0) {
     backward_embed(stream, gradients, activations);
@@ -134,12 +144,24 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
   const DeviceTensor in = a.residual[layer], w = weights.first, b = weights.second;
   switch (piece.kind) {
     case Kind::norm1: ops_->layer_norm(stream, norm, in, w, b, block.norm1, block.norm1_statistics); break;
+    case Kind::qkv_adapter:
+      forward_adapter(stream, piece, weights, block.norm1, block.qkv_adapted, {}, block.qkv, a);
+      break;
     case Kind::qkv:
-      ops_->linear(stream, size, {block.norm1, w, b}, block.qkv);
+      if (config_.lora) {
+        ops_->linear_add(stream, size, {block.norm1, w, b}, block.qkv, block.qkv);
+      } else {
+        ops_->linear(stream, size, {block.norm1, w, b}, block.qkv);
+      }
       if (piece.ends_layer())
         ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
       break;
-    case Kind::proj: ops_->linear_add(stream, size, {block.attended, w, b}, in, block.middle); break;
+    case Kind::proj_adapter:
+      forward_adapter(stream, piece, weights, block.attended, block.proj_adapted, in, block.middle, a);
+      break;
+    case Kind::proj:
+      ops_->linear_add(stream, size, {block.attended, w, b}, config_.lora ? block.middle : in, block.middle);
+      break;
     case Kind::norm2:
       ops_->layer_norm(stream, norm, block.middle, w, b, block.norm2, block.norm2_statistics);
       break;
@@ -148,6 +170,29 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
       ops_->linear_add(stream, size, {block.gelu, w, b}, block.middle, a.residual[layer + 1]);
       break;
   }
+}
+
+void Model::forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                            DeviceTensor x, DeviceTensor adapted, std::optional<DeviceTensor> residual,
+                            DeviceTensor y, const Activations& a) {
+  ops_->linear(stream, size_of_a(piece, a), {x, weights.first, {}}, adapted);
+  const Ops::Linear second{adapted, weights.second, {}};
+  if (residual) {
+    ops_->linear_add(stream, size_of_b(piece, a), second, *residual, y);
+  } else {
+    ops_->linear(stream, size_of_b(piece, a), second, y);
+  }
+}
+
+void Model::backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                             const PieceGradients& gradients, const AdapterGradients& tensors,
+                             const Activations& a) {
+  const MatmulSize size_a = size_of_a(piece, a), size_b = size_of_b(piece, a);
+  const DeviceTensor dadapted = a.adapted_gradient;
+  ops_->linear_gradients(stream, size_b, tensors.dy, tensors.adapted, gradients.second, {});
+  ops_->linear_backward(stream, size_b, tensors.dy, weights.second, {dadapted});
+  ops_->linear_gradients(stream, size_a, dadapted, tensors.x, gradients.first, {});
+  ops_->linear_backward(stream, size_a, dadapted, weights.first, {tensors.dx, GradientWrite::accumulate});
 }
 
 void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
@@ -175,6 +220,10 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
       parameters(a.rounded_gradient, block.attended);
       backward_attended(stream, piece, w, a);
       break;
+    case Kind::proj_adapter:
+      backward_adapter(stream, piece, weights, gradients,
+                       {block.attended, block.proj_adapted, a.rounded_gradient, a.attended_gradient}, a);
+      break;
     case Kind::qkv:
       if (piece.ends_layer()) {
         ops_->attention_backward(stream, attention_size(a),
@@ -187,6 +236,10 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
       }
       parameters(dqkv, block.norm1);
       backward_norm_input(stream, piece, dqkv, w, a);
+      break;
+    case Kind::qkv_adapter:
+      backward_adapter(stream, piece, weights, gradients,
+                       {block.norm1, block.qkv_adapted, dqkv, a.branch_gradient}, a);
       break;
     case Kind::norm1:
       backward_norm(stream, a.residual[layer], block.norm1_statistics, w, gradients, a);

@@ -5,6 +5,8 @@
 #include "gpt/ops.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 namespace gpt {
@@ -18,8 +20,7 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head that is not
-  /// within Ops::limits().
+  /// Errors: those of ModelConfig::validate(); invalid_argument, for a head or a rank that is not within Ops::limits().
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -40,7 +41,7 @@ class Model {
                                                  Activations& activations);
 
   /// Enqueues the backward of unit `unit`, of the loss `loss_scale` × mean cross-entropy, and writes each
-  /// gradient once. Errors: as forward().
+  /// gradient once. Those of frozen parameters are empty. Errors: as forward().
   [[nodiscard]] penstock::Result<void> backward(StreamHandle stream, std::size_t unit,
                                                 std::span<const DeviceTensor> weights,
                                                 std::span<const Gradient> gradients, Activations& activations,
@@ -49,8 +50,11 @@ class Model {
  private:
   Model(const ModelConfig& config, Ops& ops) : config_(config), description_(config), ops_(&ops) {}
 
+  /// Whether `tensors` are those of the unit's parameters, or of their gradients.
+  enum class Tensors : std::uint8_t { parameters, gradients };
   [[nodiscard]] penstock::Result<void> check(const char* operation, std::size_t unit,
-                                             std::span<const DeviceTensor> weights) const;
+                                             std::span<const DeviceTensor> tensors,
+                                             Tensors are = Tensors::parameters) const;
   [[nodiscard]] bool is_head(std::size_t unit) const { return unit + 1 == description_.units().size(); }
 
   void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
@@ -70,6 +74,18 @@ class Model {
                      const PieceWeights& weights, Activations& a);
   void backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
                       const PieceWeights& weights, const PieceGradients& gradients, Activations& a);
+  /// The two products of an adapter, whose weights are a and b: keeps `adapted`, its scaled product with a. y[rows,
+  /// outputs] is the product with b, or `residual` and that.
+  void forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                       DeviceTensor x, DeviceTensor adapted, std::optional<DeviceTensor> residual,
+                       DeviceTensor y, const Activations& a);
+  struct AdapterGradients {
+    DeviceTensor x, adapted, dy;  ///< as in the forward; dy is an operand
+    DeviceTensor dx;              ///< of the layer, to which the adapter's is added
+  };
+  void backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                        const PieceGradients& gradients, const AdapterGradients& tensors,
+                        const Activations& a);
   /// The gradient of a layer's input from that of its output, for each of its pieces in the order of the backward.
   void backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
                            Activations& a);
@@ -89,6 +105,13 @@ class Model {
   }
   [[nodiscard]] MatmulSize size_of(const BlockPiece& piece, const Activations& a) const {
     return {rows(a), piece.inputs, piece.outputs, piece.first, piece.all_outputs};
+  }
+  /// Of an adapter's two products.
+  [[nodiscard]] MatmulSize size_of_a(const BlockPiece& piece, const Activations& a) const {
+    return {.rows = rows(a), .inputs = piece.inputs, .outputs = piece.rank, .scale = config_.lora->scale()};
+  }
+  [[nodiscard]] MatmulSize size_of_b(const BlockPiece& piece, const Activations& a) const {
+    return {.rows = rows(a), .inputs = piece.rank, .outputs = piece.outputs};
   }
 
   ModelConfig config_;
