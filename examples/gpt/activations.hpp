@@ -67,8 +67,8 @@ class Activations {
   penstock::DeviceTensor wide_gradient;      ///< operand[rows, 4 · width]
   penstock::DeviceTensor projections;        ///< [sequences, heads, context], see Ops::AttentionBackward
   penstock::DeviceTensor adapted_gradient;   ///< operand[rows, rank]; empty without adapters
-  /// [rows, 4 · width], a sum over the row blocks of a layer. Empty, if no layer is cut whose input's gradient is an
-  /// operand.
+  /// [rows, 4 · width], a sum over the row blocks of a layer and its adapter; [rows, width], if it is only that of an
+  /// adapter. Empty, if no layer whose input's gradient is an operand has more than one part.
   penstock::DeviceTensor summed_gradient;
 
  private:

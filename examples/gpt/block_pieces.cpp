@@ -36,7 +36,7 @@ std::vector<BlockPiece> whole_pieces(const ModelConfig& config) {
     const auto place = std::ranges::find(pieces, of, &BlockPiece::kind);
     BlockPiece piece = layer(adapter, place->inputs, place->outputs);
     piece.rank = config.lora->rank;
-    pieces.insert(place, piece);
+    pieces.insert(place + 1, piece);
   }
   return pieces;
 }

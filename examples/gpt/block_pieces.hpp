@@ -11,8 +11,8 @@ namespace gpt {
 /// A part of a block's forward that has two parameters, one after the other: gain and bias of a norm, rows of a
 /// layer's matrix and of its bias, or the matrices a and b of a layer's adapter, see LoraConfig.
 struct BlockPiece {
-  /// In the order of the forward. An adapter comes before its layer, which adds to what the adapter has computed.
-  enum class Kind : std::uint8_t { norm1, qkv_adapter, qkv, proj_adapter, proj, norm2, up, down } kind;
+  /// In the order of the forward. An adapter adds to what its layer has computed.
+  enum class Kind : std::uint8_t { norm1, qkv, qkv_adapter, proj, proj_adapter, norm2, up, down } kind;
   std::uint32_t inputs = 0;              ///< columns of the matrix; of a norm 0
   std::uint32_t first = 0, outputs = 0;  ///< rows of the matrix; elements of a norm
   std::uint32_t all_outputs = 0;         ///< of the whole layer

@@ -144,23 +144,17 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
   const DeviceTensor in = a.residual[layer], w = weights.first, b = weights.second;
   switch (piece.kind) {
     case Kind::norm1: ops_->layer_norm(stream, norm, in, w, b, block.norm1, block.norm1_statistics); break;
+    case Kind::qkv: ops_->linear(stream, size, {block.norm1, w, b}, block.qkv); break;
     case Kind::qkv_adapter:
-      forward_adapter(stream, piece, weights, block.norm1, block.qkv_adapted, {}, block.qkv, a);
-      break;
-    case Kind::qkv:
-      if (config_.lora) {
-        ops_->linear_add(stream, size, {block.norm1, w, b}, block.qkv, block.qkv);
-      } else {
-        ops_->linear(stream, size, {block.norm1, w, b}, block.qkv);
-      }
-      if (piece.ends_layer())
-        ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
-      break;
-    case Kind::proj_adapter:
-      forward_adapter(stream, piece, weights, block.attended, block.proj_adapted, in, block.middle, a);
+      forward_adapter(stream, piece, weights, {block.norm1, block.qkv_adapted}, block.qkv, a);
       break;
     case Kind::proj:
-      ops_->linear_add(stream, size, {block.attended, w, b}, config_.lora ? block.middle : in, block.middle);
+      if (piece.begins_layer())
+        ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
+      ops_->linear_add(stream, size, {block.attended, w, b}, in, block.middle);
+      break;
+    case Kind::proj_adapter:
+      forward_adapter(stream, piece, weights, {block.attended, block.proj_adapted}, block.middle, a);
       break;
     case Kind::norm2:
       ops_->layer_norm(stream, norm, block.middle, w, b, block.norm2, block.norm2_statistics);
@@ -173,26 +167,20 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
 }
 
 void Model::forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
-                            DeviceTensor x, DeviceTensor adapted, std::optional<DeviceTensor> residual,
-                            DeviceTensor y, const Activations& a) {
-  ops_->linear(stream, size_of_a(piece, a), {x, weights.first, {}}, adapted);
-  const Ops::Linear second{adapted, weights.second, {}};
-  if (residual) {
-    ops_->linear_add(stream, size_of_b(piece, a), second, *residual, y);
-  } else {
-    ops_->linear(stream, size_of_b(piece, a), second, y);
-  }
+                            const Adapter& adapter, DeviceTensor y, const Activations& a) {
+  ops_->linear(stream, size_of_a(piece, a), {adapter.x, weights.first, {}}, adapter.adapted);
+  ops_->linear_add(stream, size_of_b(piece, a), {adapter.adapted, weights.second, {}}, y, y);
 }
 
 void Model::backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
-                             const PieceGradients& gradients, const AdapterGradients& tensors,
-                             const Activations& a) {
+                             const PieceGradients& gradients, const Adapter& adapter, DeviceTensor dy,
+                             DeviceTensor dx, const Activations& a) {
   const MatmulSize size_a = size_of_a(piece, a), size_b = size_of_b(piece, a);
   const DeviceTensor dadapted = a.adapted_gradient;
-  ops_->linear_gradients(stream, size_b, tensors.dy, tensors.adapted, gradients.second, {});
-  ops_->linear_backward(stream, size_b, tensors.dy, weights.second, {dadapted});
-  ops_->linear_gradients(stream, size_a, dadapted, tensors.x, gradients.first, {});
-  ops_->linear_backward(stream, size_a, dadapted, weights.first, {tensors.dx, GradientWrite::accumulate});
+  ops_->linear_gradients(stream, size_b, dy, adapter.adapted, gradients.second, {});
+  ops_->linear_backward(stream, size_b, dy, weights.second, {dadapted});
+  ops_->linear_gradients(stream, size_a, dadapted, adapter.x, gradients.first, {});
+  ops_->linear_backward(stream, size_a, dadapted, weights.first, {dx});
 }
 
 void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
@@ -214,18 +202,18 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
       parameters(a.wide_gradient, block.norm2);
       backward_norm_input(stream, piece, a.wide_gradient, w, a);
       break;
-    case Kind::norm2: backward_norm(stream, block.middle, block.norm2_statistics, w, gradients, a); break;
-    case Kind::proj:
-      if (piece.ends_layer()) round_residual_gradient(stream, a);
-      parameters(a.rounded_gradient, block.attended);
-      backward_attended(stream, piece, w, a);
+    case Kind::norm2:
+      backward_norm(stream, block.middle, block.norm2_statistics, w, gradients, a);
+      round_residual_gradient(stream, a);
       break;
     case Kind::proj_adapter:
-      backward_adapter(stream, piece, weights, gradients,
-                       {block.attended, block.proj_adapted, a.rounded_gradient, a.attended_gradient}, a);
+      backward_adapter(stream, piece, weights, gradients, {block.attended, block.proj_adapted},
+                       a.rounded_gradient, attended_sum(a), a);
       break;
-    case Kind::qkv:
-      if (piece.ends_layer()) {
+    case Kind::proj:
+      parameters(a.rounded_gradient, block.attended);
+      backward_attended(stream, piece, w, a);
+      if (piece.begins_layer()) {
         ops_->attention_backward(stream, attention_size(a),
                                  {.qkv = block.qkv,
                                   .log_sums = block.log_sums,
@@ -234,12 +222,14 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
                                   .projections = a.projections,
                                   .dqkv = dqkv});
       }
-      parameters(dqkv, block.norm1);
-      backward_norm_input(stream, piece, dqkv, w, a);
       break;
     case Kind::qkv_adapter:
-      backward_adapter(stream, piece, weights, gradients,
-                       {block.norm1, block.qkv_adapted, dqkv, a.branch_gradient}, a);
+      backward_adapter(stream, piece, weights, gradients, {block.norm1, block.qkv_adapted}, dqkv,
+                       a.branch_gradient, a);
+      break;
+    case Kind::qkv:
+      parameters(dqkv, block.norm1);
+      backward_norm_input(stream, piece, dqkv, w, a);
       break;
     case Kind::norm1:
       backward_norm(stream, a.residual[layer], block.norm1_statistics, w, gradients, a);
@@ -247,12 +237,11 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
   }
 }
 
-namespace {
-/// The last rows of a layer come first in the backward.
-GradientWrite write_of(const BlockPiece& piece) {
-  return piece.ends_layer() ? GradientWrite::overwrite : GradientWrite::accumulate;
+GradientWrite Model::write_of(const BlockPiece& piece) const {
+  // The backward begins with the adapter, then the layer's last rows.
+  const bool adapted = config_.lora && (piece.kind == Kind::qkv || piece.kind == Kind::proj);
+  return piece.ends_layer() && !adapted ? GradientWrite::overwrite : GradientWrite::accumulate;
 }
-}  // namespace
 
 void Model::backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
                                 Activations& a) {
@@ -261,9 +250,9 @@ void Model::backward_norm_input(StreamHandle stream, const BlockPiece& piece, De
 
 void Model::backward_attended(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, Activations& a) {
   const MatmulSize size = size_of(piece, a);
-  if (piece.is_whole())
+  if (piece.is_whole() && !config_.lora)
     return ops_->linear_backward(stream, size, a.rounded_gradient, w, {a.attended_gradient});
-  const DeviceTensor sum = a.summed_gradient.slice({}, a.branch_gradient.count());
+  const DeviceTensor sum = attended_sum(a);
   ops_->linear_backward(stream, size, a.rounded_gradient, w, {sum, write_of(piece)});
   if (piece.begins_layer()) ops_->round(stream, sum, a.attended_gradient);
 }

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace gpt {
@@ -74,18 +73,17 @@ class Model {
                      const PieceWeights& weights, Activations& a);
   void backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
                       const PieceWeights& weights, const PieceGradients& gradients, Activations& a);
-  /// The two products of an adapter, whose weights are a and b: keeps `adapted`, its scaled product with a. y[rows,
-  /// outputs] is the product with b, or `residual` and that.
-  void forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
-                       DeviceTensor x, DeviceTensor adapted, std::optional<DeviceTensor> residual,
-                       DeviceTensor y, const Activations& a);
-  struct AdapterGradients {
-    DeviceTensor x, adapted, dy;  ///< as in the forward; dy is an operand
-    DeviceTensor dx;              ///< of the layer, to which the adapter's is added
+  /// The tensors of an adapter's layer, and what the adapter keeps for its backward.
+  struct Adapter {
+    DeviceTensor x, adapted;
   };
+  /// y += scale · (x · aᵀ) · bᵀ, where `weights` are a and b; `adapted` becomes the first product.
+  void forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                       const Adapter& adapter, DeviceTensor y, const Activations& a);
+  /// Overwrites dx, the gradient of x through the adapter. dy is an operand.
   void backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
-                        const PieceGradients& gradients, const AdapterGradients& tensors,
-                        const Activations& a);
+                        const PieceGradients& gradients, const Adapter& adapter, DeviceTensor dy,
+                        DeviceTensor dx, const Activations& a);
   /// The gradient of a layer's input from that of its output, for each of its pieces in the order of the backward.
   void backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
                            Activations& a);
@@ -95,6 +93,13 @@ class Model {
   /// Adds the gradient through a norm to that of the residual stream.
   void backward_norm(StreamHandle stream, DeviceTensor x, DeviceTensor statistics, DeviceTensor gain,
                      const PieceGradients& gradients, Activations& a);
+
+  /// Whether the gradient of a layer's input is that of the piece alone so far, in the order of the backward.
+  [[nodiscard]] GradientWrite write_of(const BlockPiece& piece) const;
+  /// The sum of attention's gradient, where several pieces add to it.
+  [[nodiscard]] static DeviceTensor attended_sum(const Activations& a) {
+    return a.summed_gradient.slice({}, a.branch_gradient.count());
+  }
 
   /// Makes the gradient of the residual stream an operand.
   void round_residual_gradient(StreamHandle stream, const Activations& a);

@@ -39,10 +39,10 @@ PieceNames names_of(BlockPiece::Kind kind) {
   using Kind = BlockPiece::Kind;
   switch (kind) {
     case Kind::norm1: return {"norm1.gain", "norm1.bias", 0};
-    case Kind::qkv_adapter: return {"qkv.lora_a", "qkv.lora_b", 0};
     case Kind::qkv: return {"qkv.weight", "qkv.bias", 2};
-    case Kind::proj_adapter: return {"proj.lora_a", "proj.lora_b", 2};
+    case Kind::qkv_adapter: return {"qkv.lora_a", "qkv.lora_b", 0};
     case Kind::proj: return {"proj.weight", "proj.bias", 4};
+    case Kind::proj_adapter: return {"proj.lora_a", "proj.lora_b", 2};
     case Kind::norm2: return {"norm2.gain", "norm2.bias", 6};
     case Kind::up: return {"up.weight", "up.bias", 8};
     case Kind::down: return {"down.weight", "down.bias", 10};

@@ -23,11 +23,11 @@ struct InitialRule {
 /// A parameter, or a row block of one.
 struct ParameterDescription {
   std::string name;
-  penstock::ElementCount count;
-  InitialRule initial;
+  std::string path = {};  ///< of the whole parameter, in a model that is not cut: "block.0.qkv.weight"
+  penstock::ElementCount count = {};
+  InitialRule initial = {};
   bool weight_decay = false;
   bool frozen = false;  ///< it is not trained, see LoraConfig
-  std::string path;     ///< of the whole parameter, in a model that is not cut: "block.0.qkv.weight"
   /// Its number over all units of the model that is not cut, and its first element in that parameter.
   std::uint64_t number = 0, first = 0;
 };

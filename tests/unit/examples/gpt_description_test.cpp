@@ -201,12 +201,12 @@ TEST(InitialValues, AreOfTheBaseThoseWithoutAdapters) {
   const ModelDescription base(small), model(with_adapters(small));
   EXPECT_EQ(values_of(model, {0, 0}), values_of(base, {0, 0}));
   for (const auto& [of_base, of_model] :
-       {std::pair(ParameterId{2, 2}, ParameterId{2, 4}), {{2, 10}, {2, 14}}, {{3, 0}, {3, 0}}}) {
+       {std::pair(ParameterId{2, 4}, ParameterId{2, 6}), {{2, 10}, {2, 14}}, {{3, 0}, {3, 0}}}) {
     EXPECT_EQ(model.parameter(of_model).path, base.parameter(of_base).path);
     EXPECT_EQ(values_of(model, of_model), values_of(base, of_base));
   }
-  EXPECT_NE(values_of(model, {1, 2}), values_of(model, {2, 2}));
-  EXPECT_EQ(values_of(model, {1, 3}), std::vector<float>(192 * 4));
+  EXPECT_NE(values_of(model, {1, 4}), values_of(model, {2, 4}));
+  EXPECT_EQ(values_of(model, {1, 5}), std::vector<float>(192 * 4));
 }
 
 TEST(InitialValues, AreTheSameForAnySliceOfAParameter) {
