@@ -37,7 +37,8 @@ class CudaMatmul {
     penstock::DType result = penstock::DType::bf16;
     auto operator<=>(const Shape&) const = default;
   };
-  /// Device memory, aligned to 16 bytes, and what does not change the algorithm. `vector` and `other` have the dtype of the result; c may be d.
+  /// Device memory, aligned to 16 bytes, and what does not change the algorithm. `vector` and `other` have the dtype of
+  /// the result; c may be d.
   struct Tensors {
     const void *a, *b;
     const void* c = nullptr;

@@ -10,8 +10,8 @@
 namespace gpt {
 
 /// Low-rank adapters of the attention's layers, qkv and proj (LoRA, Hu et al. 2021): to a layer's output y they add
-/// alpha / rank · (x · aᵀ) · bᵀ, with a[rank, inputs] and b[outputs, rank]. They alone are trained: all parameters of the
-/// model without them are frozen.
+/// alpha / rank · (x · aᵀ) · bᵀ, with a[rank, inputs] and b[outputs, rank]. They alone are trained: all parameters of
+/// the model without them are frozen.
 struct LoraConfig {
   std::uint32_t rank = 8;
   float alpha = 8;

@@ -74,8 +74,8 @@ class ModelDescription {
   [[nodiscard]] penstock::ElementCount trained_count() const;
   /// Whether blocks are several units.
   [[nodiscard]] bool blocks_are_cut() const { return units_per_block_ > 1; }
-  /// The units in the order of the backward; the embedding, if it is trained. Where activations are checkpoints, all units of a block compute theirs
-  /// again before the last of them runs its backward.
+  /// The units in the order of the backward, without an embedding that is frozen. Where activations are checkpoints,
+  /// all units of a block compute theirs again before the last of them runs its backward.
   [[nodiscard]] std::vector<BackwardVisit> backward_visits(bool checkpoint) const;
   /// Elements of the fp32 scratch that the Ops of host memory need for this model.
   [[nodiscard]] penstock::ElementCount scratch_count() const;

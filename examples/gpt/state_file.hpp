@@ -18,9 +18,9 @@
 
 namespace gpt {
 
-/// The states of a model's trained parameters, in fp32, in a safetensors file. A master is the tensor of its parameter's
-/// path, "block.0.qkv.weight"; a moment has a suffix, ".first_moment". The file does not depend on how the model is cut
-/// into units and shards. Any thread may read and write.
+/// The states of a model's trained parameters, in fp32, in a safetensors file. A master is the tensor of its
+/// parameter's path, "block.0.qkv.weight"; a moment has a suffix, ".first_moment". The file does not depend on how the
+/// model is cut into units and shards. Any thread may read and write.
 class StateFile {
  public:
   /// How far the training was.
