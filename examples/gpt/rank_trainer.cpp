@@ -126,14 +126,10 @@ Result<void> RankTrainer::open() {
 }
 
 Result<void> RankTrainer::set_parameters() {
-  zero::Engine& engine = rank_->engine();
-  const StateFile::Progress progress =
-      options_.resumed ? options_.resumed->progress() : StateFile::Progress();
-  PENSTOCK_TRY(engine.restore(progress.updates, [&](zero::ParameterId parameter, cpu_adam::StateKind kind,
-                                                    std::uint64_t first, std::span<float> values) {
-    return first_state(parameter, kind, first, values);
-  }));
-  return options_.resumed ? engine.restore_loss_scaler(progress.loss_scale) : ok();
+  const std::uint64_t updates = options_.resumed ? options_.resumed->progress().updates : 0;
+  return rank_->engine().restore(
+      updates, [&](zero::ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                   std::span<float> values) { return first_state(parameter, kind, first, values); });
 }
 
 Result<void> RankTrainer::first_state(zero::ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
@@ -157,8 +153,7 @@ Result<void> RankTrainer::save(StateFile& file) {
 }
 
 StateFile::Progress RankTrainer::progress(std::uint64_t steps) const {
-  const zero::Engine& engine = rank_->engine();
-  return {.steps = steps, .updates = engine.completed_steps(), .loss_scale = engine.loss_scaler().state()};
+  return {.steps = steps, .updates = rank_->engine().completed_steps()};
 }
 
 Result<void> RankTrainer::open_training_memory() {

@@ -20,32 +20,19 @@ using HeaderLength = std::uint64_t;
 
 /// The header begins with the progress, which has the same length in every file.
 std::string text_of(const StateFile::Progress& progress) {
-  std::array<char, 256> text{};
-  const zero::LossScaler::State& scale = progress.loss_scale;
-  std::snprintf(text.data(), text.size(),
-                R"({"__metadata__":{"steps":"%-20llu","updates":"%-20llu",)"
-                R"("loss_scale":"%-24.17g","hysteresis":"%-20lld","scaled":"%-20lld","overflow":"%-20lld",)",
+  std::array<char, 128> text{};
+  std::snprintf(text.data(), text.size(), R"({"__metadata__":{"steps":"%-20llu","updates":"%-20llu",)",
                 static_cast<unsigned long long>(progress.steps),
-                static_cast<unsigned long long>(progress.updates), scale.scale,
-                static_cast<long long>(scale.hysteresis), static_cast<long long>(scale.updates),
-                static_cast<long long>(scale.last_overflow));
+                static_cast<unsigned long long>(progress.updates));
   return text.data();
 }
 
 std::optional<StateFile::Progress> progress_of(const std::string& text) {
   unsigned long long steps = 0, updates = 0;
-  double scale = 0;
-  long long hysteresis = 0, scaled = 0, overflow = 0;
-  const int read =
-      std::sscanf(text.c_str(),
-                  R"({"__metadata__":{"steps":"%20llu ","updates":"%20llu ",)"
-                  R"("loss_scale":"%24lf ","hysteresis":"%20lld ","scaled":"%20lld ","overflow":"%20lld ",)",
-                  &steps, &updates, &scale, &hysteresis, &scaled, &overflow);
-  if (read != 6) return std::nullopt;
-  return StateFile::Progress{
-      steps,
-      updates,
-      {.scale = scale, .hysteresis = hysteresis, .updates = scaled, .last_overflow = overflow}};
+  const int read = std::sscanf(text.c_str(), R"({"__metadata__":{"steps":"%20llu ","updates":"%20llu ",)",
+                               &steps, &updates);
+  if (read != 2) return std::nullopt;
+  return StateFile::Progress{.steps = steps, .updates = updates};
 }
 
 /// What the parameters do not tell of a model.

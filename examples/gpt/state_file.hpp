@@ -5,7 +5,6 @@
 #include <penstock/base/result.hpp>
 #include <penstock/cpu_adam/state_format.hpp>
 #include <penstock/tiers/io/file_system.hpp>
-#include <penstock/zero/config/loss_scaler.hpp>
 
 #include <cstdint>
 #include <filesystem>
@@ -27,7 +26,6 @@ class StateFile {
   struct Progress {
     std::uint64_t steps = 0;    ///< of the trainer, which give the text and the learning rate
     std::uint64_t updates = 0;  ///< zero::Engine::completed_steps()
-    penstock::zero::LossScaler::State loss_scale = {};
   };
 
   /// A file with room for the states, all zero, which is named "PATH.part" until finish().
