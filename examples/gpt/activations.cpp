@@ -14,15 +14,20 @@ namespace {
 
 constexpr penstock::Alignment alignment{256};
 
-/// Whether a layer whose input is an operand's, not a norm's, is more than one piece: see summed_gradient.
-bool sums_operands(const ModelConfig& config) {
+/// The columns of summed_gradient.
+std::uint64_t summed_columns(const ModelConfig& config) {
   const auto units = block_pieces(config).value();
-  return std::any_of(units.begin(), units.end(), [](const std::vector<BlockPiece>& pieces) {
+  const bool cuts = std::any_of(units.begin(), units.end(), [](const std::vector<BlockPiece>& pieces) {
     return std::any_of(pieces.begin(), pieces.end(), [](const BlockPiece& piece) {
       const bool operand = piece.kind == BlockPiece::Kind::proj || piece.kind == BlockPiece::Kind::down;
       return operand && !piece.is_whole();
     });
   });
+  return cuts ? 4 * std::uint64_t{config.width} : config.lora ? config.width : 0;
+}
+
+std::uint64_t rank_of(const ModelConfig& config) {
+  return config.lora ? config.lora->rank : 0;
 }
 
 }  // namespace
@@ -72,7 +77,9 @@ struct Tensors {
             .norm2 = operand(width),
             .norm2_statistics = floats(2 * rows),
             .up = operand(4 * width),
-            .gelu = operand(4 * width)};
+            .gelu = operand(4 * width),
+            .qkv_adapted = operand(rank_of(config)),
+            .proj_adapted = operand(rank_of(config))};
   }
 };
 
@@ -120,7 +127,8 @@ void Activations::lay_out_shared(const ModelConfig& config, const Options& optio
                        options.operands};
   wide_gradient = take.operand(4 * width);
   projections = take.floats(rows * config.heads);
-  if (sums_operands(config)) summed_gradient = take.floats(rows * 4 * width);
+  adapted_gradient = take.operand(rank_of(config));
+  summed_gradient = take.floats(rows * summed_columns(config));
 }
 
 std::vector<Activations> Activations::lay_out(const ModelConfig& config, const Options& options,

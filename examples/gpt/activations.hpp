@@ -24,6 +24,8 @@ class Activations {
     penstock::DeviceTensor middle;                   ///< [rows, width], the residual stream after attention
     penstock::DeviceTensor norm2, norm2_statistics;  ///< operand[rows, width], [rows, 2]
     penstock::DeviceTensor up, gelu;                 ///< operand[rows, 4 · width]
+    /// operand[rows, rank], of the adapters: alpha / rank · x · aᵀ. Empty without adapters.
+    penstock::DeviceTensor qkv_adapted, proj_adapted;
   };
 
   struct Options {
@@ -64,8 +66,9 @@ class Activations {
   penstock::DeviceTensor attended_gradient;  ///< operand[rows, width], in the branch gradient
   penstock::DeviceTensor wide_gradient;      ///< operand[rows, 4 · width]
   penstock::DeviceTensor projections;        ///< [sequences, heads, context], see Ops::AttentionBackward
-  /// [rows, 4 · width], a sum over the row blocks of a layer. Empty, if no layer is cut whose input's gradient is an
-  /// operand.
+  penstock::DeviceTensor adapted_gradient;   ///< operand[rows, rank]; empty without adapters
+  /// [rows, 4 · width], a sum over the row blocks of a layer and its adapter; [rows, width], if it is only that of an
+  /// adapter. Empty, if no layer whose input's gradient is an operand has more than one part.
   penstock::DeviceTensor summed_gradient;
 
  private:

@@ -8,8 +8,8 @@
 /// Ops::attention and Ops::AttentionBackward say.
 namespace gpt::cuda {
 
-/// A head's width is a multiple of 8, so that its rows are aligned to 16 bytes.
-constexpr OpsLimits attention_limits{.head_width_max = 128, .head_width_multiple = 8};
+/// A head's width and an adapter's rank are multiples of 8, so that their rows are aligned to 16 bytes.
+constexpr OpsLimits attention_limits{.head_width_max = 128, .head_width_multiple = 8, .rank_multiple = 8};
 
 /// Loads the kernels, as load_kernels() does.
 [[nodiscard]] cudaError_t load_attention_kernels();

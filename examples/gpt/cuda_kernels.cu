@@ -273,6 +273,7 @@ unsigned column_blocks(RowsSize size) {
 /// The gradient is the sum of the parts' vectors.
 void join_parts(cudaStream_t stream, RowsSize size, std::size_t stride, const float* sums,
                 const Gradient& to) {
+  if (count(to.tensor) == 0) return;
   with_elements(to.tensor, [&](auto* elements) {
     join_parts_kernel<<<column_blocks(size), block_size, 0, stream>>>({parts_of(size), size.columns}, stride,
                                                                       sums, elements, accumulates(to));
@@ -332,10 +333,12 @@ void layer_norm(cudaStream_t stream, RowsSize size, const float* x, DeviceTensor
 
 void layer_norm_backward(cudaStream_t stream, RowsSize size, const LayerNormGradients& t, float* scratch) {
   // Parameters first, because dx may overwrite dy.
-  layer_norm_parameters_kernel<<<parts_of(size) * column_blocks(size), block_size, 0, stream>>>(
-      size, rows_of_part(size), t.x, t.statistics, t.dy, scratch);
-  join_parts(stream, size, 2 * std::size_t{size.columns}, scratch, t.dgain);
-  join_parts(stream, size, 2 * std::size_t{size.columns}, scratch + size.columns, t.db);
+  if (count(t.dgain.tensor) + count(t.db.tensor) > 0) {
+    layer_norm_parameters_kernel<<<parts_of(size) * column_blocks(size), block_size, 0, stream>>>(
+        size, rows_of_part(size), t.x, t.statistics, t.dy, scratch);
+    join_parts(stream, size, 2 * std::size_t{size.columns}, scratch, t.dgain);
+    join_parts(stream, size, 2 * std::size_t{size.columns}, scratch + size.columns, t.db);
+  }
   with_elements(t.gain, [&](auto* gain) {
     layer_norm_backward_kernel<<<size.rows, block_size, 0, stream>>>(
         size.columns, t.x, static_cast<const std::remove_pointer_t<decltype(gain)>*>(gain), t.statistics,

@@ -161,14 +161,14 @@ cublasStatus_t CudaMatmul::plan(const Shape& shape, const Tensors& tensors, Plan
 
 cublasStatus_t CudaMatmul::run(cudaStream_t stream, const Shape& shape, const Tensors& tensors) {
   Plan* plan_of_shape = nullptr;
-  const float one = 1, beta = shape.adds ? 1.0f : 0.0f;
+  const float beta = shape.adds ? 1.0f : 0.0f;
   FirstFailure calls;
   calls.then([&] { return plan(shape, tensors, plan_of_shape); });
   if (calls.status() != CUBLAS_STATUS_SUCCESS) return calls.status();
   const Plan& with = *plan_of_shape;
   with.set_pointers(calls, tensors);
   calls.then([&] {
-    return cublasLtMatmul(handle_, with.description.get(), &one, tensors.b, with.a.get(), tensors.a,
+    return cublasLtMatmul(handle_, with.description.get(), &tensors.scale, tensors.b, with.a.get(), tensors.a,
                           with.b.get(), &beta, shape.adds ? tensors.c : tensors.d, with.c.get(), tensors.d,
                           with.d.get(), &with.algorithm, workspace_, workspace_size, stream);
   });

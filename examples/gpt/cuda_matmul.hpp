@@ -26,7 +26,8 @@ class CudaMatmul {
     gelu_backward,  ///< the sum is multiplied by gelu'(other)
     row_sums,       ///< vector[rows] becomes the sums of the rows of op(a)
   };
-  /// d[rows, columns] = op(a)[rows, inner] · op(b)[inner, columns], where op transposes or not; plus c if `adds`.
+  /// d[rows, columns] = scale · op(a)[rows, inner] · op(b)[inner, columns], where op transposes or not; plus c if
+  /// `adds`.
   struct Shape {
     std::uint32_t rows = 0, columns = 0, inner = 0;
     /// Elements from a row, as stored, to the next of a, and of c, d and `other`; 0: the rows follow one another.
@@ -36,13 +37,15 @@ class CudaMatmul {
     penstock::DType result = penstock::DType::bf16;
     auto operator<=>(const Shape&) const = default;
   };
-  /// Device memory, aligned to 16 bytes. `vector` and `other` have the dtype of the result; c may be d.
+  /// Device memory, aligned to 16 bytes, and what does not change the algorithm. `vector` and `other` have the dtype of
+  /// the result; c may be d.
   struct Tensors {
     const void *a, *b;
     const void* c = nullptr;
     void* d;
     void* vector = nullptr;
     void* other = nullptr;
+    float scale = 1;
   };
 
   /// Allocates the workspace of all products on the current device. Sets `made`, or returns the error.

@@ -42,26 +42,27 @@ class CudaOps final : public Ops {
 
   void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) override {
     run("Ops::linear", stream, [&](cudaStream_t on) {
-      const bool biased = count(in.b) > 0;
-      multiply(on, forward(size, biased ? Epilogue::add_bias : Epilogue::none, y),
+      multiply(on, forward(size, bias_of(in), y),
                {.a = pointer<void>(in.x),
                 .b = rounded(on, in.w),
                 .d = block(size, y),
-                .vector = biased ? vector(on, in.b, y.dtype) : nullptr});
+                .vector = vector(on, in.b, y.dtype),
+                .scale = size.scale});
     });
   }
 
   void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
                   DeviceTensor y) override {
     run("Ops::linear_add", stream, [&](cudaStream_t on) {
-      CudaMatmul::Shape shape = forward(size, Epilogue::add_bias, y);
+      CudaMatmul::Shape shape = forward(size, bias_of(in), y);
       shape.adds = true;
       multiply(on, shape,
                {.a = pointer<void>(in.x),
                 .b = rounded(on, in.w),
                 .c = block(size, residual),
                 .d = block(size, y),
-                .vector = vector(on, in.b, y.dtype)});
+                .vector = vector(on, in.b, y.dtype),
+                .scale = size.scale});
     });
   }
 
@@ -73,7 +74,8 @@ class CudaOps final : public Ops {
                 .b = rounded(on, in.w),
                 .d = block(size, y),
                 .vector = vector(on, in.b, y.dtype),
-                .other = block(size, up)});
+                .other = block(size, up),
+                .scale = size.scale});
     });
   }
 
@@ -86,16 +88,20 @@ class CudaOps final : public Ops {
                {.a = block(size, dy),
                 .b = rounded(on, w),
                 .c = pointer<void>(dx.tensor),
-                .d = pointer<void>(dx.tensor)});
+                .d = pointer<void>(dx.tensor),
+                .scale = size.scale});
     });
   }
 
   void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
                             DeviceTensor up, DeviceTensor dup) override {
     run("Ops::linear_gelu_backward", stream, [&](cudaStream_t on) {
-      multiply(
-          on, backward(size, Epilogue::gelu_backward, dup),
-          {.a = pointer<void>(dy), .b = rounded(on, w), .d = pointer<void>(dup), .other = pointer<void>(up)});
+      multiply(on, backward(size, Epilogue::gelu_backward, dup),
+               {.a = pointer<void>(dy),
+                .b = rounded(on, w),
+                .d = pointer<void>(dup),
+                .other = pointer<void>(up),
+                .scale = size.scale});
     });
   }
 
@@ -103,22 +109,26 @@ class CudaOps final : public Ops {
                         Gradient db) override {
     run("Ops::linear_gradients", stream, [&](cudaStream_t on) {
       // The epilogue's sums can neither be added to the old ones nor have another dtype than the product.
-      const bool biased = count(db.tensor) > 0;
-      const bool sums = biased && db.write == GradientWrite::overwrite && db.tensor.dtype == dw.tensor.dtype;
-      multiply(on,
-               {.rows = size.outputs,
-                .columns = size.inputs,
-                .inner = size.rows,
-                .a_stride = size.columns,
-                .transposes_a = true,
-                .adds = dw.write == GradientWrite::accumulate,
-                .epilogue = sums ? Epilogue::row_sums : Epilogue::none,
-                .result = dw.tensor.dtype},
-               {.a = block(size, dy),
-                .b = pointer<void>(x),
-                .c = pointer<void>(dw.tensor),
-                .d = pointer<void>(dw.tensor),
-                .vector = sums ? pointer<void>(db.tensor) : nullptr});
+      const bool weighed = count(dw.tensor) > 0, biased = count(db.tensor) > 0;
+      const bool sums =
+          weighed && biased && db.write == GradientWrite::overwrite && db.tensor.dtype == dw.tensor.dtype;
+      if (weighed) {
+        multiply(on,
+                 {.rows = size.outputs,
+                  .columns = size.inputs,
+                  .inner = size.rows,
+                  .a_stride = size.columns,
+                  .transposes_a = true,
+                  .adds = dw.write == GradientWrite::accumulate,
+                  .epilogue = sums ? Epilogue::row_sums : Epilogue::none,
+                  .result = dw.tensor.dtype},
+                 {.a = block(size, dy),
+                  .b = pointer<void>(x),
+                  .c = pointer<void>(dw.tensor),
+                  .d = pointer<void>(dw.tensor),
+                  .vector = sums ? pointer<void>(db.tensor) : nullptr,
+                  .scale = size.scale});
+      }
       if (biased && !sums) {
         cuda::column_sums(on, {size.rows, size.outputs}, size.columns, block(size, dy),
                           part_sums(1, size.outputs), db);
@@ -270,8 +280,10 @@ class CudaOps final : public Ops {
     cuda::round(on, floats(parameter), copy, count(parameter));
     return copy;
   }
-  /// A bias in the dtype of a product's result, as the epilogue needs it.
+  static Epilogue bias_of(const Linear& in) { return count(in.b) > 0 ? Epilogue::add_bias : Epilogue::none; }
+  /// A bias in the dtype of a product's result, as the epilogue needs it; null without one.
   void* vector(cudaStream_t on, DeviceTensor bias, DType dtype) {
+    if (count(bias) == 0) return nullptr;
     if (bias.dtype == dtype) return pointer<void>(bias);
     void* const copy = take_scratch(count(bias) * size_of(dtype).value());
     if (dtype == DType::fp32) {

@@ -18,9 +18,9 @@ struct ProductSize {
   std::uint32_t rows, columns, inner;
 };
 
-/// c[rows, columns] = op(a)[rows, inner] · op(b)[inner, columns] (+ c, when `add`), fp32, on this thread.
+/// c[rows, columns] = scale · op(a)[rows, inner] · op(b)[inner, columns] (+ c, when `add`), fp32, on this thread.
 void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c,
-             bool add = false) noexcept;
+             bool add = false, float scale = 1) noexcept;
 
 /// Must be called once per process, before the first product.
 void limit_products_to_one_thread();

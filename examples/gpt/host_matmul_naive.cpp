@@ -14,14 +14,14 @@ float element(const Matrix<const float>& m, std::size_t row, std::size_t column)
 }
 }  // namespace
 
-void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c,
-             bool add) noexcept {
+void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c, bool add,
+             float scale) noexcept {
   for (std::size_t i = 0; i < size.rows; ++i) {
     for (std::size_t j = 0; j < size.columns; ++j) {
       float sum = 0;
       for (std::size_t k = 0; k < size.inner; ++k) sum += element(a, i, k) * element(b, k, j);
       float& result = c.data[i * c.stride + j];
-      result = add ? result + sum : sum;
+      result = add ? result + scale * sum : scale * sum;
     }
   }
 }

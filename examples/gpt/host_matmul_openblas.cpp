@@ -16,11 +16,11 @@ CBLAS_TRANSPOSE cblas(Transpose transpose) {
 }
 }  // namespace
 
-void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c,
-             bool add) noexcept {
+void product(ProductSize size, Matrix<const float> a, Matrix<const float> b, Matrix<float> c, bool add,
+             float scale) noexcept {
   const auto index = [](std::uint32_t n) { return static_cast<blasint>(n); };
   cblas_sgemm(CblasRowMajor, cblas(a.transpose), cblas(b.transpose), index(size.rows), index(size.columns),
-              index(size.inner), 1.0f, a.data, index(a.stride), b.data, index(b.stride), add ? 1.0f : 0.0f,
+              index(size.inner), scale, a.data, index(a.stride), b.data, index(b.stride), add ? 1.0f : 0.0f,
               c.data, index(c.stride));
 }
 

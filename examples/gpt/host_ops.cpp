@@ -51,6 +51,10 @@ void widen(DeviceTensor parameter, float* to) {
   }
 }
 
+bool is_wanted(const Gradient& gradient) {
+  return count(gradient.tensor) > 0;
+}
+
 void store(const float* values, const Gradient& gradient) {
   if (gradient.tensor.dtype == DType::fp32) {
     host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
@@ -67,7 +71,9 @@ class HostOps final : public Ops {
 
   DType operand_dtype() const override { return DType::fp32; }
   OpsLimits limits() const override {
-    return {.head_width_max = std::numeric_limits<std::uint32_t>::max(), .head_width_multiple = 1};
+    return {.head_width_max = std::numeric_limits<std::uint32_t>::max(),
+            .head_width_multiple = 1,
+            .rank_multiple = 1};
   }
   penstock::Result<void> status() const override { return penstock::ok(); }
 
@@ -78,6 +84,7 @@ class HostOps final : public Ops {
   void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
                   DeviceTensor y) override {
     enqueue(stream, [=, scratch = scratch_] {
+      if (floats(residual) == floats(y)) return multiply(*scratch, size, in, floats(y), /*add=*/true);
       multiply(*scratch, size, in, floats(y));
       for_each_run(size, [&](std::size_t first, std::size_t length) {
         host::add(floats(residual) + first, floats(y) + first, length);
@@ -111,14 +118,17 @@ class HostOps final : public Ops {
   void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x, Gradient dw,
                         Gradient db) override {
     enqueue(stream, [=, scratch = scratch_] {
-      float* sum = scratch->at(0, count(dw.tensor));
+      float* sum = scratch->at(0, std::size_t{size.outputs} * size.inputs);
       const float* const from = floats(dy) + size.first;
-      host::product({size.outputs, size.inputs, size.rows}, {from, size.columns, Transpose::yes},
-                    {floats(x), size.inputs}, {sum, size.inputs});
-      store(sum, dw);
-      if (count(db.tensor) == 0) return;
-      host::column_sums({size.rows, size.outputs}, size.columns, from, sum);
-      store(sum, db);
+      if (is_wanted(dw)) {
+        host::product({size.outputs, size.inputs, size.rows}, {from, size.columns, Transpose::yes},
+                      {floats(x), size.inputs}, {sum, size.inputs}, /*add=*/false, size.scale);
+        store(sum, dw);
+      }
+      if (is_wanted(db)) {
+        host::column_sums({size.rows, size.outputs}, size.columns, from, sum);
+        store(sum, db);
+      }
     });
   }
 
@@ -225,11 +235,12 @@ class HostOps final : public Ops {
     stream.host_queue()->enqueue(std::move(operation));
   }
 
-  /// y = x · wᵀ + b.
-  static void multiply(const Scratch& scratch, MatmulSize size, const Linear& in, float* y) {
+  /// y = x · wᵀ + b (+ y, when `add`).
+  static void multiply(const Scratch& scratch, MatmulSize size, const Linear& in, float* y,
+                       bool add = false) {
     y += size.first;
     host::product({size.rows, size.outputs, size.inputs}, {floats(in.x), size.inputs},
-                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.columns});
+                  {scratch.values(in.w), size.inputs, Transpose::yes}, {y, size.columns}, add, size.scale);
     if (count(in.b) > 0) host::add_bias({size.rows, size.outputs}, size.columns, scratch.values(in.b), y);
   }
   /// dx = dy · w. Activations are fp32.
@@ -237,7 +248,7 @@ class HostOps final : public Ops {
                             const Gradient& dx) {
     host::product({size.rows, size.inputs, size.outputs}, {floats(dy) + size.first, size.columns},
                   {scratch.values(w), size.inputs}, {floats(dx.tensor), size.inputs},
-                  dx.write == GradientWrite::accumulate);
+                  dx.write == GradientWrite::accumulate, size.scale);
   }
   /// Calls visit(first, length) for each run of consecutive elements of a block's columns.
   template <class Visit>

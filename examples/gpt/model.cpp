@@ -19,17 +19,25 @@ enum HeadTensor : std::size_t { norm_gain, norm_bias, tied_embedding };
 Result<Model> Model::create(const ModelConfig& config, Ops& ops) {
   PENSTOCK_TRY(config.validate());
   const std::uint32_t head_width = config.width / config.heads;
-  const auto [most, multiple] = ops.limits();
-  if (head_width <= most && head_width % multiple == 0) return Model(config, ops);
-  return Error::invalid_argument("Model::create")
-      .object("width of a head (--width / --heads)")
-      .wanted("a multiple of " + std::to_string(multiple) + ", at most " + std::to_string(most) +
-              ", on this device")
-      .got(head_width);
+  const auto [most, multiple, rank_multiple] = ops.limits();
+  if (head_width > most || head_width % multiple != 0) {
+    return Error::invalid_argument("Model::create")
+        .object("width of a head (--width / --heads)")
+        .wanted("a multiple of " + std::to_string(multiple) + ", at most " + std::to_string(most) +
+                ", on this device")
+        .got(head_width);
+  }
+  if (config.lora && config.lora->rank % rank_multiple != 0) {
+    return Error::invalid_argument("Model::create")
+        .object("rank of the adapters (--lora)")
+        .wanted("a multiple of " + std::to_string(rank_multiple) + " on this device")
+        .got(config.lora->rank);
+  }
+  return Model(config, ops);
 }
 
-Result<void> Model::check(const char* operation, std::size_t unit,
-                          std::span<const DeviceTensor> weights) const {
+Result<void> Model::check(const char* operation, std::size_t unit, std::span<const DeviceTensor> tensors,
+                          Tensors are) const {
   if (unit >= description_.units().size()) {
     return Error::invalid_argument(operation)
         .object("unit")
@@ -37,22 +45,24 @@ Result<void> Model::check(const char* operation, std::size_t unit,
         .got(unit);
   }
   const UnitDescription& described = description_.units()[unit];
-  if (weights.size() != described.tensor_count()) {
+  if (tensors.size() != described.tensor_count()) {
     return Error::invalid_argument(operation)
         .object(described.name)
         .reason("number of tensors differs")
         .wanted(described.tensor_count())
-        .got(weights.size());
+        .got(tensors.size());
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::size_t owned = described.parameters.size();
     const ParameterDescription& parameter =
         i < owned ? described.parameters[i] : description_.parameter(described.uses[i - owned]);
-    if (weights[i].count() != parameter.count) {
+    const bool empty = are == Tensors::gradients && parameter.frozen;
+    const penstock::ElementCount wanted = empty ? penstock::ElementCount() : parameter.count;
+    if (tensors[i].count() != wanted) {
       return Error::invalid_argument(operation)
           .object(described.name + "." + parameter.name)
-          .wanted(parameter.count)
-          .got(weights[i].count());
+          .wanted(wanted)
+          .got(tensors[i].count());
     }
   }
   return penstock::ok();
@@ -94,7 +104,7 @@ Result<void> Model::backward(StreamHandle stream, std::size_t unit, std::span<co
   PENSTOCK_TRY(check("Model::backward", unit, weights));
   std::vector<DeviceTensor> tensors;
   for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
-  PENSTOCK_TRY(check("Model::backward (gradients)", unit, tensors));
+  PENSTOCK_TRY(check("Model::backward (gradients)", unit, tensors, Tensors::gradients));
 
   if (unit == 0) {
     backward_embed(stream, gradients, activations);
@@ -134,12 +144,18 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
   const DeviceTensor in = a.residual[layer], w = weights.first, b = weights.second;
   switch (piece.kind) {
     case Kind::norm1: ops_->layer_norm(stream, norm, in, w, b, block.norm1, block.norm1_statistics); break;
-    case Kind::qkv:
-      ops_->linear(stream, size, {block.norm1, w, b}, block.qkv);
-      if (piece.ends_layer())
-        ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
+    case Kind::qkv: ops_->linear(stream, size, {block.norm1, w, b}, block.qkv); break;
+    case Kind::qkv_adapter:
+      forward_adapter(stream, piece, weights, {block.norm1, block.qkv_adapted}, block.qkv, a);
       break;
-    case Kind::proj: ops_->linear_add(stream, size, {block.attended, w, b}, in, block.middle); break;
+    case Kind::proj:
+      if (piece.begins_layer())
+        ops_->attention(stream, attention_size(a), block.qkv, block.log_sums, block.attended);
+      ops_->linear_add(stream, size, {block.attended, w, b}, in, block.middle);
+      break;
+    case Kind::proj_adapter:
+      forward_adapter(stream, piece, weights, {block.attended, block.proj_adapted}, block.middle, a);
+      break;
     case Kind::norm2:
       ops_->layer_norm(stream, norm, block.middle, w, b, block.norm2, block.norm2_statistics);
       break;
@@ -148,6 +164,23 @@ void Model::forward_piece(StreamHandle stream, std::size_t layer, const BlockPie
       ops_->linear_add(stream, size, {block.gelu, w, b}, block.middle, a.residual[layer + 1]);
       break;
   }
+}
+
+void Model::forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                            const Adapter& adapter, DeviceTensor y, const Activations& a) {
+  ops_->linear(stream, size_of_a(piece, a), {adapter.x, weights.first, {}}, adapter.adapted);
+  ops_->linear_add(stream, size_of_b(piece, a), {adapter.adapted, weights.second, {}}, y, y);
+}
+
+void Model::backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                             const PieceGradients& gradients, const Adapter& adapter, DeviceTensor dy,
+                             DeviceTensor dx, const Activations& a) {
+  const MatmulSize size_a = size_of_a(piece, a), size_b = size_of_b(piece, a);
+  const DeviceTensor dadapted = a.adapted_gradient;
+  ops_->linear_gradients(stream, size_b, dy, adapter.adapted, gradients.second, {});
+  ops_->linear_backward(stream, size_b, dy, weights.second, {dadapted});
+  ops_->linear_gradients(stream, size_a, dadapted, adapter.x, gradients.first, {});
+  ops_->linear_backward(stream, size_a, dadapted, weights.first, {dx});
 }
 
 void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
@@ -169,14 +202,18 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
       parameters(a.wide_gradient, block.norm2);
       backward_norm_input(stream, piece, a.wide_gradient, w, a);
       break;
-    case Kind::norm2: backward_norm(stream, block.middle, block.norm2_statistics, w, gradients, a); break;
+    case Kind::norm2:
+      backward_norm(stream, block.middle, block.norm2_statistics, w, gradients, a);
+      round_residual_gradient(stream, a);
+      break;
+    case Kind::proj_adapter:
+      backward_adapter(stream, piece, weights, gradients, {block.attended, block.proj_adapted},
+                       a.rounded_gradient, attended_sum(a), a);
+      break;
     case Kind::proj:
-      if (piece.ends_layer()) round_residual_gradient(stream, a);
       parameters(a.rounded_gradient, block.attended);
       backward_attended(stream, piece, w, a);
-      break;
-    case Kind::qkv:
-      if (piece.ends_layer()) {
+      if (piece.begins_layer()) {
         ops_->attention_backward(stream, attention_size(a),
                                  {.qkv = block.qkv,
                                   .log_sums = block.log_sums,
@@ -185,6 +222,12 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
                                   .projections = a.projections,
                                   .dqkv = dqkv});
       }
+      break;
+    case Kind::qkv_adapter:
+      backward_adapter(stream, piece, weights, gradients, {block.norm1, block.qkv_adapted}, dqkv,
+                       a.branch_gradient, a);
+      break;
+    case Kind::qkv:
       parameters(dqkv, block.norm1);
       backward_norm_input(stream, piece, dqkv, w, a);
       break;
@@ -194,12 +237,11 @@ void Model::backward_piece(StreamHandle stream, std::size_t layer, const BlockPi
   }
 }
 
-namespace {
-/// The last rows of a layer come first in the backward.
-GradientWrite write_of(const BlockPiece& piece) {
-  return piece.ends_layer() ? GradientWrite::overwrite : GradientWrite::accumulate;
+GradientWrite Model::write_of(const BlockPiece& piece) const {
+  // The backward begins with the adapter, then the layer's last rows.
+  const bool adapted = config_.lora && (piece.kind == Kind::qkv || piece.kind == Kind::proj);
+  return piece.ends_layer() && !adapted ? GradientWrite::overwrite : GradientWrite::accumulate;
 }
-}  // namespace
 
 void Model::backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
                                 Activations& a) {
@@ -208,9 +250,9 @@ void Model::backward_norm_input(StreamHandle stream, const BlockPiece& piece, De
 
 void Model::backward_attended(StreamHandle stream, const BlockPiece& piece, DeviceTensor w, Activations& a) {
   const MatmulSize size = size_of(piece, a);
-  if (piece.is_whole())
+  if (piece.is_whole() && !config_.lora)
     return ops_->linear_backward(stream, size, a.rounded_gradient, w, {a.attended_gradient});
-  const DeviceTensor sum = a.summed_gradient.slice({}, a.branch_gradient.count());
+  const DeviceTensor sum = attended_sum(a);
   ops_->linear_backward(stream, size, a.rounded_gradient, w, {sum, write_of(piece)});
   if (piece.begins_layer()) ops_->round(stream, sum, a.attended_gradient);
 }

@@ -5,6 +5,7 @@
 #include "gpt/ops.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace gpt {
@@ -18,8 +19,7 @@ class Model {
  public:
   /// `ops` outlives the model.
   ///
-  /// Errors: invalid_argument, for a size of zero, a width that is not a multiple of the heads, and a head that is not
-  /// within Ops::limits().
+  /// Errors: those of ModelConfig::validate(); invalid_argument, for a head or a rank that is not within Ops::limits().
   [[nodiscard]] static penstock::Result<Model> create(const ModelConfig& config, Ops& ops);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -40,7 +40,7 @@ class Model {
                                                  Activations& activations);
 
   /// Enqueues the backward of unit `unit`, of the loss `loss_scale` × mean cross-entropy, and writes each
-  /// gradient once. Errors: as forward().
+  /// gradient once. Those of frozen parameters are empty. Errors: as forward().
   [[nodiscard]] penstock::Result<void> backward(StreamHandle stream, std::size_t unit,
                                                 std::span<const DeviceTensor> weights,
                                                 std::span<const Gradient> gradients, Activations& activations,
@@ -49,8 +49,11 @@ class Model {
  private:
   Model(const ModelConfig& config, Ops& ops) : config_(config), description_(config), ops_(&ops) {}
 
+  /// Whether `tensors` are those of the unit's parameters, or of their gradients.
+  enum class Tensors : std::uint8_t { parameters, gradients };
   [[nodiscard]] penstock::Result<void> check(const char* operation, std::size_t unit,
-                                             std::span<const DeviceTensor> weights) const;
+                                             std::span<const DeviceTensor> tensors,
+                                             Tensors are = Tensors::parameters) const;
   [[nodiscard]] bool is_head(std::size_t unit) const { return unit + 1 == description_.units().size(); }
 
   void forward_embed(StreamHandle stream, std::span<const DeviceTensor> weights, Activations& a);
@@ -70,6 +73,17 @@ class Model {
                      const PieceWeights& weights, Activations& a);
   void backward_piece(StreamHandle stream, std::size_t layer, const BlockPiece& piece,
                       const PieceWeights& weights, const PieceGradients& gradients, Activations& a);
+  /// The tensors of an adapter's layer, and what the adapter keeps for its backward.
+  struct Adapter {
+    DeviceTensor x, adapted;
+  };
+  /// y += scale · (x · aᵀ) · bᵀ, where `weights` are a and b; `adapted` becomes the first product.
+  void forward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                       const Adapter& adapter, DeviceTensor y, const Activations& a);
+  /// Overwrites dx, the gradient of x through the adapter. dy is an operand.
+  void backward_adapter(StreamHandle stream, const BlockPiece& piece, const PieceWeights& weights,
+                        const PieceGradients& gradients, const Adapter& adapter, DeviceTensor dy,
+                        DeviceTensor dx, const Activations& a);
   /// The gradient of a layer's input from that of its output, for each of its pieces in the order of the backward.
   void backward_norm_input(StreamHandle stream, const BlockPiece& piece, DeviceTensor dy, DeviceTensor w,
                            Activations& a);
@@ -80,6 +94,13 @@ class Model {
   void backward_norm(StreamHandle stream, DeviceTensor x, DeviceTensor statistics, DeviceTensor gain,
                      const PieceGradients& gradients, Activations& a);
 
+  /// Whether the gradient of a layer's input is that of the piece alone so far, in the order of the backward.
+  [[nodiscard]] GradientWrite write_of(const BlockPiece& piece) const;
+  /// The sum of attention's gradient, where several pieces add to it.
+  [[nodiscard]] static DeviceTensor attended_sum(const Activations& a) {
+    return a.summed_gradient.slice({}, a.branch_gradient.count());
+  }
+
   /// Makes the gradient of the residual stream an operand.
   void round_residual_gradient(StreamHandle stream, const Activations& a);
 
@@ -89,6 +110,13 @@ class Model {
   }
   [[nodiscard]] MatmulSize size_of(const BlockPiece& piece, const Activations& a) const {
     return {rows(a), piece.inputs, piece.outputs, piece.first, piece.all_outputs};
+  }
+  /// Of an adapter's two products.
+  [[nodiscard]] MatmulSize size_of_a(const BlockPiece& piece, const Activations& a) const {
+    return {.rows = rows(a), .inputs = piece.inputs, .outputs = piece.rank, .scale = config_.lora->scale()};
+  }
+  [[nodiscard]] MatmulSize size_of_b(const BlockPiece& piece, const Activations& a) const {
+    return {.rows = rows(a), .inputs = piece.rank, .outputs = piece.outputs};
   }
 
   ModelConfig config_;

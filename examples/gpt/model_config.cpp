@@ -2,6 +2,7 @@
 
 #include "gpt/block_pieces.hpp"
 
+#include <cmath>
 #include <string>
 
 namespace gpt {
@@ -20,6 +21,22 @@ Result<void> check_range(const char* operation, const char* name, std::uint32_t 
   return Error::invalid_argument(operation).object(name).wanted("1 to " + std::to_string(most)).got(value);
 }
 
+Result<void> check_lora(const char* operation, const LoraConfig& lora, std::uint32_t width) {
+  if (lora.rank < 1 || lora.rank > width) {
+    return Error::invalid_argument(operation)
+        .object("rank of the adapters (--lora)")
+        .wanted("1 to " + std::to_string(width) + ", the width")
+        .got(lora.rank)
+        .advice("ranks of 8 to 64 are usual");
+  }
+  if (std::isfinite(lora.alpha) && lora.alpha > 0) return penstock::ok();
+  return Error::invalid_argument(operation)
+      .object("--lora-alpha")
+      .wanted("above 0")
+      .got(std::to_string(lora.alpha))
+      .advice("leave it out for that of the rank");
+}
+
 }  // namespace
 
 Result<void> ModelConfig::validate() const {
@@ -34,6 +51,7 @@ Result<void> ModelConfig::validate() const {
         .wanted("a multiple of " + std::to_string(heads) + " heads")
         .got(width);
   }
+  if (lora) PENSTOCK_TRY(check_lora(operation, *lora, width));
   PENSTOCK_TRY(block_pieces(*this));
   return penstock::ok();
 }

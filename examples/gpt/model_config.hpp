@@ -9,6 +9,16 @@
 
 namespace gpt {
 
+/// Low-rank adapters of the attention's layers, qkv and proj (LoRA, Hu et al. 2021): to a layer's output y they add
+/// alpha / rank · (x · aᵀ) · bᵀ, with a[rank, inputs] and b[outputs, rank]. They alone are trained: all parameters of
+/// the model without them are frozen.
+struct LoraConfig {
+  std::uint32_t rank = 8;
+  float alpha = 8;
+
+  [[nodiscard]] float scale() const { return alpha / static_cast<float>(rank); }
+};
+
 /// A GPT-2-like model over bytes. The defaults are those of the demonstration: 28.6 M parameters.
 struct ModelConfig {
   static constexpr std::uint32_t vocabulary = 256;
@@ -21,9 +31,11 @@ struct ModelConfig {
   /// Maximum number of elements of a unit of a block, penstock.unit_elements_max. A block above it is several units,
   /// and matrices above it are cut into row blocks. 0: each block is one unit.
   penstock::ElementCount unit_elements_max = {};
+  std::optional<LoraConfig> lora = {};
 
   /// Errors: invalid_argument, for a zero, a value above those with which sizes in bytes fit into 64 bits, a width
-  /// that is not a multiple of heads, and a limit below that of the smallest row block.
+  /// that is not a multiple of heads, a rank above the width, an alpha that is not above 0, and a limit below that of
+  /// the smallest row block.
   [[nodiscard]] penstock::Result<void> validate() const;
 };
 

@@ -27,22 +27,35 @@ ParameterDescription vector(std::string name, std::uint64_t count, float constan
   return {.name = std::move(name), .count = ElementCount(count), .initial = {.constant = constant}};
 }
 
-constexpr std::size_t parameters_of_embed = 2, parameters_of_block = 12;
+constexpr std::size_t parameters_of_embed = 2, parameters_of_block = 12, parameters_of_head = 2;
 
+/// The names of a piece's two parameters, and the number of the first among its block's parameters, or adapters.
 struct PieceNames {
   const char *first, *second;
+  std::size_t number;
 };
+constexpr std::size_t adapters_of_block = 4;
 PieceNames names_of(BlockPiece::Kind kind) {
   using Kind = BlockPiece::Kind;
   switch (kind) {
-    case Kind::norm1: return {"norm1.gain", "norm1.bias"};
-    case Kind::qkv: return {"qkv.weight", "qkv.bias"};
-    case Kind::proj: return {"proj.weight", "proj.bias"};
-    case Kind::norm2: return {"norm2.gain", "norm2.bias"};
-    case Kind::up: return {"up.weight", "up.bias"};
-    case Kind::down: return {"down.weight", "down.bias"};
+    case Kind::norm1: return {"norm1.gain", "norm1.bias", 0};
+    case Kind::qkv: return {"qkv.weight", "qkv.bias", 2};
+    case Kind::qkv_adapter: return {"qkv.lora_a", "qkv.lora_b", 0};
+    case Kind::proj: return {"proj.weight", "proj.bias", 4};
+    case Kind::proj_adapter: return {"proj.lora_a", "proj.lora_b", 2};
+    case Kind::norm2: return {"norm2.gain", "norm2.bias", 6};
+    case Kind::up: return {"up.weight", "up.bias", 8};
+    case Kind::down: return {"down.weight", "down.bias", 10};
   }
-  return {"unknown", "unknown"};
+  return {"unknown", "unknown", 0};
+}
+
+/// Adapters come after all other parameters, whose numbers do not depend on them.
+std::size_t number_of(const BlockPiece& piece, const ModelConfig& config, std::uint32_t layer) {
+  const std::size_t within = names_of(piece.kind).number;
+  if (!piece.is_adapter()) return parameters_of_embed + parameters_of_block * layer + within;
+  return parameters_of_embed + parameters_of_block * config.layers + parameters_of_head +
+         adapters_of_block * layer + within;
 }
 
 UnitDescription embed(const ModelConfig& config) {
@@ -60,6 +73,12 @@ std::vector<ParameterDescription> parameters_of(const BlockPiece& piece, const M
     rows.append("[").append(std::to_string(piece.first)).append(":");
     rows.append(std::to_string(piece.first + piece.outputs)).append("]");
   }
+  if (piece.is_adapter()) {
+    // As of Kaiming's rule with a slope of sqrt(5), which PyTorch's layers use; b of zeros leaves the model as it is.
+    const float spread = 1 / std::sqrt(3.0f * static_cast<float>(piece.inputs));
+    return {matrix(names.first, piece.rank, piece.inputs, spread),
+            matrix(names.second, piece.outputs, piece.rank, 0)};
+  }
   if (piece.inputs == 0)
     return {vector(names.first, piece.outputs, 1), vector(names.second, piece.outputs, 0)};
   const bool to_residual = piece.kind == Kind::proj || piece.kind == Kind::down;
@@ -74,8 +93,12 @@ UnitDescription block_unit(const ModelConfig& config, std::uint32_t layer, std::
   UnitDescription unit{.name = std::move(name), .parameters = {}, .layer = layer};
   for (const BlockPiece& piece : pieces) {
     std::vector<ParameterDescription> two = parameters_of(piece, config);
-    const auto number =
-        parameters_of_embed + parameters_of_block * layer + 2 * static_cast<std::size_t>(piece.kind);
+    const std::size_t number = number_of(piece, config, layer);
+    const PieceNames names = names_of(piece.kind);
+    const std::string block = "block." + std::to_string(layer) + ".";
+    two[0].path = block + names.first;
+    two[1].path = block + names.second;
+    for (ParameterDescription& parameter : two) parameter.frozen = config.lora && !piece.is_adapter();
     two[0].number = number;
     two[0].first = std::uint64_t{piece.first} * piece.inputs;
     two[1].number = number + 1;
@@ -108,9 +131,21 @@ ElementCount UnitDescription::element_count() const {
   return sum;
 }
 
+ElementCount UnitDescription::trained_count() const {
+  ElementCount sum;
+  for (const ParameterDescription& parameter : parameters) {
+    if (!parameter.frozen) sum += parameter.count;
+  }
+  return sum;
+}
+
 ModelDescription::ModelDescription(const ModelConfig& config) : width_(config.width), seed_(config.seed) {
-  const auto number_from = [](UnitDescription unit, std::uint64_t first) {
-    for (ParameterDescription& parameter : unit.parameters) parameter.number = first++;
+  const auto number_from = [&](UnitDescription unit, std::uint64_t first) {
+    for (ParameterDescription& parameter : unit.parameters) {
+      parameter.number = first++;
+      parameter.path = unit.name + "." + parameter.name;
+      parameter.frozen = config.lora.has_value();
+    }
     return unit;
   };
   const auto of_block = block_pieces(config).value();
@@ -129,6 +164,12 @@ ModelDescription::ModelDescription(const ModelConfig& config) : width_(config.wi
 ElementCount ModelDescription::element_count() const {
   ElementCount sum;
   for (const UnitDescription& unit : units_) sum += unit.element_count();
+  return sum;
+}
+
+ElementCount ModelDescription::trained_count() const {
+  ElementCount sum;
+  for (const UnitDescription& unit : units_) sum += unit.trained_count();
   return sum;
 }
 
@@ -161,7 +202,9 @@ std::vector<BackwardVisit> ModelDescription::backward_visits(bool checkpoint) co
       visits.push_back({.unit = unit, .recompute = false, .backward = true});
     }
   }
-  visits.push_back({.unit = 0, .recompute = false, .backward = true});
+  // Nothing before the embedding needs its gradient. Blocks have adapters, if not all is trained.
+  if (!units_[0].trained_count().is_zero())
+    visits.push_back({.unit = 0, .recompute = false, .backward = true});
   return visits;
 }
 

@@ -23,9 +23,11 @@ struct InitialRule {
 /// A parameter, or a row block of one.
 struct ParameterDescription {
   std::string name;
-  penstock::ElementCount count;
-  InitialRule initial;
+  std::string path = {};  ///< of the whole parameter, in a model that is not cut: "block.0.qkv.weight"
+  penstock::ElementCount count = {};
+  InitialRule initial = {};
   bool weight_decay = false;
+  bool frozen = false;  ///< it is not trained, see LoraConfig
   /// Its number over all units of the model that is not cut, and its first element in that parameter.
   std::uint64_t number = 0, first = 0;
 };
@@ -46,6 +48,7 @@ struct UnitDescription {
 
   [[nodiscard]] std::size_t tensor_count() const { return parameters.size() + uses.size(); }
   [[nodiscard]] penstock::ElementCount element_count() const;  ///< of the owned parameters
+  [[nodiscard]] penstock::ElementCount trained_count() const;  ///< of those that are not frozen
 };
 
 /// A turn of a unit in the backward of a micro-batch.
@@ -68,10 +71,11 @@ class ModelDescription {
     return units_[id.unit].parameters[id.index];
   }
   [[nodiscard]] penstock::ElementCount element_count() const;
+  [[nodiscard]] penstock::ElementCount trained_count() const;
   /// Whether blocks are several units.
   [[nodiscard]] bool blocks_are_cut() const { return units_per_block_ > 1; }
-  /// The units in the order of the backward. Where activations are checkpoints, all units of a block compute theirs
-  /// again before the last of them runs its backward.
+  /// The units in the order of the backward, without an embedding that is frozen. Where activations are checkpoints,
+  /// all units of a block compute theirs again before the last of them runs its backward.
   [[nodiscard]] std::vector<BackwardVisit> backward_visits(bool checkpoint) const;
   /// Elements of the fp32 scratch that the Ops of host memory need for this model.
   [[nodiscard]] penstock::ElementCount scratch_count() const;

@@ -19,18 +19,20 @@ enum class GradientWrite : std::uint8_t {
   accumulate,  ///< gradient = round(old + new), the sum in fp32
 };
 
-/// Where a gradient goes: bf16 or fp32, of the element count of what it is the gradient of.
+/// Where a gradient goes: bf16 or fp32, of the element count of what it is the gradient of. Empty, if the parameter is
+/// frozen: its gradient is left out.
 struct Gradient {
   DeviceTensor tensor;
   GradientWrite write = GradientWrite::overwrite;
 };
 
-/// A layer y[rows, columns] = x[rows, inputs] · w[columns, inputs]ᵀ, or one block of it: rows [first, first + outputs)
-/// of w and of the bias, and these columns of y. An operation on a block is given w and the bias of the block, and all
-/// columns of y and of its gradient.
+/// A layer y[rows, columns] = scale · x[rows, inputs] · w[columns, inputs]ᵀ, or one block of it: rows
+/// [first, first + outputs) of w and of the bias, and these columns of y. An operation on a block is given w and the
+/// bias of the block, and all columns of y and of its gradient.
 struct MatmulSize {
   std::uint32_t rows, inputs, outputs;
   std::uint32_t first = 0, columns = outputs;
+  float scale = 1;  ///< of all products below, but not of a bias and its gradient
 
   [[nodiscard]] bool is_whole() const { return outputs == columns; }
 };
@@ -54,6 +56,7 @@ struct EmbeddingSize {
 struct OpsLimits {
   std::uint32_t head_width_max;       ///< of attention
   std::uint32_t head_width_multiple;  ///< a head's width is a multiple of it
+  std::uint32_t rank_multiple;        ///< an adapter's rank is
 };
 
 /// The arithmetic of a GPT, on the memory of one kind of device: the example's own compute interface.
@@ -86,7 +89,8 @@ class Ops {
   };
   /// y = x · wᵀ + b, an operand or fp32. An empty b is left out.
   virtual void linear(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor y) = 0;
-  /// y = residual + x · wᵀ + b; residual and y are fp32.
+  /// y = residual + x · wᵀ + b. An empty b is left out. residual and y have one dtype, an operand's or fp32, and may be
+  /// the same.
   virtual void linear_add(StreamHandle stream, MatmulSize size, const Linear& in, DeviceTensor residual,
                           DeviceTensor y) = 0;
   /// up = x · wᵀ + b, y = gelu(up); both are operands. gelu(u) = u · Φ(u) in its tanh form: u / (1 + exp(−2v)),
@@ -99,7 +103,7 @@ class Ops {
   /// dup = (dy · w) · gelu'(up), of the whole layer whose input is gelu(up). All but w are operands.
   virtual void linear_gelu_backward(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor w,
                                     DeviceTensor up, DeviceTensor dup) = 0;
-  /// dw = dyᵀ · x and db = Σ_row dy[row], of operands. An empty db is left out.
+  /// dw = dyᵀ · x and db = Σ_row dy[row], of operands.
   virtual void linear_gradients(StreamHandle stream, MatmulSize size, DeviceTensor dy, DeviceTensor x,
                                 Gradient dw, Gradient db) = 0;
 
@@ -140,7 +144,8 @@ class Ops {
   /// y[row] = embedding[tokens[row]] + positions[row mod context].
   virtual void embed(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor embedding,
                      DeviceTensor positions, DeviceTensor y) = 0;
-  /// Adds the rows of dy to the gradients of the embedding and of the positions, in increasing order of rows.
+  /// Adds the rows of dy to the gradients of the embedding and of the positions, in increasing order of rows. Neither
+  /// is empty.
   virtual void embed_backward(StreamHandle stream, EmbeddingSize size, DeviceSpan tokens, DeviceTensor dy,
                               Gradient dembedding, Gradient dpositions) = 0;
 

@@ -58,11 +58,13 @@ zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& tra
   zero::ModelLayout layout;
   layout.checkpoints = ResidualLeases::layout(config, training);
   layout.groups = {{}, {.weight_decay = 0}};
+  if (config.lora) layout.groups.push_back({.frozen = true});
   for (const UnitDescription& unit : model.units()) {
     zero::UnitLayout& out = layout.units.emplace_back();
     out.name = unit.name;
     for (const ParameterDescription& parameter : unit.parameters) {
-      out.parameters.push_back({parameter.name, parameter.count, parameter.weight_decay ? 0u : 1u});
+      const std::uint32_t group = parameter.frozen ? 2 : parameter.weight_decay ? 0 : 1;
+      out.parameters.push_back({parameter.name, parameter.count, group});
     }
     for (const ParameterId& used : unit.uses) {
       out.shared.push_back({static_cast<std::uint32_t>(used.unit), static_cast<std::uint32_t>(used.index)});
@@ -114,16 +116,44 @@ Result<void> RankTrainer::open() {
   if (!model) return model.error();
   model_ = std::move(*model);
   PENSTOCK_TRY(open_training_memory());
-  const auto initialized = rank_->engine().initialize([&](zero::ParameterId parameter, std::uint64_t first,
-                                                          std::span<float> values) {
-    initial_values(model_->description(), {parameter.unit, parameter.index}, first, values, rank_->workers());
-  });
-  if (initialized && timeline_) {
+  PENSTOCK_TRY(set_parameters());
+  if (timeline_) {
     (void)timeline_->take();  // what it cost to initialize is no part of the training
     timeline_->name_stream(stream_->handle(), "compute");
     timeline_->begin(stream_->handle());
   }
-  return initialized;
+  return ok();
+}
+
+Result<void> RankTrainer::set_parameters() {
+  const std::uint64_t updates = options_.resumed ? options_.resumed->progress().updates : 0;
+  return rank_->engine().restore(
+      updates, [&](zero::ParameterId parameter, cpu_adam::StateKind kind, std::uint64_t first,
+                   std::span<float> values) { return first_state(parameter, kind, first, values); });
+}
+
+Result<void> RankTrainer::first_state(zero::ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
+                                      std::span<float> values) const {
+  const ParameterId parameter{id.unit, id.index};
+  const ParameterDescription& described = model_->description().parameter(parameter);
+  if (options_.resumed && !described.frozen) return options_.resumed->read(described, kind, first, values);
+  if (kind != cpu_adam::StateKind::master) return ok();  // zeros
+  const bool is_of_base = described.frozen || !options_.model.lora;
+  if (options_.base && is_of_base) return options_.base->read(described, kind, first, values);
+  initial_values(model_->description(), parameter, first, values, rank_->workers());
+  return ok();
+}
+
+Result<void> RankTrainer::save(StateFile& file) {
+  return rank_->engine().read_states([&](zero::ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
+                                         std::span<const float> values) -> Result<void> {
+    const ParameterDescription& described = model_->description().parameter({id.unit, id.index});
+    return described.frozen ? ok() : file.write(described, kind, first, values);
+  });
+}
+
+StateFile::Progress RankTrainer::progress(std::uint64_t steps) const {
+  return {.steps = steps, .updates = rank_->engine().completed_steps()};
 }
 
 Result<void> RankTrainer::open_training_memory() {
@@ -230,9 +260,13 @@ Result<void> RankTrainer::backward(const BackwardVisit& visit) {
   const StreamHandle stream = stream_->handle();
   std::optional<zero::UnitGradients> room;
   std::vector<Gradient> gradients;
-  if (visit.backward && sums_) {
+  const UnitDescription& described = model_->description().units()[visit.unit];
+  const bool reduces = visit.backward && !described.trained_count().is_zero();
+  if (!reduces) {
+    gradients.resize(described.tensor_count());
+  } else if (sums_) {
     gradients = sums_->of_unit(model_->description(), visit.unit);
-  } else if (visit.backward) {
+  } else {
     PENSTOCK_TRY_ASSIGN(room, rank_->engine().gradients(visit.unit, *stream_));
     did(Activity::wait_for_gradients, visit.unit);
     for (const zero::GradientSlot& slot : room->slots()) {
@@ -260,7 +294,7 @@ Result<void> RankTrainer::backward(const BackwardVisit& visit) {
   }
   weights->end();
   if (room) return rank_->engine().reduce(std::move(*room), *stream_);
-  if (!visit.backward) return ok();
+  if (!reduces) return ok();
   const std::vector<zero::GradientSource> sums = [&] {
     std::vector<zero::GradientSource> sources;
     for (const Gradient& gradient : gradients) sources.emplace_back(gradient.tensor);

@@ -4,6 +4,7 @@
 #include "gpt/model_config.hpp"
 #include "gpt/rank_device.hpp"
 #include "gpt/residual_leases.hpp"
+#include "gpt/state_file.hpp"
 #include "gpt/text.hpp"
 #include "gpt/timeline.hpp"
 #include "gpt/training_memory.hpp"
@@ -17,7 +18,8 @@
 
 namespace gpt {
 
-/// The model as the engine needs to know it: units, parameters, shared parameters, weight decay, checkpoints.
+/// The model as the engine needs to know it: units, parameters, shared parameters, weight decay, frozen parameters,
+/// checkpoints.
 [[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelConfig& model, const TrainingConfig& training);
 
 /// The loss and the times of one rank's step.
@@ -54,6 +56,11 @@ class RankTrainer {
     penstock::zero::RankIdentity identity = {};
     penstock::zero::GroupMembership group = {};
     MakeDevice make_device;
+    /// Of a training of the same model without adapters: the parameters begin with its masters. None: with those of
+    /// ModelDescription::initial_values(), as adapters do.
+    const StateFile* base = nullptr;
+    /// Of a training of the same model: the trained parameters continue with its states, instead of the base's.
+    const StateFile* resumed = nullptr;
     bool timed = false;  ///< keep a timeline
     /// If set, is called last to change the runtime's options, for example to inject faults into its paths.
     std::function<void(penstock::swap::RuntimeOptions&)> adjust_runtime;
@@ -65,11 +72,16 @@ class RankTrainer {
   /// Waits until the last step has updated all parameters.
   [[nodiscard]] penstock::Result<void> finish_update() { return rank_->engine().finish_update(); }
   [[nodiscard]] penstock::Result<std::string> digest() { return rank_->engine().digest(); }
+  /// Writes the states of this rank's shards that are trained.
+  [[nodiscard]] penstock::Result<void> save(StateFile& file);
+  /// With the trainer's `steps`.
+  [[nodiscard]] StateFile::Progress progress(std::uint64_t steps) const;
 
   /// What streams and disks did; null if Options::timed is not set. The compute stream's spans follow one another from
   /// the first micro-batch on, so that its waits are all that is left.
   [[nodiscard]] Timeline* timeline() { return timeline_.get(); }
   [[nodiscard]] penstock::swap::Runtime& runtime() { return rank_->runtime(); }
+  [[nodiscard]] penstock::zero::Engine& engine() { return rank_->engine(); }
   [[nodiscard]] DeviceMemoryUse device_memory();
   [[nodiscard]] const penstock::zero::MemoryPlan& plan() const { return rank_->plan(); }
   /// Requested features that are not available, one per line.
@@ -79,6 +91,11 @@ class RankTrainer {
   explicit RankTrainer(const Options& options) : options_(options) {}
   penstock::Result<void> open();
   penstock::Result<void> open_training_memory();
+  penstock::Result<void> set_parameters();
+  /// What a training begins with, or continues with.
+  penstock::Result<void> first_state(penstock::zero::ParameterId parameter,
+                                     penstock::cpu_adam::StateKind kind, std::uint64_t first,
+                                     std::span<float> values) const;
   /// Enqueues forward and backward of the micro-batches from number `first` on that are in progress at a time.
   penstock::Result<void> micro_batches(std::uint32_t step, std::uint32_t first, StepReport& report);
   /// Enqueues the copies of a micro-batch's tokens to the device.

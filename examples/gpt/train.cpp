@@ -9,6 +9,7 @@
 #include "gpt/trace_report.hpp"
 #include "gpt/training_arguments.hpp"
 #include "gpt/training_report.hpp"
+#include "gpt/training_states.hpp"
 
 #include "measure/run_main.hpp"
 
@@ -34,6 +35,9 @@ struct Arguments : TrainingArguments {
   std::vector<std::filesystem::path> nvme_paths;
   std::optional<std::filesystem::path> trace;
   bool check = false;
+  std::optional<std::uint32_t> lora_rank;
+  std::optional<float> lora_alpha;  // default: the rank
+  TrainingStates::Paths states;
   zero::LaunchOptions launch;
   std::string master;
   bool mpi = false;
@@ -45,6 +49,7 @@ struct Run {
   std::string digest;
   std::optional<Error> error;
   int signal = 0;  // ended it after a step
+  StateFile::Progress progress;
 };
 
 double mean_loss(std::span<const StepReport> reports) {
@@ -53,7 +58,7 @@ double mean_loss(std::span<const StepReport> reports) {
   return sum / static_cast<double>(reports.size());
 }
 
-/// The error of a step, with what it cost: the example saves nothing.
+/// The error of a step, with what it cost: the example saves at the end only.
 Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t rank) {
   return std::move(error).note("lost    step " + std::to_string(step) + " of " + std::to_string(steps) +
                                ", on rank " + std::to_string(rank) + ", and what was trained before");
@@ -61,7 +66,7 @@ Error lost(Error error, std::uint32_t step, std::uint32_t steps, std::uint32_t r
 
 /// Trains the ranks of this process, each on a thread. The process of rank 0 prints the report to standard output.
 Run train(const Arguments& arguments, const RankGroup& group, const zero::Config& config, const Text& text,
-          const DiskLimit* limit, TraceReport* trace, const OutputFile* json) {
+          TrainingStates& states, const DiskLimit* limit, TraceReport* trace, const OutputFile* json) {
   const std::uint32_t ranks = group.size();
   const bool leads = group.identity(0).rank == 0;
   std::vector<std::unique_ptr<RankTrainer>> trainers(ranks);
@@ -86,12 +91,15 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
                                              .group = group.membership(here),
                                              .make_device = arguments.cuda ? on_cuda(arguments.model, process)
                                                                            : on_host(arguments.model),
+                                             .base = states.base ? &*states.base : nullptr,
+                                             .resumed = states.resumed ? &*states.resumed : nullptr,
                                              .timed = trace != nullptr}));
     if (rank == 0) {
       for (const std::string& note : trainers[here]->notes())
         std::fprintf(stderr, "note: %s\n", note.c_str());
     }
-    for (std::uint32_t step = 0; step < arguments.training.steps; ++step) {
+    std::uint32_t step = states.first_step();
+    while (step < arguments.training.steps && run.signal == 0) {
       auto done = trainers[here]->step(step);
       if (!done) return lost(std::move(done).error(), step + 1, arguments.training.steps, rank);
       for (const std::string& message : done->messages) {
@@ -109,11 +117,13 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
           std::fprintf(stderr, "note: rank %u: %s\n", rank, message.c_str());
       }
       arrived.arrive_and_wait();
-      if (run.signal != 0) break;
+      ++step;
     }
     PENSTOCK_TRY_ASSIGN(auto digest, trainers[here]->digest());
+    if (states.saved) PENSTOCK_TRY(trainers[here]->save(*states.saved));
     const std::lock_guard lock(mutex);
     run.digest = digest;
+    run.progress = trainers[here]->progress(step);
     return ok();
   };
   const auto ran = run_ranks(ranks, [&](std::uint32_t here) {
@@ -192,6 +202,14 @@ Result<zero::Launch> find_place(Arguments& arguments) {
         .where(launch.source)
         .advice("leave --ranks out, or start one process");
   }
+  if (arguments.states.save) {
+    return Error::invalid_argument("gpt_train")
+        .object("--save")
+        .reason(
+            "the ranks that write to a file are threads of one process, and this is one of several processes")
+        .where(launch.source)
+        .advice("leave --save out, or start one process with --ranks");
+  }
   arguments.training.ranks = launch.ranks;
   if (arguments.check && launch.master && launch.master->port > 65533) {
     return Error::invalid_argument("gpt_train")
@@ -206,6 +224,9 @@ Result<zero::Launch> find_place(Arguments& arguments) {
 std::string text_of(const Arguments& arguments) {
   std::string text = "--steps\t" + std::to_string(arguments.training.steps) + "\n--seed\t" +
                      std::to_string(arguments.model.seed);
+  if (const auto& lora = arguments.model.lora) {
+    text += "\n--lora\t" + std::to_string(lora->rank) + "\n--lora-alpha\t" + std::to_string(lora->alpha);
+  }
   for (const auto& [option, given] : {std::pair("--check", arguments.check),
                                       std::pair("--accumulate-by-layer", arguments.training.layer_by_layer)})
     text.append("\n").append(option).append("\t").append(given ? "given" : "not given");
@@ -258,7 +279,9 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
     if (!created) return Failure{created.error(), "cannot write the report"};
     json = std::move(*created);
   }
-  const Run trained = train(effective, group, *config, *text, limit ? &*limit : nullptr, trace.get(),
+  auto states = TrainingStates::open(effective.states, effective.model, effective.training);
+  if (!states) return Failure{states.error(), "cannot start"};
+  const Run trained = train(effective, group, *config, *text, *states, limit ? &*limit : nullptr, trace.get(),
                             json ? &*json : nullptr);
   const Result<void> written = trace ? trace->finish() : ok();  // of a failed training too
   if (trained.error) return Failure{*trained.error, "training failed"};
@@ -266,6 +289,9 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
   if (!written) return Failure{written.error(), "cannot write the trace"};
   if (const auto closed = json ? json->close() : ok(); !closed)
     return Failure{closed.error(), "cannot write the report"};
+  if (const auto saved = states->saved ? states->saved->finish(trained.progress) : ok(); !saved)
+    return Failure{saved.error(), "cannot save the states"};
+  states->saved.reset();
   if (trained.signal != 0) return stopped_by(trained.signal);
   if (!effective.check) return 0;
 
@@ -278,7 +304,7 @@ std::variant<int, Failure> run(Arguments effective, const zero::Launch& launch, 
     return Failure{fits.error(), "cannot train in memory"};
   const auto again = join(effective, launch, /*attempt=*/1);
   if (!again) return Failure{again.error(), "cannot train in memory"};
-  const Run checked = train(effective, *again, in_memory, *text, nullptr, nullptr, nullptr);
+  const Run checked = train(effective, *again, in_memory, *text, *states, nullptr, nullptr, nullptr);
   if (checked.error) return Failure{*checked.error, "training in memory failed"};
   if (checked.signal != 0) return stopped_by(checked.signal);
   const bool equal = checked.digest == trained.digest;
@@ -301,6 +327,21 @@ int run(Arguments arguments) {
   const auto& [error, what] = std::get<Failure>(outcome);
   group->abort(0, error);
   return fail(error, what);
+}
+
+void add_state_options(CLI::App& app, Arguments& arguments) {
+  app.add_option("--base", arguments.states.base,
+                 "begin with the parameters that another training has saved");
+  CLI::Option* const lora = app.add_option(
+      "--lora", arguments.lora_rank,
+      "freeze the parameters of --base, and train adapters of this rank for the attention's layers");
+  app.add_option("--lora-alpha", arguments.lora_alpha,
+                 "adapters add alpha / rank times their product; default: the rank")
+      ->needs(lora);
+  app.add_option("--save", arguments.states.save,
+                 "write the states of the trained parameters to this file at the end");
+  app.add_option("--resume", arguments.states.resume,
+                 "continue a training that has saved its states in this file");
 }
 
 void add_launch_options(CLI::App& app, Arguments& arguments) {
@@ -326,6 +367,7 @@ int main_body(int argc, char** argv) {
                                        ->capture_default_str()
                                        ->check(CLI::Range(1, 64));
   add_launch_options(app, arguments);
+  add_state_options(app, arguments);
   app.add_flag("--accumulate-by-layer", arguments.training.layer_by_layer,
                "run each layer for all micro-batches of a step before the next layer, so that parameters are "
                "gathered once a step; needs activations of all micro-batches");
@@ -338,6 +380,9 @@ int main_body(int argc, char** argv) {
   app.add_flag("--check", arguments.check, "train again with everything in memory and compare the digests");
   if (const auto status = options.parse(argc, argv)) return *status;
   arguments.ranks_are_given = ranks->count() > 0;
+  if (const auto rank = arguments.lora_rank) {
+    arguments.model.lora = {.rank = *rank, .alpha = arguments.lora_alpha.value_or(static_cast<float>(*rank))};
+  }
   return run(arguments);
 }
 

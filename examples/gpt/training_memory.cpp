@@ -13,12 +13,12 @@ namespace {
 
 constexpr penstock::Alignment alignment{256};
 
-/// Calls visit(first byte, bytes) for each of the unit's tensors. Returns the size of all.
+/// Calls visit(first byte, bytes) for each of the unit's tensors; frozen ones have none. Returns the size of all.
 template <class Visit>
 ByteCount for_each_tensor(const ModelDescription& model, std::size_t unit, const Visit& visit) {
   ByteCount end;
   const auto add = [&](const ParameterDescription& parameter) {
-    const ByteCount bytes = size_of(DType::fp32) * parameter.count.value();
+    const ByteCount bytes = size_of(DType::fp32) * (parameter.frozen ? 0 : parameter.count.value());
     visit(end, bytes);
     end += round_up(bytes, alignment);
   };

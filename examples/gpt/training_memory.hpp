@@ -16,7 +16,7 @@ class GradientSums {
                                                                DeviceAllocator& allocator);
   [[nodiscard]] static penstock::ByteCount size(const ModelDescription& model);
 
-  /// Where the first micro-batch's gradients of a unit's tensors go.
+  /// Where the first micro-batch's gradients of a unit's tensors go; empty for frozen ones.
   [[nodiscard]] std::vector<Gradient> of_unit(const ModelDescription& model, std::size_t unit) const;
 
  private:

@@ -48,8 +48,10 @@ TrainingReport::TrainingReport(const ModelConfig& model, const TrainingConfig& t
       last_(began_) {
   reset_peak_resident_memory();
   const ModelDescription description(model);
-  std::printf("%s parameters, %u ranks, %.0f tokens a step%s\n",
-              to_string(description.element_count()).c_str(), training.ranks, tokens_,
+  const std::string trained =
+      model.lora ? ", " + to_string(description.trained_count()) + " of them trained" : std::string();
+  std::printf("%s parameters%s, %u ranks, %.0f tokens a step%s\n",
+              to_string(description.element_count()).c_str(), trained.c_str(), training.ranks, tokens_,
               ranks_here < training.ranks ? "; bytes and memory are those of rank 0" : "");
   if (limit != nullptr) {
     std::printf("disk limit, measured now: read %.2f, write %.2f, mixed %.2f GB/s%s\n", limit->read / 1e9,
@@ -97,13 +99,13 @@ void TrainingReport::step(std::uint32_t step, double loss, std::span<const StepR
     tiles += static_cast<double>((traffic.read + traffic.written).value());
   }
   // What was moved before the first step ended is not counted: it includes the initial writes of the tiles.
-  if (step > 0) {
+  if (steps_.size() > 1) {
     optimizer_bytes_ += tiles - tile_bytes_;
     optimizer_seconds_ += update;
   }
   tile_bytes_ = tiles;
 
-  const double left = total / (step + 1) * (training_.steps - step - 1);
+  const double left = total / static_cast<double>(steps_.size()) * (training_.steps - step - 1);
   std::printf(
       "step %u/%u  loss %.3f  %.2f k tok/s  read %.2f GB  write %.2f GB  update %.2f s  stall %.2f s (%.0f "
       "%%)  "
@@ -185,15 +187,17 @@ void TrainingReport::disk(const Trainers& trainers) const {
 void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers,
                                 const std::string& digest) const {
   std::FILE* const out = file.get();
+  const ModelDescription description(model_);
   const auto bytes = [](ByteCount count) { return static_cast<unsigned long long>(count.value()); };
   std::vector<double> seconds_of_steps;
   for (const Step& step : steps_) seconds_of_steps.push_back(step.seconds);
   std::fprintf(out,
-               "{\"parameters\": %llu, \"ranks\": %u, \"micro_batches\": %u, \"tokens_per_step\": %.0f, "
+               "{\"parameters\": %llu, \"trained_parameters\": %llu, \"ranks\": %u, \"micro_batches\": %u, "
+               "\"tokens_per_step\": %.0f, "
                "\"digest\": \"%s\",\n \"median_step_seconds\": %.6f,\n \"steps\": [",
-               static_cast<unsigned long long>(ModelDescription(model_).element_count().value()),
-               training_.ranks, training_.micro_batches, tokens_, digest.c_str(),
-               median_step_seconds(seconds_of_steps));
+               static_cast<unsigned long long>(description.element_count().value()),
+               static_cast<unsigned long long>(description.trained_count().value()), training_.ranks,
+               training_.micro_batches, tokens_, digest.c_str(), median_step_seconds(seconds_of_steps));
   for (const Step& step : steps_) {
     std::fprintf(out,
                  "%s\n  {\"loss\": %s, \"seconds\": %.6f, \"update_seconds\": %.6f, "

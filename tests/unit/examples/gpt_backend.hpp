@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpt/device_memory.hpp"
+#include "gpt/model_config.hpp"
 #include "gpt/ops.hpp"
 #include "kit/seeded_random.hpp"
 
@@ -108,7 +109,13 @@ class AttentionConformance : public BackendTest {
   /// Compares forward and backward of `qkv` and a random gradient with the reference.
   void expect_reference(AttentionSize size, const Values& qkv);
 };
-class ModelConformance : public BackendTest {};
+class ModelConformance : public BackendTest {
+ protected:
+  /// Compares the gradient of each parameter that is trained with differences of the loss.
+  void expect_differences(const ModelConfig& config);
+  /// Compares the gradients of a model whose matrices are cut with those of `whole`.
+  void expect_the_same_of_row_blocks(const ModelConfig& whole);
+};
 
 /// The bf16 nearest to x, ties to even, by a rule of its own: through the spacing of bf16 at x, in double.
 float nearest_bf16(float x);

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,63 @@ TEST(ModelDescription, DecaysMatricesAndEmbeddingsOnly) {
       EXPECT_EQ(parameter.weight_decay, matrix) << parameter.name;
     }
   }
+}
+
+ModelConfig with_adapters(ModelConfig config) {
+  config.lora = LoraConfig{.rank = 4, .alpha = 2};
+  return config;
+}
+
+TEST(ModelDescription, TrainsTheAdaptersOfTheAttentionAlone) {
+  const ModelDescription base(small), model(with_adapters(small));
+  std::vector<std::string> trained;
+  for (const UnitDescription& unit : model.units()) {
+    for (const ParameterDescription& parameter : unit.parameters) {
+      if (!parameter.frozen) trained.push_back(parameter.path);
+    }
+  }
+
+  const std::vector<std::string> wanted = {"block.0.qkv.lora_a",  "block.0.qkv.lora_b", "block.0.proj.lora_a",
+                                           "block.0.proj.lora_b", "block.1.qkv.lora_a", "block.1.qkv.lora_b",
+                                           "block.1.proj.lora_a", "block.1.proj.lora_b"};
+  EXPECT_EQ(trained, wanted);
+  EXPECT_EQ(model.trained_count().value(), 2u * 4 * (64 + 192 + 64 + 64));
+  EXPECT_EQ(model.element_count(), base.element_count() + model.trained_count());
+  EXPECT_EQ(base.trained_count(), base.element_count());
+}
+
+TEST(ModelDescription, NumbersEachParameterOnce) {
+  const ModelDescription model(with_adapters(small));
+  std::set<std::uint64_t> numbers;
+  std::size_t parameters = 0;
+  for (const UnitDescription& unit : model.units()) {
+    for (const ParameterDescription& parameter : unit.parameters) {
+      numbers.insert(parameter.number);
+      ++parameters;
+    }
+  }
+
+  EXPECT_EQ(numbers.size(), parameters);
+  EXPECT_EQ(*numbers.rbegin(), parameters - 1);
+}
+
+TEST(ModelDescription, DoesNotVisitAFrozenEmbeddingInTheBackward) {
+  EXPECT_EQ(ModelDescription(small).backward_visits(false).back().unit, 0u);
+  EXPECT_EQ(ModelDescription(with_adapters(small)).backward_visits(false).back().unit, 1u);
+}
+
+TEST(ModelDescription, RefusesAdaptersThatAreNone) {
+  const auto refused = [](LoraConfig lora, const char* words) {
+    ModelConfig config = small;
+    config.lora = lora;
+    const auto valid = config.validate();
+    ASSERT_FALSE(valid);
+    EXPECT_NE(valid.error().message().find(words), std::string::npos) << valid.error().message();
+  };
+  refused({.rank = 0, .alpha = 1}, "--lora");
+  refused({.rank = 65, .alpha = 1}, "1 to 64, the width");
+  refused({.rank = 4, .alpha = 0}, "--lora-alpha");
+  refused({.rank = 4, .alpha = NAN}, "--lora-alpha");
 }
 
 constexpr ModelConfig cut_rows{.layers = 2,
@@ -137,6 +195,18 @@ TEST(InitialValues, AreTheSameForRowBlocksAsForTheWholeParameter) {
   }
   got.resize(wanted.size());
   EXPECT_EQ(got, wanted);
+}
+
+TEST(InitialValues, AreOfTheBaseThoseWithoutAdapters) {
+  const ModelDescription base(small), model(with_adapters(small));
+  EXPECT_EQ(values_of(model, {0, 0}), values_of(base, {0, 0}));
+  for (const auto& [of_base, of_model] :
+       {std::pair(ParameterId{2, 4}, ParameterId{2, 6}), {{2, 10}, {2, 14}}, {{3, 0}, {3, 0}}}) {
+    EXPECT_EQ(model.parameter(of_model).path, base.parameter(of_base).path);
+    EXPECT_EQ(values_of(model, of_model), values_of(base, of_base));
+  }
+  EXPECT_NE(values_of(model, {1, 4}), values_of(model, {2, 4}));
+  EXPECT_EQ(values_of(model, {1, 5}), std::vector<float>(192 * 4));
 }
 
 TEST(InitialValues, AreTheSameForAnySliceOfAParameter) {

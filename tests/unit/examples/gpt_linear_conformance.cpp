@@ -12,7 +12,8 @@ namespace {
 using penstock::DType;
 using Reals = std::vector<double>;
 
-constexpr MatmulSize sizes[] = {{1, 8, 8}, {3, 16, 24}, {37, 40, 8}};
+constexpr MatmulSize sizes[] = {
+    {1, 8, 8}, {3, 16, 24}, {37, 40, 8}, {.rows = 37, .inputs = 40, .outputs = 16, .scale = 0.375f}};
 
 /// A matrix product with an index function for each operand.
 template <class Left, class Right>
@@ -47,27 +48,27 @@ struct LinearConformance::Layer {
   MatmulSize size;
   Values x, w, b, dy;
 
-  /// x · wᵀ + b.
+  /// scale · x · wᵀ + b.
   [[nodiscard]] Reals output() const {
     Reals y = product(
         size.rows, size.outputs, size.inputs,
         [&](std::size_t row, std::size_t k) { return x[row * size.inputs + k]; },
         [&](std::size_t k, std::size_t column) { return w[column * size.inputs + k]; });
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] += b[i % size.outputs];
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] = size.scale * y[i] + b[i % size.outputs];
     return y;
   }
-  /// dy · w.
+  /// scale · dy · w.
   [[nodiscard]] Reals input_gradient() const {
     return product(
         size.rows, size.inputs, size.outputs,
-        [&](std::size_t row, std::size_t k) { return dy[row * size.outputs + k]; },
+        [&](std::size_t row, std::size_t k) { return size.scale * dy[row * size.outputs + k]; },
         [&](std::size_t k, std::size_t column) { return w[k * size.inputs + column]; });
   }
-  /// dyᵀ · x.
+  /// scale · dyᵀ · x.
   [[nodiscard]] Reals weight_gradient() const {
     return product(
         size.outputs, size.inputs, size.rows,
-        [&](std::size_t row, std::size_t k) { return dy[k * size.outputs + row]; },
+        [&](std::size_t row, std::size_t k) { return size.scale * dy[k * size.outputs + row]; },
         [&](std::size_t k, std::size_t column) { return x[k * size.inputs + column]; });
   }
   [[nodiscard]] Reals bias_gradient() const {
@@ -134,6 +135,26 @@ TEST_P(LinearConformance, AddsTheResidualStream) {
       Reals wanted = layer.output();
       for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += residual[i];
       expect_near(read(y), narrow(wanted), 1e-5);
+    }
+  }
+}
+
+TEST_P(LinearConformance, AddsToAnOperandOrTheResidualStreamInPlaceAndWithoutABias) {
+  for (const MatmulSize size : sizes) {
+    const Layer layer{size,
+                      random_bf16(size.rows * size.inputs),
+                      random_bf16(size.outputs * size.inputs),
+                      Values(size.outputs),
+                      {}};
+    const Values old = random_bf16(size.rows * size.outputs);
+    for (const DType dtype : {DType::fp32, ops().operand_dtype()}) {
+      const DeviceTensor y = tensor(old, dtype);
+
+      ops().linear_add(stream(), size, {operand(layer.x), tensor(layer.w), {}}, y, y);
+
+      Reals wanted = layer.output();
+      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += old[i];
+      expect_near(read(y), narrow(wanted), tolerance(y));
     }
   }
 }
@@ -260,6 +281,16 @@ TEST_P(LinearConformance, AddsUpTheInputsGradientsOfRowBlocks) {
   expect_near(db, narrow(layer.bias_gradient()), 1e-5);
   for (float& sum : db_again) sum -= 1;
   expect_near(db_again, narrow(layer.bias_gradient()), 1e-5);
+}
+
+TEST_P(LinearConformance, LeavesOutGradientsThatAreEmpty) {
+  const Layer layer = random_layer({37, 40, 8});
+  const DeviceTensor dy = operand(layer.dy), x = operand(layer.x), db = tensor(8);
+
+  ops().linear_gradients(stream(), layer.size, dy, x, {}, {});
+  ops().linear_gradients(stream(), layer.size, dy, x, {}, {db});
+
+  expect_near(read(db), narrow(layer.bias_gradient()), 1e-5);
 }
 
 TEST_P(LinearConformance, ComputesTheGradientThroughGeluAlone) {

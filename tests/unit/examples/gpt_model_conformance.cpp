@@ -15,7 +15,12 @@ using penstock::DType;
 constexpr ModelConfig tiny{.layers = 2, .width = 16, .heads = 2, .context = 5, .seed = 3};
 constexpr std::uint32_t sequences = 2, rows = 10;
 
-/// A tiny model with its parameters and gradients in separate tensors.
+ModelConfig with_adapters(ModelConfig config) {
+  config.lora = LoraConfig{.rank = 8, .alpha = 6};
+  return config;
+}
+
+/// A tiny model with its parameters and gradients in separate tensors. Frozen parameters have an empty gradient.
 class ModelOnDevice {
  public:
   ModelOnDevice(Backend& backend, DType dtype, bool checkpoint = false, const ModelConfig& config = tiny)
@@ -35,6 +40,10 @@ class ModelOnDevice {
       for (const ParameterDescription& parameter : description().units()[unit].parameters) {
         const auto bytes = bytes_of(parameter.count, dtype).value();
         for (auto* tensors : {&weights_, &gradients_}) {
+          if (tensors == &gradients_ && parameter.frozen) {
+            tensors->back().push_back({});
+            continue;
+          }
           buffers_.push_back(backend.allocator().allocate(bytes).value());
           tensors->back().push_back({buffers_.back().bytes.subspan({}, bytes), dtype});
         }
@@ -51,6 +60,12 @@ class ModelOnDevice {
     for (std::size_t unit = 0; unit < weights_.size(); ++unit) {
       for (std::size_t index = 0; index < weights_[unit].size(); ++index) ids.push_back({unit, index});
     }
+    return ids;
+  }
+
+  std::vector<ParameterId> trained() const {
+    std::vector<ParameterId> ids = parameters();
+    std::erase_if(ids, [&](ParameterId id) { return description().parameter(id).frozen; });
     return ids;
   }
 
@@ -140,8 +155,11 @@ double difference(Backend& backend, ModelOnDevice& model, ParameterId id, const 
   return result;
 }
 
-TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
-  ModelOnDevice model(backend(), DType::fp32), exact(reference(), DType::fp32);
+}  // namespace
+
+void ModelConformance::expect_differences(const ModelConfig& config) {
+  ModelOnDevice model(backend(), DType::fp32, /*checkpoint=*/false, config),
+      exact(reference(), DType::fp32, /*checkpoint=*/false, config);
   model.fill();
   exact.fill();
   const double tolerance = tolerance_of_several();
@@ -149,7 +167,7 @@ TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
   model.forward();
   model.backward();
 
-  for (const ParameterId id : model.parameters()) {
+  for (const ParameterId id : model.trained()) {
     SCOPED_TRACE(model.description().units()[id.unit].name + "." + model.description().parameter(id).name);
     const Values gradient = read(model.gradient(id));
     const double norm = std::sqrt(dot(gradient, gradient));
@@ -163,6 +181,35 @@ TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
     EXPECT_NEAR(difference(reference(), exact, id, signs), dot(gradient, signs),
                 (2e-3 + tolerance) * norm + 1e-4);
   }
+}
+
+namespace {
+
+TEST_P(ModelConformance, DifferentiatesTheWholeModelThroughEveryParameter) {
+  expect_differences(tiny);
+}
+
+TEST_P(ModelConformance, DifferentiatesTheModelThroughItsAdaptersAlone) {
+  ASSERT_EQ(ModelOnDevice(backend(), DType::fp32, false, with_adapters(tiny)).trained().size(), 2u * 4);
+  expect_differences(with_adapters(tiny));
+}
+
+TEST_P(ModelConformance, HasTheLossOfTheBaseWhereAnAdaptersSecondMatrixIsZero) {
+  const auto losses = [&](const ModelConfig& config) {
+    ModelOnDevice model(backend(), DType::bf16, /*checkpoint=*/false, config);
+    for (const ParameterId id : model.parameters()) {
+      Values values(model.weight(id).count().value());
+      model.description().initial_values(id, 0, values);
+      if (model.description().parameter(id).path.find("lora_b") == std::string::npos) {
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] += 0.03f * static_cast<float>(i % 7);
+      }
+      backend().write(values, model.weight(id));
+    }
+    model.write_tokens();
+    return model.forward();
+  };
+
+  EXPECT_EQ(losses(with_adapters(tiny)), losses(tiny));
 }
 
 TEST_P(ModelConformance, ScalesTheGradientAndNotTheLoss) {
@@ -205,21 +252,23 @@ TEST_P(ModelConformance, TakesBf16ParametersAndGivesBf16GradientsNearTheFp32Ones
 }
 
 TEST_P(ModelConformance, GivesTheSameBitsEachTimeAndWithCheckpoints) {
-  std::vector<Values> gradients[3];
-  for (auto& of_run : gradients) {
-    ModelOnDevice model(backend(), DType::bf16, /*checkpoint=*/&of_run == &gradients[2]);
-    model.fill();
-    of_run.push_back({static_cast<float>(model.forward())});
-    model.backward();
-    for (const ParameterId id : model.parameters()) of_run.push_back(read(model.gradient(id)));
+  for (const ModelConfig& config : {tiny, with_adapters(tiny)}) {
+    std::vector<Values> gradients[3];
+    for (auto& of_run : gradients) {
+      ModelOnDevice model(backend(), DType::bf16, /*checkpoint=*/&of_run == &gradients[2], config);
+      model.fill();
+      of_run.push_back({static_cast<float>(model.forward())});
+      model.backward();
+      for (const ParameterId id : model.trained()) of_run.push_back(read(model.gradient(id)));
+    }
+    EXPECT_EQ(gradients[0], gradients[1]);
+    EXPECT_EQ(gradients[0], gradients[2]);
   }
-  EXPECT_EQ(gradients[0], gradients[1]);
-  EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-TEST_P(ModelConformance, GivesTheSameFromRowBlocksAsFromWholeMatrices) {
-  // Every layer is cut: proj into blocks of fewer than 64 · 257 elements, down into blocks of 64 rows.
-  const ModelConfig whole{.layers = 1, .width = 320, .heads = 4, .context = 5, .seed = 3};
+}  // namespace
+
+void ModelConformance::expect_the_same_of_row_blocks(const ModelConfig& whole) {
   ModelConfig cut = whole;
   cut.unit_elements_max = penstock::ElementCount(64 * 1281);
   const auto gradients_of = [&](const ModelConfig& config, bool checkpoint) {
@@ -228,13 +277,16 @@ TEST_P(ModelConformance, GivesTheSameFromRowBlocksAsFromWholeMatrices) {
     for (const ParameterId id : model.parameters()) {
       Values values(model.weight(id).count().value());
       description.initial_values(id, 0, values);
+      // No parameter of zeros, which takes the gradients of others away.
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] += 0.01f * static_cast<float>((description.parameter(id).first + i) % 7);
       backend().write(values, model.weight(id));
     }
     model.write_tokens();
     std::map<std::uint64_t, Values> gradients;  // by the number of the whole parameter
     gradients[~std::uint64_t{}] = {static_cast<float>(model.forward())};
     model.backward();
-    for (const ParameterId id : model.parameters()) {
+    for (const ParameterId id : model.trained()) {
       const Values block = read(model.gradient(id));
       Values& all = gradients[description.parameter(id).number];
       EXPECT_EQ(all.size(), description.parameter(id).first) << description.parameter(id).name;
@@ -260,11 +312,35 @@ TEST_P(ModelConformance, GivesTheSameFromRowBlocksAsFromWholeMatrices) {
   }
 }
 
+namespace {
+
+TEST_P(ModelConformance, GivesTheSameFromRowBlocksAsFromWholeMatrices) {
+  // Every layer is cut: proj into blocks of fewer than 64 · 257 elements, down into blocks of 64 rows.
+  const ModelConfig whole{.layers = 1, .width = 320, .heads = 4, .context = 5, .seed = 3};
+
+  expect_the_same_of_row_blocks(whole);
+  expect_the_same_of_row_blocks(with_adapters(whole));
+}
+
+TEST_P(ModelConformance, RefusesARankThatTheDeviceDoesNotCompute) {
+  const std::uint32_t multiple = ops().limits().rank_multiple;
+  ModelConfig config = with_adapters(tiny);
+  EXPECT_TRUE(Model::create(config, ops()));
+  config.lora->rank = 7;
+
+  const auto created = Model::create(config, ops());
+
+  EXPECT_EQ(created.has_value(), multiple == 1);
+  if (!created) {
+    EXPECT_NE(created.error().message().find("--lora"), std::string::npos) << created.error().message();
+  }
+}
+
 TEST_P(ModelConformance, RefusesAHeadThatTheDeviceDoesNotCompute) {
   const auto created = [&](std::uint32_t head_width) {
     return Model::create({.layers = 1, .width = 2 * head_width, .heads = 2, .context = 4}, ops());
   };
-  const auto [most, multiple] = ops().limits();
+  const auto [most, multiple, rank_multiple] = ops().limits();
   const bool has_most = most < 1u << 15;
 
   EXPECT_TRUE(created(multiple));

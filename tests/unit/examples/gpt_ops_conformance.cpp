@@ -89,6 +89,26 @@ TEST_P(OpsConformance, NormalisesWithBf16ParametersAsWithTheirValues) {
   EXPECT_EQ(normalise(gain, b), normalise(wide_gain, wide_b));
 }
 
+TEST_P(OpsConformance, LeavesOutGradientsOfANormThatAreEmpty) {
+  const RowsSize size{70, 24};
+  const DeviceTensor x = tensor(random(70 * 24)), gain = tensor(random(24)), dy = tensor(random(70 * 24)),
+                     statistics = tensor(140), db = tensor(24);
+  ops().layer_norm(stream(), size, x, gain, tensor(random(24)), operand(70 * 24), statistics);
+  const auto backward = [&](Gradient of_gain, Gradient of_b) {
+    const DeviceTensor dx = tensor(70 * 24);
+    ops().layer_norm_backward(
+        stream(), size,
+        {.x = x, .gain = gain, .statistics = statistics, .dy = dy, .dx = dx, .dgain = of_gain, .db = of_b});
+    return read(dx);
+  };
+  const Values wanted = backward({tensor(24)}, {db}), wanted_b = read(db);
+
+  EXPECT_EQ(backward({}, {}), wanted);
+  backend().write(Values(24), db);
+  EXPECT_EQ(backward({}, {db}), wanted);
+  EXPECT_EQ(read(db), wanted_b);
+}
+
 TEST_P(OpsConformance, RoundsGradientsOfParametersOnceAndAddsThemToOldOnes) {
   const RowsSize size{70, 24};
   const Values x = random(70 * 24), dy = random(70 * 24), old = random(24);
