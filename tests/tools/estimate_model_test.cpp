@@ -80,8 +80,8 @@ TEST_F(EstimateModel, PrintsATableOfWhatDeepSpeedLeavesOut) {
        {"llama-3-8b (preset): 8 030 261 248 parameters in 34 units, the largest of 525 340 672\n",
         "1 x 8 ranks, stage 3, bf16, offload_param nvme, offload_optimizer nvme, state_format fp32, 1 "
         "micro-batch\n",
-        "device  pool of gathered units and full gradients", "in the bucket of a reduction", "host    staging, and copies of what is on disk",
-        "at most: staging for what moves", "nvme    optimizer tiles", "nvme 14.00\n",
+        "device  pool of gathered units and full gradients", "in the bucket of a reduction",
+        "host    staging, and copies of what is on disk", "nvme    optimizer tiles", "nvme 14.00\n",
         "a step moves, at most, per node", "/mnt/b                50.0 %", "steps to the rated endurance",
         "RLIMIT_MEMLOCK", "io_uring registers",
         "DeepSpeed's estimator for this model, stage 3, offload_param=cpu, offload_optimizer=cpu, "

@@ -3,6 +3,7 @@
 #include <penstock/base/result.hpp>
 #include <penstock/base/span.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -45,14 +46,16 @@ class BlockTable {
 
   [[nodiscard]] const Record& record(std::size_t index) const { return records_[index]; }
 
-  /// The optimizer step of all contents, as set by the caller that updates them; 0 initially.
-  void stamp(std::uint64_t step) { step_ = step; }
-  [[nodiscard]] std::uint64_t step() const { return step_; }
+  /// The optimizer step of all contents, as set by the caller that updates them; 0 initially. Safe from any thread: a
+  /// step that leaves the contents as they are is set while they are stored.
+  void stamp(std::uint64_t step) { std::atomic_ref(step_).store(step, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t step() const { return std::atomic_ref(step_).load(std::memory_order_relaxed); }
 
  private:
   [[nodiscard]] std::uint64_t hash(std::size_t index, ConstHostSpan bytes) const noexcept;
 
-  std::uint64_t seed_ = 0, step_ = 0;
+  std::uint64_t seed_ = 0;
+  mutable std::uint64_t step_ = 0;  // atomic_ref is not for const objects
   ByteCount payload_, block_;
   std::vector<Record> records_;
 };

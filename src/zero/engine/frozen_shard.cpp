@@ -40,8 +40,7 @@ std::byte* bytes_of(std::vector<float>& values) {
 }  // namespace
 
 Result<void> restore_frozen(const OffloadedOptimizer::Options& options, FlatState& flat, std::uint32_t rank,
-                            const OffloadedOptimizer::StateSource& source) {
-  PENSTOCK_TRY_ASSIGN(auto shard, host_view(options, flat, swap::Access::overwrite));
+                            const OffloadedOptimizer::StateSource& source, HostView& shard) {
   const ElementCount begin = flat.layout->shard * rank;
   return for_pieces(options, flat, shard,
                     [&](ElementCount first, HostSpan bytes, std::vector<float>& values) -> Result<void> {

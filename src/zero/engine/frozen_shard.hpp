@@ -7,11 +7,11 @@ namespace penstock::zero {
 // The values of a frozen flat's shard: it has no tiles, and its elements in the parameters' dtype are all there is.
 // Used by the trainer's thread; both functions block.
 
-/// Writes the shard of `rank`'s slice from the masters of `source`, rounded to nearest.
+/// Writes `shard`, that of `rank`'s slice, from the masters of `source`, rounded to nearest.
 ///
-/// Errors: those of `source`, of the runtime and of the device.
+/// Errors: those of `source` and of the device.
 Result<void> restore_frozen(const OffloadedOptimizer::Options& options, FlatState& flat, std::uint32_t rank,
-                            const OffloadedOptimizer::StateSource& source);
+                            const OffloadedOptimizer::StateSource& source, HostView& shard);
 /// Calls `visit` with the shard's elements in order, as masters. An error of `visit` ends it.
 Result<void> visit_frozen(const OffloadedOptimizer::Options& options, const FlatState& flat,
                           const OffloadedOptimizer::StateVisitor& visit);

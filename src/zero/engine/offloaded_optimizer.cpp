@@ -79,16 +79,16 @@ Result<cpu_adam::OptimizerTile> OffloadedOptimizer::piece_of(const TileState& ti
 Result<void> OffloadedOptimizer::restore(std::span<FlatState> flats, std::uint32_t rank, std::uint64_t step,
                                          const StateSource& source) {
   for (FlatState& flat : flats) {
-    PENSTOCK_TRY(flat.layout->frozen ? restore_frozen(options_, flat, rank, source)
-                                     : restore_tiles(flat, rank, step, source));
-    stamp(flat, step);
+    PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
+    PENSTOCK_TRY(flat.layout->frozen ? restore_frozen(options_, flat, rank, source, shard)
+                                     : restore_tiles(flat, rank, step, source, shard));
+    stamp(flat, step);  // before the lease ends: the shard is stored then, with its step
   }
   return options_.runtime->flush();
 }
 
 Result<void> OffloadedOptimizer::restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
-                                               const StateSource& source) {
-  PENSTOCK_TRY_ASSIGN(auto shard, host_view(flat, swap::Access::overwrite));
+                                               const StateSource& source, HostView& shard) {
   for (TileState& tile : flat.tiles) PENSTOCK_TRY(restore_tile(flat, tile, rank, step, source, shard));
   return ok();
 }

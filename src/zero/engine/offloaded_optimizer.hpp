@@ -107,7 +107,7 @@ class OffloadedOptimizer {
   [[nodiscard]] Result<cpu_adam::OptimizerTile> piece_of(const TileState& tile, ElementCount first,
                                                          HostView& state, HostView* shard) const;
   Result<void> restore_tiles(FlatState& flat, std::uint32_t rank, std::uint64_t step,
-                             const StateSource& source);
+                             const StateSource& source, HostView& shard);
   Result<void> restore_tile(const FlatState& flat, TileState& tile, std::uint32_t rank, std::uint64_t step,
                             const StateSource& source, HostView& shard);
   Result<void> visit_blocks(const FlatState& flat, const TileState& tile, ElementCount begin,
