@@ -5,7 +5,8 @@
 
 namespace penstock::bench {
 
-#if defined(__x86_64__)
+// Not with sanitizers: they cannot run the ifunc resolvers that select one.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define PENSTOCK_WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PENSTOCK_WIDEST

@@ -33,6 +33,7 @@ class CudaOps final : public Ops {
       : products_(std::move(products)), scratch_(std::move(scratch)) {}
 
   DType operand_dtype() const override { return DType::bf16; }
+  bool supports(DType parameter) const override { return parameter != DType::fp16; }
   OpsLimits limits() const override { return cuda::attention_limits; }
 
   Result<void> status() const override {

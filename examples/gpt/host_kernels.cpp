@@ -44,7 +44,7 @@ GPT_INLINE float exponential(float x) {
   return p * std::bit_cast<float>(exponent);
 }
 
-GPT_INLINE float widen(std::uint16_t x) {
+GPT_INLINE float widen_bf16(std::uint16_t x) {
   return std::bit_cast<float>(std::uint32_t{x} << 16);
 }
 
@@ -53,6 +53,27 @@ GPT_INLINE std::uint16_t round_to_bf16(float x) {
   const std::uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const std::uint32_t quiet_nan = bits | 0x400000;
   return static_cast<std::uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
+}
+
+GPT_INLINE float widen_fp16(std::uint16_t x) {
+  const std::uint32_t shifted = std::uint32_t{x & 0x7fffu} << 13;
+  // Exact, also for subnormal numbers. The largest exponent is that of infinity and NaN.
+  const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * 0x1p112f);
+  const std::uint32_t magnitude = shifted < 0x0f800000 ? finite : shifted | 0x7f800000;
+  return std::bit_cast<float>(magnitude | std::uint32_t{x & 0x8000u} << 16);
+}
+
+GPT_INLINE std::uint16_t round_to_fp16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  const std::uint32_t normal = ((magnitude + 0xfff + ((magnitude >> 13) & 1)) >> 13) - (112 << 10);
+  // Beside 0.5 the distance of fp32 numbers is that of fp16's subnormal numbers.
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
+  std::uint32_t rounded = magnitude < 0x38800000 ? subnormal : normal;  // 2^-14
+  rounded = magnitude < 0x477ff000 ? rounded : 0x7c00;                  // 65520
+  rounded = magnitude > 0x7f800000 ? 0x7e00 : rounded;
+  return static_cast<std::uint16_t>(rounded | (bits >> 16 & 0x8000));
 }
 
 GPT_INLINE float largest(const float* x, std::size_t count) {
@@ -78,17 +99,34 @@ GPT_INLINE float exponentials_sum(const float* x, float factor, float shift, flo
 GPT_MULTIVERSION
 void widen_bf16(const std::uint16_t* from, float* to, std::size_t count) noexcept {
 #pragma omp simd
-  for (std::size_t i = 0; i < count; ++i) to[i] = widen(from[i]);
+  for (std::size_t i = 0; i < count; ++i) to[i] = widen_bf16(from[i]);
 }
 
 GPT_MULTIVERSION
 void store_bf16(const float* from, std::uint16_t* to, std::size_t count, GradientWrite write) noexcept {
   if (write == GradientWrite::accumulate) {
 #pragma omp simd
-    for (std::size_t i = 0; i < count; ++i) to[i] = round_to_bf16(widen(to[i]) + from[i]);
+    for (std::size_t i = 0; i < count; ++i) to[i] = round_to_bf16(widen_bf16(to[i]) + from[i]);
   } else {
 #pragma omp simd
     for (std::size_t i = 0; i < count; ++i) to[i] = round_to_bf16(from[i]);
+  }
+}
+
+GPT_MULTIVERSION
+void widen_fp16(const std::uint16_t* from, float* to, std::size_t count) noexcept {
+#pragma omp simd
+  for (std::size_t i = 0; i < count; ++i) to[i] = widen_fp16(from[i]);
+}
+
+GPT_MULTIVERSION
+void store_fp16(const float* from, std::uint16_t* to, std::size_t count, GradientWrite write) noexcept {
+  if (write == GradientWrite::accumulate) {
+#pragma omp simd
+    for (std::size_t i = 0; i < count; ++i) to[i] = round_to_fp16(widen_fp16(to[i]) + from[i]);
+  } else {
+#pragma omp simd
+    for (std::size_t i = 0; i < count; ++i) to[i] = round_to_fp16(from[i]);
   }
 }
 

@@ -13,6 +13,9 @@ namespace gpt::host {
 void widen_bf16(const std::uint16_t* from, float* to, std::size_t count) noexcept;
 /// to[i] = bf16(from[i]), or bf16(to[i] + from[i]): nearest, ties to even; NaN stays NaN.
 void store_bf16(const float* from, std::uint16_t* to, std::size_t count, GradientWrite write) noexcept;
+/// The same for fp16.
+void widen_fp16(const std::uint16_t* from, float* to, std::size_t count) noexcept;
+void store_fp16(const float* from, std::uint16_t* to, std::size_t count, GradientWrite write) noexcept;
 void store_fp32(const float* from, float* to, std::size_t count, GradientWrite write) noexcept;
 
 void add(const float* x, float* y, std::size_t count) noexcept;

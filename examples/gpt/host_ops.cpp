@@ -18,6 +18,16 @@ namespace {
 using host::Transpose;
 using penstock::DType;
 
+/// to = the values of a parameter.
+void widen(DeviceTensor parameter, float* to) {
+  const auto* const narrow = pointer<const std::uint16_t>(parameter);
+  switch (parameter.dtype) {
+    case DType::fp32: std::copy_n(floats(parameter), count(parameter), to); break;
+    case DType::bf16: host::widen_bf16(narrow, to, count(parameter)); break;
+    case DType::fp16: host::widen_fp16(narrow, to, count(parameter)); break;
+  }
+}
+
 /// Memory for the fp32 copy of one parameter at a time, alive as long as any closure that uses it.
 class Scratch {
  public:
@@ -27,7 +37,7 @@ class Scratch {
   const float* values(DeviceTensor parameter, std::size_t first = 0) const {
     if (parameter.dtype == DType::fp32) return floats(parameter);
     float* copy = at(first, count(parameter));
-    host::widen_bf16(pointer<const std::uint16_t>(parameter), copy, count(parameter));
+    widen(parameter, copy);
     return copy;
   }
   float* at(std::size_t first, std::size_t length) const {
@@ -42,24 +52,17 @@ class Scratch {
 DeviceTensor row_of(DeviceTensor matrix, std::size_t row, std::size_t columns) {
   return matrix.slice(penstock::ElementCount(row * columns), penstock::ElementCount(columns));
 }
-/// to = the values of a parameter.
-void widen(DeviceTensor parameter, float* to) {
-  if (parameter.dtype == DType::fp32) {
-    std::copy_n(floats(parameter), count(parameter), to);
-  } else {
-    host::widen_bf16(pointer<const std::uint16_t>(parameter), to, count(parameter));
-  }
-}
-
 bool is_wanted(const Gradient& gradient) {
   return count(gradient.tensor) > 0;
 }
 
 void store(const float* values, const Gradient& gradient) {
-  if (gradient.tensor.dtype == DType::fp32) {
-    host::store_fp32(values, floats(gradient.tensor), count(gradient.tensor), gradient.write);
-  } else {
-    host::store_bf16(values, pointer<std::uint16_t>(gradient.tensor), count(gradient.tensor), gradient.write);
+  const DeviceTensor& to = gradient.tensor;
+  auto* const narrow = pointer<std::uint16_t>(to);
+  switch (to.dtype) {
+    case DType::fp32: host::store_fp32(values, floats(to), count(to), gradient.write); break;
+    case DType::bf16: host::store_bf16(values, narrow, count(to), gradient.write); break;
+    case DType::fp16: host::store_fp16(values, narrow, count(to), gradient.write); break;
   }
 }
 
@@ -70,6 +73,7 @@ class HostOps final : public Ops {
   }
 
   DType operand_dtype() const override { return DType::fp32; }
+  bool supports(DType) const override { return true; }
   OpsLimits limits() const override {
     return {.head_width_max = std::numeric_limits<std::uint32_t>::max(),
             .head_width_multiple = 1,

@@ -61,11 +61,11 @@ struct OpsLimits {
 
 /// The arithmetic of a GPT, on the memory of one kind of device: the example's own compute interface.
 ///
-/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, bf16 or fp32. Activations that
-/// are operands of matrix products have operand_dtype(), bf16 or fp32, and are called operands below; all others are
-/// fp32. Tokens and targets are one byte each. Products are of operands and of parameters rounded to operand_dtype();
-/// their sums and all other arithmetic are fp32. A result is rounded once, to nearest even. An implementation gives the
-/// same bits from run to run.
+/// Matrices are row-major and dense. `w`, `b`, `gain` and the embeddings are parameters, of a dtype for which
+/// supports() is true. Activations that are operands of matrix products have operand_dtype(), bf16 or fp32, and are
+/// called operands below; all others are fp32. Tokens and targets are one byte each. Products are of operands and of
+/// parameters rounded to operand_dtype(); their sums and all other arithmetic are fp32. A result is rounded once, to
+/// nearest even. An implementation gives the same bits from run to run.
 ///
 /// Every operation is stream-ordered: the call returns once it is enqueued, and its operands must stay alive until the
 /// stream has executed it. An instance is used with one stream, from one thread at a time; several instances may be
@@ -78,6 +78,8 @@ class Ops {
   virtual ~Ops() = default;
 
   [[nodiscard]] virtual penstock::DType operand_dtype() const = 0;
+  /// Whether parameters and gradients may be of this dtype.
+  [[nodiscard]] virtual bool supports(penstock::DType parameter) const = 0;
   [[nodiscard]] virtual OpsLimits limits() const = 0;
 
   /// The first error of any operation enqueued so far.

@@ -47,6 +47,7 @@ PlainTrainer::~PlainTrainer() {
 Result<void> PlainTrainer::open() {
   const ByteCount most_activations = Activations::size(options_.model, activation_options(options_.training));
   PENSTOCK_TRY_ASSIGN(device_, options_.make_device(memory_.size() + most_activations));
+  PENSTOCK_TRY(check_dtype(options_.config, *device_.ops));
   tiers::Device& device = *device_.accelerator.device;
   device_free_at_start_ = device.free_memory();
   PENSTOCK_TRY_ASSIGN(stream_, device.create_stream());

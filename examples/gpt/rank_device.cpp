@@ -51,6 +51,16 @@ MakeDevice on_cuda([[maybe_unused]] const ModelConfig& model, [[maybe_unused]] s
   };
 }
 
+Result<void> check_dtype(const penstock::zero::Config& config, const Ops& ops) {
+  if (ops.supports(config.dtype)) return penstock::ok();
+  return Error(penstock::ErrorCode::unsupported, "gpt_train")
+      .reason("the example's CUDA kernels have no parameters of this dtype")
+      .where("fp16.enabled")
+      .wanted("bf16 or fp32")
+      .got(std::string(to_string(config.dtype)))
+      .advice("set bf16.enabled instead, or train on the host: its arithmetic has fp16");
+}
+
 Result<DeviceBuffer> OnDevice::allocate(ByteCount size) {
   PENSTOCK_TRY_ASSIGN(const penstock::DeviceSpan span, device_.allocate(size));
   penstock::tiers::Device* device = &device_;

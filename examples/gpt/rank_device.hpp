@@ -33,6 +33,9 @@ using MakeDevice = std::function<penstock::Result<RankDevice>(penstock::ByteCoun
 /// The returned function's errors: unsupported, if this build has no CUDA or the machine has no device.
 [[nodiscard]] MakeDevice on_cuda(const ModelConfig& model, std::uint32_t process = 0);
 
+/// Errors: unsupported, where the arithmetic has no parameters of the configured dtype.
+[[nodiscard]] penstock::Result<void> check_dtype(const penstock::zero::Config& config, const Ops& ops);
+
 /// Memory of a rank's device. Ranks and other processes on the same device count too.
 struct DeviceMemoryUse {
   penstock::ByteCount

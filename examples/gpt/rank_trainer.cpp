@@ -94,6 +94,7 @@ Result<void> RankTrainer::open() {
                             auto made = options_.make_device(engine_budget + activation_bytes);
                             if (!made) return made.error();
                             ops_ = std::move(made->ops);
+                            PENSTOCK_TRY(check_dtype(options_.config, *ops_));
                             device_free_at_start_ = made->accelerator.device->free_memory();
                             if (options_.timed) {
                               PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());

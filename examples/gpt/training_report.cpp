@@ -3,6 +3,7 @@
 #include "gpt/memory_bound.hpp"
 #include "gpt/peak_memory.hpp"
 #include "gpt/step_seconds.hpp"
+#include "gpt/tier_bytes.hpp"
 
 #include <penstock/base/time.hpp>
 
@@ -17,22 +18,16 @@ using penstock::ByteCount;
 using penstock::Clock;
 using penstock::to_string;
 using penstock::tiers::Purpose;
-using penstock::tiers::Tier;
 
 namespace {
 double seconds(penstock::TimePoint time) {
   return std::chrono::duration<double>(time).count();
 }
 
-penstock::tiers::Ledger::Line sum_over_ranks(const TrainingReport::Trainers& trainers, Tier tier,
-                                             Purpose purpose) {
-  penstock::tiers::Ledger::Line sum{};
-  for (const auto& trainer : trainers) {
-    const auto line = trainer->runtime().ledger().line(tier, purpose);
-    sum.predicted += line.predicted;
-    sum.peak += line.peak;
-  }
-  return sum;
+std::vector<TierBytes> tier_bytes_of(const TrainingReport::Trainers& trainers) {
+  std::vector<penstock::swap::Runtime*> runtimes;
+  for (const auto& trainer : trainers) runtimes.push_back(&trainer->runtime());
+  return tier_bytes(runtimes);
 }
 }  // namespace
 
@@ -145,15 +140,13 @@ void TrainingReport::memory(const Trainers& trainers) const {
 }
 
 void TrainingReport::bytes_by_tier(const Trainers& trainers) const {
-  std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "at most", "actual peak");
-  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-    for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
-      const auto line = sum_over_ranks(trainers, tier, Purpose(p));
-      if (line.predicted.is_zero() && line.peak.is_zero()) continue;
-      std::printf("%-8s%-20s%14s%14s\n", std::string(to_string(tier)).c_str(),
-                  std::string(to_string(Purpose(p))).c_str(), to_string(line.predicted).c_str(),
-                  to_string(line.peak).c_str());
-    }
+  std::printf("\n%-8s%-20s%14s%14s\n", "tier", "purpose", "predicted", "actual");
+  for (const TierBytes& one : tier_bytes_of(trainers)) {
+    std::printf("%-8s%-20s%14s%14s", std::string(to_string(one.tier)).c_str(),
+                std::string(to_string(one.purpose)).c_str(), to_string(one.predicted).c_str(),
+                to_string(one.actual).c_str());
+    if (!one.used.is_zero()) std::printf("  of which in use %s", to_string(one.used).c_str());
+    std::printf("\n");
   }
 }
 
@@ -208,16 +201,14 @@ void TrainingReport::write_json(const OutputFile& file, const Trainers& trainers
   }
   std::fprintf(out, "],\n \"ledger\": [");
   const char* separator = "";
-  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-    for (std::size_t p = 0; p < penstock::tiers::purpose_count; ++p) {
-      const auto line = sum_over_ranks(trainers, tier, Purpose(p));
-      if (line.predicted.is_zero() && line.peak.is_zero()) continue;
-      std::fprintf(
-          out,
-          "%s\n  {\"tier\": \"%s\", \"purpose\": \"%s\", \"predicted_bytes\": %llu, \"peak_bytes\": %llu}",
-          std::exchange(separator, ","), std::string(to_string(tier)).c_str(),
-          std::string(to_string(Purpose(p))).c_str(), bytes(line.predicted), bytes(line.peak));
-    }
+  for (const TierBytes& one : tier_bytes_of(trainers)) {
+    std::fprintf(
+        out,
+        "%s\n  {\"tier\": \"%s\", \"purpose\": \"%s\", \"predicted_bytes\": %llu, \"actual_bytes\": %llu",
+        std::exchange(separator, ","), std::string(to_string(one.tier)).c_str(),
+        std::string(to_string(one.purpose)).c_str(), bytes(one.predicted), bytes(one.actual));
+    if (one.purpose == Purpose::staging) std::fprintf(out, ", \"used_bytes\": %llu", bytes(one.used));
+    std::fprintf(out, "}");
   }
   const DeviceMemoryUse device = trainers[0]->device_memory();
   std::fprintf(out,

@@ -63,7 +63,8 @@ class GptOnCuda : public testing::Test {
                                   .layer_by_layer = by_layer_,
                                   .steps = steps_};
     auto config = penstock::zero::Config::from_text(R"({"train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})",
+        "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3}, )" +
+                                                        precision_ + "}",
                                                     "test", ranks)
                       .value();
     config.offload_param.device = config.offload_optimizer.device = tier;
@@ -113,11 +114,29 @@ class GptOnCuda : public testing::Test {
 
   ModelConfig model_ = model;
   std::uint32_t steps_ = 3;
+  std::string precision_ = R"("bf16": {"enabled": true})";
   bool timed_ = false, by_layer_ = false, checkpoints_ = false, offloads_ = false;
   std::function<void(std::uint32_t)> before_step_;
   penstock::test::ScratchDirectory directory_;
   std::optional<Text> text_;
 };
+
+TEST_F(GptOnCuda, RefusesFp16WhichTheHostTrains) {
+  steps_ = 8;
+  const Outcome wanted = train(2, OffloadDevice::none, on_host(model));
+  precision_ = R"("fp16": {"enabled": true, "initial_scale_power": 10})";
+
+  const Outcome host = train(2, OffloadDevice::none, on_host(model)), cuda = train(2, OffloadDevice::none);
+
+  ASSERT_FALSE(host.error) << host.error->message();
+  for (std::uint32_t step = 0; step < steps_; ++step)
+    EXPECT_NEAR(host.losses[step], wanted.losses[step], 1e-2) << "step " << step;
+  EXPECT_LT(host.losses.back(), host.losses.front() - 0.02);
+  ASSERT_TRUE(cuda.error);
+  EXPECT_EQ(cuda.error->code(), ErrorCode::unsupported);
+  EXPECT_NE(cuda.error->message().find("fp16.enabled"), std::string::npos) << cuda.error->message();
+}
+
 class GptOnCudaRanks : public GptOnCuda, public testing::WithParamInterface<std::uint32_t> {};
 
 TEST_P(GptOnCudaRanks, GivesTheSameBitsOnDiskAndInMemoryInEveryOrderOfTheStreams) {

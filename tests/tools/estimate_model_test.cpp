@@ -64,7 +64,7 @@ TEST_F(EstimateModel, PrintsThePlanOfTheRuntime) {
                                           {.name = "b", .parameters = {{"w", ElementCount(524288)}}}}};
   const zero::MemoryPlan plan = zero::plan_memory(read, model, 2, 2).value();
   EXPECT_EQ(of_layout["per_rank_bytes"]["device"].asUInt64(), plan.device_budget.value());
-  EXPECT_EQ(of_layout["per_rank_bytes"]["host"].asUInt64(), plan.host_budget.value());
+  EXPECT_EQ(of_layout["per_rank_bytes"]["host"].asUInt64(), plan.host_allocated().value());
   EXPECT_EQ(of_layout["per_node_bytes"]["nvme"].asUInt64(), 2 * plan.swap_bytes.value());
   EXPECT_EQ(of_layout["minimum_bytes"]["host_per_node"].asUInt64(), 2 * plan.host_minimum.value());
   EXPECT_EQ(of_layout["nvme_written_per_step_per_node_bytes"].asUInt64(),

@@ -23,7 +23,7 @@ enum class Purpose : std::uint8_t {
   optimizer_tile,   ///< master and moments
   scratch,          ///< partial sums, reduction buffers
   checkpoint,       ///< activations that a trainer keeps from forward to backward
-  staging,          ///< host copies of tensors on disk, and gradients on their way from the device to their shard
+  staging,  ///< host copies of tensors on disk, and gradients on their way from the device to their shard
 };
 inline constexpr std::size_t purpose_count = 8;
 

@@ -17,8 +17,6 @@ namespace penstock::tiers {
 
 namespace {
 
-constexpr ByteCount page_size = 2_MiB;
-
 std::string transparent_huge_pages() {
   std::ifstream stream("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string line;
@@ -28,12 +26,12 @@ std::string transparent_huge_pages() {
 
 /// A 2 MiB-aligned mapping of `size` bytes, or null. Over-maps and trims.
 std::byte* map_aligned(std::uint64_t size) {
-  const std::uint64_t total = size + page_size.value();
+  const std::uint64_t total = size + HostArena::page.value();
   void* whole =
       ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (whole == MAP_FAILED) return nullptr;
   const auto start = reinterpret_cast<std::uintptr_t>(whole);
-  const std::uint64_t aligned = round_up(start, page_size.value());
+  const std::uint64_t aligned = round_up(start, HostArena::page.value());
   if (aligned > start) ::munmap(whole, aligned - start);
   const std::uint64_t tail = start + total - (aligned + size);
   if (tail > 0) ::munmap(reinterpret_cast<void*>(aligned + size), tail);
@@ -79,7 +77,7 @@ Result<HostArena> HostArena::create(const Options& options) {
   const std::lock_guard lock(population_mutex());
   PENSTOCK_TRY(check_memory("HostArena::create", options.size, memory_limit()));
 
-  const std::uint64_t size = round_up(options.size.value(), page_size.value());
+  const std::uint64_t size = round_up(options.size.value(), HostArena::page.value());
   std::byte* address = map_aligned(size);
   if (address == nullptr) return refused(size, errno);
   arena.bytes_ = HostSpan(address, ByteCount(size));

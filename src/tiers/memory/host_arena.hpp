@@ -13,13 +13,15 @@ enum class PageKind : std::uint8_t { transparent_huge, huge, base };
 
 [[nodiscard]] std::string_view to_string(PageKind kind);
 
-/// One mapping of host memory, its size rounded up to 2 MiB, in 2 MiB pages if possible: with 4 KiB pages the kernel
+/// One mapping of host memory, its size rounded up to whole pages, of 2 MiB if possible: with 4 KiB pages the kernel
 /// splits a disk request in four, which costs several times the CPU time.
 ///
 /// Not inherited by child processes and not part of core dumps. Populated at creation, so that later page faults cannot
 /// fail. Move-only; outlives every engine that uses its bytes. Safe from any thread.
 class HostArena {
  public:
+  static constexpr ByteCount page = 2_MiB;
+
   struct Options {
     ByteCount size;
     Pinning pinning = Pinning::none;  ///< mlock: the kernel does not move or swap the pages

@@ -17,9 +17,6 @@ using tiers::Tier;
 using Line = PlanEstimate::Line;
 using Link = PlanEstimate::Link;
 
-/// HostArena allocates whole pages of this size.
-constexpr ByteCount arena_page = 2_MiB;
-
 /// Collects the lines of one tier.
 class Lines {
  public:
@@ -177,7 +174,7 @@ void add_paths(PlanEstimate& estimate, const Config& config) {
 }
 
 void add_locked_memory(PlanEstimate& estimate, const Config& config) {
-  const ByteCount arena(round_up(estimate.plan.host_budget.value(), arena_page.value()));
+  const ByteCount arena = estimate.plan.host_allocated();
   if (config.pins_host_memory()) estimate.pinned = arena;
   const bool registers = config.penstock.io_engine == tiers::EngineChoice::automatic ||
                          config.penstock.io_engine == tiers::EngineChoice::io_uring;

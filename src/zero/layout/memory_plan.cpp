@@ -1,3 +1,4 @@
+#include "tiers/memory/host_arena.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/host_staging.hpp"
 #include "zero/layout/padded.hpp"
@@ -326,6 +327,14 @@ std::uint32_t flats_in_host(const Config& config, const ShardLayout& shards) {
 }
 
 }  // namespace
+
+ByteCount MemoryPlan::host_allocated() const {
+  return ByteCount(round_up(host_budget.value(), tiers::HostArena::page.value()));
+}
+
+ByteCount MemoryPlan::host_staging() const {
+  return host_allocated() - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
+}
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,
                                std::uint32_t local_ranks, tiers::DeviceMemory device_memory) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -273,6 +274,49 @@ TEST(HostKernels, RoundingToBf16KeepsNaNsAndOverflowsToInfinity) {
   EXPECT_EQ(y[2], 0x7f80);
   EXPECT_EQ(y[3], 0xff80);
   EXPECT_EQ(y[4], 0x7f80);
+}
+
+TEST(HostKernels, WidenEveryFp16AndRoundBackToIt) {
+  std::vector<std::uint16_t> all(1u << 16), back(all.size());
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  std::vector<float> wide(all.size());
+
+  host::widen_fp16(all.data(), wide.data(), all.size());
+  host::store_fp16(wide.data(), back.data(), all.size(), GradientWrite::overwrite);
+
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const int exponent = static_cast<int>(i >> 10 & 31), mantissa = static_cast<int>(i & 1023);
+    const double sign = i < 0x8000 ? 1 : -1;
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(wide[i]), mantissa != 0) << i;
+      ASSERT_EQ(back[i] & 0x7fff, mantissa == 0 ? 0x7c00 : 0x7e00) << i;
+      continue;
+    }
+    const double wanted =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    ASSERT_EQ(wide[i], sign * wanted) << i;
+    ASSERT_EQ(back[i], all[i]) << i;
+  }
+}
+
+TEST(HostKernels, RoundToTheNearestFp16WithTiesToEven) {
+  // Each with its fp16: ties, just beside them, the largest finite and what overflows, subnormal numbers.
+  const std::pair<float, std::uint16_t> cases[] = {
+      {0x1.002p0f, 0x3c00}, {0x1.006p0f, 0x3c02}, {0x1.00200001p0f, 0x3c00}, {0x1.002002p0f, 0x3c01},
+      {65519.0f, 0x7bff},   {65520.0f, 0x7c00},   {-65520.0f, 0xfc00},       {0x1p-25f, 0x0000},
+      {0x1.8p-24f, 0x0002}, {0x1.000002p-25f, 1}, {0x1.ff8p-15f, 0x03ff},    {0x1.ffcp-15f, 0x0400},
+      {0x1p-149f, 0x0000},  {-0.0f, 0x8000},      {3e38f, 0x7c00},           {-INFINITY, 0xfc00}};
+  for (const auto& [value, wanted] : cases) {
+    std::uint16_t stored = 0;
+    host::store_fp16(&value, &stored, 1, GradientWrite::overwrite);
+    EXPECT_EQ(stored, wanted) << value;
+  }
+  const float one = 1, below_half = 0x1p-11f;
+  std::uint16_t sum = 0x3c01;
+  host::store_fp16(&one, &sum, 1, GradientWrite::accumulate);
+  EXPECT_EQ(sum, 0x4000) << "1 + 2^-10 + 1 is a tie";
+  host::store_fp16(&below_half, &sum, 1, GradientWrite::accumulate);
+  EXPECT_EQ(sum, 0x4000);
 }
 
 TEST(TrainingConfig, RaisesTheLearningRateLinearlyThenLowersItToZeroAtTheEnd) {

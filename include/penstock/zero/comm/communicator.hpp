@@ -45,8 +45,8 @@ struct CollectiveSignature {
 /// An implementation may have its own progress thread. The next start or poll() returns an error of that thread;
 /// abort() sets a flag that the thread checks.
 ///
-/// One thread at a time calls start, poll, poll_interval and retire; any thread may call abort and interrupt. Only retire
-/// may block.
+/// One thread at a time calls start, poll, poll_interval and retire; any thread may call abort and interrupt. Only
+/// retire may block.
 class Communicator {
  public:
   Communicator() = default;

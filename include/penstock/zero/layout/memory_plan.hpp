@@ -114,11 +114,11 @@ struct MemoryPlan {
   /// Upper bounds of one micro-batch in which each checkpoint is written once and read CheckpointLayout::reads times.
   ByteCount checkpoint_reads_max, checkpoint_writes_max;
 
-  /// The part of host_budget for copies of what is on disk, which stay while there is room, and for reduced gradients on
-  /// their way to their shards.
-  [[nodiscard]] ByteCount host_staging() const {
-    return host_budget - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
-  }
+  /// What the rank allocates for host_budget: whole pages of 2 MiB.
+  [[nodiscard]] ByteCount host_allocated() const;
+  /// The part of it for copies of what is on disk, which stay while there is room, and for reduced gradients on their
+  /// way to their shards; and what rounding adds, which is not used.
+  [[nodiscard]] ByteCount host_staging() const;
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.
   [[nodiscard]] bool in_host(std::uint64_t tile) const { return is_among(tiles_in_host, tile); }
