@@ -13,13 +13,14 @@ namespace penstock::kernels {
 
 inline constexpr unsigned adam_moments = 2;
 
-/// Bytes of a block of n elements, n ≤ adam_block_elements, with `moments` moments; nothing for an unknown format, and
-/// for a split format with another number of moments than Adam's. The layouts are documented in
-/// cpu_adam/state_format.hpp.
+/// Bytes of a block of n elements, n ≤ adam_block_elements, with `moments` moments; nothing for an unknown format, for
+/// a split format with another number of moments than Adam's, and for one of moments alone with none. The layouts are
+/// documented in cpu_adam/state_format.hpp.
 [[nodiscard]] constexpr std::optional<std::uint64_t> state_block_bytes(StateFormat format, std::uint64_t n,
                                                                        unsigned moments = adam_moments) {
   if (moments != adam_moments && format != StateFormat::fp32 && format != StateFormat::moments)
     return std::nullopt;
+  if (moments == 0 && format == StateFormat::moments) return std::nullopt;
   switch (format) {
     case StateFormat::fp32: return 4 * (1 + moments) * n;
     case StateFormat::moments: return 4 * moments * n;

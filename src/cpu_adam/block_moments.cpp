@@ -20,7 +20,7 @@ constexpr kernels::U32 to_nearest = 0x80000000u, to_nearest_with_fewer_bits = 0x
 // The places of the moments in a block; see state_format.hpp.
 float* wide_moments(const BlockView& block, std::size_t moment) {
   const std::size_t masters = block.format == StateFormat::fp32 ? 1 : 0;
-  const std::size_t place = block.optimizer == Optimizer::adam ? moment : 0;  // the others keep one
+  const std::size_t place = keeps(block.optimizer, StateKind::first_moment) ? moment : 0;
   return reinterpret_cast<float*>(block.state.data()) + block.count * (masters + place);
 }
 std::uint16_t* half_moments(const BlockView& block, std::size_t moment) {
@@ -134,6 +134,7 @@ void get_first_moments(const BlockView& block, std::size_t at, std::span<float> 
 void get_second_moments(const BlockView& block, std::size_t at, std::span<float> values) {
   if (block.format != StateFormat::split_q8) {
     get_plain(block, 1, at, values);
+    if (is_custom(block.optimizer)) return;
     for (float& value : values) value = std::abs(value);  // the stored sign belongs to the master
     return;
   }

@@ -9,8 +9,9 @@ namespace penstock::cpu_adam {
 
 namespace {
 
-constexpr std::array lion_states{StateKind::master, StateKind::first_moment};
-constexpr std::array adagrad_states{StateKind::master, StateKind::second_moment};
+constexpr std::array master_alone{StateKind::master};
+constexpr std::array master_and_first{StateKind::master, StateKind::first_moment};
+constexpr std::array master_and_second{StateKind::master, StateKind::second_moment};
 
 unsigned moments_of(Optimizer optimizer) {
   return static_cast<unsigned>(states_of(optimizer).size()) - 1;  // all but the master
@@ -20,7 +21,7 @@ Result<void> check_layout(TileLayout layout) {
   if (states_of(layout.optimizer).empty()) {
     return Error::invalid_argument("tile_bytes")
         .object("optimizer")
-        .wanted("adam, lion or adagrad")
+        .wanted("adam, lion, adagrad or a custom one")
         .got(static_cast<unsigned>(layout.optimizer));
   }
   if (!kernels::state_block_bytes(layout.format, 0)) {
@@ -33,7 +34,7 @@ Result<void> check_layout(TileLayout layout) {
     return Error::unsupported("tile_bytes")
         .object("format")
         .reason("the optimizer " + std::string(to_string(layout.optimizer)) + " does not take it")
-        .wanted("fp32 or moments")
+        .wanted(moments_of(layout.optimizer) == 0 ? "fp32" : "fp32 or moments")
         .got(std::string(to_string(layout.format)));
   }
   return ok();
@@ -43,9 +44,12 @@ Result<void> check_layout(TileLayout layout) {
 
 std::span<const StateKind> states_of(Optimizer optimizer) {
   switch (optimizer) {
-    case Optimizer::adam: return all_states;
-    case Optimizer::lion: return lion_states;
-    case Optimizer::adagrad: return adagrad_states;
+    case Optimizer::adam:
+    case Optimizer::custom_two_moments: return all_states;
+    case Optimizer::lion:
+    case Optimizer::custom_one_moment: return master_and_first;
+    case Optimizer::adagrad: return master_and_second;
+    case Optimizer::custom_no_moments: return master_alone;
   }
   return {};
 }

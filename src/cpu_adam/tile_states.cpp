@@ -31,6 +31,13 @@ Result<void> check_count(StateKind kind, std::span<const float> values, const Op
       .got(values.size());
 }
 
+/// "master or first_moment"
+std::string names_of(std::span<const StateKind> kinds) {
+  std::string names;
+  for (const StateKind kind : kinds) names.append(names.empty() ? "" : " or ").append(to_string(kind));
+  return names;
+}
+
 template <class Accepts>
 Result<void> check_values(const char* name, std::span<const float> values, const char* wanted,
                           const Accepts& accepts) {
@@ -48,8 +55,10 @@ Result<void> check_states(const TileStates& states, const OptimizerTile& tile) {
   PENSTOCK_TRY(check_count(StateKind::second_moment, states.second_moment, tile));
   PENSTOCK_TRY(check_values("first_moment", states.first_moment, "a finite number",
                             [](float value) { return std::isfinite(value); }));
-  return check_values("second_moment", states.second_moment, "a finite number, 0 or more",
-                      [](float value) { return std::isfinite(value) && value >= 0.0f; });
+  const bool any_sign = is_custom(tile.optimizer);
+  return check_values(
+      "second_moment", states.second_moment, any_sign ? "a finite number" : "a finite number, 0 or more",
+      [any_sign](float value) { return std::isfinite(value) && (any_sign || value >= 0.0f); });
 }
 
 }  // namespace
@@ -107,8 +116,7 @@ Result<void> read_states(const OptimizerTile& tile, StateKind kind, ElementCount
     return Error::invalid_argument("read_states")
         .object("kind")
         .reason("the optimizer " + std::string(to_string(tile.optimizer)) + " does not keep it")
-        .wanted(keeps(tile.optimizer, StateKind::first_moment) ? "master or first_moment"
-                                                               : "master or second_moment")
+        .wanted(names_of(states_of(tile.optimizer)))
         .got(std::string(to_string(kind)));
   }
   const bool reads_parameter = kind == StateKind::master && shares_parameter(tile.format);

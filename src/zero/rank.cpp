@@ -76,6 +76,7 @@ Result<void> Rank::State::open() {
                                  .config = options.config,
                                  .model = options.model,
                                  .plan = plan,
+                                 .update = options.update,
                                  .engine_number = options.engine_number,
                                  .device_deadline = options.device_deadline};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);

@@ -36,6 +36,7 @@ class SimulatedRank final : public swap::IdleHandler {
          .make_accelerator = [this](ByteCount engine_budget) { return make_accelerator(engine_budget); },
          .group = group,
          .workers = &*workers_,
+         .update = options_.update,
          .hooks = {
              .runtime_options = [this](swap::RuntimeOptions& options) { simulate(options); },
              .engine_options =

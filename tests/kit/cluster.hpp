@@ -64,6 +64,7 @@ struct RunOptions {
   std::uint32_t micro_batches = 2;
   std::optional<std::uint32_t> configured_micro_batches;  ///< micro-batches of the plan, if different
   std::uint32_t steps = 3;
+  UpdateFunction update = {};  ///< see Rank::Options
   Config config = default_config();
   ModelLayout model = small_model();
   /// If set, one thread runs all ranks on simulated disks and deferred streams. If not, ranks are threads and use the

@@ -10,7 +10,7 @@ endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
 run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${BUILD}/package-test/build -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${prefix})
 run(${CMAKE_COMMAND} --build ${BUILD}/package-test/build)
-foreach(program storage_only adam_only minimal_trainer trainer)
+foreach(program storage_only adam_only minimal_trainer custom_update trainer)
   run(${BUILD}/package-test/build/${program})
 endforeach()
 

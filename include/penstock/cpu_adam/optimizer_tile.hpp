@@ -66,7 +66,8 @@ struct UpdateExecution {
 struct UpdateOutcome {
   std::size_t blocks_updated = 0;
   std::optional<std::size_t> first_rejected_block;  ///< before_update() returned false
-  /// The first updated block with a master or a second moment that is now not finite, or a first moment of Lion.
+  /// The first updated block with a master or a second moment that is now not finite, or a first moment of Lion or of
+  /// a custom optimizer.
   std::optional<std::size_t> first_non_finite_block;
 };
 
@@ -89,7 +90,7 @@ struct TileStates {
 ///
 /// Returns when the tile is filled. Errors, before anything is written: as adam_step; invalid_argument, for a span that
 /// does not hold tile.elements values (none, of a state that the optimizer does not keep), a moment that is not finite
-/// or a negative second moment.
+/// or, unless is_custom(), a negative second moment.
 Result<void> restore_tile(const TileStates& states, const OptimizerTile& tile,
                           parallel::Workers* workers = nullptr);
 

@@ -18,17 +18,28 @@ enum class Optimizer : std::uint8_t {
   adam = 0,     ///< keeps both moments
   lion = 1,     ///< keeps the first moment
   adagrad = 2,  ///< keeps the second moment, a sum of squares
+  // A function of the caller instead of a formula, see zero/engine/update_segment.hpp. Its moments have any sign.
+  custom_no_moments = 3,
+  custom_one_moment = 4,   ///< keeps the first moment
+  custom_two_moments = 5,  ///< keeps both
 };
+[[nodiscard]] constexpr bool is_custom(Optimizer optimizer) {
+  return optimizer >= Optimizer::custom_no_moments && optimizer <= Optimizer::custom_two_moments;
+}
 [[nodiscard]] constexpr std::string_view to_string(Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::adam: return "adam";
     case Optimizer::lion: return "lion";
     case Optimizer::adagrad: return "adagrad";
+    case Optimizer::custom_no_moments: return "custom_no_moments";
+    case Optimizer::custom_one_moment: return "custom_one_moment";
+    case Optimizer::custom_two_moments: return "custom_two_moments";
   }
   return "unknown";
 }
 
-/// What a tile stores: the states of an optimizer in a format. Adam takes every format, the others fp32 and moments.
+/// What a tile stores: the states of an optimizer in a format. Adam takes every format, the others fp32 and moments;
+/// one without moments fp32 alone.
 struct TileLayout {
   StateFormat format;
   Optimizer optimizer;
@@ -52,14 +63,14 @@ struct TileLayout {
 /// kernels/state_codes.hpp defines the codes. In `moments` and `moments_bf16` the master is the parameter, which is
 /// stored elsewhere; in the split formats it is the bf16 parameter plus the remainder. In split and split_bf16 the sign
 /// bit of the stored v is a part of that code: to read v, clear it; to write v, keep it. A tile of an optimizer that
-/// keeps one moment has that one alone: 8 bytes an element in fp32, 4 in moments.
+/// keeps one moment has that one alone: 8 bytes an element in fp32, 4 in moments; of one without, the master.
 inline constexpr ElementCount block_elements{kernels::adam_block_elements};
 
 /// What a tile stores for each element.
 enum class StateKind : std::uint8_t {
-  master,         ///< the fp32 value that the parameter is rounded from
-  first_moment,   ///< m, the moving average of the gradient
-  second_moment,  ///< v, the moving average of its square, or in Adagrad its sum; not negative
+  master,        ///< the fp32 value that the parameter is rounded from
+  first_moment,  ///< m, the moving average of the gradient
+  second_moment,  ///< v, the moving average of its square, or in Adagrad its sum; not negative, unless is_custom()
 };
 inline constexpr std::array all_states{StateKind::master, StateKind::first_moment, StateKind::second_moment};
 [[nodiscard]] constexpr std::string_view to_string(StateKind kind) {
@@ -71,7 +82,7 @@ inline constexpr std::array all_states{StateKind::master, StateKind::first_momen
   return "unknown";
 }
 
-/// The states that an optimizer keeps, in the order of all_states: master, and one moment or both. None, for an unknown
+/// The states that an optimizer keeps, in the order of all_states: master, and its moments. None, for an unknown
 /// optimizer.
 [[nodiscard]] std::span<const StateKind> states_of(Optimizer optimizer);
 [[nodiscard]] bool keeps(Optimizer optimizer, StateKind kind);

@@ -80,6 +80,7 @@ class Rank {
     /// Runs updates and checksums; must outlive the rank. Null: the rank creates its own workers. Their number is
     /// penstock.threads; if that is 0, the cores of this machine divided by its ranks.
     parallel::Workers* workers = nullptr;
+    UpdateFunction update = {};  ///< see Engine::Options
     RankHooks hooks = {};
     std::uint32_t engine_number = 0;                       ///< see Engine::Options
     TimePoint device_deadline = std::chrono::minutes(30);  ///< see Engine::Options

@@ -67,11 +67,15 @@ void check_optimizer(const Draft& draft, Violations& violations) {
   }
 }
 
+std::string_view key_of_masters(const Config& config) {
+  return config.dtype == DType::bf16 ? "bf16.bf16_master_weights_and_grads"
+                                     : "fp16.fp16_master_weights_and_grads";
+}
+
 /// What DeepSpeed requires of 16-bit masters. Without an offload it keeps bf16 moments only.
 void check_masters(const Config& config, Violations& violations) {
   if (!has_16_bit_masters(config)) return;
-  const std::string_view key = config.dtype == DType::bf16 ? "bf16.bf16_master_weights_and_grads"
-                                                           : "fp16.fp16_master_weights_and_grads";
+  const std::string_view key = key_of_masters(config);
   const auto refuse = [&](std::string_view other, std::string message) {
     violations.push_back({{key, other}, std::move(message)});
   };
@@ -102,7 +106,9 @@ void check_other_optimizer(const Config& config, Violations& violations) {
   if (cpu_adam::states_of(type).empty())
     return refuse("optimizer.type", "OptimizerConfig::type is no Optimizer");
   const cpu_adam::StateFormat format = config.penstock.state_format;
-  if (has_16_bit_masters(config)) {
+  if (cpu_adam::is_custom(type) && has_16_bit_masters(config)) {
+    refuse(key_of_masters(config), "the function updates masters in fp32; leave it out");
+  } else if (has_16_bit_masters(config)) {
     if (format != cpu_adam::StateFormat::moments)
       refuse("bf16.bf16_optimizer_states", name + " keeps its moment in fp32; leave it out");
   } else if (format != cpu_adam::StateFormat::fp32) {
@@ -113,6 +119,10 @@ void check_other_optimizer(const Config& config, Violations& violations) {
     refuse("zero_optimization.offload_optimizer.ratio", by_cpu + "leave it out");
   if (config.penstock.update_split == UpdateSplit::automatic)
     refuse("penstock.update_split", by_cpu + "leave it out");
+  if (!cpu_adam::is_custom(type)) return;
+  const std::string own = "it is Adam's, and the function gets no such setting; leave it out";
+  if (!config.optimizer.bias_correction) refuse("optimizer.params.bias_correction", own);
+  if (config.optimizer.decay_mode == cpu_adam::AdamDecay::l2) refuse("optimizer.params.adam_w_mode", own);
 }
 
 void check_scheduler(const Config& config, Violations& violations) {

@@ -11,13 +11,16 @@ namespace penstock::zero::config {
 namespace {
 
 constexpr std::uint64_t batch_max = 0xffffffff;
-constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad";
+constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad", *custom = "Custom";
 
 const char* name_of(cpu_adam::Optimizer optimizer) {
   switch (optimizer) {
     case cpu_adam::Optimizer::adam: return adam;
     case cpu_adam::Optimizer::lion: return lion;
     case cpu_adam::Optimizer::adagrad: return adagrad;
+    case cpu_adam::Optimizer::custom_no_moments:
+    case cpu_adam::Optimizer::custom_one_moment:
+    case cpu_adam::Optimizer::custom_two_moments: return custom;
   }
   return "unknown";
 }
@@ -141,6 +144,16 @@ void apply_masters(Draft& draft, Reader& reader) {
   draft.config.penstock.state_format = masters ? of_parameters : draft.state_format.value_or(fp32);
 }
 
+cpu_adam::Optimizer custom_with(std::uint64_t moments) {
+  using enum cpu_adam::Optimizer;
+  return moments == 0 ? custom_no_moments : moments == 1 ? custom_one_moment : custom_two_moments;
+}
+
+std::optional<std::uint64_t> moments_of(cpu_adam::Optimizer optimizer) {
+  if (!cpu_adam::is_custom(optimizer)) return std::nullopt;
+  return cpu_adam::states_of(optimizer).size() - 1;  // all but the master
+}
+
 /// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
 void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   using cpu_adam::Optimizer;
@@ -150,7 +163,7 @@ void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   if (optimizer.type == Optimizer::lion && !given(betas)) optimizer.betas = {0.9, 0.99};
   if (optimizer.type == Optimizer::adagrad && !given(lr)) optimizer.learning_rate = 1e-2;
   if (optimizer.type == Optimizer::adagrad && !given(eps)) optimizer.epsilon = 1e-10;
-  if (optimizer.type == Optimizer::adam) return;
+  if (optimizer.type == Optimizer::adam || cpu_adam::is_custom(optimizer.type)) return;
   for (const std::string_view key :
        {optimizer.type == Optimizer::lion ? eps : betas, std::string_view("optimizer.params.bias_correction"),
         std::string_view("optimizer.params.adam_w_mode")}) {
@@ -165,8 +178,12 @@ void apply_optimizer(Draft& draft, Reader& reader) {
   OptimizerConfig& optimizer = draft.config.optimizer;
   if (draft.optimizer_type == lion) optimizer.type = cpu_adam::Optimizer::lion;
   if (draft.optimizer_type == adagrad) optimizer.type = cpu_adam::Optimizer::adagrad;
+  const bool is_custom = draft.optimizer_type == custom;
+  if (is_custom) optimizer.type = custom_with(draft.custom_moments.value_or(2));
+  if (!is_custom && draft.custom_moments)
+    reader.report("optimizer.params.moments", "needs optimizer.type \"Custom\", which alone it describes");
   apply_other_optimizer(optimizer, reader);
-  const bool decoupled = draft.optimizer_type != adam || draft.adam_w_mode;
+  const bool decoupled = (draft.optimizer_type != adam && !is_custom) || draft.adam_w_mode;
   draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
 }
 
@@ -280,6 +297,7 @@ Draft draft_of(const Config& config) {
           .communication_dtype = config.dtype,
           .grad_accum_dtype = config.grad_accum_dtype,
           .optimizer_type = name_of(config.optimizer.type),
+          .custom_moments = moments_of(config.optimizer.type),
           .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
           .bf16_masters = masters && config.dtype == DType::bf16,
           .fp16_masters = masters && config.dtype == DType::fp16,

@@ -180,9 +180,12 @@ constexpr Key keys[] = {
      .kind = text,
      .help = "AdamW: decoupled weight decay, adam_w_mode is ignored. Lion and Adagrad: the CPU updates all "
              "tiles, "
-             "in penstock.state_format fp32 or with 16-bit masters",
-     .bytes = "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8",
-     .choices = "Adam|AdamW|Lion|Adagrad",
+             "in penstock.state_format fp32 or with 16-bit masters. Custom, which DeepSpeed does not have: a "
+             "function of the trainer, Rank::Options::update, by the CPU in format fp32",
+     .bytes =
+         "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8, Custom 4 and 4 for "
+         "each of its moments",
+     .choices = "Adam|AdamW|Lion|Adagrad|Custom",
      .any_case = true,
      .more_choices = true,
      .nullable = true,
@@ -226,6 +229,15 @@ constexpr Key keys[] = {
      .help = "for type Adam: weight decay is decoupled, not added to the gradient",
      .field = field<&Draft::adam_w_mode>,
      .read_by = step},
+    {.path = "optimizer.params.moments",
+     .kind = count,
+     .help = "of Custom: how many moments the engine keeps for the function",
+     .bytes = "as optimizer.type",
+     .most = 2,
+     .has_default = false,
+     .unset = "2 for Custom",
+     .field = field<&Draft::custom_moments>,
+     .read_by = plan},
     {.path = "optimizer.params.torch_adam",
      .kind = flag,
      .status = no_effect,

@@ -57,6 +57,23 @@ Result<void> check_plan(const Engine::Options& options) {
           "penstock.update_split to ratio");
 }
 
+/// Checks that there is an update function if the configuration says so.
+Result<void> check_update_function(const Engine::Options& options) {
+  const cpu_adam::Optimizer type = options.config.optimizer.type;
+  const bool is_given = options.update != nullptr;
+  if (is_given == cpu_adam::is_custom(type)) return ok();
+  return Error::invalid_config("Engine::create")
+      .object("optimizer.type")
+      .reason(is_given ? "an update function is given, and the optimizer has a formula of its own"
+                       : "the optimizer is a function of the trainer, and none is given")
+      .wanted(is_given ? "Custom" : "Rank::Options::update or Engine::Options::update")
+      .got(is_given ? std::string(to_string(type)) : "an empty std::function")
+      .advice(is_given
+                  ? "set optimizer.type to \"Custom\" and optimizer.params.moments to the number of moments "
+                    "that the function keeps, or leave out the function"
+                  : "pass the function, or set optimizer.type to AdamW, Adam, Lion or Adagrad");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(Options options) {
@@ -78,6 +95,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   std::shared_ptr<EngineState> state;
   const auto open = [&]() -> Result<void> {
     PENSTOCK_TRY(options.config.validate());
+    PENSTOCK_TRY(check_update_function(options));
     PENSTOCK_TRY(options.model.validate());
     PENSTOCK_TRY(check_plan(options));
     state = std::make_shared<EngineState>(std::move(options));

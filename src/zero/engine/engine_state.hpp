@@ -2,6 +2,7 @@
 
 #include "zero/engine/caller_gradients.hpp"
 #include "zero/engine/checkpoint_pipeline.hpp"
+#include "zero/engine/custom_update.hpp"
 #include "zero/engine/device_ranges.hpp"
 #include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
@@ -122,6 +123,7 @@ class EngineState : private FlatResidency::Effects {
   CallerGradients caller_gradients_;
   std::optional<CheckpointPipeline> checkpoints_;  // once there is memory for them
   DeviceUpdate device_update_;
+  CustomUpdate custom_update_;
   OffloadedOptimizer optimizer_;
   UpdateSweep update_;
   OptimizerStep step_;

@@ -1,6 +1,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 
 #include "zero/engine/block_seal.hpp"
+#include "zero/engine/custom_update.hpp"
 #include "zero/engine/frozen_shard.hpp"
 #include "zero/engine/host_view.hpp"
 
@@ -156,19 +157,27 @@ Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileSt
   BlockSeal seal(internals().blocks(tile.tensor), step.number);
   PENSTOCK_TRY_ASSIGN(
       const auto outcome,
-      cpu_adam::optimizer_step(step.configs[flat.layout->group], step.number, step.gradient_factor,
-                               view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()),
-                               {.workers = options_.workers,
-                                .observer = has_checksums(tile) ? &seal : nullptr,
-                                .nontemporal_parameter = !options_.shards_on_disk}));
+      run(flat, tile, view(tile, state, flat.open_shard.bytes(), flat.open_gradient.bytes()), step,
+          {.workers = options_.workers,
+           .observer = has_checksums(tile) ? &seal : nullptr,
+           .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
   if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
   return ok();
 }
 
+Result<cpu_adam::UpdateOutcome> OffloadedOptimizer::run(const FlatState& flat, const TileState& tile,
+                                                        const cpu_adam::OptimizerTile& view, const Step& step,
+                                                        const cpu_adam::UpdateExecution& execution) const {
+  if (cpu_adam::is_custom(options_.layout.optimizer))
+    return options_.custom->update_tile(*flat.layout, tile, view, step, execution);
+  return cpu_adam::optimizer_step(step.configs[flat.layout->group], step.number, step.gradient_factor, view,
+                                  execution);
+}
+
 Error OffloadedOptimizer::non_finite(const TileState& tile, std::uint64_t block) const {
   return Error(ErrorCode::non_finite, "OffloadedOptimizer")
-      .reason("a master weight or a second moment has become non-finite")
+      .reason("a master weight or a moment has become non-finite")
       .object(tile.name() + ", block " + std::to_string(block))
       .advice("lower the learning rate, or clip gradients");
 }

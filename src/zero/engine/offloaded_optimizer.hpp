@@ -5,6 +5,7 @@
 #include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/parallel/workers.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/update_segment.hpp>
 #include "swap/runtime_internals.hpp"
 #include "zero/layout/shard_layout.hpp"
 
@@ -14,12 +15,13 @@
 
 namespace penstock::zero {
 
+class CustomUpdate;
 class DeviceUpdate;
 class HostView;
 
-/// The optimizer states of one rank in tiles. One pass unscales, clips, runs Adam and writes the 16-bit parameter; here
-/// on the CPU, by DeviceUpdate on the device. Each block of a tile that is kept on disk is verified before its update
-/// and sealed after it.
+/// The optimizer states of one rank in tiles. One pass unscales, clips, runs the optimizer and writes the 16-bit
+/// parameter; here on the CPU, by CustomUpdate if it is a function of the caller, by DeviceUpdate on the device. Each
+/// block of a tile that is kept on disk is verified before its update and sealed after it.
 ///
 /// restore() and visit_states() are used by the trainer's thread, and block; the other members by the mover and, for
 /// update_tile(), verify() and seal(), a worker, one at a time.
@@ -27,7 +29,8 @@ class OffloadedOptimizer {
  public:
   struct Options {
     swap::Runtime* runtime = nullptr;
-    DeviceUpdate* device = nullptr;  ///< copies what is kept on the device
+    DeviceUpdate* device = nullptr;        ///< copies what is kept on the device
+    const CustomUpdate* custom = nullptr;  ///< for a layout of a custom optimizer
     parallel::Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
@@ -52,12 +55,13 @@ class OffloadedOptimizer {
   struct Step {
     std::uint64_t number = 0;  ///< the step number of the tiles after the update
     float gradient_factor = 1;
-    std::vector<cpu_adam::Hyperparameters> configs;  ///< by group
+    std::vector<GroupHyperparameters> settings;      ///< by group
+    std::vector<cpu_adam::Hyperparameters> configs;  ///< the same for the optimizer's formula, if it has one
     std::vector<bool> updates;  ///< by flat: whether it has a gradient; set by UpdateSweep
   };
   /// Updates one tile from the leased bytes of its state, of its flat's shard and of the flat's gradient.
   ///
-  /// Errors: corrupted and non_finite, naming the tile, which is then updated in part.
+  /// Errors, after which the tile is updated in part: corrupted and non_finite, naming the tile; those of CustomUpdate.
   Result<void> update_tile(const FlatState& flat, const TileState& tile, HostSpan state,
                            const Step& step) const;
   /// For a tile that the device updates: whether the blocks are those that were sealed, if they are from disk.
@@ -99,6 +103,9 @@ class OffloadedOptimizer {
                             const StateVisitor& visit);
 
  private:
+  [[nodiscard]] Result<cpu_adam::UpdateOutcome> run(const FlatState& flat, const TileState& tile,
+                                                    const cpu_adam::OptimizerTile& view, const Step& step,
+                                                    const cpu_adam::UpdateExecution& execution) const;
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   [[nodiscard]] Result<HostView> host_view(const FlatState& flat, swap::Access access) const;
   [[nodiscard]] Result<HostView> host_view(const TileState& tile, swap::Access access) const;

@@ -96,8 +96,11 @@ Result<GradientNorm> OptimizerStep::compute_global_norm(const StepSettings& sett
 void OptimizerStep::start_update(double clip_factor, const LearningRate& now) {
   OffloadedOptimizer::Step step{.number = context_.completed_steps + 1,
                                 .gradient_factor = gradient_factor(divisor(), clip_factor)};
+  const OptimizerConfig& optimizer = context_.config.optimizer;
   for (const OptimizerGroup& group : groups_) {
-    step.configs.push_back(hyperparameters(context_.config.optimizer, group, now));
+    step.settings.push_back(group_hyperparameters(optimizer, group, now));
+    if (!cpu_adam::is_custom(optimizer.type))
+      step.configs.push_back(hyperparameters(optimizer, step.settings.back()));
   }
   tiers::Ledger& ledger = context_.runtime.ledger();
   ledger.predict_traffic(tiers::Purpose::optimizer_tile, plan_.tile_reads, plan_.tile_writes);

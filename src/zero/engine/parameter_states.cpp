@@ -2,6 +2,7 @@
 
 #include "base/number_text.hpp"
 #include "zero/engine/engine_state.hpp"
+#include "zero/engine/flat_parts.hpp"
 #include "zero/engine/parameter_digest.hpp"
 
 #include <algorithm>
@@ -12,18 +13,13 @@ namespace penstock::zero {
 namespace {
 
 /// Calls `visit(parameter, first, values)` for each parameter's part of the elements [first, first + values.size()) of
-/// a flat, without the padding, until a call returns an error.
+/// a flat.
 template <class T, class Visit>
 Result<void> for_each_parameter(const FlatLayout& flat, ElementCount first, std::span<T> values,
                                 const Visit& visit) {
-  const ElementCount last = first + ElementCount(values.size());
-  for (const FlatSlot& slot : flat.slots) {
-    const ElementCount begin = std::max(first, slot.begin), end = std::min(last, slot.begin + slot.count);
-    if (begin >= end) continue;
-    PENSTOCK_TRY(visit(slot.parameter, (begin - slot.begin).value(),
-                       values.subspan((begin - first).value(), (end - begin).value())));
-  }
-  return ok();
+  return for_each_parameter(flat, first, ElementCount(values.size()), [&](const FlatPart& part) {
+    return visit(part.parameter, part.first, values.subspan(part.offset, part.count));
+  });
 }
 
 template <class Function>
@@ -33,9 +29,10 @@ Result<void> check_callable(const char* operation, const char* name, const Funct
 }
 
 /// Values of a state that a run can go on with.
-Result<void> check_finite(const char* operation, const ParameterLayout& parameter, cpu_adam::StateKind kind,
-                          std::uint64_t first, std::span<const float> values) {
-  const bool squared = kind == cpu_adam::StateKind::second_moment;
+Result<void> check_finite(const char* operation, const ParameterLayout& parameter,
+                          cpu_adam::Optimizer optimizer, cpu_adam::StateKind kind, std::uint64_t first,
+                          std::span<const float> values) {
+  const bool squared = kind == cpu_adam::StateKind::second_moment && !cpu_adam::is_custom(optimizer);
   const auto bad = std::find_if(values.begin(), values.end(),
                                 [&](float value) { return !std::isfinite(value) || (squared && value < 0); });
   if (bad == values.end()) return ok();
@@ -77,7 +74,8 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   const auto checked = [&](ParameterId id, cpu_adam::StateKind kind, std::uint64_t first,
                            std::span<float> values) -> Result<void> {
     PENSTOCK_TRY(source(id, kind, first, values));
-    return check_finite(operation, options_.model.parameter(id), kind, first, values);
+    return check_finite(operation, options_.model.parameter(id), options_.config.optimizer.type, kind, first,
+                        values);
   };
   PENSTOCK_TRY(optimizer_.restore(
       context_.flats, context_.communicator.rank(), step,

@@ -32,27 +32,33 @@ std::string reason_to_skip(double divisor, const GradientNorm& gradients) {
          " is so large that the square of a gradient may overflow fp32";
 }
 
-cpu_adam::Hyperparameters hyperparameters(const OptimizerConfig& optimizer, const OptimizerGroup& group,
-                                          const LearningRate& now) {
+GroupHyperparameters group_hyperparameters(const OptimizerConfig& optimizer, const OptimizerGroup& group,
+                                           const LearningRate& now) {
   const auto betas = group.betas.value_or(now.betas);
-  const auto learning_rate = static_cast<float>(now.rate * group.learning_rate_factor);
-  const auto beta1 = static_cast<float>(betas[0]), beta2 = static_cast<float>(betas[1]);
-  const auto epsilon = static_cast<float>(group.epsilon.value_or(optimizer.epsilon));
-  const auto weight_decay = static_cast<float>(group.weight_decay.value_or(optimizer.weight_decay));
-  switch (optimizer.type) {
-    case cpu_adam::Optimizer::adam: break;
-    case cpu_adam::Optimizer::lion:
-      return cpu_adam::LionConfig{
-          .learning_rate = learning_rate, .beta1 = beta1, .beta2 = beta2, .weight_decay = weight_decay};
-    case cpu_adam::Optimizer::adagrad:
-      return cpu_adam::AdagradConfig{
-          .learning_rate = learning_rate, .epsilon = epsilon, .weight_decay = weight_decay};
+  return {.learning_rate = static_cast<float>(now.rate * group.learning_rate_factor),
+          .beta1 = static_cast<float>(betas[0]),
+          .beta2 = static_cast<float>(betas[1]),
+          .epsilon = static_cast<float>(group.epsilon.value_or(optimizer.epsilon)),
+          .weight_decay = static_cast<float>(group.weight_decay.value_or(optimizer.weight_decay))};
+}
+
+cpu_adam::Hyperparameters hyperparameters(const OptimizerConfig& optimizer,
+                                          const GroupHyperparameters& group) {
+  if (optimizer.type == cpu_adam::Optimizer::lion) {
+    return cpu_adam::LionConfig{.learning_rate = group.learning_rate,
+                                .beta1 = group.beta1,
+                                .beta2 = group.beta2,
+                                .weight_decay = group.weight_decay};
   }
-  return cpu_adam::AdamConfig{.learning_rate = learning_rate,
-                              .beta1 = beta1,
-                              .beta2 = beta2,
-                              .epsilon = epsilon,
-                              .weight_decay = weight_decay,
+  if (optimizer.type == cpu_adam::Optimizer::adagrad) {
+    return cpu_adam::AdagradConfig{
+        .learning_rate = group.learning_rate, .epsilon = group.epsilon, .weight_decay = group.weight_decay};
+  }
+  return cpu_adam::AdamConfig{.learning_rate = group.learning_rate,
+                              .beta1 = group.beta1,
+                              .beta2 = group.beta2,
+                              .epsilon = group.epsilon,
+                              .weight_decay = group.weight_decay,
                               .decay_mode = optimizer.decay_mode,
                               .bias_correction = optimizer.bias_correction};
 }

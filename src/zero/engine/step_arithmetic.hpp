@@ -2,6 +2,7 @@
 
 #include <penstock/cpu_adam/optimizers.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/update_segment.hpp>
 #include <penstock/zero/layout/optimizer_group.hpp>
 
 #include <cstdint>
@@ -31,7 +32,11 @@ struct GradientNorm {
 [[nodiscard]] std::string reason_to_skip(double divisor, const GradientNorm& gradients);
 
 /// The hyperparameters of an optimizer group in a step with the rate and the betas `now`.
+[[nodiscard]] GroupHyperparameters group_hyperparameters(const OptimizerConfig& optimizer,
+                                                         const OptimizerGroup& group,
+                                                         const LearningRate& now);
+/// The same for the optimizer's formula. Precondition: it has one.
 [[nodiscard]] cpu_adam::Hyperparameters hyperparameters(const OptimizerConfig& optimizer,
-                                                        const OptimizerGroup& group, const LearningRate& now);
+                                                        const GroupHyperparameters& group);
 
 }  // namespace penstock::zero

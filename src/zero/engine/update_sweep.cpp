@@ -80,7 +80,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       if (failure_) return stop();
       const auto further = advance();
       if (!further) {
-        note_failure(further.error(), /*on_device=*/false);
+        note_failure(further.error(), /*in_part=*/false);
         advanced = true;
       } else {
         advanced = advanced || *further;
@@ -100,7 +100,7 @@ class UpdateSweep::SweepHop final : public swap::Hop {
       const auto state = lane->poll(/*stopping=*/failure_.has_value());
       if (state && *state == TileLane::State::busy) continue;
       if (!state) {
-        note_failure(state.error(), lane->processor() == Processor::device && !lane->waits_for_lease());
+        note_failure(state.error(), /*in_part=*/!lane->waits_for_lease());
       } else if (*state == TileLane::State::updated) {
         count_updated(*lane);
       }
@@ -121,9 +121,8 @@ class UpdateSweep::SweepHop final : public swap::Hop {
 
   /// The update returns the first error, or the first after which it cannot be continued, because a tile may be updated
   /// in part: the other one must not hide it.
-  void note_failure(const Error& error, bool on_device) {
-    const bool damaged =
-        on_device || error.code() == ErrorCode::corrupted || error.code() == ErrorCode::non_finite;
+  void note_failure(const Error& error, bool in_part) {
+    const bool damaged = in_part || error.code() == ErrorCode::corrupted;
     if (!failure_ || (damaged && !context_.update_damaged)) failure_ = error;
     if (damaged) context_.update_damaged = true;
   }

@@ -50,7 +50,8 @@ Result<void> check(const RunEstimateOptions& o) {
   if (!(o.cpu_update_ratio >= 0 && o.cpu_update_ratio <= 1)) {
     return refuse("cpu_update_ratio").wanted("from 0 to 1").got(number_text(o.cpu_update_ratio));
   }
-  if (const auto format = tile_format(o.state_format, o.dtype); !cpu_adam::takes_parameter(format, o.dtype)) {
+  if (const auto format = tile_layout(o.state_format, o.dtype, o.optimizer).format;
+      !cpu_adam::takes_parameter(format, o.dtype)) {
     return refuse("dtype")
         .wanted("bf16, for state format " + std::string(to_string(o.state_format)))
         .got(std::string(to_string(o.dtype)));
@@ -148,7 +149,7 @@ Result<RunEstimate> estimate_run(const RunEstimateOptions& options) {
   const ElementCount longest_tile = std::min(tile_elements(config, on_device), unit_shard);
   PENSTOCK_TRY_ASSIGN(const MemoryPlan plan,
                       plan_tiles(config, parameter_tier == Tier::device, shard, unit_shard, longest_tile));
-  const cpu_adam::TileLayout format(tile_format(options.state_format, options.dtype), options.optimizer);
+  const cpu_adam::TileLayout format = tile_layout(options.state_format, options.dtype, options.optimizer);
   PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(format, longest_tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount unit_states, padded_tiles(format, unit_shard, longest_tile));
   PENSTOCK_TRY_ASSIGN(const ByteCount rest, padded_tiles(format, rest_of(shard, unit_shard), longest_tile));

@@ -300,7 +300,7 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.gradient_reads_max = plan.disk_gradients * 2;
   plan.gradient_writes_max = plan.disk_gradients;
   plan.checkpoint_writes_max = plan.disk_checkpoints;
-  const bool reads = cpu_adam::shares_parameter(tile_format(config.penstock.state_format, config.dtype));
+  const bool reads = cpu_adam::shares_parameter(tile_layout(config).format);
   plan.update_shard_reads_max = reads ? plan.shard_writes : ByteCount();
 }
 

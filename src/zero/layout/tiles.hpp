@@ -9,16 +9,17 @@
 
 namespace penstock::zero {
 
-/// The format of the tiles. With fp32 parameters, the parameter is the master, and the tile holds the moments alone.
-[[nodiscard]] constexpr cpu_adam::StateFormat tile_format(cpu_adam::StateFormat configured,
-                                                          DType parameters) {
+/// What tiles store. With fp32 parameters, the parameter is the master, and the tile holds the moments alone; without
+/// moments the tile holds the master all the same, so that no tile is empty.
+[[nodiscard]] constexpr cpu_adam::TileLayout tile_layout(cpu_adam::StateFormat configured, DType parameters,
+                                                         cpu_adam::Optimizer optimizer) {
   using cpu_adam::StateFormat;
-  return configured == StateFormat::fp32 && parameters == DType::fp32 ? StateFormat::moments : configured;
+  const bool moments_alone = configured == StateFormat::fp32 && parameters == DType::fp32 &&
+                             optimizer != cpu_adam::Optimizer::custom_no_moments;
+  return {moments_alone ? StateFormat::moments : configured, optimizer};
 }
-
-/// What the tiles of a configuration store.
 [[nodiscard]] inline cpu_adam::TileLayout tile_layout(const Config& config) {
-  return {tile_format(config.penstock.state_format, config.dtype), config.optimizer.type};
+  return tile_layout(config.penstock.state_format, config.dtype, config.optimizer.type);
 }
 
 /// A range of elements of a flat's shard.

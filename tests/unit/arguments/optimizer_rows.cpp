@@ -143,6 +143,8 @@ void add_layout_rows(BadArguments& bad) {
     return all({refused(tile_bytes(layout, ElementCount(1)), "adagrad", ErrorCode::unsupported),
                 expect(default_tile_elements(layout) == block_elements, "not one block")});
   });
+  bad("is_custom", "optimizer", "unknown",
+      [] { return expect(!is_custom(unknown<Optimizer>), "it is custom"); });
   bad("states_of", "optimizer", "unknown",
       [] { return expect(states_of(unknown<Optimizer>).empty(), "it keeps states"); });
   bad("keeps", "optimizer", "unknown",

@@ -35,7 +35,10 @@ struct OffloadConfig {
 };
 
 /// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. The CPU alone updates by Lion and
-/// Adagrad, whose states are kept in format fp32 or moments. See cpu_adam/optimizers.hpp for the formulas.
+/// Adagrad, whose states are kept in format fp32 or moments. See cpu_adam/optimizers.hpp for the formulas. The custom
+/// types are "Custom" with so many `moments`: a function of the caller, see Rank::Options::update, which gets learning
+/// rate, betas, epsilon and weight decay as the configuration and the optimizer group have them, whatever it does with
+/// them.
 struct OptimizerConfig {
   cpu_adam::Optimizer type = cpu_adam::Optimizer::adam;
   cpu_adam::AdamDecay decay_mode =

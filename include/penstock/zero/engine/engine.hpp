@@ -9,6 +9,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/update_segment.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
@@ -194,7 +195,8 @@ class Engine {
     parallel::Workers* workers = nullptr;  ///< threads of the updates
     Config config = {};
     ModelLayout model = {};
-    MemoryPlan plan = {};  ///< from plan_memory(); the runtime was created from it too
+    MemoryPlan plan = {};        ///< from plan_memory(); the runtime was created from it too
+    UpdateFunction update = {};  ///< the optimizer, for optimizer.type "Custom" and only for it
     std::uint32_t engine_number =
         0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
     /// Copies that make no progress for longer, and waits of a call for a stream, fail the engine with
@@ -205,8 +207,8 @@ class Engine {
 
   /// Reserves the memory and the disk space of all tensors in the tiers that the plan assigns.
   ///
-  /// Errors: invalid_config, for the configuration; invalid_argument, for the layout, and for a deadline that is not
-  /// above 0; budget_too_small, for the device;
+  /// Errors: invalid_config, for the configuration, and for an update function that it does not name or lacks;
+  /// invalid_argument, for the layout, and for a deadline that is not above 0; budget_too_small, for the device;
   /// no_space, when the swap files are too small.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   /// Waits for operations in flight. Precondition: the caller's streams have executed all work that uses the engine's
@@ -238,9 +240,9 @@ class Engine {
   /// ranks, the division into units and the state format may differ from those of the run that was saved.
   ///
   /// Errors: failed_state, in the middle of a step and while a UnitLease is held, and invalid_argument, for a step
-  /// above 2^62 (nothing has changed then); invalid_argument, naming the parameter, for a state that is not finite or a
-  /// negative second moment; those of `source` and of the tiers. The parameters have no values then, until restore() or
-  /// initialize() succeeds.
+  /// above 2^62 (nothing has changed then); invalid_argument, naming the parameter, for a state that is not finite or,
+  /// without Options::update, a negative second moment; those of `source` and of the tiers. The parameters have no
+  /// values then, until restore() or initialize() succeeds.
   Result<void> restore(std::uint64_t step, const StateSource& source);
   /// The number of the last step that updates the parameters, from the end of its step() on; 0 after initialize().
   [[nodiscard]] std::uint64_t completed_steps() const;
@@ -337,7 +339,8 @@ class Engine {
   /// Blocks until the parameters of this rank are updated. Not collective.
   ///
   /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or
-  /// a second moment would not be finite. The engine has failed after the last two.
+  /// a moment would not be finite; failed_state, naming the segment, if Options::update has returned an error or thrown
+  /// an exception. The engine has failed after the last three.
   Result<void> finish_update();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.

@@ -263,6 +263,57 @@ TEST(Config, RefusesWhatOnlyAdamHasWithOtherOptimizers) {
   EXPECT_TRUE(plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate));
 }
 
+std::string with_custom(const std::string& params, const std::string& keys = "") {
+  return R"({"train_batch_size": 8, )" + keys + R"("optimizer": {"type": "custom", "params": {)" + params +
+         "}}}";
+}
+
+TEST(Config, TakesAFunctionOfTheTrainerWithItsMoments) {
+  using enum cpu_adam::Optimizer;
+  for (const auto& [params, type] :
+       {std::pair(R"("moments": 0)", custom_no_moments), std::pair(R"("moments": 1)", custom_one_moment),
+        std::pair(R"("moments": 2)", custom_two_moments), std::pair(R"("lr": 0.5)", custom_two_moments)}) {
+    const auto config = read(with_custom(params));
+    ASSERT_TRUE(config) << config.error().message();
+    EXPECT_EQ(config->optimizer.type, type);
+    EXPECT_EQ(Config::from_text(config->to_json(), "again", 1)->optimizer.type, type);
+    EXPECT_TRUE(std::none_of(config->notes.begin(), config->notes.end(),
+                             [](const std::string& note) { return contains(note, "optimizer"); }));
+  }
+  EXPECT_EQ(read(with_custom(R"("betas": [0.5, 0.25], "eps": 3, "weight_decay": 2)"))->optimizer.epsilon, 3);
+}
+
+TEST(Config, RefusesWhatAFunctionOfTheTrainerDoesNotHave) {
+  const auto refused = [](const std::string& params, const std::string& keys = "") {
+    return refusal(with_custom(params, keys));
+  };
+  EXPECT_TRUE(contains(refused(R"("moments": 3)"), "optimizer.params.moments"));
+  EXPECT_TRUE(contains(refused(R"("bias_correction": false)"), "optimizer.params.bias_correction"));
+  EXPECT_TRUE(contains(refused(R"("adam_w_mode": false)"), "optimizer.params.adam_w_mode"));
+  const std::string bf16 = R"("bf16": {"enabled": true}, )";
+  for (const char* const format : {"split", "split_bf16", "split_q8"}) {
+    const std::string keys = bf16 + R"("penstock": {"state_format": ")" + format + "\"}, ";
+    EXPECT_TRUE(contains(refused("", keys), std::string("takes fp32 only, got ") + format));
+  }
+  EXPECT_TRUE(contains(refused("", R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
+      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, )"),
+                       "bf16.bf16_master_weights_and_grads"));
+  EXPECT_TRUE(
+      contains(refused("", R"("penstock": {"update_split": "automatic"}, )"), "penstock.update_split"));
+  EXPECT_TRUE(contains(refused("", R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu",
+                       "ratio": 0.5}}, )"),
+                       "offload_optimizer.ratio"));
+  EXPECT_TRUE(contains(refusal(R"({"train_batch_size": 8, "optimizer": {"params": {"moments": 1}}})"),
+                       "needs optimizer.type \"Custom\""));
+
+  Config config;
+  config.optimizer.type = cpu_adam::Optimizer::custom_one_moment;
+  const ModelLayout model{.units = {{.name = "unit", .parameters = {{"weight", ElementCount(100), 0}}}}};
+  const auto on_device = plan_memory(config, model, 1, 1, tiers::DeviceMemory::separate);
+  ASSERT_FALSE(on_device);
+  EXPECT_TRUE(contains(on_device.error().message(), "optimizer.type")) << on_device.error().message();
+}
+
 TEST(Config, ReadsItsOwnBlockWithBytesAsNumbersOrStrings) {
   const auto config = read(R"({"train_batch_size": 8, "penstock": {"host_budget": "160MiB",
     "device_budget": 4096, "tile_elements": 32768, "tiles_in_flight": 8,

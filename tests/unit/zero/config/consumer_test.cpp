@@ -45,6 +45,9 @@ const char* const scenarios[] = {
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/no/a"},
                               "offload_optimizer": {"device": "cpu"}},
         "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
+    // An update function of the trainer.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "Custom", "params": {"moments": 1}}})",
     // A dynamic loss scale, and schedulers.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
         "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale_window": 3},
@@ -169,7 +172,12 @@ std::string observe_runtime(const Config& config) {
 std::string observe_step(const Config& config) {
   std::ostringstream text;
   for (const OptimizerGroup& group : {OptimizerGroup{}, OptimizerGroup{.weight_decay = 0}}) {
-    const auto configured = hyperparameters(config.optimizer, group, config.learning_rate_of(1));
+    const auto settings = group_hyperparameters(config.optimizer, group, config.learning_rate_of(1));
+    if (cpu_adam::is_custom(config.optimizer.type)) {
+      text << "custom " << settings.learning_rate << ' ' << settings.weight_decay << ' ';
+      continue;
+    }
+    const auto configured = hyperparameters(config.optimizer, settings);
     text << configured.index() << ' ';
     if (!std::holds_alternative<cpu_adam::AdamConfig>(configured)) continue;
     const auto& adam = std::get<cpu_adam::AdamConfig>(configured);

@@ -29,7 +29,7 @@ class EngineCreate : public testing::Test {
 
   /// The error of creating an engine from these parts, after `change`; empty without an error.
   template <class Change>
-  std::string error_after(const Change& change) {
+  std::string error_after(const Change& change, ErrorCode code = ErrorCode::invalid_argument) {
     // A communicator serves one engine.
     const auto group = InProcessGroup::create(1).value();
     const auto communicator = group->join(0, *accelerator_.device, *accelerator_.compute).value();
@@ -44,7 +44,7 @@ class EngineCreate : public testing::Test {
     change(options);
     const auto engine = Engine::create(std::move(options));
     if (engine) return {};
-    EXPECT_EQ(engine.error().code(), ErrorCode::invalid_argument) << engine.error().message();
+    EXPECT_EQ(engine.error().code(), code) << engine.error().message();
     EXPECT_TRUE(runtime_->tensors().empty());
     return engine.error().message();
   }
@@ -56,6 +56,20 @@ class EngineCreate : public testing::Test {
   Accelerator accelerator_;
   std::optional<parallel::Workers> workers_;
 };
+
+TEST_F(EngineCreate, RefusesAnUpdateFunctionThatTheConfigurationDoesNotNameAndTheReverse) {
+  const auto missing = error_after(
+      [](auto& options) { options.config.optimizer.type = cpu_adam::Optimizer::custom_one_moment; },
+      ErrorCode::invalid_config);
+  EXPECT_NE(missing.find("Rank::Options::update"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("AdamW"), std::string::npos) << missing;
+
+  const auto unnamed =
+      error_after([](auto& options) { options.update = [](const UpdateSegment&) { return ok(); }; },
+                  ErrorCode::invalid_config);
+  EXPECT_NE(unnamed.find("got adam"), std::string::npos) << unnamed;
+  EXPECT_NE(unnamed.find("optimizer.type to \"Custom\""), std::string::npos) << unnamed;
+}
 
 TEST_F(EngineCreate, TakesPartsThatBelongTogether) {
   EXPECT_EQ(error_after([](Engine::Options&) {}), "");
