@@ -49,6 +49,44 @@ void RuntimeInternals::wake() const noexcept {
   state_.wake();
 }
 
+Result<void> RuntimeInternals::add_user(
+    const RuntimeUse& use, const std::function<Result<void>(std::span<const RuntimeUse>)>& check) const {
+  const std::lock_guard lock(state_.mutex);
+  state_.users.push_back(use);
+  auto checked = check(state_.users);
+  if (!checked) state_.users.pop_back();
+  return checked;
+}
+
+void RuntimeInternals::remove_user(std::uint32_t owner) const {
+  const std::lock_guard lock(state_.mutex);
+  std::erase_if(state_.users, [owner](const RuntimeUse& use) { return use.owner == owner; });
+}
+
+ByteCount RuntimeInternals::host_capacity() const {
+  return state_.budget.size();
+}
+
+ByteCount RuntimeInternals::swap_capacity() const {
+  if (state_.paths.empty()) return {};
+  if (const ByteCount needed = state_.options.swap_need.total; !needed.is_zero()) return needed;
+  ByteCount capacity;
+  for (const auto& path : state_.paths) capacity += path->options().capacity;
+  return capacity;
+}
+
+Result<void> RuntimeInternals::pin(tiers::Device& device) const {
+  const std::lock_guard lock(state_.pin_mutex);
+  if (state_.pin_count == 0) PENSTOCK_TRY(device.pin(state_.arena.bytes()));
+  ++state_.pin_count;
+  return ok();
+}
+
+void RuntimeInternals::unpin(tiers::Device& device) const {
+  const std::lock_guard lock(state_.pin_mutex);
+  if (--state_.pin_count == 0) device.unpin(state_.arena.bytes());
+}
+
 Result<void> RuntimeInternals::wait_until(const std::function<bool()>& done) const {
   std::unique_lock lock(state_.mutex);
   std::optional<Error> failed;

@@ -7,7 +7,9 @@
 #include <penstock/swap/runtime.hpp>
 #include <penstock/tiers/device/device.hpp>
 
+#include <cstdint>
 #include <functional>
+#include <span>
 
 namespace penstock::swap {
 
@@ -43,6 +45,19 @@ class RuntimeInternals {
   [[nodiscard]] bool has_threads() const;
   /// Threads that wait in Runtime::acquire().
   [[nodiscard]] std::uint32_t threads_waiting() const;
+
+  /// Adds a user. `check` gets all users, the new one last; its error is returned, and nothing has changed.
+  Result<void> add_user(const RuntimeUse& use,
+                        const std::function<Result<void>(std::span<const RuntimeUse>)>& check) const;
+  void remove_user(std::uint32_t owner) const;
+  /// The bytes of host memory, and of swap files, that users share.
+  [[nodiscard]] ByteCount host_capacity() const;
+  [[nodiscard]] ByteCount swap_capacity() const;
+  /// Pins the host memory for `device`, the only one of this runtime. Users that share the runtime pin it once.
+  ///
+  /// Errors: those of Device::pin().
+  Result<void> pin(tiers::Device& device) const;
+  void unpin(tiers::Device& device) const;
 
   /// Blocks until `done()`, which is evaluated with the runtime's lock held, returns true. It must not call the
   /// runtime.

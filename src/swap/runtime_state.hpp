@@ -86,6 +86,9 @@ struct RuntimeState : std::enable_shared_from_this<RuntimeState> {
     bool operator==(const OwnedLease&) const = default;
   };
   std::vector<OwnedLease> owned;  // leases that acquire() returned
+  std::vector<RuntimeUse> users;
+  std::mutex pin_mutex;         // held during calls of a device
+  std::uint32_t pin_count = 0;  // how often host memory was pinned and not unpinned
   bool woken = false, stopping = false;
   bool closing = false;       // the runtime is being destroyed
   std::uint32_t waiting = 0;  // threads in acquire()

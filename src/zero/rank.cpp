@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 #include <thread>
+#include <vector>
 
 namespace penstock::zero {
 
@@ -30,24 +31,43 @@ Result<void> check_batch_size(const Config& config, std::uint32_t ranks) {
 
 /// Members are in the order of creation, so that each part is destroyed before the parts that it uses.
 struct Rank::State {
-  explicit State(Options given) : options(std::move(given)) {}
+  explicit State(Options given);
   Result<void> open();
+  Result<void> make_plans(tiers::DeviceMemory memory);
+  [[nodiscard]] ByteCount device_budget() const;
   Result<void> make_accelerator();
   Result<void> make_workers();
   Result<void> make_runtime();
-  Result<void> join();
-  /// The collectives of the peers fail with `cause`. Before the communicator is destroyed, which would be the cause.
+  /// One engine with what it does not share.
+  struct Member {
+    const Config& config;
+    const ModelLayout& model;
+    const GroupMembership& group;
+    const UpdateFunction& update;
+    MemoryPlan plan = {};
+    std::unique_ptr<Communicator> communicator = nullptr;
+    std::unique_ptr<Engine> engine = nullptr;
+  };
+  Result<void> join(Member& member);
+  Result<void> make_engine(Member& member);
+  /// The collectives of the peers fail with `cause`. Before the communicators are destroyed, which would be the cause.
   void leave(const Error& cause);
 
   const Options options;
-  MemoryPlan plan;
   std::optional<parallel::Workers> own_workers;  // run the runtime's checksums too
   parallel::Workers* workers = nullptr;
   std::unique_ptr<swap::Runtime> runtime;
   Accelerator accelerator;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<Engine> engine;
+  std::vector<Member> members;  // the rank's own engine is the first
+  std::vector<Engine*> engines;
+  std::vector<const MemoryPlan*> plans;
 };
+
+Rank::State::State(Options given) : options(std::move(given)) {
+  members.push_back({options.config, options.model, options.group, options.update});
+  for (const EngineBeside& beside : options.beside)
+    members.push_back({beside.config, beside.model, beside.group, beside.update});
+}
 
 Result<std::unique_ptr<Rank>> Rank::create(Options options) {
   auto state = std::make_unique<State>(std::move(options));
@@ -61,54 +81,71 @@ Result<std::unique_ptr<Rank>> Rank::create(Options options) {
 Result<void> Rank::State::open() {
   const RankIdentity& identity = options.identity;
   PENSTOCK_TRY(identity.validate());
-  PENSTOCK_TRY(check_batch_size(options.config, identity.ranks));
-  if (options.group.agree) PENSTOCK_TRY(options.group.agree(describe_run(options.config, options.model)));
+  for (const Member& member : members) {
+    PENSTOCK_TRY(check_batch_size(member.config, identity.ranks));
+    if (member.group.agree) PENSTOCK_TRY(member.group.agree(describe_run(member.config, member.model)));
+  }
   PENSTOCK_TRY(make_accelerator());
   PENSTOCK_TRY(make_workers());
   PENSTOCK_TRY(make_runtime());
-  PENSTOCK_TRY(join());
+  for (Member& member : members) PENSTOCK_TRY(join(member));
+  for (Member& member : members) PENSTOCK_TRY(make_engine(member));
+  return ok();
+}
+
+Result<void> Rank::State::make_engine(Member& member) {
+  const auto index = static_cast<std::uint32_t>(&member - members.data());
   Engine::Options engine_options{.runtime = runtime.get(),
                                  .device = accelerator.device.get(),
                                  .compute = accelerator.compute.get(),
                                  .adam = accelerator.adam.get(),
-                                 .communicator = communicator.get(),
+                                 .communicator = member.communicator.get(),
                                  .workers = workers,
-                                 .config = options.config,
-                                 .model = options.model,
-                                 .plan = plan,
-                                 .update = options.update,
-                                 .engine_number = options.engine_number,
+                                 .config = member.config,
+                                 .model = member.model,
+                                 .plan = member.plan,
+                                 .update = member.update,
+                                 .engine_number = options.engine_number + index,
+                                 .ends_rounds = index == 0,
                                  .device_deadline = options.device_deadline};
   if (options.hooks.engine_options) options.hooks.engine_options(engine_options);
-  PENSTOCK_TRY_ASSIGN(engine, Engine::create(std::move(engine_options)));
+  PENSTOCK_TRY_ASSIGN(member.engine, Engine::create(std::move(engine_options)));
+  engines.push_back(member.engine.get());
+  plans.push_back(&member.plan);
   return ok();
 }
 
+Result<void> Rank::State::make_plans(tiers::DeviceMemory memory) {
+  for (Member& member : members) {
+    PENSTOCK_TRY_ASSIGN(member.plan, plan_memory(member.config, member.model, options.identity.ranks,
+                                                 options.identity.local_ranks, memory));
+  }
+  return ok();
+}
+
+ByteCount Rank::State::device_budget() const {
+  ByteCount budget;
+  for (const Member& member : members) budget += member.plan.device_budget;
+  return budget;
+}
+
 Result<void> Rank::State::make_accelerator() {
-  const auto plan_for = [this](tiers::DeviceMemory memory) {
-    return plan_memory(options.config, options.model, options.identity.ranks, options.identity.local_ranks,
-                       memory);
-  };
   if (!options.make_accelerator) {
-    PENSTOCK_TRY_ASSIGN(plan, plan_for(tiers::DeviceMemory::host));
-    accelerator = make_host_accelerator(plan.device_budget);
+    PENSTOCK_TRY(make_plans(tiers::DeviceMemory::host));
+    accelerator = make_host_accelerator(device_budget());
     return ok();
   }
   // Only its device tells where its memory is; one of its own needs more.
-  auto planned = plan_for(tiers::DeviceMemory::separate);
-  if (!planned) {
-    auto on_host = plan_for(tiers::DeviceMemory::host);
-    if (!on_host) return planned.error();
-    planned = std::move(on_host);
+  if (auto planned = make_plans(tiers::DeviceMemory::separate); !planned) {
+    if (!make_plans(tiers::DeviceMemory::host)) return planned;
   }
-  PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(planned->device_budget));
+  PENSTOCK_TRY_ASSIGN(accelerator, options.make_accelerator(device_budget()));
   if (!accelerator.device || !accelerator.compute) {
     return Error::invalid_argument("Rank::create")
         .object("make_accelerator")
         .reason("it returned no device or compute");
   }
-  PENSTOCK_TRY_ASSIGN(plan, plan_for(accelerator.device->memory()));
-  return ok();
+  return make_plans(accelerator.device->memory());
 }
 
 Result<void> Rank::State::make_workers() {
@@ -123,16 +160,21 @@ Result<void> Rank::State::make_workers() {
 }
 
 Result<void> Rank::State::make_runtime() {
-  swap::RuntimeOptions runtime_options = plan.runtime_options(options.config, options.identity.local_rank);
+  std::vector<PlannedEngine> planned;
+  for (const Member& member : members) planned.push_back({&member.config, &member.plan});
+  PENSTOCK_TRY_ASSIGN(auto runtime_options, shared_runtime_options(planned, options.identity.local_rank));
   runtime_options.executor = workers;
+  ByteCount beyond_plans = runtime_options.host_budget;
+  for (const Member& member : members) beyond_plans -= member.plan.host_budget;
   if (options.hooks.runtime_options) options.hooks.runtime_options(runtime_options);
   PENSTOCK_TRY_ASSIGN(runtime, swap::Runtime::create(std::move(runtime_options)));
+  runtime->ledger().predict(tiers::Tier::host, tiers::Purpose::staging, beyond_plans);
   return ok();
 }
 
-Result<void> Rank::State::join() {
+Result<void> Rank::State::join(Member& member) {
   const RankIdentity& identity = options.identity;
-  if (!options.group.join && identity.ranks > 1) {
+  if (!member.group.join && identity.ranks > 1) {
     return Error::invalid_argument("Rank::create")
         .object("group")
         .reason("a run with several ranks needs a group")
@@ -142,10 +184,11 @@ Result<void> Rank::State::join() {
             "process_membership() for processes");
   }
   const GroupMembership membership =
-      options.group.join ? options.group : in_process_membership(InProcessGroup::create(1).value(), 0);
-  PENSTOCK_TRY_ASSIGN(
-      communicator, membership.join(*accelerator.device, *accelerator.compute,
-                                    {.exact_slots_max = plan.exact_slots_max, .arena = plan.device_arena()}));
+      member.group.join ? member.group : in_process_membership(InProcessGroup::create(1).value(), 0);
+  PENSTOCK_TRY_ASSIGN(member.communicator, membership.join(*accelerator.device, *accelerator.compute,
+                                                           {.exact_slots_max = member.plan.exact_slots_max,
+                                                            .arena = member.plan.device_arena()}));
+  const auto& communicator = member.communicator;
   if (communicator == nullptr) {
     return Error::invalid_argument("Rank::create").object("group.join").reason("it returned no communicator");
   }
@@ -160,21 +203,27 @@ Result<void> Rank::State::join() {
 }
 
 void Rank::State::leave(const Error& cause) {
-  if (communicator != nullptr) {
-    communicator->abort(cause);
-  } else if (options.group.abandon) {
-    options.group.abandon(cause);
+  for (const Member& member : members) {
+    if (member.communicator != nullptr) {
+      member.communicator->abort(cause);
+    } else if (member.group.abandon) {
+      member.group.abandon(cause);
+    }
   }
 }
 
 Rank::Rank(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Rank::~Rank() {
-  state_->engine.reset();
+  for (auto member = state_->members.rbegin(); member != state_->members.rend(); ++member)
+    member->engine.reset();
   if (state_->options.hooks.engine_destroyed) state_->options.hooks.engine_destroyed(*state_->runtime);
 }
 
 Engine& Rank::engine() {
-  return *state_->engine;
+  return *state_->engines.front();
+}
+std::span<Engine* const> Rank::engines() {
+  return state_->engines;
 }
 swap::Runtime& Rank::runtime() {
   return *state_->runtime;
@@ -195,7 +244,10 @@ const ModelLayout& Rank::model() const {
   return state_->options.model;
 }
 const MemoryPlan& Rank::plan() const {
-  return state_->plan;
+  return *state_->plans.front();
+}
+std::span<const MemoryPlan* const> Rank::plans() const {
+  return state_->plans;
 }
 const RankIdentity& Rank::identity() const {
   return state_->options.identity;
@@ -203,7 +255,10 @@ const RankIdentity& Rank::identity() const {
 
 std::vector<std::string> Rank::notes() const {
   std::vector<std::string> notes = state_->runtime->notes();
-  if (const std::string& of_engine = state_->engine->notes(); !of_engine.empty()) notes.push_back(of_engine);
+  for (const State::Member& member : state_->members) {
+    const std::string& of_engine = member.engine->notes();
+    if (!of_engine.empty()) notes.push_back(of_engine);
+  }
   return notes;
 }
 

@@ -126,6 +126,12 @@ struct RunOptions {
   /// Called before each step's forward, once the last update is complete, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 
+  /// Further engines of the same ranks, in Rank::Options::beside. Each step of the first engine is followed by a step
+  /// of each. One with no steps is evaluated instead, before and after, so also beside the first one's update; it has
+  /// `initial` values, and the step of its order_of_use is the number of the evaluation. Members from `seed` to
+  /// `faulty_rank` are those of the first engine.
+  std::vector<RunOptions> beside = {};
+
   [[nodiscard]] static Config default_config();
 };
 
@@ -142,13 +148,16 @@ struct RunResult {
   std::vector<std::optional<Error>> errors;   ///< of each rank; defined even then
   bool engine_failed = false;                 ///< after an error: that rank 0's engine cannot go on
   ByteCount bytes_read, bytes_written;        ///< of all ranks
+  ByteCount shards_written;                   ///< of bytes_written; of rank 0
   ByteCount host_peak, host_budget;           ///< of a rank, at most
   ByteCount device_peak;                      ///< of rank 0: gathered flats and full gradients
   std::vector<std::string> above_prediction;  ///< lines of the ledger whose peak or traffic was not predicted
-  std::uint64_t wrong_checkpoints = 0;        ///< that were not read as they were written, of rank 0
-  std::uint64_t requests = 0;                 ///< of rank 0's simulated disks
-  std::uint64_t injected = 0;                 ///< number of injected faults; defined even after an error
-  std::uint32_t repeated = 0;                 ///< repeated calls of all ranks
+  std::uint64_t wrong_values = 0, parameters_read = 0;  ///< in evaluations
+  std::vector<RunResult> beside;                        ///< of RunOptions::beside: what their trainers record
+  std::uint64_t wrong_checkpoints = 0;  ///< that were not read as they were written, of rank 0
+  std::uint64_t requests = 0;           ///< of rank 0's simulated disks
+  std::uint64_t injected = 0;           ///< number of injected faults; defined even after an error
+  std::uint32_t repeated = 0;           ///< repeated calls of all ranks
   /// The errors after which ranks abandoned a step, of all ranks.
   std::vector<std::string> interruptions;
   std::vector<std::string> messages;  ///< the runtimes', of all ranks

@@ -75,25 +75,53 @@ Result<void> Trainer::open(RunResult& result) {
 }
 
 Result<void> Trainer::train(RunResult& result) {
-  for (std::uint32_t step = options_.first_step; step < options_.steps; ++step) {
-    if (options_.before_step) {
-      PENSTOCK_TRY(engine_.finish_update());
-      options_.before_step(step, rank_, runtime_);
-    }
-    auto outcome = try_step(step, result);
-    for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
-      result.interruptions.push_back(outcome.error().message());
-      PENSTOCK_TRY(engine_.abandon_step(*stream_, "the loss is NaN"));
-      ++attempt_;
-      outcome = try_step(step, result);
-    }
-    if (!outcome) return outcome.error();
-    result.outcomes.push_back(*outcome);
+  for (std::uint32_t step = options_.first_step; step < options_.steps; ++step)
+    PENSTOCK_TRY(train_step(step, result));
+  return finish(result);
+}
+
+Result<void> Trainer::train_step(std::uint32_t step, RunResult& result) {
+  if (options_.before_step) {
+    PENSTOCK_TRY(engine_.finish_update());
+    options_.before_step(step, rank_, runtime_);
   }
+  auto outcome = try_step(step, result);
+  for (attempt_ = 0; !outcome && outcome.error().code() == ErrorCode::interrupted;) {
+    result.interruptions.push_back(outcome.error().message());
+    PENSTOCK_TRY(engine_.abandon_step(*stream_, "the loss is NaN"));
+    ++attempt_;
+    outcome = try_step(step, result);
+  }
+  if (!outcome) return outcome.error();
+  result.outcomes.push_back(*outcome);
+  return ok();
+}
+
+Result<void> Trainer::finish(RunResult& result) {
+  held_.end();
   if (options_.after_steps) PENSTOCK_TRY(options_.after_steps(engine_));
   auto digest = persist(result, [&] { return engine_.digest(); });
   if (!digest) return digest.error();
   result.digest = *digest;
+  return ok();
+}
+
+Result<void> Trainer::evaluate(RunResult& result) {
+  for (const std::uint32_t unit : order_of_use(evaluations_++, 0)) {
+    held_.end();
+    auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
+    if (!lease) return lease.error();
+    for (std::uint32_t i = 0; i < lease->parameters().size(); ++i) {
+      const ParameterId id = options_.model.parameters_of(unit)[i];
+      enqueue([this, id, &result, values = on_host(lease->parameters()[i])] {
+        for (std::size_t e = 0; e < values.count().value(); ++e) {
+          if (get(values, e) != options_.initial(id, e)) ++result.wrong_values;
+        }
+        ++result.parameters_read;
+      });
+    }
+    held_ = std::move(*lease);
+  }
   return ok();
 }
 

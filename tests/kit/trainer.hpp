@@ -30,6 +30,12 @@ class Trainer {
   Result<void> open(RunResult& result);
   /// Trains all steps; ends with the digest.
   Result<void> train(RunResult& result);
+  /// The parts of train().
+  Result<void> train_step(std::uint32_t step, RunResult& result);
+  Result<void> finish(RunResult& result);
+  /// A forward without gradients, which compares all parameters with their initial values. The lease of the last unit
+  /// is held until the next one, or until finish().
+  Result<void> evaluate(RunResult& result);
   Result<void> gather_parameters(RunResult& result);
   /// Waits until the stream has run; other ranks run meanwhile.
   Result<void> finish_stream();
@@ -71,9 +77,10 @@ class Trainer {
   std::unique_ptr<tiers::Event> read_;
   std::unique_ptr<tiers::Event> done_;
   std::deque<std::vector<float>> own_gradients_;  // until the stream has run
+  UnitLease held_;                                // of the last unit of an evaluation
   std::uint64_t activation_ = 0;
   std::vector<std::uint64_t> checkpoints_;  // the seed of each one's bytes; changed by the stream
-  std::uint32_t attempt_ = 0;
+  std::uint32_t attempt_ = 0, evaluations_ = 0;
 };
 
 [[nodiscard]] float initial_value(ParameterId parameter, std::uint64_t element);

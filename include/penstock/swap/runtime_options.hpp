@@ -8,6 +8,7 @@
 #include <penstock/tiers/io/io_engine.hpp>
 #include <penstock/tiers/tier.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -81,6 +82,23 @@ struct PathReport {
 struct SwapNeed {
   ByteCount total;
   ByteCount tensor_max;  ///< the largest tensor; a tensor is not split between paths
+};
+
+/// Leases of one user that end only once it has room for another tensor.
+struct HeldLeases {
+  ByteCount bytes;
+  std::uint32_t count = 0;
+  ByteCount waits_for;  ///< size of that tensor, at most
+};
+/// What one user takes of a runtime that it may share with others. Example of a user: a zero::Engine.
+struct RuntimeUse {
+  std::uint32_t owner = 0;              ///< in the keys of its tensors
+  ByteCount host;                       ///< its budget
+  ByteCount staging;                    ///< the part of it that no tensor keeps
+  ByteCount swap;                       ///< in the swap files
+  std::array<HeldLeases, 3> held = {};  ///< one of these at a time
+  ByteCount in_place;                   ///< leases that end at any time, each with `in_place_gap` more bytes
+  ByteCount in_place_gap;
 };
 
 /// If set in RuntimeOptions, the runtime starts no threads: the thread that waits advances the transfers. For

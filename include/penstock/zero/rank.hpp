@@ -15,6 +15,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,17 @@ struct RankHooks {
   /// the paths, an idle handler.
   std::function<void(swap::RuntimeOptions&)> runtime_options = {};
   std::function<void(Engine::Options&)> engine_options = {};
-  /// Called after the engine is destroyed and before its runtime is.
+  /// Called after the engines are destroyed and before its runtime is.
   std::function<void(swap::Runtime&)> engine_destroyed = {};
+};
+
+/// An engine beside a rank's first one, such as that of a frozen reference model.
+struct EngineBeside {
+  Config config;
+  ModelLayout model;
+  /// Its own, of the same ranks: each engine has an order of collectives of its own. Empty: as in Rank::Options.
+  GroupMembership group = {};
+  UpdateFunction update = {};  ///< see Engine::Options
 };
 
 /// One rank of a training run; a trainer embeds one per rank. Plans the memory, creates workers, runtime, accelerator,
@@ -62,6 +72,10 @@ struct RankHooks {
 ///     for each step: engine.begin_step(…); for each unit: engine.acquire(unit, *stream) …; engine.step();
 ///
 /// The parts can also be created separately: plan_memory(), swap::Runtime, Engine.
+///
+/// A rank may have several engines, see Options::beside: a trained actor and a frozen reference, for example, or an
+/// actor and a critic. They share host memory, swap files, workers and accelerator; each has its own communicator and
+/// its own part of the device's memory. Each is called as if it were alone; all by the trainer's thread.
 ///
 /// Used by the trainer's thread. create() and the destructor block. Before the rank is destroyed, the trainer's streams
 /// must have executed all work that uses the engine's tensors, and everything that the trainer created on device(),
@@ -82,7 +96,12 @@ class Rank {
     parallel::Workers* workers = nullptr;
     UpdateFunction update = {};  ///< see Engine::Options
     RankHooks hooks = {};
-    std::uint32_t engine_number = 0;                       ///< see Engine::Options
+    /// Further engines, engines()[1] and so on. The device is that of all, and so is the runtime: it has the sum of
+    /// the host budgets, each from its own configuration, and what they need beyond it (see
+    /// shared_runtime_options()). Put first, as `config` and `model`, an engine that trains: its steps end the
+    /// runtime's rounds of uses.
+    std::vector<EngineBeside> beside = {};
+    std::uint32_t engine_number = 0;  ///< see Engine::Options; engines()[i] has this number plus i
     TimePoint device_deadline = std::chrono::minutes(30);  ///< see Engine::Options
   };
 
@@ -94,6 +113,8 @@ class Rank {
   ~Rank();
 
   [[nodiscard]] Engine& engine();
+  /// engine(), then those of Options::beside.
+  [[nodiscard]] std::span<Engine* const> engines();
   [[nodiscard]] swap::Runtime& runtime();
   [[nodiscard]] tiers::Device& device();
   [[nodiscard]] Compute& compute();
@@ -101,6 +122,8 @@ class Rank {
   [[nodiscard]] const Config& config() const;
   [[nodiscard]] const ModelLayout& model() const;
   [[nodiscard]] const MemoryPlan& plan() const;
+  /// plan(), then those of Options::beside.
+  [[nodiscard]] std::span<const MemoryPlan* const> plans() const;
   [[nodiscard]] const RankIdentity& identity() const;
   /// Requested features that are not available, one per line.
   [[nodiscard]] std::vector<std::string> notes() const;

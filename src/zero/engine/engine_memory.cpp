@@ -1,10 +1,20 @@
 // The memory of an engine: its tensors, its ranges of the device's memory, and what the plan predicts of both.
 
 #include "zero/engine/engine_state.hpp"
+#include "zero/engine/runtime_room.hpp"
 #include "zero/layout/padded.hpp"
+#include "zero/layout/runtime_use.hpp"
 #include "zero/layout/update_slot.hpp"
 
 namespace penstock::zero {
+
+Result<void> EngineState::join_runtime() {
+  PENSTOCK_TRY(context_.internals.add_user(
+      runtime_use(options_.plan, options_.engine_number),
+      [this](std::span<const swap::RuntimeUse> all) { return check_room(context_.runtime, all); }));
+  joined_ = true;
+  return ok();
+}
 
 Result<void> EngineState::open_memory() {
   const MemoryPlan& plan = options_.plan;

@@ -68,12 +68,14 @@ EngineState::~EngineState() {
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
   context_.release_device_memory();
-  if (pinned_) context_.device.unpin(runtime.host_memory());
+  if (pinned_) internals.unpin(context_.device);
+  if (joined_) internals.remove_user(options_.engine_number);
 }
 
 Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
+  PENSTOCK_TRY(join_runtime());
   PENSTOCK_TRY(context_.open(options_.plan.device_arena()));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
@@ -87,7 +89,7 @@ Result<void> EngineState::open() {
                              .gradients = *device_budget_},
       unit_order(units, config.gradient_accumulation_steps));
   if (config.pins_host_memory()) {
-    const auto pinned = context_.device.pin(context_.runtime.host_memory());
+    const auto pinned = context_.internals.pin(context_.device);
     pinned_ = pinned.has_value();
     if (!pinned_) add_note("host memory is not pinned for the device: " + pinned.error().message());
   }
@@ -381,7 +383,7 @@ Result<StepOutcome> EngineState::step() {
   predict_attempt(gradients_.micro_batches());
   context_.completed_steps = outcome.step;
   gradients_.end_step();
-  context_.runtime.end_round();
+  if (options_.ends_rounds) context_.runtime.end_round();
   residency_->end_step();
   checkpoints_->end_step();
   update_.end_step();
@@ -414,7 +416,7 @@ Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause)
   checkpoints_->abandon_step();
   PENSTOCK_TRY(gradients_.abandon_step());
   update_.end_step();
-  context_.runtime.end_round();
+  if (options_.ends_rounds) context_.runtime.end_round();
   predict_attempt(begun);
   return ok();
 }

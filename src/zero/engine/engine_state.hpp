@@ -77,6 +77,8 @@ class EngineState : private FlatResidency::Effects {
 
  private:
   // engine_memory.cpp
+  /// Refuses an engine for which the runtime has no room beside its other engines.
+  Result<void> join_runtime();
   Result<void> open_memory();
   Result<void> open_results();
   Result<void> open_checkpoints();
@@ -137,7 +139,7 @@ class EngineState : private FlatResidency::Effects {
   std::optional<FlatResidency> residency_;
   std::vector<tiers::TensorId> tensors_;      // the tensors that this engine has added to the runtime
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
-  bool pinned_ = false, initialized_ = false;
+  bool joined_ = false, pinned_ = false, initialized_ = false;
   std::uint64_t skipped_steps_ = 0;
   std::atomic<bool> in_call_{false};
 };

@@ -255,6 +255,10 @@ void place_in_host(MemoryPlan& plan, const Config& config, const RankBytes& rank
                           (need.may_spill ? plan.checkpoints.size * plan.checkpoints.in_host : ByteCount());
   const ByteCount room = plan.host_budget - fixed;
   plan.update.flats = flats_updating(plan, sweep, room);
+  // An engine that shares the memory may evict the copies of shards for which there is room.
+  StreamedSizes beside_others = sweep;
+  beside_others.shard = need.streamed.shard;
+  plan.host_held = held_cases(beside_others, plan.update.flats);
   if (need.tiles_on_disk) plan_read_ahead(plan, sweep, room, config.penstock.tiles_in_flight);
 }
 

@@ -1,5 +1,7 @@
 #include "tiers/io/bounded_call.hpp"
 #include "tiers/memory/numa.hpp"
+#include "zero/layout/host_staging.hpp"
+#include "zero/layout/runtime_use.hpp"
 
 #include <penstock/zero/layout/memory_plan.hpp>
 
@@ -70,6 +72,43 @@ swap::RuntimeOptions MemoryPlan::runtime_options(const Config& config, std::uint
                              .deadline = std::chrono::seconds(config.penstock.io_deadline_seconds),
                              .engine = config.penstock.io_engine});
   }
+  return options;
+}
+
+Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngine> engines,
+                                                    std::uint32_t local_rank) {
+  if (engines.empty() || std::any_of(engines.begin(), engines.end(), [](const PlannedEngine& engine) {
+        return engine.config == nullptr || engine.plan == nullptr;
+      })) {
+    return Error::invalid_argument("shared_runtime_options")
+        .object("engines")
+        .wanted("one engine or more, each with its config and plan");
+  }
+  const PlannedEngine* settings = &engines.front();
+  std::vector<swap::RuntimeUse> uses;
+  MemoryPlan all;
+  bool pins = false;
+  for (const PlannedEngine& engine : engines) {
+    const MemoryPlan& plan = *engine.plan;
+    uses.push_back(runtime_use(plan, static_cast<std::uint32_t>(uses.size())));
+    pins = pins || engine.config->pins_host_memory();
+    all.local_ranks = plan.local_ranks;
+    all.swap_bytes += plan.swap_bytes;
+    all.swap_tensor_max = std::max(all.swap_tensor_max, plan.swap_tensor_max);
+    if (plan.swap_bytes.is_zero()) continue;
+    if (settings->plan->swap_bytes.is_zero()) settings = &engine;
+    if (engine.config->swap_directories() == settings->config->swap_directories()) continue;
+    return Error::invalid_config("shared_runtime_options")
+        .object("nvme_path")
+        .reason(
+            "engines of one rank share its swap files, and their configurations name different directories")
+        .wanted(settings->config->swap_directories().front().string())
+        .got(engine.config->swap_directories().front().string())
+        .advice("give all of them the same nvme_path");
+  }
+  all.host_budget = host_memory(uses);
+  swap::RuntimeOptions options = all.runtime_options(*settings->config, local_rank);
+  options.pinning = pins ? tiers::Pinning::preferred : tiers::Pinning::none;
   return options;
 }
 

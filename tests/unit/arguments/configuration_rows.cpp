@@ -201,6 +201,11 @@ void add_layout_rows(BadArguments& bad) {
   with("shared", "unknown index", [](ModelLayout& m) { m.units[0].shared = {{1, ~0u}}; });
   with("shared", "its own", [](ModelLayout& m) { m.units[0].shared = {{0, 0}}; });
   with("shared", "twice", [](ModelLayout& m) { m.units[0].shared = {{1, 0}, {1, 0}}; });
+  bad("shared_runtime_options", "engines", "none and null", [] {
+    const PlannedEngine null;
+    return all({refused(shared_runtime_options({}, 0), "engines"),
+                refused(shared_runtime_options(std::span(&null, 1), 0), "engines")});
+  });
   for (const std::uint32_t number : {0u, ~0u}) {
     bad("ModelLayout::parameter", "id", std::to_string(number), [=] {
       return expect(ModelLayout().parameter({number, number}).name.empty(), "a parameter");

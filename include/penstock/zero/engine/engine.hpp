@@ -197,8 +197,12 @@ class Engine {
     ModelLayout model = {};
     MemoryPlan plan = {};        ///< from plan_memory(); the runtime was created from it too
     UpdateFunction update = {};  ///< the optimizer, for optimizer.type "Custom" and only for it
-    std::uint32_t engine_number =
-        0;  ///< distinguishes engines on one runtime: the owner in their tensors' keys
+    /// Distinguishes engines on one runtime: the owner in their tensors' keys. For several engines, create the runtime
+    /// from shared_runtime_options(), and all engines before the first one gets values.
+    std::uint32_t engine_number = 0;
+    /// Whether this engine's steps end the runtime's rounds of uses, from which it predicts the next one. Of several
+    /// engines on one runtime, one does.
+    bool ends_rounds = true;
     /// Copies that make no progress for longer, and waits of a call for a stream, fail the engine with
     /// deadline_exceeded. Longer than all that the trainer enqueues ahead takes. The memory that the device may still
     /// use is then never used again, in any tier, and the destructor does not wait for it.
@@ -208,8 +212,9 @@ class Engine {
   /// Reserves the memory and the disk space of all tensors in the tiers that the plan assigns.
   ///
   /// Errors: invalid_config, for the configuration, and for an update function that it does not name or lacks;
-  /// invalid_argument, for the layout, and for a deadline that is not above 0; budget_too_small, for the device;
-  /// no_space, when the swap files are too small.
+  /// invalid_argument, for the layout, and for a deadline that is not above 0; already_exists, for the number of
+  /// another engine of the runtime; budget_too_small, for the device, and when the runtime's other engines leave too
+  /// little host memory; no_space, when they leave too little of the swap files. Nothing has been allocated then.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> create(Options options);
   /// Waits for operations in flight. Precondition: the caller's streams have executed all work that uses the engine's
   /// tensors, unless the device has reached Options::device_deadline.

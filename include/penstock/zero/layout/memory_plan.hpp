@@ -5,6 +5,9 @@
 #include <penstock/zero/config/config.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include <array>
+#include <span>
+
 namespace penstock::tiers {
 class NumaTopology;
 }
@@ -97,6 +100,8 @@ struct MemoryPlan {
   /// that the units that a trainer may hold at a time are limited; else enough for all units.
   ByteCount host_leases;
   ByteCount host_lease_gap;  ///< how much of host_leases each shard takes beside its bytes
+  /// What leases hold in host memory while they wait for more of it; beside other engines these add up.
+  std::array<swap::HeldLeases, 3> host_held = {};
   ByteCount disk_shards, disk_gradients, disk_tiles, disk_checkpoints;
   ByteCount disk_frozen_shards;  ///< part of disk_shards: frozen parameters, which no step writes
   // Disk traffic of one step; shard_reads_max is that of one micro-batch that gathers each flat twice. The ledger's
@@ -153,6 +158,21 @@ struct MemoryPlan {
     return tile < tiles && (tile + 1) * some / tiles != tile * some / tiles;
   }
 };
+
+/// An engine of several on one runtime.
+struct PlannedEngine {
+  const Config* config = nullptr;
+  const MemoryPlan* plan = nullptr;
+};
+/// MemoryPlan::runtime_options() for a runtime that these engines of one rank share; create all of them before one gets
+/// values. Host memory is the sum of the plans' budgets, and what they need beyond it because the leases of all engines
+/// add up and divide the free memory. The settings of the runtime, such as eviction and I/O, are those of the first
+/// configuration with swap directories; memory is pinned if one of them asks for it.
+///
+/// Errors: invalid_argument, for no engines and for null pointers; invalid_config, when two configurations that use
+/// NVMe name different directories.
+[[nodiscard]] Result<swap::RuntimeOptions> shared_runtime_options(std::span<const PlannedEngine> engines,
+                                                                  std::uint32_t local_rank);
 
 /// Plans one rank of `local_ranks` that share config.penstock.host_budget. Without a configured host budget, it is the
 /// sum of staging, the tiles and checkpoints in flight, all gradients, and the shards, tiles and checkpoints that are
