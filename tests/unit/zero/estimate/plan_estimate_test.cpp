@@ -65,7 +65,7 @@ TEST(PlanEstimate, AddsUpToThePlanForEveryConfiguration) {
           const PlanEstimate of_plan = estimate(config, run, layout);
 
           EXPECT_EQ(of_plan.per_rank(Tier::device), plan.device_budget);
-          EXPECT_EQ(of_plan.per_rank(Tier::host), plan.host_budget);
+          EXPECT_EQ(of_plan.per_rank(Tier::host), plan.host_allocated());
           EXPECT_EQ(of_plan.per_rank(Tier::nvme), plan.swap_bytes);
           EXPECT_EQ(of_plan.per_node(Tier::nvme), plan.swap_bytes * run.ranks_per_node);
           for (const PlanEstimate::Line& line : of_plan.lines) {
