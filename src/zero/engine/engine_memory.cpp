@@ -210,7 +210,9 @@ void EngineState::predict() {
   ledger.predict(Tier::host, Purpose::checkpoint, plan.host_checkpoints);
   ledger.predict(Tier::nvme, Purpose::checkpoint, plan.disk_checkpoints);
   ledger.predict(Tier::host, Purpose::scratch, plan.host_results);
-  ledger.predict(Tier::host, Purpose::staging, plan.host_staging());
+  // With what rounding to whole pages adds.
+  ledger.predict(Tier::host, Purpose::staging,
+                 plan.host_staging() + (plan.host_allocated() - plan.host_budget));
   ledger.predict(Tier::host, Purpose::parameter_shard, plan.host_shards);
   ledger.predict(Tier::host, Purpose::gradient_shard, plan.host_gradients);
   ledger.predict(Tier::host, Purpose::optimizer_tile, plan.host_tiles);

@@ -71,6 +71,7 @@ void add_host_lines(PlanEstimate& estimate) {
   lines.allocated("checkpoints", plan.host_checkpoints);
   lines.allocated("results of the device", plan.host_results);
   lines.allocated("staging, and copies of what is on disk", plan.host_staging());
+  lines.allocated("rounding to whole pages", plan.host_allocated() - plan.host_budget);
 }
 
 void add_disk_lines(PlanEstimate& estimate) {

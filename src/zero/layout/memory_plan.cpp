@@ -337,7 +337,7 @@ ByteCount MemoryPlan::host_allocated() const {
 }
 
 ByteCount MemoryPlan::host_staging() const {
-  return host_allocated() - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
+  return host_budget - host_shards - host_gradients - host_tiles - host_checkpoints - host_results;
 }
 
 Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, std::uint32_t ranks,

@@ -121,8 +121,8 @@ struct MemoryPlan {
 
   /// What the rank allocates for host_budget: whole pages of 2 MiB.
   [[nodiscard]] ByteCount host_allocated() const;
-  /// The part of it for copies of what is on disk, which stay while there is room, and for reduced gradients on their
-  /// way to their shards; and what rounding adds, which is not used.
+  /// The part of host_budget for copies of what is on disk, which stay while there is room, and for reduced gradients
+  /// on their way to their shards.
   [[nodiscard]] ByteCount host_staging() const;
   /// Whether tile number `tile` of the update stays in host memory. These tiles are spread evenly, so that their
   /// updates overlap the disk transfers of the others.

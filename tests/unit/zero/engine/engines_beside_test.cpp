@@ -1,6 +1,7 @@
 // Engines that share a rank's runtime: what is refused, and what they share.
 #include "kit/counting_device.hpp"
 #include "kit/scratch_directory.hpp"
+#include "zero/layout/runtime_use.hpp"
 
 #include <penstock/tiers/device/host_device.hpp>
 #include <penstock/zero/comm/in_process_group.hpp>
@@ -124,6 +125,19 @@ TEST(EnginesBeside, TakeARuntimeThatWasCreatedForAllOfThem) {
   ASSERT_TRUE(reference) << reference.error().message();
   EXPECT_TRUE((*reference)->initialize(ones));
   EXPECT_TRUE(rank->engine().initialize(ones));
+}
+
+TEST(EnginesBeside, HaveNoStagingInWhatRoundingToPagesAdds) {
+  const ScratchDirectory directory;
+  Config config = on_disk(directory);
+  const ModelLayout model = model_of(40'000, /*frozen=*/false);
+  const auto plan = [&] { return plan_memory(config, model, 1, 1, tiers::DeviceMemory::host).value(); };
+  config.penstock.host_budget = plan().host_minimum;
+  const MemoryPlan least = plan();
+
+  const ByteCount kept = least.host_shards + least.host_gradients + least.host_tiles + least.host_results;
+  EXPECT_EQ(runtime_use(least, 0).staging, least.host_budget - kept);
+  EXPECT_LT(least.host_budget, least.host_allocated());
 }
 
 TEST(EnginesBeside, RefuseTheNumberOfAnotherEngine) {
