@@ -199,6 +199,18 @@ void check_update(const Config& config, Violations& violations) {
                         "leave out one of them"});
 }
 
+/// Stochastic rounding and split formats can make a number of what is none.
+void check_non_finite_gradients(const Config& config, Violations& violations) {
+  if (config.skips_non_finite_gradients() || config.penstock.state_format == cpu_adam::StateFormat::fp32)
+    return;
+  const std::string_view other =
+      has_16_bit_masters(config) ? key_of_masters(config) : "penstock.state_format";
+  violations.push_back({{"penstock.non_finite_gradients", other},
+                        "as_deepspeed may update with gradients that are not finite, which only masters and "
+                        "moments in fp32 can hold; leave it out, or " +
+                            std::string(other)});
+}
+
 }  // namespace
 
 std::vector<Violation> check(const Config& config) {
@@ -213,6 +225,7 @@ std::vector<Violation> check(const Config& config) {
   check_scheduler(config, violations);
   check_offload(config, violations);
   check_update(config, violations);
+  check_non_finite_gradients(config, violations);
   return violations;
 }
 

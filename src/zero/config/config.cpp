@@ -47,6 +47,14 @@ std::string_view to_string(UpdateSplit split) {
   return "unknown";
 }
 
+std::string_view to_string(NonFiniteGradients policy) {
+  switch (policy) {
+    case NonFiniteGradients::skip: return "skip";
+    case NonFiniteGradients::as_deepspeed: return "as_deepspeed";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(WarmupType type) {
   switch (type) {
     case WarmupType::log: return "log";
@@ -76,6 +84,12 @@ const std::vector<std::filesystem::path>& Config::swap_directories() const {
   static const std::vector<std::filesystem::path> none;
   if (offload_param.device == OffloadDevice::nvme) return offload_param.nvme_paths;
   return offload_optimizer.device == OffloadDevice::nvme ? offload_optimizer.nvme_paths : none;
+}
+
+bool Config::skips_non_finite_gradients() const {
+  if (penstock.non_finite_gradients == NonFiniteGradients::skip) return true;
+  if (dtype == DType::fp16) return true;
+  return dtype == DType::bf16 && check_grad_overflow && (stage == 1 || stage == 2);
 }
 
 bool Config::pins_host_memory() const {

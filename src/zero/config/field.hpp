@@ -38,6 +38,9 @@ inline constexpr std::array enumerators<UpdateSplit>{UpdateSplit::ratio, UpdateS
 template <>
 inline constexpr std::array enumerators<Release>{Release::planned, Release::reuse_distance};
 template <>
+inline constexpr std::array enumerators<NonFiniteGradients>{NonFiniteGradients::skip,
+                                                            NonFiniteGradients::as_deepspeed};
+template <>
 inline constexpr std::array enumerators<Reduction>{Reduction::exact, Reduction::native};
 template <>
 inline constexpr std::array enumerators<DType>{DType::fp32, DType::fp16, DType::bf16};

@@ -243,6 +243,14 @@ void note_unused_limits(const Config& config, Reader& reader) {
        "penstock.release is planned, which keeps parameters while there is room");
 }
 
+/// A file that asks DeepSpeed for no check gets one here.
+void note_unused_overflow_check(const Config& config, Reader& reader) {
+  if (config.check_grad_overflow || !config.skips_non_finite_gradients()) return;
+  reader.note("bf16.check_grad_overflow",
+              "has no effect: steps with gradients that are not finite are skipped; set "
+              "penstock.non_finite_gradients to \"as_deepspeed\" for DeepSpeed's behaviour");
+}
+
 /// For keys that say which processor updates the states that are offloaded.
 void note_unused_update(const Config& config, Reader& reader) {
   if (config.offload_optimizer.device != OffloadDevice::none) return;
@@ -271,6 +279,7 @@ void apply_rules(Draft& draft, Reader& reader, std::uint32_t world_size) {
   note_unused_paths(config, reader);
   note_unused_limits(config, reader);
   note_unused_update(config, reader);
+  note_unused_overflow_check(config, reader);
   // A drive is saturated by bytes in flight, so shorter requests need a deeper queue.
   config.aio_queue_depth = draft.aio_queue_depth.value_or(static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(ceil_divide((16_MiB).value(), config.aio_block_size.value()), 1, 4096)));

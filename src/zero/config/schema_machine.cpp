@@ -168,6 +168,16 @@ constexpr Key keys[] = {
      .choices = "ratio|automatic",
      .field = own<&PenstockConfig::update_split>,
      .read_by = plan},
+    {.path = "penstock.non_finite_gradients",
+     .kind = text,
+     .help =
+         "what a step does with gradients that are not finite. skip: no update, for every dtype; "
+         "as_deepspeed: "
+         "no update with fp16, and with bf16 at stages 1 and 2 if bf16.check_grad_overflow; else the masters "
+         "become what the gradients make of them",
+     .choices = "skip|as_deepspeed",
+     .field = own<&PenstockConfig::non_finite_gradients>,
+     .read_by = step},
     {.path = "penstock.reduction",
      .kind = text,
      .help =

@@ -82,7 +82,13 @@ constexpr Key keys[] = {
      .kind = flag,
      .status = no_effect,
      .help = "gradients are always accumulated as they are reduced"},
-    {.path = "bf16.check_grad_overflow", .kind = flag, .status = only_default, .fallback = "true"},
+    {.path = "bf16.check_grad_overflow",
+     .kind = flag,
+     .help =
+         "with penstock.non_finite_gradients \"as_deepspeed\": whether stages 1 and 2 skip a step whose bf16 "
+         "gradients are not finite",
+     .field = field<&Draft::config, &Config::check_grad_overflow>,
+     .read_by = step},
     {.path = "bf16.bf16_master_weights_and_grads",
      .kind = flag,
      .help = masters_help,

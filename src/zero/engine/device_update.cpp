@@ -135,7 +135,7 @@ class DeviceUpdate::Hop final : public TileHop {
     std::uint64_t block = 0;
     std::memcpy(&block, result_on_host().data(), sizeof(block));
     if (block == ~std::uint64_t{0}) return ok();
-    return optimizer_.non_finite(tile_, block);
+    return optimizer_.check_finite(tile_, block);
   }
 
   DeviceUpdate& update_;

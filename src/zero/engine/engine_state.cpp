@@ -29,6 +29,7 @@ EngineState::EngineState(Options options)
                   .tiles_ahead_next_flats = options_.plan.tiles_ahead_next_flats,
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
                   .integrity = options_.config.penstock.integrity,
+                  .checks_finite = options_.config.skips_non_finite_gradients(),
                   .shards_on_disk = options_.plan.shards_on_disk}),
       update_(context_, optimizer_, device_update_, options_.plan.update),
       step_(context_, update_, options_.plan),

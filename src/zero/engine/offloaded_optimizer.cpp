@@ -162,8 +162,7 @@ Result<void> OffloadedOptimizer::update_tile(const FlatState& flat, const TileSt
            .observer = has_checksums(tile) ? &seal : nullptr,
            .nontemporal_parameter = !options_.shards_on_disk}));
   if (outcome.first_rejected_block) return internals().corrupted(tile.tensor, *outcome.first_rejected_block);
-  if (outcome.first_non_finite_block) return non_finite(tile, *outcome.first_non_finite_block);
-  return ok();
+  return outcome.first_non_finite_block ? check_finite(tile, *outcome.first_non_finite_block) : ok();
 }
 
 Result<cpu_adam::UpdateOutcome> OffloadedOptimizer::run(const FlatState& flat, const TileState& tile,
@@ -175,7 +174,8 @@ Result<cpu_adam::UpdateOutcome> OffloadedOptimizer::run(const FlatState& flat, c
                                   execution);
 }
 
-Error OffloadedOptimizer::non_finite(const TileState& tile, std::uint64_t block) const {
+Result<void> OffloadedOptimizer::check_finite(const TileState& tile, std::uint64_t block) const {
+  if (!options_.checks_finite) return ok();
   return Error(ErrorCode::non_finite, "OffloadedOptimizer")
       .reason("a master weight or a moment has become non-finite")
       .object(tile.name() + ", block " + std::to_string(block))

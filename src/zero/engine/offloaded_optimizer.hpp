@@ -39,6 +39,7 @@ class OffloadedOptimizer {
     std::uint32_t tiles_ahead_next_flats = 4;  ///< the same if some of them belong to later flats
     std::uint32_t tile_stores_max = 4;         ///< maximum number of tiles being written during an update
     Integrity integrity = Integrity::checksum;
+    bool checks_finite = true;  ///< masters that become non-finite are an error
     bool shards_on_disk =
         false;  ///< parameter shards are on disk: a CPU computes their checksums after the update
   };
@@ -76,8 +77,9 @@ class OffloadedOptimizer {
   [[nodiscard]] bool has_checksums(const TileState& tile) const {
     return tile.on_disk && options_.integrity == Integrity::checksum;
   }
-  /// The error of a tile with a master or a second moment that is not finite in `block`.
-  [[nodiscard]] Error non_finite(const TileState& tile, std::uint64_t block) const;
+  /// For a tile with a master or a second moment that is not finite in `block`. Errors: non_finite, naming them; none
+  /// without Options::checks_finite.
+  [[nodiscard]] Result<void> check_finite(const TileState& tile, std::uint64_t block) const;
   /// The tile with its parts of the flat's shard and gradient.
   [[nodiscard]] cpu_adam::OptimizerTile view(const TileState& tile, HostSpan state, HostSpan shard,
                                              ConstHostSpan gradient) const;

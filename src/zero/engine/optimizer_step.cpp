@@ -49,7 +49,8 @@ Result<StepOutcome> OptimizerStep::finish(std::uint32_t micro_batches,
                                       .layout_hash = layout_hash_,
                                       .collectives_hash = context_.collective_trace.hash()});
   PENSTOCK_TRY_ASSIGN(const GradientNorm norm, compute_global_norm(settings));
-  StepOutcome outcome{.skip_reason = reason_to_skip(divisor(), norm),
+  const bool may_skip = context_.config.skips_non_finite_gradients();
+  StepOutcome outcome{.skip_reason = may_skip ? reason_to_skip(divisor(), norm) : std::string(),
                       .gradient_norm = norm.norm,
                       .clip_factor = norm.clip_factor,
                       .learning_rate = now.rate,

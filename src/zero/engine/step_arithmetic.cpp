@@ -16,7 +16,8 @@ GradientNorm gradient_norm(const Config& config, double divisor, double squares)
   GradientNorm gradients{.norm = std::sqrt(squares) / divisor};
   // DeepSpeed's combined scale: max(1, (norm + 1e-6) / clip).
   const double clip = config.gradient_clipping;
-  if (clip > 0) gradients.clip_factor = 1.0 / std::max(1.0, (gradients.norm + 1e-6) / clip);
+  if (clip > 0 && std::isfinite(gradients.norm))
+    gradients.clip_factor = 1.0 / std::max(1.0, (gradients.norm + 1e-6) / clip);
   return gradients;
 }
 

@@ -21,13 +21,13 @@ struct GradientNorm {
 /// What reduced gradients, which are the mean over `ranks` of those of a loss times `loss_scale`, are divided by.
 [[nodiscard]] double gradient_divisor(const Config& config, double loss_scale, std::uint32_t ranks);
 
-/// `squares` is the sum of the squares of all reduced gradients.
+/// `squares` is the sum of the squares of all reduced gradients. A norm that is not finite clips nothing.
 [[nodiscard]] GradientNorm gradient_norm(const Config& config, double divisor, double squares);
 
 /// The factor by which Adam multiplies each gradient first: clip factor / divisor.
 [[nodiscard]] float gradient_factor(double divisor, double clip_factor);
 
-/// Why the step must be skipped; empty if it need not be. A gradient whose square is not finite in fp32 would make the
+/// Why the step is skipped unless the configuration says otherwise; empty if there is no reason. A gradient whose square is not finite in fp32 would make the
 /// second moment infinite: none has one if the square of the norm, after clipping, is finite in fp32.
 [[nodiscard]] std::string reason_to_skip(double divisor, const GradientNorm& gradients);
 

@@ -73,6 +73,14 @@ enum class Release : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(Release release);
 
+/// What a step does with gradients that are not finite, or so large that a square may overflow fp32.
+enum class NonFiniteGradients : std::uint8_t {
+  skip,          ///< skips the update, for every dtype
+  as_deepspeed,  ///< skips where DeepSpeed does, see Config::skips_non_finite_gradients(); else updates with them
+};
+
+[[nodiscard]] std::string_view to_string(NonFiniteGradients policy);
+
 /// The block "penstock": settings for which DeepSpeed has no key.
 struct PenstockConfig {
   ByteCount host_budget;    ///< total of all ranks of the machine; 0: chosen by the plan
@@ -91,6 +99,7 @@ struct PenstockConfig {
   /// bf16.bf16_optimizer_states: the parameters, in 16 bits, are the masters.
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::fp32;
   UpdateSplit update_split = UpdateSplit::ratio;
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::skip;
   /// Of gradients; empty: native if the ranks' transport has one, else exact. A single rank has nothing to reduce.
   std::optional<Reduction> reduction;
   std::vector<double>
@@ -131,6 +140,7 @@ struct Config {
   std::uint32_t stage = 0;
   DType dtype = DType::fp32;             ///< of parameters and gradients: bf16, fp16 or fp32
   DType grad_accum_dtype = DType::fp32;  ///< data_types.grad_accum_dtype; in a file, the default is dtype
+  bool check_grad_overflow = true;       ///< bf16.check_grad_overflow; for NonFiniteGradients::as_deepspeed
   /// Elements of the full gradients that one collective reduces: at most, where it reduces several. Less where the
   /// device has no room for two such buckets, and a bucket that has 2^24 elements is complete. Above 0.
   ElementCount reduce_bucket_size{500'000'000};
@@ -203,6 +213,11 @@ struct Config {
   [[nodiscard]] bool shards_parameters() const { return stage == 3; }
   /// overlap_comm, or its default.
   [[nodiscard]] bool overlaps_communication() const { return overlap_comm.value_or(stage == 3); }
+
+  /// Whether a step with gradients that are not finite is skipped: always, unless
+  /// PenstockConfig::non_finite_gradients is as_deepspeed. Then with fp16, and with bf16 at stages 1 and 2 if
+  /// check_grad_overflow. A norm that is not finite clips nothing, as in DeepSpeed.
+  [[nodiscard]] bool skips_non_finite_gradients() const;
 
   /// The loss scale in its first state.
   [[nodiscard]] LossScaler loss_scaler() const;

@@ -333,8 +333,9 @@ class Engine {
   [[nodiscard]] Result<CheckpointLease> checkpoint(std::uint32_t checkpoint, CheckpointUse use,
                                                    tiers::Stream& stream);
   /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
-  /// gradients is not finite, or so large that the square of a gradient could overflow fp32. Blocks until every
-  /// gradient is reduced and every rank has called it.
+  /// gradients is not finite, or so large that the square of a gradient could overflow fp32; unless the configuration
+  /// says otherwise, see Config::skips_non_finite_gradients(). Blocks until every gradient is reduced and every rank has
+  /// called it.
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
@@ -344,7 +345,7 @@ class Engine {
   /// Blocks until the parameters of this rank are updated. Not collective.
   ///
   /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or
-  /// a moment would not be finite; failed_state, naming the segment, if Options::update has returned an error or thrown
+  /// a moment is not finite although such steps are skipped; failed_state, naming the segment, if Options::update has returned an error or thrown
   /// an exception. The engine has failed after the last three.
   Result<void> finish_update();
 

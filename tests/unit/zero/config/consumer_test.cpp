@@ -72,6 +72,9 @@ const char* const scenarios[] = {
                               "max_live_parameters": 60000, "max_reuse_distance": 50000,
                               "param_persistence_threshold": 100},
         "penstock": {"release": "reuse_distance"}})",
+    // Gradients that are not finite, as in DeepSpeed.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+        "zero_optimization": {"stage": 2}, "penstock": {"non_finite_gradients": "as_deepspeed"}})",
     // Small flats, of which the device holds some.
     R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
         "zero_optimization": {"stage": 3, "param_persistence_threshold": 300,
@@ -197,6 +200,7 @@ std::string observe_step(const Config& config) {
   const GradientNorm gradients = gradient_norm(config, divisor, 1e10);
   text << gradients.norm << ' ' << gradients.clip_factor << ' '
        << gradient_factor(divisor, gradients.clip_factor);
+  if (config.skips_non_finite_gradients()) text << " skips";
   return text.str();
 }
 

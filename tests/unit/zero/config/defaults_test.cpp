@@ -25,18 +25,18 @@ auto members(const DynamicLossScale& dynamic) {
 }
 auto members(const PenstockConfig& penstock) {
   const auto& [host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-               reduction, weights, path_nodes, rank_nodes, deadline, threads] = penstock;
+               non_finite, reduction, weights, path_nodes, rank_nodes, deadline, threads] = penstock;
   return std::tie(host, device, tile, in_flight, unit, eviction, release, engine, integrity, format, split,
-                  reduction, weights, path_nodes, rank_nodes, deadline, threads);
+                  non_finite, reduction, weights, path_nodes, rank_nodes, deadline, threads);
 }
 
 void expect_equal(const Config& left, const Config& right) {
   const auto own_members = [](const Config& config) {
-    const auto& [train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, small,
-                 all_small, reuse, param, optimizer_offload, in_cpu, cpu_ratio, optimizer, scheduler, op,
-                 clipping, scale, dynamic_scale, block, depth, penstock, notes] = config;
-    return std::tie(train, micro, steps, stage, dtype, accumulated, bucket, overlap, ahead, live, small,
-                    all_small, reuse, in_cpu, cpu_ratio, op, clipping, scale, block, depth);
+    const auto& [train, micro, steps, stage, dtype, accumulated, overflow, bucket, overlap, ahead, live,
+                 small, all_small, reuse, param, optimizer_offload, in_cpu, cpu_ratio, optimizer, scheduler,
+                 op, clipping, scale, dynamic_scale, block, depth, penstock, notes] = config;
+    return std::tie(train, micro, steps, stage, dtype, accumulated, overflow, bucket, overlap, ahead, live,
+                    small, all_small, reuse, in_cpu, cpu_ratio, op, clipping, scale, block, depth);
   };
   EXPECT_TRUE(own_members(left) == own_members(right));
   EXPECT_TRUE(members(left.offload_param) == members(right.offload_param));
