@@ -21,7 +21,7 @@ Result<void> check_layout(TileLayout layout) {
   if (states_of(layout.optimizer).empty()) {
     return Error::invalid_argument("tile_bytes")
         .object("optimizer")
-        .wanted("adam, lion, adagrad or a custom one")
+        .wanted("adam, lion, adagrad, muon or a custom one")
         .got(static_cast<unsigned>(layout.optimizer));
   }
   if (!kernels::state_block_bytes(layout.format, 0)) {
@@ -47,6 +47,7 @@ std::span<const StateKind> states_of(Optimizer optimizer) {
     case Optimizer::adam:
     case Optimizer::custom_two_moments: return all_states;
     case Optimizer::lion:
+    case Optimizer::muon:
     case Optimizer::custom_one_moment: return master_and_first;
     case Optimizer::adagrad: return master_and_second;
     case Optimizer::custom_no_moments: return master_alone;

@@ -1,4 +1,4 @@
-// Lion and Adagrad in the engine: equal bits in every tier, and states that are saved and restored.
+// Lion, Adagrad and Muon in the engine: equal bits in every tier, and states that are saved and restored.
 #include "kit/cluster.hpp"
 
 #include <gtest/gtest.h>
@@ -17,6 +17,21 @@ using penstock::test::SeededRandom;
 
 constexpr std::array devices = {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme};
 
+/// Makes every other parameter a matrix that Muon updates.
+void use_muon(ModelLayout& model) {
+  model.groups.push_back({.use_muon = true});
+  bool is_muons = false;
+  for (UnitLayout& unit : model.units) {
+    for (ParameterLayout& parameter : unit.parameters) {
+      const std::uint64_t count = parameter.count.value();
+      if ((is_muons = !is_muons) == false) continue;
+      parameter.group = static_cast<std::uint32_t>(model.groups.size() - 1);
+      parameter.rows = count % 32 == 0 ? 32 : count % 2 == 0 ? 2 : 1;
+      parameter.columns = count / parameter.rows;
+    }
+  }
+}
+
 RunOptions random_run(Optimizer optimizer, std::uint64_t seed) {
   SeededRandom random(seed);
   RunOptions options{.ranks = static_cast<std::uint32_t>(1 + random.below(3)),
@@ -24,10 +39,11 @@ RunOptions random_run(Optimizer optimizer, std::uint64_t seed) {
                      .model = random_model(random),
                      .seed = seed};
   options.config.optimizer.type = optimizer;
+  if (optimizer == Optimizer::muon) use_muon(options.model);
   using cpu_adam::StateFormat;
   const RunFormat formats[] = {
       {StateFormat::fp32}, {StateFormat::fp32, DType::fp32}, narrow_formats[0], narrow_formats[1]};
-  formats[seed % std::size(formats)].set(options.config);
+  formats[seed % (optimizer == Optimizer::muon ? 2 : std::size(formats))].set(options.config);
   return options;
 }
 
@@ -40,6 +56,7 @@ TEST_P(EngineOptimizers, GiveTheSameBitsInEveryTier) {
     ASSERT_FALSE(expected.error) << expected.error->message();
     RunOptions adam = options;
     adam.config.optimizer.type = Optimizer::adam;
+    for (OptimizerGroup& group : adam.model.groups) group.use_muon = false;
     EXPECT_NE(train(adam).digest, expected.digest);
     for (const OffloadDevice of_parameters : devices) {
       for (const OffloadDevice of_optimizer : {OffloadDevice::cpu, OffloadDevice::nvme}) {
@@ -75,7 +92,9 @@ void expect_to_continue(Optimizer optimizer, std::uint64_t seed) {
     return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t begin,
                                   std::span<const float> values) -> Result<void> {
       const std::scoped_lock lock(mutex);
-      EXPECT_TRUE(cpu_adam::keeps(optimizer, kind));
+      const bool is_adams =
+          optimizer == Optimizer::muon && !whole.model.groups[whole.model.parameter(id).group].use_muon;
+      EXPECT_TRUE(cpu_adam::keeps(is_adams ? Optimizer::adam : optimizer, kind));
       for (std::size_t i = 0; i < values.size(); ++i) saved[{id.unit, id.index, kind, begin + i}] = values[i];
       return ok();
     });
@@ -104,7 +123,8 @@ TEST_P(EngineOptimizers, ContinueFromStatesThatWereSaved) {
   for (std::uint64_t seed = 3; seed < 7; ++seed) expect_to_continue(GetParam(), seed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, EngineOptimizers, testing::Values(Optimizer::lion, Optimizer::adagrad),
+INSTANTIATE_TEST_SUITE_P(Of, EngineOptimizers,
+                         testing::Values(Optimizer::lion, Optimizer::adagrad, Optimizer::muon),
                          [](const auto& of) { return std::string(to_string(of.param)); });
 
 }  // namespace

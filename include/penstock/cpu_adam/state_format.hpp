@@ -22,6 +22,7 @@ enum class Optimizer : std::uint8_t {
   custom_no_moments = 3,
   custom_one_moment = 4,   ///< keeps the first moment
   custom_two_moments = 5,  ///< keeps both
+  muon = 6,                ///< keeps the first moment; updates a whole matrix; for Engine
 };
 [[nodiscard]] constexpr bool is_custom(Optimizer optimizer) {
   return optimizer >= Optimizer::custom_no_moments && optimizer <= Optimizer::custom_two_moments;
@@ -34,6 +35,7 @@ enum class Optimizer : std::uint8_t {
     case Optimizer::custom_no_moments: return "custom_no_moments";
     case Optimizer::custom_one_moment: return "custom_one_moment";
     case Optimizer::custom_two_moments: return "custom_two_moments";
+    case Optimizer::muon: return "muon";
   }
   return "unknown";
 }

@@ -106,8 +106,10 @@ void check_other_optimizer(const Config& config, Violations& violations) {
   if (cpu_adam::states_of(type).empty())
     return refuse("optimizer.type", "OptimizerConfig::type is no Optimizer");
   const cpu_adam::StateFormat format = config.penstock.state_format;
-  if (cpu_adam::is_custom(type) && has_16_bit_masters(config)) {
-    refuse(key_of_masters(config), "the function updates masters in fp32; leave it out");
+  const bool is_custom = cpu_adam::is_custom(type), is_muon = type == cpu_adam::Optimizer::muon;
+  if ((is_custom || is_muon) && has_16_bit_masters(config)) {
+    refuse(key_of_masters(config),
+           (is_muon ? name : "the function") + " updates masters in fp32; leave it out");
   } else if (has_16_bit_masters(config)) {
     if (format != cpu_adam::StateFormat::moments)
       refuse("bf16.bf16_optimizer_states", name + " keeps its moment in fp32; leave it out");
@@ -119,7 +121,12 @@ void check_other_optimizer(const Config& config, Violations& violations) {
     refuse("zero_optimization.offload_optimizer.ratio", by_cpu + "leave it out");
   if (config.penstock.update_split == UpdateSplit::automatic)
     refuse("penstock.update_split", by_cpu + "leave it out");
-  if (!cpu_adam::is_custom(type)) return;
+  const bool has_own_rate = config.optimizer.muon_learning_rate || config.optimizer.adam_learning_rate;
+  if (is_muon && has_own_rate && config.optimizer.learning_rate == 0)
+    refuse("optimizer.params.lr", "0 is in no ratio to muon_lr and adam_lr; set it to one of them");
+  if (is_muon && static_cast<float>(config.optimizer.momentum) >= 1)
+    refuse("optimizer.params.momentum", "wanted a number of at least 0 and, in single precision, below 1");
+  if (!is_custom) return;
   const std::string own = "it is Adam's, and the function gets no such setting; leave it out";
   if (!config.optimizer.bias_correction) refuse("optimizer.params.bias_correction", own);
   if (config.optimizer.decay_mode == cpu_adam::AdamDecay::l2) refuse("optimizer.params.adam_w_mode", own);

@@ -11,7 +11,7 @@ namespace penstock::zero::config {
 namespace {
 
 constexpr std::uint64_t batch_max = 0xffffffff;
-constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad", *custom = "Custom";
+constexpr const char *adam = "Adam", *lion = "Lion", *adagrad = "Adagrad", *custom = "Custom", *muon = "Muon";
 
 const char* name_of(cpu_adam::Optimizer optimizer) {
   switch (optimizer) {
@@ -21,6 +21,7 @@ const char* name_of(cpu_adam::Optimizer optimizer) {
     case cpu_adam::Optimizer::custom_no_moments:
     case cpu_adam::Optimizer::custom_one_moment:
     case cpu_adam::Optimizer::custom_two_moments: return custom;
+    case cpu_adam::Optimizer::muon: return muon;
   }
   return "unknown";
 }
@@ -154,6 +155,33 @@ std::optional<std::uint64_t> moments_of(cpu_adam::Optimizer optimizer) {
   return cpu_adam::states_of(optimizer).size() - 1;  // all but the master
 }
 
+/// The defaults are those of DeepSpeed's MuonWithAuxAdam. Its keys lr, muon_lr and adam_lr are what they are here, but
+/// that a scheduler gives both kinds of groups one rate there.
+void apply_muon(Draft& draft, Reader& reader) {
+  OptimizerConfig& optimizer = draft.config.optimizer;
+  constexpr std::string_view lr = "optimizer.params.lr", betas = "optimizer.params.betas",
+                             eps = "optimizer.params.eps", muon_lr = "optimizer.params.muon_lr",
+                             adam_lr = "optimizer.params.adam_lr";
+  const auto given = [&](std::string_view key) { return reader.was_given(key); };
+  if (optimizer.type != cpu_adam::Optimizer::muon) {
+    for (const std::string_view key : {std::string_view("optimizer.params.momentum"), muon_lr, adam_lr}) {
+      if (given(key)) reader.report(key, "needs optimizer.type \"Muon\", which alone it describes");
+    }
+    return;
+  }
+  optimizer.momentum = draft.momentum.value_or(optimizer.momentum);
+  if (!given(lr)) {
+    optimizer.learning_rate = 0.02;
+    if (!given(adam_lr)) optimizer.adam_learning_rate = 3e-4;
+  }
+  if (!given(betas)) optimizer.betas = {0.9, 0.95};
+  if (!given(eps)) optimizer.epsilon = 1e-10;
+  for (const std::string_view key : {std::string_view("optimizer.params.bias_correction"),
+                                     std::string_view("optimizer.params.adam_w_mode")}) {
+    if (given(key)) reader.note(key, "has no effect: groups without use_muon are updated by AdamW");
+  }
+}
+
 /// The defaults of Lion and Adagrad are those of DeepSpeedCPULion and DeepSpeedCPUAdagrad.
 void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   using cpu_adam::Optimizer;
@@ -163,7 +191,7 @@ void apply_other_optimizer(OptimizerConfig& optimizer, Reader& reader) {
   if (optimizer.type == Optimizer::lion && !given(betas)) optimizer.betas = {0.9, 0.99};
   if (optimizer.type == Optimizer::adagrad && !given(lr)) optimizer.learning_rate = 1e-2;
   if (optimizer.type == Optimizer::adagrad && !given(eps)) optimizer.epsilon = 1e-10;
-  if (optimizer.type == Optimizer::adam || cpu_adam::is_custom(optimizer.type)) return;
+  if (optimizer.type != Optimizer::lion && optimizer.type != Optimizer::adagrad) return;
   for (const std::string_view key :
        {optimizer.type == Optimizer::lion ? eps : betas, std::string_view("optimizer.params.bias_correction"),
         std::string_view("optimizer.params.adam_w_mode")}) {
@@ -178,11 +206,13 @@ void apply_optimizer(Draft& draft, Reader& reader) {
   OptimizerConfig& optimizer = draft.config.optimizer;
   if (draft.optimizer_type == lion) optimizer.type = cpu_adam::Optimizer::lion;
   if (draft.optimizer_type == adagrad) optimizer.type = cpu_adam::Optimizer::adagrad;
+  if (draft.optimizer_type == muon) optimizer.type = cpu_adam::Optimizer::muon;
   const bool is_custom = draft.optimizer_type == custom;
   if (is_custom) optimizer.type = custom_with(draft.custom_moments.value_or(2));
   if (!is_custom && draft.custom_moments)
     reader.report("optimizer.params.moments", "needs optimizer.type \"Custom\", which alone it describes");
   apply_other_optimizer(optimizer, reader);
+  apply_muon(draft, reader);
   const bool decoupled = (draft.optimizer_type != adam && !is_custom) || draft.adam_w_mode;
   draft.config.optimizer.decay_mode = decoupled ? cpu_adam::AdamDecay::decoupled : cpu_adam::AdamDecay::l2;
 }
@@ -307,6 +337,9 @@ Draft draft_of(const Config& config) {
           .grad_accum_dtype = config.grad_accum_dtype,
           .optimizer_type = name_of(config.optimizer.type),
           .custom_moments = moments_of(config.optimizer.type),
+          .momentum = config.optimizer.type == cpu_adam::Optimizer::muon
+                          ? std::optional(config.optimizer.momentum)
+                          : std::nullopt,
           .adam_w_mode = config.optimizer.decay_mode == cpu_adam::AdamDecay::decoupled,
           .bf16_masters = masters && config.dtype == DType::bf16,
           .fp16_masters = masters && config.dtype == DType::fp16,

@@ -69,6 +69,7 @@ struct Draft {
   std::optional<DType> communication_dtype, grad_accum_dtype;
   std::optional<std::string> optimizer_type;
   std::optional<std::uint64_t> custom_moments;  ///< of optimizer.type Custom
+  std::optional<double> momentum;               ///< of Muon
   bool adam_w_mode = true;
   bool bf16_masters = false, fp16_masters = false;    ///< *_master_weights_and_grads
   bool bf16_states = false, fp32_states = true;       ///< *_optimizer_states

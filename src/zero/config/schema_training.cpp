@@ -186,12 +186,15 @@ constexpr Key keys[] = {
      .kind = text,
      .help = "AdamW: decoupled weight decay, adam_w_mode is ignored. Lion and Adagrad: the CPU updates all "
              "tiles, "
-             "in penstock.state_format fp32 or with 16-bit masters. Custom, which DeepSpeed does not have: a "
+             "in penstock.state_format fp32 or with 16-bit masters. Muon: the same without 16-bit masters, "
+             "for the "
+             "matrices of optimizer groups with use_muon, and AdamW for the others. Custom, which DeepSpeed "
+             "does not have: a "
              "function of the trainer, Rank::Options::update, by the CPU in format fp32",
-     .bytes =
-         "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8, Custom 4 and 4 for "
-         "each of its moments",
-     .choices = "Adam|AdamW|Lion|Adagrad|Custom",
+     .bytes = "states in fp32: Adam 12 B for each parameter of a rank, Lion and Adagrad 8, Muon 8 for "
+              "matrices, Custom 4 and 4 for "
+              "each of its moments",
+     .choices = "Adam|AdamW|Lion|Adagrad|Muon|Custom",
      .any_case = true,
      .more_choices = true,
      .nullable = true,
@@ -202,20 +205,23 @@ constexpr Key keys[] = {
     {.path = "optimizer.params", .kind = block, .nullable = true, .has_default = false},
     {.path = "optimizer.params.lr",
      .kind = real,
-     .help = "learning rate of steps for which begin_step() sets none; of Adagrad 0.01 by default",
+     .help = "learning rate of steps for which begin_step() sets none; of Adagrad 0.01 by default, of Muon "
+             "0.02",
      .most = float_max,
      .field = optimizer<&OptimizerConfig::learning_rate>,
      .read_by = step},
     {.path = "optimizer.params.betas",
      .kind = numbers,
-     .help = "decay rates of the moments, below 1; of Lion [0.9, 0.99] by default",
+     .help = "decay rates of the moments, below 1; of Lion [0.9, 0.99] by default, with Muon, for "
+             "AdamW, [0.9, 0.95]",
      .most = 1,
      .length = 2,
      .field = optimizer<&OptimizerConfig::betas>,
      .read_by = step},
     {.path = "optimizer.params.eps",
      .kind = real,
-     .help = "added to the denominator; less than 2^-64 acts as 2^-64; of Adagrad 1e-10 by default",
+     .help = "added to the denominator; less than 2^-64 acts as 2^-64; of Adagrad and with "
+             "Muon 1e-10 by default",
      .most = float_max,
      .field = optimizer<&OptimizerConfig::epsilon>,
      .read_by = step},
@@ -244,6 +250,38 @@ constexpr Key keys[] = {
      .unset = "2 for Custom",
      .field = field<&Draft::custom_moments>,
      .read_by = plan},
+    {.path = "optimizer.params.momentum",
+     .kind = real,
+     .help = "of Muon: decay rate of its moment, below 1",
+     .most = 1,
+     .has_default = false,
+     .unset = "0.95 for Muon",
+     .field = field<&Draft::momentum>,
+     .read_by = step},
+    {.path = "optimizer.params.muon_lr",
+     .kind = real,
+     .help =
+         "of Muon: learning rate of optimizer groups with use_muon, instead of lr; a scheduler moves it in "
+         "proportion",
+     .most = float_max,
+     .has_default = false,
+     .unset = "lr",
+     .field = optimizer<&OptimizerConfig::muon_learning_rate>,
+     .read_by = step},
+    {.path = "optimizer.params.adam_lr",
+     .kind = real,
+     .help = "of Muon: the same for the other groups, which AdamW updates",
+     .most = float_max,
+     .has_default = false,
+     .unset = "lr; 3e-4 without lr",
+     .field = optimizer<&OptimizerConfig::adam_learning_rate>,
+     .read_by = step},
+    {.path = "optimizer.params.ns_method",
+     .kind = text,
+     .status = no_effect,
+     .help =
+         "of Muon: the iterations are those of \"standard\", in fp32; \"gram\", DeepSpeed's default, differs "
+         "by rounding"},
     {.path = "optimizer.params.torch_adam",
      .kind = flag,
      .status = no_effect,

@@ -28,7 +28,7 @@ Result<cpu_adam::UpdateOutcome> CustomUpdate::update_tile(const FlatLayout& flat
                                                           const OffloadedOptimizer::Step& step,
                                                           const cpu_adam::UpdateExecution& execution) const {
   const ElementCount begin = flat.shard * rank_ + tile.range.begin;
-  const auto update = [&](const cpu_adam::CustomBlock& block) {
+  const auto update = [&](const cpu_adam::Fp32Block& block) {
     return for_each_parameter(flat, begin + block.first, ElementCount(block.gradient.size()),
                               [&](const FlatPart& part) {
                                 const auto of = [&](auto values) {

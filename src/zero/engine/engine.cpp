@@ -71,7 +71,7 @@ Result<void> check_update_function(const Engine::Options& options) {
       .advice(is_given
                   ? "set optimizer.type to \"Custom\" and optimizer.params.moments to the number of moments "
                     "that the function keeps, or leave out the function"
-                  : "pass the function, or set optimizer.type to AdamW, Adam, Lion or Adagrad");
+                  : "pass the function, or set optimizer.type to AdamW, Adam, Lion, Adagrad or Muon");
 }
 
 }  // namespace
@@ -96,6 +96,8 @@ Result<std::unique_ptr<Engine>> Engine::create(Options options) {
   const auto open = [&]() -> Result<void> {
     PENSTOCK_TRY(options.config.validate());
     PENSTOCK_TRY(check_update_function(options));
+    if (options.config.optimizer.type == cpu_adam::Optimizer::muon)
+      PENSTOCK_TRY(cpu_adam::MatrixProduct::instance());
     PENSTOCK_TRY(options.model.validate());
     PENSTOCK_TRY(check_plan(options));
     state = std::make_shared<EngineState>(std::move(options));

@@ -52,6 +52,7 @@ Result<void> EngineState::open_results() {
     rest = rest.subspan(size, rest.size() - size);
     return taken;
   };
+  if (!plan.host_matrix.is_zero()) PENSTOCK_TRY(muon_update_.open(take(plan.host_matrix)));
   const HostSpan piece = take(plan.host_piece);
   if (plan.device_squares) {
     for (FlatState& flat : context_.flats) {
@@ -177,7 +178,7 @@ Result<void> EngineState::add_tiles(std::uint32_t index, std::uint64_t& tile_num
 
 Result<void> EngineState::add_tile(TileState& tile) {
   const Config& config = options_.config;
-  const cpu_adam::TileLayout format = tile_layout(config);
+  const cpu_adam::TileLayout format = tile_layout(config, *tile.flat);
   const ByteCount size = *cpu_adam::tile_bytes(format, tile.range.count);
   if (options_.plan.tiles_on_device) {
     tile.kept = keep(size, tiers::Purpose::optimizer_tile);

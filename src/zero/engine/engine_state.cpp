@@ -18,13 +18,16 @@ EngineState::EngineState(Options options)
       caller_gradients_(context_, *options_.compute),
       device_update_(context_, options_.adam),
       custom_update_(options_.update, options_.model, options_.communicator->rank()),
+      muon_update_(options_.model, options_.communicator->rank()),
       optimizer_({.runtime = options_.runtime,
                   .device = &device_update_,
                   .custom = &custom_update_,
+                  .muon = &muon_update_,
                   .workers = options_.workers,
                   .parameter_dtype = options_.config.dtype,
                   .gradient_dtype = options_.config.grad_accum_dtype,
-                  .layout = tile_layout(options_.config),
+                  .layout = tile_layout(options_.config, FlatLayout{}),
+                  .matrix_layout = tile_layout(options_.config),
                   .tiles_ahead = options_.plan.tiles_ahead,
                   .tiles_ahead_next_flats = options_.plan.tiles_ahead_next_flats,
                   .tile_stores_max = options_.config.penstock.tiles_in_flight,
@@ -244,14 +247,23 @@ Result<void> EngineState::set_groups(std::vector<OptimizerGroup> groups) {
         .wanted(std::to_string(step_.groups().size()) + ", the number of groups in the layout")
         .got(std::to_string(groups.size()));
   }
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].frozen == step_.groups()[i].frozen) continue;
+  const auto check_kept = [&](std::size_t group, bool OptimizerGroup::*member, const char* name,
+                              const char* reason, const char* advice) -> Result<void> {
+    const bool got = groups[group].*member;
+    if (got == step_.groups()[group].*member) return ok();
     return Error::invalid_argument(operation)
-        .object("groups[" + std::to_string(i) + "].frozen")
-        .reason("it cannot change while the engine exists: frozen parameters have no optimizer states")
-        .wanted(groups[i].frozen ? "false" : "true")
-        .got(groups[i].frozen ? "true" : "false")
-        .advice("create another engine; or, to pause a group, set its learning_rate_factor to 0");
+        .object("groups[" + std::to_string(group) + "]." + name)
+        .reason(std::string("it cannot change while the engine exists: ") + reason)
+        .wanted(got ? "false" : "true")
+        .got(got ? "true" : "false")
+        .advice(advice);
+  };
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    PENSTOCK_TRY(
+        check_kept(i, &OptimizerGroup::frozen, "frozen", "frozen parameters have no optimizer states",
+                   "create another engine; or, to pause a group, set its learning_rate_factor to 0"));
+    PENSTOCK_TRY(check_kept(i, &OptimizerGroup::use_muon, "use_muon", "Muon and AdamW keep different states",
+                            "create another engine"));
   }
   PENSTOCK_TRY(validate(operation, groups));
   step_.set_groups(std::move(groups));

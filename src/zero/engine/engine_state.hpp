@@ -8,6 +8,7 @@
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/gather_pipeline.hpp"
 #include "zero/engine/gradient_pipeline.hpp"
+#include "zero/engine/muon_update.hpp"
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
@@ -126,6 +127,7 @@ class EngineState : private FlatResidency::Effects {
   std::optional<CheckpointPipeline> checkpoints_;  // once there is memory for them
   DeviceUpdate device_update_;
   CustomUpdate custom_update_;
+  MuonUpdate muon_update_;
   OffloadedOptimizer optimizer_;
   UpdateSweep update_;
   OptimizerStep step_;

@@ -4,6 +4,7 @@
 #include "zero/engine/custom_update.hpp"
 #include "zero/engine/frozen_shard.hpp"
 #include "zero/engine/host_view.hpp"
+#include "zero/engine/muon_update.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@ using cpu_adam::all_states;
 
 cpu_adam::OptimizerTile OffloadedOptimizer::view(const TileState& tile, HostSpan state, HostSpan shard,
                                                  ConstHostSpan gradient) const {
+  const cpu_adam::TileLayout layout = layout_of(*tile.flat);
   const auto part = [&](auto span, DType dtype) {
     const ByteCount element = size_of(dtype);
     return span.subspan(element * tile.range.begin.value(), element * tile.range.count.value());
@@ -25,9 +27,9 @@ cpu_adam::OptimizerTile OffloadedOptimizer::view(const TileState& tile, HostSpan
           .elements = tile.range.count,
           .gradient_dtype = options_.gradient_dtype,
           .parameter_dtype = options_.parameter_dtype,
-          .format = options_.layout.format,
+          .format = layout.format,
           .first_element = tile.first_element,
-          .optimizer = options_.layout.optimizer};
+          .optimizer = layout.optimizer};
 }
 
 Result<void> OffloadedOptimizer::check_same_step(const FlatState& flat) const {
@@ -59,16 +61,17 @@ Result<HostView> OffloadedOptimizer::host_view(const TileState& tile, swap::Acce
 
 Result<cpu_adam::OptimizerTile> OffloadedOptimizer::piece_of(const TileState& tile, ElementCount first,
                                                              HostView& state, HostView* shard) const {
+  const cpu_adam::TileLayout layout = layout_of(*tile.flat);
   const ElementCount count = std::min(options_.device->piece_elements(), tile.range.count - first);
   const ByteCount parameter = size_of(options_.parameter_dtype);
-  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(options_.layout, first));
-  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(options_.layout, count));
+  PENSTOCK_TRY_ASSIGN(const ByteCount before, cpu_adam::tile_bytes(layout, first));
+  PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(layout, count));
   cpu_adam::OptimizerTile piece{.elements = count,
                                 .gradient_dtype = options_.gradient_dtype,
                                 .parameter_dtype = options_.parameter_dtype,
-                                .format = options_.layout.format,
+                                .format = layout.format,
                                 .first_element = tile.first_element + first.value(),
-                                .optimizer = options_.layout.optimizer};
+                                .optimizer = layout.optimizer};
   PENSTOCK_TRY_ASSIGN(piece.state, state.piece(before, bytes));
   if (shard != nullptr) {
     PENSTOCK_TRY_ASSIGN(piece.parameter, shard->piece(parameter * (tile.range.begin + first).value(),
@@ -104,7 +107,7 @@ Result<void> OffloadedOptimizer::restore_tile(const FlatState& flat, TileState& 
     PENSTOCK_TRY_ASSIGN(const auto piece, piece_of(tile, first, state, &shard));
     const ElementCount begin = flat.layout->shard * rank + tile.range.begin + first;
     for (std::size_t kind = 0; kind < all_states.size(); ++kind) {
-      if (!cpu_adam::keeps(options_.layout.optimizer, all_states[kind])) continue;
+      if (!cpu_adam::keeps(layout_of(*flat.layout).optimizer, all_states[kind])) continue;
       states[kind].assign(piece.elements.value(), 0.0f);
       PENSTOCK_TRY(source(*flat.layout, all_states[kind], begin, states[kind]));
     }
@@ -170,6 +173,8 @@ Result<cpu_adam::UpdateOutcome> OffloadedOptimizer::run(const FlatState& flat, c
                                                         const cpu_adam::UpdateExecution& execution) const {
   if (cpu_adam::is_custom(options_.layout.optimizer))
     return options_.custom->update_tile(*flat.layout, tile, view, step, execution);
+  if (flat.layout->has_matrices())
+    return options_.muon->update_tile(*flat.layout, tile, view, step, execution);
   return cpu_adam::optimizer_step(step.configs[flat.layout->group], step.number, step.gradient_factor, view,
                                   execution);
 }
@@ -235,8 +240,8 @@ Result<void> OffloadedOptimizer::visit_blocks(const FlatState& flat, const TileS
                                               ElementCount begin, const cpu_adam::OptimizerTile& piece,
                                               std::span<const cpu_adam::StateKind> kinds,
                                               const StateVisitor& visit) const {
-  PENSTOCK_TRY_ASSIGN(const ByteCount block_bytes,
-                      cpu_adam::block_bytes(options_.layout, cpu_adam::block_elements));
+  const cpu_adam::TileLayout layout = layout_of(*flat.layout);
+  PENSTOCK_TRY_ASSIGN(const ByteCount block_bytes, cpu_adam::block_bytes(layout, cpu_adam::block_elements));
   const tiers::BlockTable* const blocks = has_checksums(tile) ? &internals().blocks(tile.tensor) : nullptr;
   std::vector<float> values;
   for (ElementCount first; first < piece.elements; first += cpu_adam::block_elements) {
@@ -248,7 +253,7 @@ Result<void> OffloadedOptimizer::visit_blocks(const FlatState& flat, const TileS
     }
     values.resize(std::min(cpu_adam::block_elements, piece.elements - first).value());
     for (const cpu_adam::StateKind kind : kinds) {
-      if (!cpu_adam::keeps(options_.layout.optimizer, kind)) continue;
+      if (!cpu_adam::keeps(layout.optimizer, kind)) continue;
       PENSTOCK_TRY(cpu_adam::read_states(piece, kind, first, values));
       PENSTOCK_TRY(visit(flat, kind, tile.range.begin + begin + first, values));
     }

@@ -18,9 +18,11 @@ namespace penstock::zero {
 class CustomUpdate;
 class DeviceUpdate;
 class HostView;
+class MuonUpdate;
 
 /// The optimizer states of one rank in tiles. One pass unscales, clips, runs the optimizer and writes the 16-bit
-/// parameter; here on the CPU, by CustomUpdate if it is a function of the caller, by DeviceUpdate on the device. Each
+/// parameter; here on the CPU, by CustomUpdate if it is a function of the caller, by MuonUpdate if it is a matrix's, by
+/// DeviceUpdate on the device. Each
 /// block of a tile that is kept on disk is verified before its update and sealed after it.
 ///
 /// restore() and visit_states() are used by the trainer's thread, and block; the other members by the mover and, for
@@ -31,13 +33,14 @@ class OffloadedOptimizer {
     swap::Runtime* runtime = nullptr;
     DeviceUpdate* device = nullptr;        ///< copies what is kept on the device
     const CustomUpdate* custom = nullptr;  ///< for a layout of a custom optimizer
+    const MuonUpdate* muon = nullptr;      ///< for flats of matrices
     parallel::Workers* workers = nullptr;
     DType parameter_dtype = DType::bf16;
     DType gradient_dtype = DType::bf16;
-    cpu_adam::TileLayout layout;
-    std::uint32_t tiles_ahead = 4;             ///< maximum number of tiles read ahead within a flat
-    std::uint32_t tiles_ahead_next_flats = 4;  ///< the same if some of them belong to later flats
-    std::uint32_t tile_stores_max = 4;         ///< maximum number of tiles being written during an update
+    cpu_adam::TileLayout layout, matrix_layout;  ///< the second is that of flats of matrices
+    std::uint32_t tiles_ahead = 4;               ///< maximum number of tiles read ahead within a flat
+    std::uint32_t tiles_ahead_next_flats = 4;    ///< the same if some of them belong to later flats
+    std::uint32_t tile_stores_max = 4;           ///< maximum number of tiles being written during an update
     Integrity integrity = Integrity::checksum;
     bool checks_finite = true;  ///< masters that become non-finite are an error
     bool shards_on_disk =
@@ -108,6 +111,9 @@ class OffloadedOptimizer {
   [[nodiscard]] Result<cpu_adam::UpdateOutcome> run(const FlatState& flat, const TileState& tile,
                                                     const cpu_adam::OptimizerTile& view, const Step& step,
                                                     const cpu_adam::UpdateExecution& execution) const;
+  [[nodiscard]] cpu_adam::TileLayout layout_of(const FlatLayout& flat) const {
+    return flat.has_matrices() ? options_.matrix_layout : options_.layout;
+  }
   [[nodiscard]] swap::RuntimeInternals internals() const { return swap::RuntimeInternals(*options_.runtime); }
   [[nodiscard]] Result<HostView> host_view(const FlatState& flat, swap::Access access) const;
   [[nodiscard]] Result<HostView> host_view(const TileState& tile, swap::Access access) const;

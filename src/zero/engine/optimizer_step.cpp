@@ -23,8 +23,8 @@ Result<LearningRate> OptimizerStep::learning_rate() const {
   if (!std::isfinite(static_cast<float>(now.rate)))
     return refuse("learning rate", "a number that fp32 holds", now.rate);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const double rate = now.rate * groups_[i].learning_rate_factor;
-    if (!std::isfinite(static_cast<float>(rate)))
+    const float rate = group_hyperparameters(context_.config.optimizer, groups_[i], now).learning_rate;
+    if (!std::isfinite(rate))
       return refuse("learning rate", "a number that fp32 holds", rate)
           .object("learning_rate_factor of optimizer group " + std::to_string(i));
   }

@@ -35,8 +35,12 @@ std::string reason_to_skip(double divisor, const GradientNorm& gradients) {
 
 GroupHyperparameters group_hyperparameters(const OptimizerConfig& optimizer, const OptimizerGroup& group,
                                            const LearningRate& now) {
-  const auto betas = group.betas.value_or(now.betas);
-  return {.learning_rate = static_cast<float>(now.rate * group.learning_rate_factor),
+  const bool is_muon = optimizer.type == cpu_adam::Optimizer::muon;
+  const auto betas = group.betas.value_or(group.use_muon ? std::array{optimizer.momentum, 0.0} : now.betas);
+  double rate = now.rate;
+  const auto& own = group.use_muon ? optimizer.muon_learning_rate : optimizer.adam_learning_rate;
+  if (is_muon && own) rate = *own * (now.rate / optimizer.learning_rate);
+  return {.learning_rate = static_cast<float>(rate * group.learning_rate_factor),
           .beta1 = static_cast<float>(betas[0]),
           .beta2 = static_cast<float>(betas[1]),
           .epsilon = static_cast<float>(group.epsilon.value_or(optimizer.epsilon)),

@@ -27,15 +27,16 @@ struct GradientNorm {
 /// The factor by which Adam multiplies each gradient first: clip factor / divisor.
 [[nodiscard]] float gradient_factor(double divisor, double clip_factor);
 
-/// Why the step is skipped unless the configuration says otherwise; empty if there is no reason. A gradient whose square is not finite in fp32 would make the
-/// second moment infinite: none has one if the square of the norm, after clipping, is finite in fp32.
+/// Why the step is skipped unless the configuration says otherwise; empty if there is no reason. A gradient whose
+/// square is not finite in fp32 would make the second moment infinite: none has one if the square of the norm, after
+/// clipping, is finite in fp32.
 [[nodiscard]] std::string reason_to_skip(double divisor, const GradientNorm& gradients);
 
 /// The hyperparameters of an optimizer group in a step with the rate and the betas `now`.
 [[nodiscard]] GroupHyperparameters group_hyperparameters(const OptimizerConfig& optimizer,
                                                          const OptimizerGroup& group,
                                                          const LearningRate& now);
-/// The same for the optimizer's formula. Precondition: it has one.
+/// The same for the formula of the optimizer; with Muon, AdamW's. Precondition: it has one.
 [[nodiscard]] cpu_adam::Hyperparameters hyperparameters(const OptimizerConfig& optimizer,
                                                         const GroupHyperparameters& group);
 

@@ -25,6 +25,9 @@ constexpr std::array<Setting, StepSettings::count> settings = {{
     {"optimizer.type", true},
     {"optimizer.params.eps"},
     {"optimizer.params.weight_decay"},
+    {"optimizer.params.momentum"},
+    {"optimizer.params.muon_lr"},
+    {"optimizer.params.adam_lr"},
     {"optimizer.params.adam_w_mode"},
     {"optimizer.params.bias_correction"},
     {"gradient_clipping"},
@@ -75,7 +78,7 @@ std::uint64_t layout_hash(const ModelLayout& model) {
     hash = mix(hash, unit.parameters.size());
     for (const ParameterLayout& parameter : unit.parameters) {
       for (const char letter : parameter.name) hash = mix(hash, static_cast<unsigned char>(letter));
-      hash = mix(mix(hash, parameter.count.value()), parameter.group);
+      hash = mix(mix(mix(hash, parameter.count.value()), parameter.group), parameter.rows);
     }
     hash = mix(hash, unit.shared.size());
     for (const ParameterId shared : unit.shared) hash = mix(mix(hash, shared.unit), shared.index);
@@ -94,6 +97,9 @@ StepSettings step_settings(const Config& config, const StepGiven& step) {
            static_cast<double>(optimizer.type),
            optimizer.epsilon,
            optimizer.weight_decay,
+           optimizer.momentum,
+           optimizer.muon_learning_rate.value_or(optimizer.learning_rate),
+           optimizer.adam_learning_rate.value_or(optimizer.learning_rate),
            static_cast<double>(optimizer.decay_mode),
            optimizer.bias_correction ? 1.0 : 0.0,
            config.gradient_clipping,

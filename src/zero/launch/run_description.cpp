@@ -46,6 +46,7 @@ std::string text_of(const UnitLayout& unit) {
     text.append(text.empty() ? "" : ", ").append(parameter.name).append(" of ");
     text.append(std::to_string(parameter.count.value())).append(" elements in optimizer group ");
     text.append(std::to_string(parameter.group));
+    if (parameter.rows > 0) text.append(" with ").append(std::to_string(parameter.rows)).append(" rows");
   }
   for (const ParameterId& shared : unit.shared) {
     text.append(", parameter ").append(std::to_string(shared.index)).append(" of unit ");

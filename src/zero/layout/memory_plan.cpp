@@ -1,3 +1,4 @@
+#include "cpu_adam/muon_step.hpp"
 #include "tiers/memory/host_arena.hpp"
 #include "zero/layout/device_plan.hpp"
 #include "zero/layout/host_staging.hpp"
@@ -72,9 +73,9 @@ void plan_collectives(MemoryPlan& plan, const Config& config, const ShardLayout&
   plan.device_collectives = round_up(plan.exact_slots_max * (ranks - 1), extent_alignment);
 }
 
-/// Sets the memory for what kernels report and for copies of what is kept on the device.
-Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLayout& shards,
-                          const RankBytes& rank) {
+/// Sets the memory for what kernels report, for copies of what is kept on the device, and for Muon's matrix.
+Result<void> plan_results(MemoryPlan& plan, const Config& config, const ModelLayout& model,
+                          const ShardLayout& shards, const RankBytes& rank) {
   PENSTOCK_TRY_ASSIGN(const HostPiece piece, HostPiece::of(plan, config, rank.longest_tile));
   plan.host_piece = piece.size;
   ByteCount all, largest;
@@ -84,6 +85,13 @@ Result<void> plan_results(MemoryPlan& plan, const Config& config, const ShardLay
       const ByteCount partials = partials_bytes(flat.shard);
       all += partials;
       largest = std::max(largest, partials);
+    }
+  }
+  for (const UnitLayout& unit : model.units) {
+    for (const ParameterLayout& parameter : unit.parameters) {
+      if (!model.groups[parameter.group].use_muon) continue;
+      const ByteCount scratch = cpu_adam::muon_scratch_bytes({parameter.rows, parameter.columns});
+      plan.host_matrix = std::max(plan.host_matrix, round_up(scratch, UpdateSlot::alignment));
     }
   }
   plan.device_partials = round_up(largest, extent_alignment);
@@ -269,7 +277,7 @@ Result<ByteCount> disk_tile_bytes(const MemoryPlan& plan, const Config& config, 
   for (const FlatLayout& flat : shards.flats()) {
     for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
       if (plan.in_host(number++)) continue;
-      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, range));
+      PENSTOCK_TRY_ASSIGN(const ByteCount tile, padded_tile(config, flat, range));
       bytes += tile;
     }
   }
@@ -306,6 +314,22 @@ void predict_traffic(MemoryPlan& plan, const Config& config, const RankBytes& ra
   plan.checkpoint_writes_max = plan.disk_checkpoints;
   const bool reads = cpu_adam::shares_parameter(tile_layout(config).format);
   plan.update_shard_reads_max = reads ? plan.shard_writes : ByteCount();
+}
+
+/// Muon updates the groups that say so, and there is one at least.
+Result<void> check_muon(const Config& config, const ModelLayout& model) {
+  const bool is_muon = config.optimizer.type == cpu_adam::Optimizer::muon;
+  const bool is_used = std::any_of(model.groups.begin(), model.groups.end(),
+                                   [](const OptimizerGroup& group) { return group.use_muon; });
+  if (is_muon == is_used) return ok();
+  return Error::invalid_config("plan_memory")
+      .object("optimizer.type")
+      .reason(is_muon ? "no optimizer group of the layout has use_muon, so that Muon would update nothing"
+                      : "an optimizer group of the layout has use_muon")
+      .wanted(is_muon ? "OptimizerGroup::use_muon for the group of the hidden layers' matrices" : "Muon")
+      .got(std::string(to_string(config.optimizer.type)))
+      .advice(is_muon ? "set use_muon, or use AdamW"
+                      : "set optimizer.type to \"Muon\", or leave out use_muon");
 }
 
 /// Only Adam has a kernel for the device.
@@ -346,6 +370,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   PENSTOCK_TRY(model.validate());
   PENSTOCK_TRY(check_ranks(config, ranks, local_ranks));
   PENSTOCK_TRY(check_units(config, model));
+  PENSTOCK_TRY(check_muon(config, model));
   const ShardLayout shards(model, ranks);
 
   MemoryPlan plan;
@@ -367,7 +392,7 @@ Result<MemoryPlan> plan_memory(const Config& config, const ModelLayout& model, s
   plan_device_kept(plan, all);
   plan.tiles = all.tile_count;
   PENSTOCK_TRY_ASSIGN(plan.update, plan_update(plan, config, all.longest_tile));
-  PENSTOCK_TRY(plan_results(plan, config, shards, all));
+  PENSTOCK_TRY(plan_results(plan, config, model, shards, all));
   plan_checkpoint_slots(plan, config, shards, model);
   const RankBytes rank = all.without(plan.tiles_on_device, plan.shards_on_device);
   const HostNeed need = host_need(plan, config, rank, shards);

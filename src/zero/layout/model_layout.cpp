@@ -27,6 +27,33 @@ std::vector<ParameterId> ModelLayout::parameters_of(std::uint32_t unit) const {
   return ids;
 }
 
+namespace {
+
+Result<void> check_matrix(const std::string& name, const ParameterLayout& parameter,
+                          const OptimizerGroup& group) {
+  const auto& [rows, columns] = std::pair(parameter.rows, parameter.columns);
+  const auto invalid = [&](const char* reason) {
+    return Error::invalid_argument("ModelLayout::validate").reason(reason).object(name);
+  };
+  const std::string shape = std::to_string(rows) + " x " + std::to_string(columns);
+  if (rows == 0 && columns == 0) {
+    if (!group.use_muon) return ok();
+    return invalid("its optimizer group uses Muon, which needs rows and columns")
+        .wanted("ParameterLayout::rows and columns")
+        .got("0")
+        .advice("give the matrix's shape, or put the parameter into a group without use_muon");
+  }
+  if (std::max(rows, columns) > ModelLayout::matrix_side_max) {
+    return invalid("a matrix with too many rows or columns")
+        .wanted("at most " + std::to_string(ModelLayout::matrix_side_max) + " of each")
+        .got(shape);
+  }
+  if (ElementCount(rows * columns) == parameter.count) return ok();
+  return invalid("rows times columns is not its count").wanted(to_string(parameter.count)).got(shape);
+}
+
+}  // namespace
+
 Result<void> ModelLayout::validate() const {
   const auto invalid = [](std::string object, std::string reason) -> Error {
     return Error::invalid_argument("ModelLayout::validate")
@@ -58,6 +85,7 @@ Result<void> ModelLayout::validate() const {
             .wanted("a number below " + std::to_string(groups.size()))
             .got(parameter.group);
       }
+      PENSTOCK_TRY(check_matrix(name, parameter, groups[parameter.group]));
     }
     of_model += of_unit;
     if (of_model > model_elements_max) return too_large("model", model_elements_max, of_model);

@@ -36,6 +36,13 @@ std::string exact(double value) {
 
 Result<void> validate(const char* operation, std::span<const OptimizerGroup> groups) {
   for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].frozen && groups[i].use_muon) {
+      return Error::invalid_argument(operation)
+          .object("groups[" + std::to_string(i) + "].use_muon")
+          .reason("the group is frozen: no optimizer updates its parameters")
+          .wanted("false")
+          .got("true");
+    }
     for (const auto& [name, value] : settings_of(groups[i])) {
       const bool is_beta = std::string_view(name).starts_with("betas");
       const auto single = static_cast<float>(value);
@@ -50,7 +57,7 @@ Result<void> validate(const char* operation, std::span<const OptimizerGroup> gro
 }
 
 std::string to_string(const OptimizerGroup& group) {
-  std::string text = group.frozen ? "frozen" : "";
+  std::string text = group.frozen ? "frozen" : group.use_muon ? "use_muon" : "";
   for (const auto& [name, value] : settings_of(group)) {
     text.append(text.empty() ? "" : " ").append(name).append(" ").append(exact(value));
   }

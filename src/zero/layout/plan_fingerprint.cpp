@@ -39,12 +39,14 @@ std::uint64_t plan_fingerprint(const Config& config, const ModelLayout& model, s
                                       model.checkpoints.leased_max,
                                       model.checkpoints.reads,
                                       model.groups.size()};
-  for (const OptimizerGroup& group : model.groups) facts.push_back(group.frozen);
+  for (const OptimizerGroup& group : model.groups)
+    facts.push_back(std::uint64_t{group.frozen} + 2 * std::uint64_t{group.use_muon});
   for (const UnitLayout& unit : model.units) {
     facts.push_back(unit.parameters.size());
     for (const ParameterLayout& parameter : unit.parameters) {
       facts.push_back(parameter.count.value());
       facts.push_back(parameter.group);
+      facts.push_back(parameter.rows);
     }
     facts.push_back(unit.shared.size());
     for (const ParameterId& shared : unit.shared) {

@@ -6,8 +6,8 @@
 
 namespace penstock::zero {
 
-Result<ByteCount> padded_tile(const Config& config, const TileRange& range) {
-  const cpu_adam::TileLayout format = tile_layout(config);
+Result<ByteCount> padded_tile(const Config& config, const FlatLayout& flat, const TileRange& range) {
+  const cpu_adam::TileLayout format = tile_layout(config, flat);
   PENSTOCK_TRY_ASSIGN(const ByteCount bytes, cpu_adam::tile_bytes(format, range.count));
   return round_up(bytes, extent_alignment);
 }
@@ -30,7 +30,7 @@ Result<RankBytes> RankBytes::of(const MemoryPlan& plan, const Config& config, co
     rank.largest_trained_shard = std::max(rank.largest_trained_shard, shard);
     rank.largest_gradient = std::max(rank.largest_gradient, gradient);
     for (const TileRange& range : cut_into_tiles(flat, plan.tile_elements)) {
-      PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, range));
+      PENSTOCK_TRY_ASSIGN(const ByteCount bytes, padded_tile(config, flat, range));
       rank.tiles += bytes;
       rank.largest_tile = std::max(rank.largest_tile, bytes);
       rank.longest_tile = std::max(rank.longest_tile, range.count);

@@ -29,6 +29,7 @@ struct RankBytes {
 };
 
 /// The bytes of a tile.
-[[nodiscard]] Result<ByteCount> padded_tile(const Config& config, const TileRange& range);
+[[nodiscard]] Result<ByteCount> padded_tile(const Config& config, const FlatLayout& flat,
+                                            const TileRange& range);
 
 }  // namespace penstock::zero

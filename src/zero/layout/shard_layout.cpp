@@ -16,6 +16,41 @@ std::vector<FlatSlot> FlatLayout::gaps() const {
   return gaps;
 }
 
+namespace {
+
+ElementCount aligned(ElementCount count) {
+  return ElementCount(round_up(count.value(), FlatLayout::alignment));
+}
+
+}  // namespace
+
+void ShardLayout::place_one_after_the_other(FlatLayout& flat) const {
+  ElementCount at;
+  for (FlatSlot& slot : flat.slots) {
+    slot.begin = at;
+    at += aligned(slot.count);
+  }
+  flat.length = ElementCount(round_up(at.value(), FlatLayout::alignment * ranks_));
+  flat.shard = flat.length / ranks_;
+}
+
+void ShardLayout::place_matrices(FlatLayout& flat) const {
+  std::stable_sort(flat.slots.begin(), flat.slots.end(),
+                   [](const FlatSlot& a, const FlatSlot& b) { return a.count > b.count; });
+  for (std::size_t first = 0; first < flat.slots.size(); first += ranks_) {
+    flat.matrix_ranges.push_back(aligned(flat.slots[first].count));
+    flat.shard += flat.matrix_ranges.back();
+  }
+  flat.length = flat.shard * ranks_;
+  ElementCount in_shard;
+  for (std::size_t i = 0; i < flat.slots.size(); ++i) {
+    flat.slots[i].begin = flat.shard * (i % ranks_) + in_shard;
+    if ((i + 1) % ranks_ == 0) in_shard += flat.matrix_ranges[i / ranks_];
+  }
+  std::sort(flat.slots.begin(), flat.slots.end(),
+            [](const FlatSlot& a, const FlatSlot& b) { return a.begin < b.begin; });
+}
+
 ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_(ranks) {
   places_.resize(model.units.size());
   for (std::uint32_t u = 0; u < model.units.size(); ++u) {
@@ -23,17 +58,17 @@ ShardLayout::ShardLayout(const ModelLayout& model, std::uint32_t ranks) : ranks_
     places_[u].resize(unit.parameters.size());
     for (std::uint32_t group = 0; group < model.groups.size(); ++group) {
       FlatLayout flat{.name = unit.name, .unit = u, .group = group, .frozen = model.groups[group].frozen};
-      ElementCount at;
       for (std::uint32_t i = 0; i < unit.parameters.size(); ++i) {
-        if (unit.parameters[i].group != group) continue;
-        flat.slots.push_back({{u, i}, at, unit.parameters[i].count});
-        places_[u][i] = {static_cast<std::uint32_t>(flats_.size()), at, unit.parameters[i].count};
-        at += ElementCount(round_up(unit.parameters[i].count.value(), FlatLayout::alignment));
+        if (unit.parameters[i].group == group)
+          flat.slots.push_back({.parameter = {u, i}, .begin = {}, .count = unit.parameters[i].count});
       }
       if (flat.slots.empty()) continue;
       if (group > 0) flat.name += " (group " + std::to_string(group) + ")";
-      flat.length = ElementCount(round_up(at.value(), FlatLayout::alignment * ranks));
-      flat.shard = flat.length / ranks;
+      model.groups[group].use_muon ? place_matrices(flat) : place_one_after_the_other(flat);
+      for (const FlatSlot& slot : flat.slots) {
+        places_[u][slot.parameter.index] = {static_cast<std::uint32_t>(flats_.size()), slot.begin,
+                                            slot.count};
+      }
       flats_.push_back(std::move(flat));
     }
   }

@@ -19,18 +19,26 @@ struct FlatSlot {
 /// other at multiples of 128 elements; the length is padded with zeros to a multiple of ranks × 128, and the shard of
 /// rank r is the r-th of `ranks` equal slices. Example: parameters of 100 and 200 elements on 2 ranks: they begin at 0
 /// and 128, the length is 512, a shard has 256 elements.
+///
+/// In a flat of matrices, no matrix is divided: sorted by size, as many as there are ranks stand at the same place of
+/// each shard, in a range of the largest one's size. Example: matrices of 100, 300 and 200 elements on 2 ranks: the
+/// second one is at 0, the third one at 512, which is the second shard's begin, and the first one at 384; a shard has
+/// 384 + 128 elements.
 struct FlatLayout {
   static constexpr std::uint64_t alignment = 128;
 
   std::string name;
   std::uint32_t unit = 0, group = 0;
-  bool frozen = false;  ///< OptimizerGroup::frozen
-  std::vector<FlatSlot> slots;
+  bool frozen = false;          ///< OptimizerGroup::frozen
+  std::vector<FlatSlot> slots;  ///< in the order of their begins
+  /// OptimizerGroup::use_muon: the lengths of the ranges of a shard, each for one matrix at most; else empty.
+  std::vector<ElementCount> matrix_ranges;
   ElementCount length;
   ElementCount shard;  ///< length / ranks
 
   /// The padding: ranges that no parameter covers.
   [[nodiscard]] std::vector<FlatSlot> gaps() const;
+  [[nodiscard]] bool has_matrices() const { return !matrix_ranges.empty(); }
 };
 
 /// The flats of a model and their division into shards.
@@ -56,6 +64,10 @@ class ShardLayout {
   [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
 
  private:
+  /// Place the parameters of the flat, which are those of `slots`.
+  void place_one_after_the_other(FlatLayout& flat) const;
+  void place_matrices(FlatLayout& flat) const;
+
   std::uint32_t ranks_;
   std::vector<FlatLayout> flats_;
   std::vector<std::vector<std::uint32_t>> needed_, trained_;

@@ -45,8 +45,9 @@ Result<MemoryPlan::Update> plan_update(const MemoryPlan& plan, const Config& con
 }
 
 ByteCount host_results(const MemoryPlan& plan, ByteCount partials) {
-  return round_up(plan.host_piece + UpdateSlot::result * plan.update.device_slots + partials,
-                  extent_alignment);
+  return round_up(
+      plan.host_matrix + plan.host_piece + UpdateSlot::result * plan.update.device_slots + partials,
+      extent_alignment);
 }
 
 }  // namespace penstock::zero

@@ -61,7 +61,7 @@ TEST(CustomStep, PassesBlocksOfAllStatesAndRoundsTheParameter) {
     for (const StateFormat format : {StateFormat::fp32, StateFormat::moments}) {
       if (optimizer == Optimizer::custom_no_moments && format == StateFormat::moments) continue;
       Memory memory(optimizer, format);
-      const auto update = [&](const CustomBlock& part) -> Result<void> {
+      const auto update = [&](const Fp32Block& part) -> Result<void> {
         EXPECT_EQ(part.first_moment.empty(), !keeps(optimizer, StateKind::first_moment));
         EXPECT_EQ(part.second_moment.empty(), !keeps(optimizer, StateKind::second_moment));
         for (std::size_t i = 0; i < part.gradient.size(); ++i) {
@@ -92,7 +92,7 @@ TEST(CustomStep, EndsBetweenTwoBlocksAfterAnError) {
   Memory memory(Optimizer::custom_one_moment);
   Observer observer;
   std::vector<std::uint64_t> passed;
-  const auto update = [&](const CustomBlock& part) -> Result<void> {
+  const auto update = [&](const Fp32Block& part) -> Result<void> {
     passed.push_back(part.first.value());
     if (part.first == block_elements) return Error::unsupported("my function").reason("of its own");
     return ok();
@@ -110,7 +110,7 @@ TEST(CustomStep, DoesNotPassABlockThatTheObserverRejects) {
   Memory memory(Optimizer::custom_one_moment);
   Observer observer;
   observer.rejected = 1;
-  const auto update = [&](const CustomBlock& part) -> Result<void> {
+  const auto update = [&](const Fp32Block& part) -> Result<void> {
     EXPECT_NE(part.first, block_elements);
     return ok();
   };
@@ -123,7 +123,7 @@ TEST(CustomStep, DoesNotPassABlockThatTheObserverRejects) {
 }
 
 TEST(CustomStep, RefusesFormulasAnd16BitMasters) {
-  const auto update = [](const CustomBlock&) { return ok(); };
+  const auto update = [](const Fp32Block&) { return ok(); };
   Memory adam(Optimizer::adam);
   const auto formula = custom_step(update, 1, adam.tile(), {});
   ASSERT_FALSE(formula);

@@ -34,11 +34,14 @@ struct OffloadConfig {
   bool pin_memory = true;
 };
 
-/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. The CPU alone updates by Lion and
-/// Adagrad, whose states are kept in format fp32 or moments. See cpu_adam/optimizers.hpp for the formulas. The custom
-/// types are "Custom" with so many `moments`: a function of the caller, see Rank::Options::update, which gets learning
-/// rate, betas, epsilon and weight decay as the configuration and the optimizer group have them, whatever it does with
-/// them.
+/// `optimizer`: "Adam" means AdamW unless adam_w_mode is false, as in DeepSpeed. The CPU alone updates by Lion,
+/// Adagrad and Muon, whose states are kept in format fp32 or moments. See cpu_adam/optimizers.hpp for the formulas. The
+/// custom types are "Custom" with so many `moments`: a function of the caller, see Rank::Options::update, which gets
+/// learning rate, betas, epsilon and weight decay as the configuration and the optimizer group have them, whatever it
+/// does with them. Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves each matrix of optimizer
+/// groups with use_muon by its Nesterov momentum, orthogonalized by 5 Newton-Schulz iterations in fp32 and times
+/// sqrt(max(1, rows / columns)), with decoupled decay; its results depend on the BLAS of the machine, which multiplies
+/// the matrices.
 struct OptimizerConfig {
   cpu_adam::Optimizer type = cpu_adam::Optimizer::adam;
   cpu_adam::AdamDecay decay_mode =
@@ -48,6 +51,11 @@ struct OptimizerConfig {
   double epsilon = 1e-8;                       ///< not of Lion
   double weight_decay = 0;                     ///< of Lion decoupled, of Adagrad added to the gradient
   bool bias_correction = true;                 ///< of Adam
+  double momentum = 0.95;                      ///< of Muon
+  /// Of Muon, for groups with use_muon and for the others, which AdamW updates: rates that stand in the ratio of these
+  /// to learning_rate, however that is scheduled. Empty: learning_rate. Muon's own default is 0.02, with 3e-4 for
+  /// AdamW.
+  std::optional<double> muon_learning_rate, adam_learning_rate;
 };
 
 /// The names that the configuration file uses.

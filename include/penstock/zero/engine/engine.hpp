@@ -265,8 +265,8 @@ class Engine {
   [[nodiscard]] const std::vector<OptimizerGroup>& groups() const;
   /// Replaces them from the next step() on, between steps or within one. Equal on all ranks: step() compares them.
   ///
-  /// Errors: invalid_argument, for another number of groups, for another OptimizerGroup::frozen, and for settings that
-  /// validate() refuses; failed_state.
+  /// Errors: invalid_argument, for another number of groups, for another OptimizerGroup::frozen or use_muon, and for
+  /// settings that validate() refuses; failed_state.
   /// They change nothing.
   Result<void> set_groups(std::vector<OptimizerGroup> groups);
 
@@ -334,8 +334,8 @@ class Engine {
                                                    tiers::Stream& stream);
   /// Clips the gradients and starts the update of this rank's shards, or skips the step with a reason: the norm of the
   /// gradients is not finite, or so large that the square of a gradient could overflow fp32; unless the configuration
-  /// says otherwise, see Config::skips_non_finite_gradients(). Blocks until every gradient is reduced and every rank has
-  /// called it.
+  /// says otherwise, see Config::skips_non_finite_gradients(). Blocks until every gradient is reduced and every rank
+  /// has called it.
   ///
   /// Errors: invalid_argument, when a gradient is missing; invalid_config, naming the setting, when ranks have
   /// different model layouts, StepOptions or settings of the configuration that the result depends on (the engine has
@@ -345,8 +345,8 @@ class Engine {
   /// Blocks until the parameters of this rank are updated. Not collective.
   ///
   /// Errors: those of the tiers; corrupted, if parameters and tiles are of different steps; non_finite, if a master or
-  /// a moment is not finite although such steps are skipped; failed_state, naming the segment, if Options::update has returned an error or thrown
-  /// an exception. The engine has failed after the last three.
+  /// a moment is not finite although such steps are skipped; failed_state, naming the segment, if Options::update has
+  /// returned an error or thrown an exception. The engine has failed after the last three.
   Result<void> finish_update();
 
   /// Gives up the step in progress, for example after an exception in a forward or backward: discards its gradients.

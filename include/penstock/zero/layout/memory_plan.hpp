@@ -90,9 +90,10 @@ struct MemoryPlan {
   /// process do not use it.
   ByteCount device_collectives;
   ByteCount host_shards, host_gradients, host_tiles;  ///< what stays there; the rest of it is host_staging()
-  /// What kernels report: sums of squares, and blocks that are not finite; and host_piece.
+  /// What kernels report: sums of squares, and blocks that are not finite; host_piece, and host_matrix.
   ByteCount host_results;
-  ByteCount host_piece;  ///< for the calls that set and read states: a piece of what is kept on the device
+  ByteCount host_piece;   ///< for the calls that set and read states: a piece of what is kept on the device
+  ByteCount host_matrix;  ///< with Muon: what the update of the largest matrix takes
   ByteCount host_checkpoints;  ///< of those that never go to disk
   /// Memory with which tensors can move between tiers when all other memory is leased: the least of host_staging().
   ByteCount host_staging_min;
@@ -182,8 +183,8 @@ struct PlannedEngine {
 /// shards too, which are in host memory, and only the rest is device_budget. `device_memory` is Device::memory().
 ///
 /// Errors: invalid_argument, for the layout, for a unit above penstock.unit_elements_max or for zero ranks;
-/// invalid_config, of Config::validate(), or if penstock.rank_nodes does not have `local_ranks` entries;
-/// budget_too_small, with the minimum and its parts.
+/// invalid_config, of Config::validate(), for Muon without a group that uses it or the reverse, or if
+/// penstock.rank_nodes does not have `local_ranks` entries; budget_too_small, with the minimum and its parts.
 [[nodiscard]] Result<MemoryPlan> plan_memory(
     const Config& config, const ModelLayout& model, std::uint32_t ranks, std::uint32_t local_ranks,
     tiers::DeviceMemory device_memory = tiers::DeviceMemory::separate);

@@ -23,6 +23,9 @@ struct ParameterLayout {
   std::string name;
   ElementCount count;       ///< > 0
   std::uint32_t group = 0;  ///< optimizer group, an index into ModelLayout::groups
+  /// Of a row-major matrix of `count` elements, for OptimizerGroup::use_muon; else 0. A parameter that is a stack of
+  /// matrices, such as those of experts, is one parameter for each.
+  std::uint64_t rows = 0, columns = 0;
 };
 
 /// Parameters that are gathered, used and released together, usually one layer. Leases and gradients list them in this
@@ -44,7 +47,7 @@ struct CheckpointLayout {
       1;  ///< of each in a micro-batch, for the prediction of the disk's traffic; at most 65536
 };
 
-/// The units of a model in the order of the forward pass. Contains element counts, not shapes.
+/// The units of a model in the order of the forward pass.
 struct ModelLayout {
   std::vector<UnitLayout> units;
   std::vector<OptimizerGroup> groups = {{}};
@@ -59,13 +62,15 @@ struct ModelLayout {
   [[nodiscard]] std::vector<ParameterId> parameters_of(std::uint32_t unit) const;
 
   /// Errors: invalid_argument, with the unit, parameter or group: no units, no elements, a shared parameter or group
-  /// that does not exist, a setting of a group that no optimizer takes, a parameter that a unit shares with itself or
-  /// lists twice, checkpoints of no size, and more elements or bytes than the limits below.
+  /// that does not exist, a setting of a group that no optimizer takes, rows and columns whose product is not the
+  /// count, a group with use_muon whose parameter has none, a parameter that a unit shares with itself or lists twice,
+  /// checkpoints of no size, and more elements or bytes than the limits below.
   [[nodiscard]] Result<void> validate() const;
 
   /// Limits that validate() checks: 68 billion elements of a unit, 4.4 trillion of a model, a million checkpoints, and
   /// 16 TiB of them.
   static constexpr ElementCount unit_elements_max{std::uint64_t{1} << 36};
+  static constexpr std::uint64_t matrix_side_max = (std::uint64_t{1} << 31) - 1;  ///< rows, and columns
   static constexpr ElementCount model_elements_max{std::uint64_t{1} << 42};
   static constexpr std::uint32_t checkpoints_max = 1 << 20;
   static constexpr ByteCount checkpoint_bytes_max{std::uint64_t{1} << 44};  ///< of all checkpoints

@@ -48,6 +48,9 @@ const char* const scenarios[] = {
     // An update function of the trainer.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
         "optimizer": {"type": "Custom", "params": {"moments": 1}}})",
+    // Muon.
+    R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "Muon", "params": {"lr": 0.02, "muon_lr": 0.04, "adam_lr": 1e-3}}})",
     // A dynamic loss scale, and schedulers.
     R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
         "fp16": {"enabled": true, "initial_scale_power": 4, "loss_scale_window": 3},
@@ -174,12 +177,11 @@ std::string observe_runtime(const Config& config) {
 
 std::string observe_step(const Config& config) {
   std::ostringstream text;
-  for (const OptimizerGroup& group : {OptimizerGroup{}, OptimizerGroup{.weight_decay = 0}}) {
+  for (const OptimizerGroup& group :
+       {OptimizerGroup{}, OptimizerGroup{.weight_decay = 0}, OptimizerGroup{.use_muon = true}}) {
     const auto settings = group_hyperparameters(config.optimizer, group, config.learning_rate_of(1));
-    if (cpu_adam::is_custom(config.optimizer.type)) {
-      text << "custom " << settings.learning_rate << ' ' << settings.weight_decay << ' ';
-      continue;
-    }
+    text << settings.learning_rate << ' ' << settings.beta1 << ' ' << settings.weight_decay << ' ';
+    if (cpu_adam::is_custom(config.optimizer.type)) continue;
     const auto configured = hyperparameters(config.optimizer, settings);
     text << configured.index() << ' ';
     if (!std::holds_alternative<cpu_adam::AdamConfig>(configured)) continue;

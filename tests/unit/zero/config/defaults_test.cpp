@@ -16,8 +16,9 @@ auto members(const OffloadConfig& offload) {
   return std::tie(device, paths, pin);
 }
 auto members(const OptimizerConfig& optimizer) {
-  const auto& [type, decay_mode, rate, betas, epsilon, decay, correction] = optimizer;
-  return std::tie(type, decay_mode, rate, betas, epsilon, decay, correction);
+  const auto& [type, decay_mode, rate, betas, epsilon, decay, correction, momentum, of_muon, of_adam] =
+      optimizer;
+  return std::tie(type, decay_mode, rate, betas, epsilon, decay, correction, momentum, of_muon, of_adam);
 }
 auto members(const DynamicLossScale& dynamic) {
   const auto& [power, window, hysteresis, consecutive, least] = dynamic;

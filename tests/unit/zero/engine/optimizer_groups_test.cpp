@@ -197,6 +197,14 @@ TEST(OptimizerGroups, KeepWhetherTheyAreFrozen) {
   }
 }
 
+TEST(OptimizerGroups, KeepWhetherTheyUseMuon) {
+  TwoGroups run(usual(), {{}, {}});
+  const auto refused = run.engine().set_groups({{}, {.use_muon = true}});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("groups[1].use_muon"), std::string::npos)
+      << refused.error().message();
+}
+
 TEST(OptimizerGroups, GiveFrozenParametersAnEmptySlot) {
   TwoGroups run(usual(), {{}, {.frozen = true}});
   run.engine().begin_step({}).value();

@@ -1,0 +1,126 @@
+// Muon in the engine: each matrix is whole, wherever it is and however many ranks there are. Bits in every tier are
+// compared in engine_optimizers_test.cpp.
+#include "kit/cluster.hpp"
+#include "unit/cpu_adam/muon_reference.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace penstock::zero::test {
+namespace {
+
+using cpu_adam::StateKind;
+
+ParameterLayout matrix(const char* name, std::uint64_t rows, std::uint64_t columns) {
+  return {.name = name, .count = ElementCount(rows * columns), .group = 1, .rows = rows, .columns = columns};
+}
+
+/// Wide, tall and square matrices of different sizes, more than one block long and shorter, and vectors.
+ModelLayout model_of_matrices() {
+  const ParameterLayout bias{.name = "bias", .count = ElementCount(77)};
+  return {.units = {{.name = "first", .parameters = {matrix("wide", 90, 300), bias, matrix("tall", 130, 20)}},
+                    {.name = "second",
+                     .parameters = {matrix("square", 64, 64), matrix("row", 1, 50), bias,
+                                    matrix("large", 200, 210), matrix("column", 50, 1)}}},
+          .groups = {{}, {.use_muon = true, .learning_rate_factor = 0.5, .weight_decay = 0.25}}};
+}
+
+RunOptions muon_run(std::uint32_t ranks) {
+  RunOptions options{.ranks = ranks, .micro_batches = 1, .model = model_of_matrices()};
+  options.config.optimizer.type = cpu_adam::Optimizer::muon;
+  options.config.optimizer.learning_rate = 0.5;
+  options.config.optimizer.muon_learning_rate = 0.25;
+  options.config.optimizer.momentum = 0.75;
+  return options;
+}
+
+using States = std::map<std::pair<ParameterId, StateKind>, std::vector<float>>;
+
+/// All states after the run, of all ranks.
+States states_after(RunOptions options) {
+  States states;
+  std::mutex mutex;
+  options.after_steps = [&](Engine& engine) {
+    return engine.read_states([&](ParameterId id, StateKind kind, std::uint64_t first,
+                                  std::span<const float> values) -> Result<void> {
+      const std::scoped_lock lock(mutex);
+      auto& of_parameter = states[{id, kind}];
+      of_parameter.resize(options.model.parameter(id).count.value());
+      std::copy(values.begin(), values.end(), of_parameter.begin() + static_cast<std::ptrdiff_t>(first));
+      return ok();
+    });
+  };
+  const RunResult result = train(options);
+  EXPECT_FALSE(result.error) << result.error->message();
+  return states;
+}
+
+TEST(EngineMuon, UpdatesEachMatrixAsAWhole) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 4u}) {
+    RunOptions options = muon_run(ranks);
+    options.steps = 1;
+    options.config.offload_optimizer.device = ranks % 2 == 0 ? OffloadDevice::nvme : OffloadDevice::cpu;
+    const States states = states_after(options);
+    // The states of step 1 are those of no step and of one gradient, which is all that the momentum has.
+    RunOptions before = options;
+    before.gradient_scale = [](auto...) { return 0.0f; };
+    before.model.groups[1].weight_decay = 0;
+    const States initial = states_after(before);
+    for (std::uint32_t u = 0; u < options.model.units.size(); ++u) {
+      for (std::uint32_t i = 0; i < options.model.units[u].parameters.size(); ++i) {
+        const ParameterLayout& parameter = options.model.units[u].parameters[i];
+        SCOPED_TRACE(parameter.name + " on " + std::to_string(ranks) + " ranks");
+        const ParameterId id{u, i};
+        EXPECT_EQ(states.contains({id, StateKind::second_moment}), parameter.rows == 0);
+        if (parameter.rows == 0) continue;
+        std::vector<float> gradient = states.at({id, StateKind::first_moment});
+        for (float& value : gradient) value *= 4;  // 1 / (1 - momentum)
+        cpu_adam::test::MuonReference reference({parameter.rows, parameter.columns},
+                                                initial.at({id, StateKind::master}));
+        reference.step({.learning_rate = 0.125f, .momentum = 0.75f, .weight_decay = 0.25f}, gradient, 1);
+        const auto& masters = states.at({id, StateKind::master});
+        for (std::size_t k = 0; k < masters.size(); ++k)
+          ASSERT_NEAR(masters[k], reference.master[k], 5e-4) << k;
+      }
+    }
+  }
+}
+
+TEST(EngineMuon, TrainsInPlacesOfDifferentRanksToTheSameStates) {
+  States saved;
+  for (const std::uint32_t ranks : {1u, 3u}) {
+    RunOptions options = muon_run(ranks);
+    options.first_step = options.steps = 5;
+    if (ranks == 1) {
+      options.first_step = 0;
+      saved = states_after(options);
+      continue;
+    }
+    options.restore = [&](Engine& engine) {
+      return engine.restore(
+          5,
+          [&](ParameterId id, StateKind kind, std::uint64_t first, std::span<float> values) -> Result<void> {
+            std::copy_n(saved.at({id, kind}).begin() + static_cast<std::ptrdiff_t>(first), values.size(),
+                        values.begin());
+            return ok();
+          });
+    };
+    EXPECT_EQ(states_after(options), saved);
+  }
+}
+
+TEST(EngineMuon, PlansTheMemoryOfTheLargestMatrix) {
+  RunOptions options = muon_run(1);
+  options.config.offload_optimizer.device = OffloadDevice::cpu;
+  const auto plan = plan_memory(options.config, options.model, 1, 1).value();
+  // 200 x 210 twice, and 200 x 200 twice, in fp32.
+  EXPECT_EQ(plan.host_matrix, round_up(ByteCount((200 * 210 + 200 * 200) * 2 * 4), Alignment(256)));
+}
+
+}  // namespace
+}  // namespace penstock::zero::test

@@ -1,0 +1,111 @@
+// Flats of matrices, which Muon updates as a whole: where they are, and what is refused.
+#include "kit/seeded_random.hpp"
+#include "zero/layout/shard_layout.hpp"
+#include "zero/layout/tiles.hpp"
+
+#include <penstock/zero/layout/memory_plan.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace penstock::zero {
+namespace {
+
+ParameterLayout matrix(std::uint64_t elements) {
+  return {.name = "matrix", .count = ElementCount(elements), .rows = 1, .columns = elements};
+}
+
+TEST(ShardLayout, DividesNoMatrix) {
+  const ModelLayout model{.units = {{.name = "unit", .parameters = {matrix(100), matrix(300), matrix(200)}}},
+                          .groups = {{.use_muon = true}}};
+  const ShardLayout two(model, 2);
+  const FlatLayout& flat = two.flats()[0];
+  EXPECT_EQ(flat.shard, ElementCount(384 + 128));
+  EXPECT_EQ(flat.length, ElementCount(1024));
+  EXPECT_EQ(two.place({0, 1}).begin, ElementCount(0));
+  EXPECT_EQ(two.place({0, 2}).begin, ElementCount(512));
+  EXPECT_EQ(two.place({0, 0}).begin, ElementCount(384));
+  ASSERT_EQ(flat.matrix_ranges.size(), 2u);
+  const auto tiles = cut_into_tiles(flat, ElementCount(16384));
+  ASSERT_EQ(tiles.size(), 2u);
+  EXPECT_EQ(tiles[1].begin, ElementCount(384));
+  EXPECT_EQ(tiles[1].count, ElementCount(128));
+}
+
+TEST(ShardLayout, GivesEachMatrixARangeOfOneShardOfItsOwn) {
+  penstock::test::SeededRandom random(1);
+  for (int i = 0; i < 300; ++i) {
+    UnitLayout unit{.name = "unit"};
+    for (std::uint64_t n = 1 + random.below(12); n > 0; --n)
+      unit.parameters.push_back(matrix(1 + random.below(1000)));
+    const auto ranks = static_cast<std::uint32_t>(1 + random.below(9));
+    const ShardLayout shards({.units = {unit}, .groups = {{.use_muon = true}}}, ranks);
+    const FlatLayout& flat = shards.flats()[0];
+    const auto tiles = cut_into_tiles(flat, ElementCount(16384));
+    EXPECT_EQ(flat.length, flat.shard * ranks);
+    EXPECT_EQ(tiles.back().begin + tiles.back().count, flat.shard);
+    std::set<std::uint64_t> begins;
+    for (std::size_t k = 0; k < flat.slots.size(); ++k) {
+      const FlatSlot& slot = flat.slots[k];
+      EXPECT_TRUE(begins.insert(slot.begin.value()).second);
+      EXPECT_TRUE(k == 0 || flat.slots[k - 1].begin + flat.slots[k - 1].count <= slot.begin);
+      EXPECT_EQ(shards.place(slot.parameter).begin, slot.begin);
+      const ElementCount in_shard(slot.begin.value() % flat.shard.value());
+      EXPECT_TRUE(std::any_of(tiles.begin(), tiles.end(), [&](const TileRange& tile) {
+        return tile.begin == in_shard && slot.count <= tile.count;
+      }));
+    }
+  }
+}
+
+TEST(ModelLayout, RefusesMatricesWithoutAShape) {
+  const auto refusal = [](ParameterLayout parameter, OptimizerGroup group) {
+    const auto valid =
+        ModelLayout{.units = {{.name = "unit", .parameters = {parameter}}}, .groups = {group}}.validate();
+    return valid ? std::string() : valid.error().message();
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const ParameterLayout vector{.name = "bias", .count = ElementCount(6)};
+  EXPECT_TRUE(contains(refusal(vector, {.use_muon = true}), "rows and columns"));
+  EXPECT_TRUE(contains(refusal(vector, {.use_muon = true}), "unit.bias"));
+  EXPECT_EQ(refusal(vector, {}), "");
+  ParameterLayout wrong = vector;
+  wrong.rows = 2;
+  wrong.columns = 4;
+  EXPECT_TRUE(contains(refusal(wrong, {}), "2 x 4"));
+  wrong.columns = 0;
+  EXPECT_TRUE(contains(refusal(wrong, {}), "2 x 0"));
+  wrong = {.name = "long",
+           .count = ElementCount(std::uint64_t{1} << 31),
+           .rows = 1,
+           .columns = std::uint64_t{1} << 31};
+  EXPECT_TRUE(contains(refusal(wrong, {}), "2147483647"));
+  EXPECT_TRUE(contains(refusal(matrix(6), {.frozen = true, .use_muon = true}), "groups[0].use_muon"));
+}
+
+TEST(MemoryPlan, UsesMuonOnlyWhereConfigurationAndLayoutAgree) {
+  const auto refusal = [](cpu_adam::Optimizer type, bool use_muon, tiers::DeviceMemory memory) {
+    Config config;
+    config.optimizer.type = type;
+    const ModelLayout model{.units = {{.name = "unit", .parameters = {matrix(6)}}},
+                            .groups = {{.use_muon = use_muon}}};
+    const auto plan = plan_memory(config, model, 1, 1, memory);
+    return plan ? std::string() : plan.error().message();
+  };
+  using cpu_adam::Optimizer;
+  const auto host = tiers::DeviceMemory::host;
+  EXPECT_EQ(refusal(Optimizer::muon, true, host), "");
+  EXPECT_EQ(refusal(Optimizer::adam, false, host), "");
+  EXPECT_NE(refusal(Optimizer::muon, false, host).find("would update nothing"), std::string::npos);
+  EXPECT_NE(refusal(Optimizer::adam, true, host).find("has use_muon"), std::string::npos);
+  EXPECT_NE(refusal(Optimizer::muon, true, tiers::DeviceMemory::separate).find("offload_optimizer.device"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::zero
