@@ -58,6 +58,15 @@ std::size_t number_of(const BlockPiece& piece, const ModelConfig& config, std::u
          adapters_of_block * layer + within;
 }
 
+/// A whole matrix of a block.
+ParameterDescription hidden_matrix(std::string name, std::uint64_t rows, std::uint64_t columns,
+                                   float spread) {
+  ParameterDescription description = matrix(std::move(name), rows, columns, spread);
+  description.rows = rows;
+  description.columns = columns;
+  return description;
+}
+
 UnitDescription embed(const ModelConfig& config) {
   return {.name = "embed",
           .parameters = {matrix("token_embedding", ModelConfig::vocabulary, config.width, deviation),
@@ -76,16 +85,17 @@ std::vector<ParameterDescription> parameters_of(const BlockPiece& piece, const M
   if (piece.is_adapter()) {
     // As of Kaiming's rule with a slope of sqrt(5), which PyTorch's layers use; b of zeros leaves the model as it is.
     const float spread = 1 / std::sqrt(3.0f * static_cast<float>(piece.inputs));
-    return {matrix(names.first, piece.rank, piece.inputs, spread),
-            matrix(names.second, piece.outputs, piece.rank, 0)};
+    return {hidden_matrix(names.first, piece.rank, piece.inputs, spread),
+            hidden_matrix(names.second, piece.outputs, piece.rank, 0)};
   }
   if (piece.inputs == 0)
     return {vector(names.first, piece.outputs, 1), vector(names.second, piece.outputs, 0)};
   const bool to_residual = piece.kind == Kind::proj || piece.kind == Kind::down;
   const float spread =
       to_residual ? deviation / std::sqrt(2.0f * static_cast<float>(config.layers)) : deviation;
-  return {matrix(names.first + rows, piece.outputs, piece.inputs, spread),
-          vector(names.second + rows, piece.outputs, 0)};
+  return {
+      (piece.is_whole() ? hidden_matrix : matrix)(names.first + rows, piece.outputs, piece.inputs, spread),
+      vector(names.second + rows, piece.outputs, 0)};
 }
 
 UnitDescription block_unit(const ModelConfig& config, std::uint32_t layer, std::vector<BlockPiece> pieces,

@@ -53,18 +53,25 @@ void time_disks(const std::shared_ptr<Timeline>& timeline, swap::RuntimeOptions&
 
 }  // namespace
 
-zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& training) {
+zero::ModelLayout layout_of(const ModelConfig& config, const TrainingConfig& training,
+                            cpu_adam::Optimizer optimizer) {
   const ModelDescription model(config);
   zero::ModelLayout layout;
   layout.checkpoints = ResidualLeases::layout(config, training);
   layout.groups = {{}, {.weight_decay = 0}};
   if (config.lora) layout.groups.push_back({.frozen = true});
+  const bool has_muon = optimizer == cpu_adam::Optimizer::muon;
+  const auto of_matrices = static_cast<std::uint32_t>(layout.groups.size());
+  if (has_muon) layout.groups.push_back({.use_muon = true});
   for (const UnitDescription& unit : model.units()) {
     zero::UnitLayout& out = layout.units.emplace_back();
     out.name = unit.name;
     for (const ParameterDescription& parameter : unit.parameters) {
-      const std::uint32_t group = parameter.frozen ? 2 : parameter.weight_decay ? 0 : 1;
-      out.parameters.push_back({parameter.name, parameter.count, group});
+      const std::uint32_t group = parameter.frozen                 ? 2
+                                  : has_muon && parameter.rows > 0 ? of_matrices
+                                  : parameter.weight_decay         ? 0
+                                                                   : 1;
+      out.parameters.push_back({parameter.name, parameter.count, group, parameter.rows, parameter.columns});
     }
     for (const ParameterId& used : unit.uses) {
       out.shared.push_back({static_cast<std::uint32_t>(used.unit), static_cast<std::uint32_t>(used.index)});
@@ -86,28 +93,28 @@ RankTrainer::~RankTrainer() {
 
 Result<void> RankTrainer::open() {
   const ByteCount activation_bytes = training_memory(options_.model, options_.training);
-  auto rank =
-      zero::Rank::create({.config = options_.config,
-                          .model = layout_of(options_.model, options_.training),
-                          .identity = options_.identity,
-                          .make_accelerator = [&](ByteCount engine_budget) -> Result<zero::Accelerator> {
-                            auto made = options_.make_device(engine_budget + activation_bytes);
-                            if (!made) return made.error();
-                            ops_ = std::move(made->ops);
-                            PENSTOCK_TRY(check_dtype(options_.config, *ops_));
-                            device_free_at_start_ = made->accelerator.device->free_memory();
-                            if (options_.timed) {
-                              PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
-                              timeline_ = std::make_shared<Timeline>(std::move(clock));
-                              return time_operations(std::move(made->accelerator), timeline_);
-                            }
-                            return std::move(made->accelerator);
-                          },
-                          .group = options_.group,
-                          .hooks = {.runtime_options = [&](swap::RuntimeOptions& runtime) {
-                            if (timeline_) time_disks(timeline_, runtime);
-                            if (options_.adjust_runtime) options_.adjust_runtime(runtime);
-                          }}});
+  auto rank = zero::Rank::create(
+      {.config = options_.config,
+       .model = layout_of(options_.model, options_.training, options_.config.optimizer.type),
+       .identity = options_.identity,
+       .make_accelerator = [&](ByteCount engine_budget) -> Result<zero::Accelerator> {
+         auto made = options_.make_device(engine_budget + activation_bytes);
+         if (!made) return made.error();
+         ops_ = std::move(made->ops);
+         PENSTOCK_TRY(check_dtype(options_.config, *ops_));
+         device_free_at_start_ = made->accelerator.device->free_memory();
+         if (options_.timed) {
+           PENSTOCK_TRY_ASSIGN(auto clock, made->make_clock());
+           timeline_ = std::make_shared<Timeline>(std::move(clock));
+           return time_operations(std::move(made->accelerator), timeline_);
+         }
+         return std::move(made->accelerator);
+       },
+       .group = options_.group,
+       .hooks = {.runtime_options = [&](swap::RuntimeOptions& runtime) {
+         if (timeline_) time_disks(timeline_, runtime);
+         if (options_.adjust_runtime) options_.adjust_runtime(runtime);
+       }}});
   if (!rank) return rank.error();
   rank_ = std::move(*rank);
   auto stream = rank_->device().create_stream();

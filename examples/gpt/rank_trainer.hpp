@@ -19,8 +19,10 @@
 namespace gpt {
 
 /// The model as the engine needs to know it: units, parameters, shared parameters, weight decay, frozen parameters,
-/// checkpoints.
-[[nodiscard]] penstock::zero::ModelLayout layout_of(const ModelConfig& model, const TrainingConfig& training);
+/// matrices for Muon, checkpoints.
+[[nodiscard]] penstock::zero::ModelLayout layout_of(
+    const ModelConfig& model, const TrainingConfig& training,
+    penstock::cpu_adam::Optimizer optimizer = penstock::cpu_adam::Optimizer::adam);
 
 /// The loss and the times of one rank's step.
 struct StepReport {

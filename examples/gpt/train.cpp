@@ -152,9 +152,18 @@ Run train(const Arguments& arguments, const RankGroup& group, const zero::Config
 Result<zero::MemoryPlan> plan_run(const Arguments& arguments, const zero::RankIdentity& identity,
                                   const zero::Config& config) {
   const std::uint32_t ranks = identity.local_ranks;
+  if (config.optimizer.type == cpu_adam::Optimizer::muon &&
+      ModelDescription(arguments.model).blocks_are_cut()) {
+    return Error::invalid_config("gpt_train")
+        .object("penstock.unit_elements_max")
+        .reason("Muon updates whole matrices, and these are cut into row blocks")
+        .got(std::to_string(config.penstock.unit_elements_max.value()))
+        .advice("leave it out");
+  }
   const auto memory = arguments.cuda ? tiers::DeviceMemory::separate : tiers::DeviceMemory::host;
-  PENSTOCK_TRY_ASSIGN(auto plan, plan_memory(config, layout_of(arguments.model, arguments.training),
-                                             identity.ranks, ranks, memory));
+  PENSTOCK_TRY_ASSIGN(
+      auto plan, plan_memory(config, layout_of(arguments.model, arguments.training, config.optimizer.type),
+                             identity.ranks, ranks, memory));
   PENSTOCK_TRY(
       check_memory(memory_bound(plan, arguments.model, arguments.training, ranks, !arguments.cuda), ranks));
   return plan;

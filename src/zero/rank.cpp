@@ -187,7 +187,7 @@ Result<void> Rank::State::join(Member& member) {
       member.group.join ? member.group : in_process_membership(InProcessGroup::create(1).value(), 0);
   PENSTOCK_TRY_ASSIGN(member.communicator, membership.join(*accelerator.device, *accelerator.compute,
                                                            {.exact_slots_max = member.plan.exact_slots_max,
-                                                            .arena = member.plan.device_arena()}));
+                                                            .arena = member.plan.device_flats()}));
   const auto& communicator = member.communicator;
   if (communicator == nullptr) {
     return Error::invalid_argument("Rank::create").object("group.join").reason("it returned no communicator");

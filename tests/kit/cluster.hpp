@@ -123,6 +123,8 @@ struct RunOptions {
   std::function<void(Config&)> spoil_engine_config;
   /// Called after each micro-batch, on the rank's thread.
   std::function<void(Engine&)> after_micro_batch;
+  /// Called where the trainer holds no lease: before each unit's forward and backward, and before each step().
+  std::function<Result<void>(Engine&, const ProgramPoint&)> without_leases;
   /// Called before each step's forward, once the last update is complete, on the rank's thread.
   std::function<void(std::uint32_t step, std::uint32_t rank, swap::Runtime&)> before_step;
 

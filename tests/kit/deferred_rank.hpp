@@ -71,6 +71,8 @@ class DeferredRank final : public swap::IdleHandler {
 
   [[nodiscard]] Engine& engine() { return rank_->engine(); }
   [[nodiscard]] swap::Runtime& runtime() { return rank_->runtime(); }
+  [[nodiscard]] const MemoryPlan& plan() const { return rank_->plan(); }
+  [[nodiscard]] tiers::Device& device() { return rank_->device(); }
   /// The trainer's.
   [[nodiscard]] tiers::Stream& stream() { return *stream_; }
   /// Runs `kernel` when the trainer's stream gets there.

@@ -151,6 +151,7 @@ Result<StepOutcome> Trainer::try_step(std::uint32_t step, RunResult& result) {
     if (options_.after_micro_batch) options_.after_micro_batch(engine_);
   }
   PENSTOCK_TRY(pass({rank_, step, attempt_, options_.micro_batches, 0, Place::before_step}));
+  PENSTOCK_TRY(pass_without_leases({rank_, step, attempt_, options_.micro_batches, 0, Place::before_step}));
   return persist(result, [&] { return engine_.step(); });
 }
 
@@ -161,12 +162,17 @@ Result<void> Trainer::pass(const RunOptions::ProgramPoint& point) const {
   return ok();
 }
 
+Result<void> Trainer::pass_without_leases(const RunOptions::ProgramPoint& point) {
+  return options_.without_leases ? options_.without_leases(engine_, point) : ok();
+}
+
 /// One forward and backward.
 Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& result) {
   const ModelLayout& model = options_.model;
   const auto order = order_of_use(step, micro);
   const auto without = units_without_gradient(step);
   for (const std::uint32_t unit : order) {
+    PENSTOCK_TRY(pass_without_leases({rank_, step, attempt_, micro, unit, Place::forward}));
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::forward}));
@@ -176,6 +182,7 @@ Result<void> Trainer::run(std::uint32_t step, std::uint32_t micro, RunResult& re
   }
   for (auto use = order.rbegin(); use != order.rend(); ++use) {
     const std::uint32_t unit = *use;
+    PENSTOCK_TRY(pass_without_leases({rank_, step, attempt_, micro, unit, Place::backward}));
     auto lease = persist(result, [&] { return engine_.acquire(unit, *stream_); });
     if (!lease) return lease.error();
     PENSTOCK_TRY(pass({rank_, step, attempt_, micro, unit, Place::backward}));

@@ -90,6 +90,25 @@ TEST_P(EngineOnNccl, TrainsToTheBitsOfRanksInOneProcessInEveryOrderOfTheStreams)
   EXPECT_EQ(fake_nccl::collectives_in_windows() * GetParam(), fake_nccl::calls("ncclAllGather"));
 }
 
+TEST_P(EngineOnNccl, ParksWhatNcclHasNotRegisteredAndComesBackWithTheSameBits) {
+  const RunResult expected = train(run_options(none));
+  RunOptions options = run_options(none);
+  options.without_leases = [](Engine& engine, const Point& point) -> Result<void> {
+    if (point.unit != 1 || point.micro_batch != 1 || point.place != Point::Place::forward) return ok();
+    PENSTOCK_TRY_ASSIGN(const ParkReport report, engine.park(tiers::Tier::host));
+    EXPECT_GT(report[tiers::Tier::device].given_back, ByteCount());
+    EXPECT_NE(report.stays.at(0).find("the communicator has registered"), std::string::npos)
+        << report.stays.at(0);
+    PENSTOCK_TRY(engine.unpark());
+    return ok();
+  };
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const RunResult result = train_over_nccl(options, seed);
+    ASSERT_FALSE(result.error) << "seed " << seed << ": " << result.error->message();
+    EXPECT_EQ(result.digest, expected.digest) << "seed " << seed;
+  }
+}
+
 /// A run in which all is chosen that changes the order of collectives, and what waits for what. The result of threads
 /// does not depend on the order in which their streams run.
 RunOptions random_run(std::uint64_t seed, std::uint32_t ranks) {

@@ -24,8 +24,9 @@ enum class Purpose : std::uint8_t {
   scratch,          ///< partial sums, reduction buffers
   checkpoint,       ///< activations that a trainer keeps from forward to backward
   staging,  ///< host copies of tensors on disk, and gradients on their way from the device to their shard
+  parked,   ///< what has left the device, see zero::Engine::park()
 };
-inline constexpr std::size_t purpose_count = 8;
+inline constexpr std::size_t purpose_count = 9;
 
 [[nodiscard]] constexpr std::string_view to_string(Tier tier) {
   constexpr std::array<std::string_view, tier_count> names = {"device", "host", "nvme"};
@@ -34,8 +35,8 @@ inline constexpr std::size_t purpose_count = 8;
 }
 [[nodiscard]] constexpr std::string_view to_string(Purpose purpose) {
   constexpr std::array<std::string_view, purpose_count> names = {
-      "parameter shards", "gathered flats", "full gradients", "gradient shards",
-      "optimizer tiles",  "scratch",        "checkpoints",    "staging"};
+      "parameter shards", "gathered flats", "full gradients", "gradient shards", "optimizer tiles",
+      "scratch",          "checkpoints",    "staging",        "parked"};
   const auto index = static_cast<std::size_t>(purpose);
   return index < names.size() ? names[index] : "unknown";
 }

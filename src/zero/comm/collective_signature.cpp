@@ -11,6 +11,7 @@ std::string to_string(const CollectiveSignature& signature) {
       case Subject::gradient_norm: return "gradient norm";
       case Subject::step_outcome: return "step outcome";
       case Subject::digest: return "digest";
+      case Subject::park: return "park";
     }
     return "unknown";
   };

@@ -118,9 +118,11 @@ Result<void> CallerGradients::check_apart(const std::string& name, const Gradien
   const bool on_host = std::holds_alternative<HostTensor>(gradient);
   const bool in_host =
       (on_host || shared) && overlap(operand, reinterpret_cast<std::uintptr_t>(host.data()), host.size());
+  const auto regions = context_.regions();
   const bool on_device =
-      (!on_host || shared) && overlap(operand, static_cast<std::uintptr_t>(context_.device_memory.address()),
-                                      context_.device_memory.size());
+      (!on_host || shared) && std::any_of(regions.begin(), regions.end(), [&](const DeviceRegion* region) {
+        return overlap(operand, static_cast<std::uintptr_t>(region->memory().address()), region->size());
+      });
   if (!in_host && !on_device) return ok();
   return refused("gradient of " + name)
       .wanted("memory of the caller")

@@ -250,6 +250,20 @@ void CheckpointPipeline::abandon_step() {
   slots_.abandon_step();
 }
 
+std::vector<std::pair<std::string, DeviceSpan>> CheckpointPipeline::contents() const {
+  std::vector<std::pair<std::string, DeviceSpan>> all;
+  for (std::uint32_t i = 0; i < checkpoints_.size(); ++i) {
+    if (checkpoints_[i].written && slots_.slot_of(i)) all.emplace_back(name(i), slot_of(i));
+  }
+  return all;
+}
+
+std::vector<tiers::Fence> CheckpointPipeline::last_uses() const {
+  std::vector<tiers::Fence> all;
+  for (const auto& fences : writable_) all.insert(all.end(), fences.begin(), fences.end());
+  return all;
+}
+
 bool CheckpointPipeline::idle() const {
   return std::all_of(checkpoints_.begin(), checkpoints_.end(),
                      [](const Checkpoint& state) { return state.store.done && state.load.done; });

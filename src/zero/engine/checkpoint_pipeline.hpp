@@ -5,6 +5,8 @@
 
 #include <penstock/zero/engine/engine.hpp>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::zero {
@@ -35,6 +37,12 @@ class CheckpointPipeline {
   Result<void> forget_contents();
   /// Precondition: forget_contents().
   void end_step() { slots_.end_step(); }
+  /// The slots with contents that are needed, with their names. Precondition: as abandon_step().
+  [[nodiscard]] std::vector<std::pair<std::string, DeviceSpan>> contents() const;
+  /// After them no work uses the slots.
+  [[nodiscard]] std::vector<tiers::Fence> last_uses() const;
+  /// The memory of all slots, for Engine::unpark(), which moves it.
+  [[nodiscard]] DeviceSpan& memory() { return memory_; }
   /// Precondition: none is leased, and no copy is in flight.
   void abandon_step();
   /// Whether no copy is in flight. Call with the runtime's lock held.
@@ -73,7 +81,7 @@ class CheckpointPipeline {
 
   EngineContext& context_;
   const MemoryPlan::Checkpoints plan_;
-  const DeviceSpan memory_;
+  DeviceSpan memory_;
   CheckpointSlots slots_;
   std::vector<Checkpoint> checkpoints_;
   std::vector<std::vector<tiers::Fence>> writable_;  // by slot: after them it may be written

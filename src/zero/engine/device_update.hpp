@@ -30,6 +30,9 @@ class DeviceUpdate {
   /// Orders the kernels of an update after the last copies of kept shards. Errors: those of the device.
   Result<void> begin_sweep();
 
+  /// The slots, for Engine::unpark(), which moves them.
+  [[nodiscard]] std::vector<DeviceSpan>& slots() { return slots_; }
+
   /// Copies what is kept on the device to host memory, or the reverse. Block; used by the trainer's thread while no
   /// update runs. Errors: those of the device, which fail the engine if they come from waiting.
   Result<void> read(DeviceSpan kept, HostSpan to);

@@ -216,6 +216,17 @@ Result<std::string> Engine::digest() {
   PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::digest"));
   return state_->digest();
 }
+Result<ParkReport> Engine::park(tiers::Tier to, ParkKinds kinds) {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::park"));
+  return state_->park(to, kinds);
+}
+Result<ParkReport> Engine::unpark() {
+  PENSTOCK_TRY_ASSIGN(const auto call, state_->enter("Engine::unpark"));
+  return state_->unpark();
+}
+ParkKinds Engine::parked() const {
+  return state_->parked();
+}
 Engine::Status Engine::status() const {
   return state_->status();
 }

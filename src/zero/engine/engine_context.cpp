@@ -34,18 +34,19 @@ Result<Reduction> choose_reduction(const Config& config, const Communicator& com
 
 }  // namespace
 
-Result<void> EngineContext::open(ByteCount device_arena) {
+Result<void> EngineContext::open(const DeviceSizes& sizes) {
   PENSTOCK_TRY_ASSIGN(reduction, choose_reduction(config, communicator));
   for (auto* stream : {&copy_in, &copy_out, &communication}) {
     PENSTOCK_TRY_ASSIGN(*stream, device.create_stream());
   }
-  arena = communicator.arena();
-  if (arena && arena->size() >= device_arena) {
-    device_memory = *arena;
+  if (auto arena = communicator.arena(); arena && arena->size() >= sizes.flats) {
+    flats_region.adopt(std::move(arena));
   } else {
-    arena.reset();
-    PENSTOCK_TRY_ASSIGN(device_memory, device.allocate(device_arena));
+    PENSTOCK_TRY(flats_region.allocate(sizes.flats));
   }
+  PENSTOCK_TRY(parameter_region.allocate(sizes.parameters));
+  PENSTOCK_TRY(gradient_region.allocate(sizes.gradients));
+  PENSTOCK_TRY(optimizer_region.allocate(sizes.optimizer));
   flats.resize(shards.flats().size());
   for (std::size_t f = 0; f < flats.size(); ++f) {
     FlatState& flat = flats[f];
@@ -59,8 +60,7 @@ Result<void> EngineContext::open(ByteCount device_arena) {
 }
 
 void EngineContext::release_device_memory() noexcept {
-  if (!arena && !device_memory.empty()) device.release(device_memory);
-  arena.reset();
+  for (DeviceRegion* const region : regions()) region->release();
 }
 
 CollectiveContext EngineContext::collectives() {
@@ -77,7 +77,7 @@ CollectiveContext EngineContext::collectives() {
 }
 
 DeviceTensor EngineContext::at(const tiers::Reservation& range, ElementCount count) const {
-  return {device_memory.subspan(ByteCount(range.offset()), size_of(config.dtype) * count.value()),
+  return {flats_region.memory().subspan(ByteCount(range.offset()), size_of(config.dtype) * count.value()),
           config.dtype};
 }
 
@@ -167,7 +167,7 @@ Result<void> EngineContext::finish_streams() {
 void EngineContext::abandon_device() {
   for (auto* stream : {&copy_in, &communication, &checkpoint_in, &update_stream, &copy_out})
     abandon(std::move(*stream));
-  abandon(std::move(arena));
+  abandon(flats_region.borrowed());
   for (FlatState& flat : flats) {
     abandon(std::move(flat.gathered.in_place));
     abandon(std::move(flat.grad.in_place));

@@ -3,6 +3,7 @@
 #include "swap/runtime_internals.hpp"
 #include "zero/comm/collective_hops.hpp"
 #include "zero/comm/hop_order.hpp"
+#include "zero/engine/device_region.hpp"
 #include "zero/engine/flat_state.hpp"
 #include "zero/engine/range_fences.hpp"
 
@@ -15,6 +16,7 @@
 #include "tiers/store/memory_budget.hpp"
 #include "zero/layout/shard_layout.hpp"
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,9 +40,13 @@ struct EngineContext {
         device_deadline(time_limit),
         shards(layout, group.size()) {}
 
+  /// Sizes of the regions.
+  struct DeviceSizes {
+    ByteCount flats, parameters, gradients, optimizer;
+  };
   /// Creates streams, events and device memory. Errors: unsupported, for a reduction that the communicator does not
   /// have; those of the device.
-  Result<void> open(ByteCount device_arena);
+  Result<void> open(const DeviceSizes& sizes);
   /// Precondition: no operation uses it.
   void release_device_memory() noexcept;
   [[nodiscard]] CollectiveContext collectives();
@@ -113,10 +119,15 @@ struct EngineContext {
 
   bool shares_memory = false;  ///< see MemoryPlan
   Reduction reduction = Reduction::exact;
-  DeviceSpan device_memory;
-  std::shared_ptr<const DeviceSpan> arena;  ///< of the communicator: then it is `device_memory`
-  DeviceSpan
-      partials;  ///< of it: for the sums of squares of one flat, used in the order of copy_out; or empty
+  /// The device's memory, in regions that Engine::park() gives back.
+  DeviceRegion flats_region{device, runtime.ledger()};      ///< gathered flats and full gradients
+  DeviceRegion parameter_region{device, runtime.ledger()};  ///< kept shards, and slots of checkpoints
+  DeviceRegion gradient_region{device, runtime.ledger()};   ///< kept accumulators, and `partials`
+  DeviceRegion optimizer_region{device, runtime.ledger()};  ///< kept tiles, and slots of updates
+  [[nodiscard]] std::array<DeviceRegion*, 4> regions() {
+    return {&flats_region, &parameter_region, &gradient_region, &optimizer_region};
+  }
+  DeviceSpan partials;  ///< for the sums of squares of one flat, used in the order of copy_out; or empty
   swap::Lease results;  ///< the host memory of MemoryPlan::host_results
   std::unique_ptr<tiers::Stream> copy_in, copy_out, communication;
   /// Of the kernels that update tiles, and of copies of what is kept on the device; null if the plan has neither.

@@ -18,11 +18,9 @@ Result<void> EngineState::join_runtime() {
 
 Result<void> EngineState::open_memory() {
   const MemoryPlan& plan = options_.plan;
-  kept_.emplace(
-      context_.device_memory.subspan(plan.device_flats(), plan.device_arena() - plan.device_flats()),
-      context_.runtime.ledger());
-  kept_->count(context_.communicator.scratch(), tiers::Purpose::scratch);
-  if (plan.device_squares) context_.partials = kept_->take(plan.device_partials, tiers::Purpose::scratch);
+  communicator_scratch_.count(context_.communicator.scratch(), tiers::Purpose::scratch);
+  if (plan.device_squares)
+    context_.partials = context_.gradient_region.take(plan.device_partials, tiers::Purpose::scratch);
   std::uint64_t tile_number = 0;
   for (std::uint32_t f = 0; f < context_.flats.size(); ++f) PENSTOCK_TRY(add_flat(f, tile_number));
   PENSTOCK_TRY(open_results());
@@ -61,8 +59,9 @@ Result<void> EngineState::open_results() {
   }
   const std::uint32_t slots = plan.update.device_slots;
   if (slots == 0 && piece.empty()) return ok();
-  return device_update_.open(plan, kept_->take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
-                             take(UpdateSlot::result * slots), piece);
+  return device_update_.open(
+      plan, context_.optimizer_region.take(plan.update.device_bytes(), tiers::Purpose::optimizer_tile),
+      take(UpdateSlot::result * slots), piece);
 }
 
 Result<void> EngineState::open_checkpoints() {
@@ -87,7 +86,8 @@ Result<void> EngineState::open_checkpoints() {
     tensors.push_back(tensor);
   }
   const DeviceSpan slots =
-      plan.count == 0 ? DeviceSpan() : kept_->take(plan.device_bytes(), tiers::Purpose::checkpoint);
+      plan.count == 0 ? DeviceSpan()
+                      : context_.parameter_region.take(plan.device_bytes(), tiers::Purpose::checkpoint);
   checkpoints_.emplace(context_, plan, slots, std::move(tensors));
   return ok();
 }
@@ -115,15 +115,17 @@ Result<void> EngineState::add_flat(std::uint32_t index, std::uint64_t& tile_numb
   return add_tiles(index, tile_number);
 }
 
-DeviceSpan EngineState::keep(ByteCount size, tiers::Purpose purpose) {
-  return kept_->take(round_up(size, extent_alignment), purpose).subspan({}, size);
+namespace {
+DeviceSpan keep(DeviceRegion& region, ByteCount size, tiers::Purpose purpose) {
+  return region.take(round_up(size, extent_alignment), purpose).subspan({}, size);
 }
+}  // namespace
 
 Result<void> EngineState::add_shard(FlatState& flat) {
   const FlatLayout& layout = *flat.layout;
   const ByteCount size = size_of(options_.config.dtype) * layout.shard.value();
   if (options_.plan.shards_on_device) {
-    flat.kept_shard = keep(size, tiers::Purpose::parameter_shard);
+    flat.kept_shard = keep(context_.parameter_region, size, tiers::Purpose::parameter_shard);
     return ok();
   }
   return add(flat.shard, layout, {.begin = {}, .count = layout.shard},
@@ -140,7 +142,8 @@ Result<void> EngineState::add_gradients(FlatState& flat) {
   const TileRange whole{.begin = {}, .count = layout.shard};
   const auto bytes = [&](DType dtype) { return size_of(dtype) * layout.shard.value(); };
   if (options_.plan.tiles_on_device) {
-    flat.kept_gradient = keep(bytes(options_.config.grad_accum_dtype), tiers::Purpose::gradient_shard);
+    flat.kept_gradient = keep(context_.gradient_region, bytes(options_.config.grad_accum_dtype),
+                              tiers::Purpose::gradient_shard);
     return ok();
   }
   PENSTOCK_TRY(add(flat.gradient, layout, whole,
@@ -181,7 +184,7 @@ Result<void> EngineState::add_tile(TileState& tile) {
   const cpu_adam::TileLayout format = tile_layout(config, *tile.flat);
   const ByteCount size = *cpu_adam::tile_bytes(format, tile.range.count);
   if (options_.plan.tiles_on_device) {
-    tile.kept = keep(size, tiers::Purpose::optimizer_tile);
+    tile.kept = keep(context_.optimizer_region, size, tiers::Purpose::optimizer_tile);
     return ok();
   }
   return add(tile.tensor, *tile.flat, tile.range,

@@ -36,7 +36,8 @@ EngineState::EngineState(Options options)
                   .shards_on_disk = options_.plan.shards_on_disk}),
       update_(context_, optimizer_, device_update_, options_.plan.update),
       step_(context_, update_, options_.plan),
-      shard_reads_(options_.plan, options_.model.units.size()) {
+      shard_reads_(options_.plan, options_.model.units.size()),
+      communicator_scratch_(*options_.device, options_.runtime->ledger()) {
   context_.shares_memory = options_.plan.shares_memory;
   gradients_.begin_step(options_.config.gradient_accumulation_steps, {});
 }
@@ -67,8 +68,8 @@ EngineState::~EngineState() {
   context_.results.end();
   residency_.reset();
   checkpoints_.reset();
-  kept_.reset();
   context_.flats.clear();
+  if (parked_) runtime.ledger().give_back(tiers::Tier::host, tiers::Purpose::parked, parked_->size());
   for (const tiers::TensorId tensor : tensors_) (void)runtime.remove(tensor);
   if (hangs) return;
   context_.release_device_memory();
@@ -80,7 +81,10 @@ Result<void> EngineState::open() {
   const Config& config = options_.config;
   const std::size_t units = options_.model.units.size();
   PENSTOCK_TRY(join_runtime());
-  PENSTOCK_TRY(context_.open(options_.plan.device_arena()));
+  PENSTOCK_TRY(context_.open({.flats = options_.plan.device_flats(),
+                              .parameters = options_.plan.device_of_parameters(),
+                              .gradients = options_.plan.device_of_gradients(),
+                              .optimizer = options_.plan.device_of_optimizer()}));
   device_budget_ = std::make_unique<tiers::MemoryBudget>(tiers::Tier::device, options_.plan.device_flats(),
                                                          context_.runtime.ledger());
   leases_ =
@@ -272,6 +276,7 @@ Result<void> EngineState::set_groups(std::vector<OptimizerGroup> groups) {
 
 Result<void> EngineState::begin_step(const StepOptions& step) {
   PENSTOCK_TRY(ready("Engine::begin_step"));
+  PENSTOCK_TRY(check_here("Engine::begin_step", ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(between_steps("Engine::begin_step"));
   PENSTOCK_TRY(check_step(step));
   const std::uint32_t micro_batches =
@@ -288,6 +293,7 @@ Result<void> EngineState::begin_step(const StepOptions& step) {
 
 Result<std::vector<DeviceTensor>> EngineState::acquire(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::acquire"));
+  PENSTOCK_TRY(check_here("Engine::acquire", ParkKinds::parameters));
   PENSTOCK_TRY(check_unit("Engine::acquire", unit));
   PENSTOCK_TRY(check_stream("Engine::acquire", stream));
   PENSTOCK_TRY(context_.fail_unless_retryable(context_.runtime.check_stores()));
@@ -306,6 +312,7 @@ void EngineState::release(std::uint32_t unit, tiers::Stream& stream) noexcept {
 Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, std::uint32_t unit,
                                                          tiers::Stream& stream) {
   PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(check_unit(operation, unit));
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(gradients_.check_expected(operation, unit));
@@ -318,6 +325,7 @@ Result<std::vector<GradientSlot>> EngineState::gradients(const char* operation, 
 
 Result<void> EngineState::reduce(std::uint32_t unit, tiers::Stream& stream) {
   PENSTOCK_TRY(ready("Engine::reduce"));
+  PENSTOCK_TRY(check_here("Engine::reduce", ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(check_unit("Engine::reduce", unit));
   PENSTOCK_TRY(check_stream("Engine::reduce", stream));
   if (!gradients_.is_open(unit)) {
@@ -338,6 +346,7 @@ Result<void> EngineState::reduce_copies(std::uint32_t unit, std::span<const Grad
                                         tiers::Stream& stream) {
   constexpr const char* operation = "Engine::reduce";
   PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(check_unit(operation, unit));
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(caller_gradients_.prepare(unit, gradients, stream));
@@ -350,6 +359,7 @@ Result<DeviceSpan> EngineState::checkpoint(std::uint32_t checkpoint, CheckpointU
                                            tiers::Stream& stream) {
   constexpr const char* operation = "Engine::checkpoint";
   PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::parameters));
   PENSTOCK_TRY(check_stream(operation, stream));
   const std::uint32_t count = options_.model.checkpoints.count;
   if (checkpoint >= count) {
@@ -373,6 +383,7 @@ void EngineState::release_checkpoint(std::uint32_t checkpoint) noexcept {
 
 Result<StepOutcome> EngineState::step() {
   PENSTOCK_TRY(ready("Engine::step"));
+  PENSTOCK_TRY(check_here("Engine::step", ParkKinds::all));
   PENSTOCK_TRY(gradients_.check_complete());
   PENSTOCK_TRY(residency_->check_no_leases("Engine::step"));
   PENSTOCK_TRY(checkpoints_->check_no_leases("Engine::step"));
@@ -414,6 +425,7 @@ Result<void> EngineState::finish_update() {
 Result<void> EngineState::abandon_step(tiers::Stream& stream, std::string cause) {
   constexpr const char* operation = "Engine::abandon_step";
   PENSTOCK_TRY(check_not_failed(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::gradients));
   PENSTOCK_TRY(check_stream(operation, stream));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
   PENSTOCK_TRY(checkpoints_->check_no_leases(operation));

@@ -3,7 +3,6 @@
 #include "zero/engine/caller_gradients.hpp"
 #include "zero/engine/checkpoint_pipeline.hpp"
 #include "zero/engine/custom_update.hpp"
-#include "zero/engine/device_ranges.hpp"
 #include "zero/engine/device_update.hpp"
 #include "zero/engine/engine_context.hpp"
 #include "zero/engine/gather_pipeline.hpp"
@@ -12,6 +11,7 @@
 #include "zero/engine/offloaded_optimizer.hpp"
 #include "zero/engine/optimizer_step.hpp"
 #include "zero/engine/parameter_digest.hpp"
+#include "zero/engine/parked_memory.hpp"
 #include "zero/engine/shard_reads.hpp"
 #include "zero/engine/update_sweep.hpp"
 #include "zero/layout/flat_residency.hpp"
@@ -72,6 +72,9 @@ class EngineState : private FlatResidency::Effects {
   Result<void> finish_update();
   Result<void> abandon_step(tiers::Stream& stream, std::string cause);
   Result<std::string> digest();
+  Result<ParkReport> park(tiers::Tier to, ParkKinds kinds);
+  Result<ParkReport> unpark();
+  [[nodiscard]] ParkKinds parked() const { return parked_kinds_; }
   [[nodiscard]] Status status() const;
 
   std::string notes;
@@ -88,7 +91,6 @@ class EngineState : private FlatResidency::Effects {
   Result<void> add_gradients(FlatState& flat);
   Result<void> add_tiles(std::uint32_t index, std::uint64_t& tile_number);
   Result<void> add_tile(TileState& tile);
-  [[nodiscard]] DeviceSpan keep(ByteCount size, tiers::Purpose purpose);
   Result<void> add(tiers::TensorId& id, const FlatLayout& flat, TileRange range,
                    tiers::TensorDescription description, bool on_disk);
   void predict();
@@ -97,6 +99,24 @@ class EngineState : private FlatResidency::Effects {
   /// Adds the disk traffic of a step, or of a part of it, but for its update, as far as it was not predicted yet.
   void predict_attempt(std::uint32_t micro_batches);
   void add_note(std::string note);
+
+  // engine_park.cpp
+  /// Errors: failed_state, when any of `kinds` is parked.
+  [[nodiscard]] Result<void> check_here(const char* operation, ParkKinds kinds) const;
+  [[nodiscard]] Result<void> check_park(tiers::Tier to, ParkKinds kinds) const;
+  Result<void> finish_use_of(ParkKinds kinds);
+  [[nodiscard]] std::vector<DeviceRegion*> regions_of(ParkKinds kinds);
+  [[nodiscard]] std::vector<ParkedMemory::Range> contents_of(ParkKinds kinds) const;
+  [[nodiscard]] std::vector<std::string> staying(ParkKinds kinds) const;
+  /// Compares what the ranks park, and whether each one can.
+  Result<void> agree(const char* operation, ParkKinds kinds, const Result<void>& mine);
+  /// Replaces `range` by where it is in memory that was allocated again; leaves others.
+  struct Moved {
+    DeviceRegion* region;
+    DeviceSpan again;
+  };
+  static void move(DeviceSpan& range, std::span<const Moved> moved);
+  void move_ranges(std::span<const Moved> moved);
   Result<void> visit_states(std::span<const cpu_adam::StateKind> kinds, const StateSink& sink);
   Result<void> add_sums_of_peers(ParameterDigest& digest);
 
@@ -134,7 +154,7 @@ class EngineState : private FlatResidency::Effects {
   ShardReads shard_reads_;
 
   std::unique_ptr<tiers::MemoryBudget> device_budget_;  // of gathered flats and full gradients
-  std::optional<DeviceRanges> kept_;                    // the rest of the device's memory
+  DeviceRegion communicator_scratch_;                   // only counted
   // Limits the leases of shards in place. Has a ledger of its own: the runtime's counts the shards.
   tiers::Ledger leases_ledger_;
   std::unique_ptr<tiers::MemoryBudget> leases_;
@@ -143,6 +163,9 @@ class EngineState : private FlatResidency::Effects {
   tiers::Stream* gradient_stream_ = nullptr;  // the stream given to the current gradients() call
   bool joined_ = false, pinned_ = false, initialized_ = false;
   std::uint64_t skipped_steps_ = 0;
+  ParkKinds parked_kinds_ = ParkKinds::none;
+  std::optional<ParkedMemory> parked_;
+  ByteCount parked_max_;  // that the ledger predicts
   std::atomic<bool> in_call_{false};
 };
 

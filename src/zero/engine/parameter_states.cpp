@@ -66,6 +66,7 @@ Result<void> EngineState::restore(const char* operation, std::uint64_t step, con
   }
   PENSTOCK_TRY(check_not_failed(operation));
   PENSTOCK_TRY(check_not_interrupted(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::all));
   PENSTOCK_TRY(context_.finish_update());
   PENSTOCK_TRY(between_steps(operation));
   PENSTOCK_TRY(residency_->check_no_leases(operation));
@@ -115,12 +116,14 @@ Result<void> EngineState::visit_states(std::span<const cpu_adam::StateKind> kind
 Result<void> EngineState::read_states(const StateSink& sink) {
   PENSTOCK_TRY(check_callable("Engine::read_states", "sink", sink));
   PENSTOCK_TRY(ready("Engine::read_states"));
+  PENSTOCK_TRY(check_here("Engine::read_states", ParkKinds::parameters | ParkKinds::optimizer));
   return visit_states(cpu_adam::all_states, sink);
 }
 
 Result<std::string> EngineState::digest() {
   constexpr const char* operation = "Engine::digest";
   PENSTOCK_TRY(ready(operation));
+  PENSTOCK_TRY(check_here(operation, ParkKinds::parameters | ParkKinds::optimizer));
   // Wait for gathers in flight: the exchange comes after them in the collective order.
   PENSTOCK_TRY(residency_->drop_all(operation, *this));
   ParameterDigest digest(options_.model);

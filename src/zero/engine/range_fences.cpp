@@ -33,4 +33,10 @@ std::vector<Fence> RangeFences::take(std::uint64_t offset, ByteCount size) {
   return fences;
 }
 
+std::vector<Fence> RangeFences::all() const {
+  std::vector<Fence> fences;
+  for (const Released& each : released_) fences.push_back(each.fence);
+  return fences;
+}
+
 }  // namespace penstock::zero

@@ -19,6 +19,8 @@ class RangeFences {
   void release(std::uint64_t offset, ByteCount size, const std::vector<tiers::Fence>& fences);
   /// The range has a new user, which waits for these fences before it writes the range.
   [[nodiscard]] std::vector<tiers::Fence> take(std::uint64_t offset, ByteCount size);
+  /// Of all ranges.
+  [[nodiscard]] std::vector<tiers::Fence> all() const;
   /// Every range may be written now.
   void clear() { released_.clear(); }
 

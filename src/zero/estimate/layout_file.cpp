@@ -5,6 +5,7 @@
 #include "zero/config/nearest.hpp"
 #include "zero/config/value.hpp"
 #include "zero/estimate/bounded_file.hpp"
+#include "zero/estimate/tensor_units.hpp"
 
 #include <algorithm>
 #include <initializer_list>
@@ -92,7 +93,8 @@ class LayoutReader {
     return least;
   }
 
-  ElementCount read_shape(const Json::Value& json, const std::string& path) {
+  ElementCount read_shape(const Json::Value& json, const std::string& path,
+                          std::vector<std::uint64_t>& shape) {
     constexpr std::uint64_t most = ModelLayout::unit_elements_max.value();
     std::uint64_t count = 1;
     if (!json.isArray() || json.empty()) {
@@ -106,6 +108,7 @@ class LayoutReader {
         return ElementCount(1);
       }
       count *= length;
+      shape.push_back(length);
     }
     return ElementCount(count);
   }
@@ -117,7 +120,9 @@ class LayoutReader {
     if (json.isMember("count") == json.isMember("shape")) {
       report(json, path, "wanted either \"count\" or \"shape\"");
     } else if (json.isMember("shape")) {
-      parameter.count = read_shape(json["shape"], path + ".shape");
+      std::vector<std::uint64_t> shape;
+      parameter.count = read_shape(json["shape"], path + ".shape", shape);
+      if (shape.size() == json["shape"].size()) set_shape(parameter, shape);
     } else {
       parameter.count =
           ElementCount(read_count(json["count"], path + ".count", 1, ModelLayout::unit_elements_max.value()));

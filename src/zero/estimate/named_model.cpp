@@ -51,6 +51,24 @@ Result<NamedModel> NamedModel::load(const std::string& argument) {
   return model;
 }
 
+void NamedModel::use_muon() {
+  const auto group = static_cast<std::uint32_t>(layout.groups.size());
+  std::size_t matrices = 0;
+  ElementCount elements;
+  for (UnitLayout& unit : layout.units) {
+    for (ParameterLayout& parameter : unit.parameters) {
+      if (!is_hidden_matrix(parameter)) continue;
+      parameter.group = group;
+      ++matrices;
+      elements += parameter.count;
+    }
+  }
+  if (matrices == 0) return;
+  layout.groups.push_back({.use_muon = true});
+  notes.push_back("Muon updates " + std::to_string(matrices) + " matrices of " + to_string(elements) +
+                  " in all, AdamW the embeddings, the head and what has not two dimensions");
+}
+
 ElementCount NamedModel::largest_module() const {
   ElementCount largest;
   for (const UnitLayout& unit : layout.units) {

@@ -69,7 +69,8 @@ void add_host_lines(PlanEstimate& estimate) {
   lines.allocated("accumulated gradients", plan.host_gradients);
   lines.allocated("optimizer tiles", plan.host_tiles);
   lines.allocated("checkpoints", plan.host_checkpoints);
-  lines.allocated("results of the device", plan.host_results);
+  lines.allocated("results of the device", plan.host_results - plan.host_matrix);
+  lines.allocated("Muon's largest matrix and its products", plan.host_matrix);
   lines.allocated("staging, and copies of what is on disk", plan.host_staging());
   lines.allocated("rounding to whole pages", plan.host_allocated() - plan.host_budget);
 }

@@ -50,6 +50,13 @@ Result<void> check(const RunEstimateOptions& o) {
   if (!(o.cpu_update_ratio >= 0 && o.cpu_update_ratio <= 1)) {
     return refuse("cpu_update_ratio").wanted("from 0 to 1").got(number_text(o.cpu_update_ratio));
   }
+  if (o.optimizer == cpu_adam::Optimizer::muon) {
+    return refuse("optimizer")
+        .reason("the bytes of Muon depend on which parameters are matrices")
+        .wanted("adam, lion, adagrad or custom")
+        .got("muon")
+        .advice("name the model: penstock estimate --model");
+  }
   if (const auto format = tile_layout(o.state_format, o.dtype, o.optimizer).format;
       !cpu_adam::takes_parameter(format, o.dtype)) {
     return refuse("dtype")

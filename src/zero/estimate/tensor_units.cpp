@@ -130,6 +130,16 @@ void tie_head(ModelLayout& layout, std::vector<std::string>& notes) {
 
 }  // namespace
 
+void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape) {
+  if (shape.size() != 2 || std::max(shape[0], shape[1]) > ModelLayout::matrix_side_max) return;
+  parameter.rows = shape[0];
+  parameter.columns = shape[1];
+}
+
+bool is_hidden_matrix(const ParameterLayout& parameter) {
+  return parameter.rows > 0 && !is_embedding(parameter.name) && !is_head_matrix(parameter.name);
+}
+
 Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,
                                      std::vector<std::string>& notes) {
   const auto layers = layers_of_stacks(tensors);
@@ -163,6 +173,7 @@ Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,
       unit.parameters.push_back({.name = config::printable(tensor->name),
                                  .count = tensor->count,
                                  .group = tensor->shape.size() <= 1 ? 1u : 0u});
+      set_shape(unit.parameters.back(), tensor->shape);
     }
   }
   tie_head(layout, notes);

@@ -4,6 +4,9 @@
 
 #include <penstock/zero/layout/model_layout.hpp>
 
+#include <cstdint>
+#include <span>
+
 namespace penstock::zero::estimate {
 
 /// Divides the tensors of a checkpoint into units, by their names:
@@ -18,5 +21,10 @@ namespace penstock::zero::estimate {
 /// Errors: invalid_argument, if no parameter is left.
 [[nodiscard]] Result<ModelLayout> units_of_tensors(const std::vector<TensorEntry>& tensors,
                                                    std::vector<std::string>& notes);
+
+/// Sets rows and columns, if there are two dimensions that a matrix may have.
+void set_shape(ParameterLayout& parameter, std::span<const std::uint64_t> shape);
+/// Whether it is a matrix, and by its name neither an embedding nor the head's.
+[[nodiscard]] bool is_hidden_matrix(const ParameterLayout& parameter);
 
 }  // namespace penstock::zero::estimate

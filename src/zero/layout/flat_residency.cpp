@@ -284,7 +284,9 @@ Result<void> FlatResidency::check_no_leases(const char* operation) const {
     return Error(ErrorCode::failed_state, operation)
         .reason("a unit's lease is still held")
         .object(shards_.flats()[flat].name)
-        .advice("end every UnitLease before step(), abandon_step(), digest(), initialize() and restore()");
+        .advice(
+            "end every UnitLease before step(), abandon_step(), park(), digest(), initialize() and "
+            "restore()");
   }
   return ok();
 }
@@ -293,6 +295,11 @@ Result<void> FlatResidency::drop_all(const char* operation, Effects& effects) {
   PENSTOCK_TRY(check_no_leases(operation));
   while (!gathered_.empty()) PENSTOCK_TRY(drop(*gathered_.begin(), effects));
   return ok();
+}
+
+Result<void> FlatResidency::clear(const char* operation, Effects& effects) {
+  PENSTOCK_TRY(check_no_leases(operation));
+  return drop_unleased(effects);
 }
 
 Result<void> FlatResidency::drop_for_update(const char* operation, Effects& effects) {

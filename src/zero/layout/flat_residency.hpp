@@ -92,6 +92,8 @@ class FlatResidency {
   Result<void> reduce_buckets(Effects& effects);
   /// Reduces what is in a bucket, and frees all ranges of full gradients.
   Result<void> finish_gradients(Effects& effects);
+  /// Finishes gradients as above, drops all flats and frees all ranges. Errors: as drop_all().
+  Result<void> clear(const char* operation, Effects& effects);
   /// Errors: failed_state, while a unit is leased, and nothing is dropped; those of `effects`.
   Result<void> drop_all(const char* operation, Effects& effects);
   /// The parameters are about to change: drops the flats that do. Where flats stay whole, frozen ones stay, and the

@@ -117,6 +117,14 @@ void add_engine_rows(BadArguments& bad) {
     with("Engine::reduce", "gradients", value,
          [gradients = gradients](Engine& e, Stream& s) { return e.reduce(0, gradients, s); });
   }
+  for (const tiers::Tier tier : {tiers::Tier::device, unknown<tiers::Tier>}) {
+    with("Engine::park", "to", std::to_string(static_cast<unsigned>(tier)),
+         [=](Engine& e, Stream&) { return e.park(tier); });
+  }
+  for (const auto kinds : {ParkKinds::none, static_cast<ParkKinds>(8), static_cast<ParkKinds>(15)}) {
+    with("Engine::park", "kinds", std::to_string(static_cast<unsigned>(kinds)),
+         [=](Engine& e, Stream&) { return e.park(tiers::Tier::host, kinds); });
+  }
   bad("Engine::abandon_step", "cause", "of odd bytes", [] {
     Bench b;
     const bool abandoned =

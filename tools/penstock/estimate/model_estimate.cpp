@@ -15,6 +15,8 @@ using zero::estimate::PlanEstimate;
 Result<ModelReport> report_of(const EstimateOptions& options, NamedModel model) {
   ModelReport report{.model = std::move(model)};
   PENSTOCK_TRY_ASSIGN(report.config, config_of(options));
+  if (report.config.optimizer.type == cpu_adam::Optimizer::muon) report.model.use_muon();
+  print_notes(report.model);
   PENSTOCK_TRY_ASSIGN(report.estimate,
                       zero::estimate::estimate_plan(report.config, report.model.layout, run_of(options)));
   PENSTOCK_TRY_ASSIGN(report.deepspeed,
@@ -42,8 +44,10 @@ void print_notes(const NamedModel& model) {
 ExitStatus estimate_model(const EstimateOptions& options) {
   auto model = NamedModel::load(*options.model);
   if (!model) return fail(model.error());
-  print_notes(*model);
-  if (options.format == "deepspeed") return deepspeed_of(options, *model);
+  if (options.format == "deepspeed") {
+    print_notes(*model);
+    return deepspeed_of(options, *model);
+  }
   if (options.stage != 3) return fail(only_stage_3());
   const auto report = report_of(options, std::move(*model));
   if (!report) return fail(report.error());

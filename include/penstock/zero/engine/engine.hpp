@@ -9,6 +9,7 @@
 #include <penstock/tiers/device/device.hpp>
 #include <penstock/zero/comm/communicator.hpp>
 #include <penstock/zero/config/config.hpp>
+#include <penstock/zero/engine/park.hpp>
 #include <penstock/zero/engine/update_segment.hpp>
 #include <penstock/zero/layout/memory_plan.hpp>
 #include <penstock/zero/layout/model_layout.hpp>
@@ -163,11 +164,11 @@ struct StepOutcome {
 /// of them. Each call that waits returns the error of an update that has stopped, and the next call continues the
 /// update.
 ///
-/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step and digest are collective: every
-/// rank calls them in the same order. They are called from one thread, the trainer's: a call during another one returns
-/// failed_state, as does a call of a step before initialize() or restore(). Each stream that is passed is one of the
-/// engine's device, else invalid_argument; a unit may be used on several. All but reduce(UnitGradients) may block. The
-/// device budget is planned for one UnitLease at a time.
+/// initialize, restore, acquire, gradients, reduce, begin_step, step, abandon_step, park, unpark and digest are
+/// collective: every rank calls them in the same order. They are called from one thread, the trainer's: a call during
+/// another one returns failed_state, as does a call of a step before initialize() or restore(). Each stream that is
+/// passed is one of the engine's device, else invalid_argument; a unit may be used on several. All but
+/// reduce(UnitGradients) may block. The device budget is planned for one UnitLease at a time.
 ///
 /// After an error, status() tells which calls are allowed:
 ///
@@ -363,6 +364,29 @@ class Engine {
   /// order and values: it does not depend on the division into units, the number of ranks, the tier and the tile size.
   /// The masters that training gives do, in formats split_bf16 and split_q8: their rounding follows the shards.
   [[nodiscard]] Result<std::string> digest();
+
+  /// Gives the device memory of `kinds` back to its driver, so that another program can use it: DeepSpeed's
+  /// offload_states. Between steps or within one, while no UnitLease, CheckpointLease or UnitGradients is outstanding.
+  /// `to` is Tier::host: contents are copied to host memory that is allocated beside the runtime's, each block with a
+  /// checksum; gathered flats are dropped. Every rank passes the same arguments. Waits for the last step's update, for
+  /// reductions in flight, and for the trainer's streams that have used the engine's tensors.
+  ///
+  /// Until unpark(), calls that need what is parked return failed_state: with the parameters, all but
+  /// finish_update(), set_groups() and those that only read a number; with the gradients, those of a step but acquire()
+  /// and checkpoint(); with the optimizer, step(), digest(), read_states(), restore() and initialize(). The engine may
+  /// be destroyed.
+  ///
+  /// Errors: invalid_argument, for no kinds, Tier::device, and kinds that differ between ranks; unsupported, for
+  /// Tier::nvme; failed_state, naming what is outstanding, and while anything is parked; no_space, where a rank's
+  /// machine lacks the memory; those of the tiers. They change nothing.
+  [[nodiscard]] Result<ParkReport> park(tiers::Tier to, ParkKinds kinds = ParkKinds::all);
+  /// Brings back what is parked, with the same bits at other addresses: DeepSpeed's reload_states.
+  ///
+  /// Errors: failed_state, if nothing is parked; budget_too_small and no_space, while a rank's device has too little
+  /// free memory, and those of the device: everything stays parked, and the call can be repeated; corrupted, naming the
+  /// tensor, after which the engine has failed.
+  [[nodiscard]] Result<ParkReport> unpark();
+  [[nodiscard]] ParkKinds parked() const;
 
   enum class Status : std::uint8_t { ready, interrupted, failed };
   [[nodiscard]] Status status() const;

@@ -140,8 +140,11 @@ struct MemoryPlan {
   }
   /// The part of device_budget for gathered flats and full gradients.
   [[nodiscard]] ByteCount device_flats() const { return device_budget - device_kept(); }
-  /// The part of device_budget that the engine allocates.
-  [[nodiscard]] ByteCount device_arena() const { return device_budget - device_collectives; }
+  /// The rest of device_budget, as the engine allocates it beside device_flats(): one range for each kind of memory
+  /// that Engine::park() gives back alone.
+  [[nodiscard]] ByteCount device_of_parameters() const { return device_shards + checkpoints.device_bytes(); }
+  [[nodiscard]] ByteCount device_of_gradients() const { return device_accumulators + device_partials; }
+  [[nodiscard]] ByteCount device_of_optimizer() const { return device_tiles + update.device_bytes(); }
 
   /// Options for Runtime::create() of rank number `local_rank` on this machine: the budget, and the configured
   /// directories whose drives are on the rank's NUMA node or whose node is unknown; all directories, if no directory

@@ -62,9 +62,9 @@ struct GradientMove : testing::Test {
     config.grad_accum_dtype = DType::fp32;
     context.emplace(*runtime, *accelerator.device, *accelerator.compute, *communicator, workers, config,
                     model, forever);
-    context->open(64_KiB).value();
+    context->open({.flats = 64_KiB}).value();
     flat = &context->flats[0];
-    flat->grad.full = {context->device_memory.subspan({}, flat_bytes), DType::bf16};
+    flat->grad.full = {context->flats_region.memory().subspan({}, flat_bytes), DType::bf16};
     flat->gradient = add("gradient", accumulator);
     flat->incoming_gradient = add("incoming", size_of(DType::bf16) * shard.value());
   }

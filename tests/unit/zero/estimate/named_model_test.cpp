@@ -195,5 +195,33 @@ TEST(NamedModel, HasTheLargestModuleThatDeepSpeedCounts) {
   EXPECT_EQ(model.largest_module(), ElementCount(9));
 }
 
+TEST(NamedModel, GivesMuonTheMatricesOfTheLayers) {
+  NamedModel model = NamedModel::load("llama-3-8b").value();
+  model.use_muon();
+  ASSERT_EQ(model.layout.groups.size(), 3u);
+  EXPECT_TRUE(model.layout.groups[2].use_muon);
+  std::size_t matrices = 0;
+  for (const UnitLayout& unit : model.layout.units) {
+    for (const ParameterLayout& parameter : unit.parameters) {
+      if (parameter.group != 2) continue;
+      ++matrices;
+      EXPECT_EQ(parameter.rows * parameter.columns, parameter.count.value()) << parameter.name;
+    }
+  }
+  EXPECT_EQ(matrices, 32u * 7);
+  EXPECT_TRUE(model.layout.validate());
+  ASSERT_EQ(model.notes.size(), 1u);
+  EXPECT_NE(model.notes[0].find("224 matrices"), std::string::npos) << model.notes[0];
+}
+
+TEST(TensorUnits, HaveTheShapesOfMatrices) {
+  const ModelLayout layout = units_of(small_gpt2(3)).value();
+  EXPECT_EQ(layout.parameter({1, 0}).rows, 8u);
+  EXPECT_EQ(layout.parameter({1, 0}).columns, 24u);
+  EXPECT_EQ(layout.parameter({1, 1}).rows, 0u) << "a bias";
+  EXPECT_TRUE(is_hidden_matrix(layout.parameter({1, 0})));
+  EXPECT_FALSE(is_hidden_matrix(layout.parameter({0, 0}))) << "an embedding";
+}
+
 }  // namespace
 }  // namespace penstock::zero::estimate
